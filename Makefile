@@ -1,0 +1,51 @@
+# make up    runs the quickstart (honours ROTA_* settings)
+# make test  runs every check and all tests; ARGS="tests/core -k cron" narrows the tests
+# make lint  runs the checks only
+# make clean removes what these made
+
+SHELL := /bin/sh
+RECENT := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c '$(RECENT)' 2>/dev/null && echo $$p && exit; done; echo python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+ARGS ?=
+
+.PHONY: up test lint clean
+.DEFAULT_GOAL := test
+
+up: $(VENV)/.installed
+	$(BIN)/rota up examples/quickstart.py
+
+test: lint
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 $(ARGS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+clean:
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps: a second run installs nothing until pyproject.toml changes.
+$(VENV)/.installed: pyproject.toml
+	$(venv)
+	$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml
+	$(venv)
+	$(PIP) install --editable '.[dev]'
+	@touch $(VENV)/.installed $@
+
+# Makes the environment unless a whole one is there.
+define venv
+	@$(PYTHON) -c '$(RECENT)' || { \
+		echo "Rota needs Python 3.11 or newer; $(PYTHON) is: $$($(PYTHON) --version 2>&1)." >&2; \
+		echo "Install one, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+endef

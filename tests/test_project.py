@@ -1,0 +1,61 @@
+"""The project itself: what a fresh clone must keep."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RECORDS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+MACHINE_PATH = re.compile(r"(?<![\w.~}-])/(?:work|root)(?=[/\s\"'`),;:]|$)", re.MULTILINE)
+REGISTRY = re.compile(
+    r"\b(?:pypi|test\.pypi|files\.pythonhosted|registry|devpi|artifactory|nexus)(?:\.[a-z0-9-]+)*\.[a-z]{2,}\b(?=[:/])"
+    r"|--(?:extra-)?index-url|--find-links"
+)
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    """The project's files, committed or about to be."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git working tree")
+    paths = [ROOT / name for name in listed.split("\0") if name]
+    this = Path(__file__).resolve()  # it spells the patterns
+    return {
+        str(path.relative_to(ROOT)): path.read_text(errors="ignore")
+        for path in paths
+        if path.is_file() and path.resolve() != this
+    }
+
+
+def test_the_ci_script_is_one_command() -> None:
+    script = ROOT / ".ci" / "run"
+    shebang, *lines = script.read_text().splitlines()
+    assert shebang.startswith("#!")
+    assert [line for line in lines if line.strip() and not line.startswith("#")] == ["make test"]
+    assert os.access(script, os.X_OK)
+
+
+def test_no_file_names_a_path_of_one_machine(texts: dict[str, str]) -> None:
+    assert [name for name, text in texts.items() if MACHINE_PATH.search(text)] == []
+
+
+def test_no_file_names_a_package_registry(texts: dict[str, str]) -> None:
+    assert [name for name, text in texts.items() if REGISTRY.search(text)] == []
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.stem)
+def test_a_decision_record_has_its_three_parts(record: Path) -> None:
+    assert re.fullmatch(r"\d{4}-[a-z0-9-]+", record.stem)
+    parts = re.findall(r"^[#*\s]*(Context|Choice|Consequence)s?\b", record.read_text(), re.MULTILINE)
+    assert parts == ["Context", "Choice", "Consequence"]
+
+
+def test_decision_records_have_numbers_of_their_own() -> None:
+    numbers = [record.name[:4] for record in RECORDS]
+    assert len(numbers) == len(set(numbers))
