@@ -1,0 +1,3 @@
+"""Rota: a durable rota for code."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,116 @@
+"""The one place that asks what time it is. Everybody else is given a clock.
+
+`now` is the database's time: measured once in a while, carried on by the monotonic clock in between. So the
+processes of one installation agree on what is due and whose lease is over, whatever their own wall clocks say.
+"""
+
+import asyncio
+import heapq
+import time
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Protocol
+
+JUMP = timedelta(seconds=5)  # a step of the clock that nobody should act on at once
+
+
+class Clock(Protocol):
+    """What an operation needs of time: the moment, a stopwatch, a way to wait."""
+
+    def now(self) -> datetime:
+        """This moment, in UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds on a stopwatch that is never set."""
+        ...
+
+    async def wait(self, event: asyncio.Event, seconds: float | None) -> bool:
+        """Wait until the event is set (True) or the seconds have passed (False)."""
+        ...
+
+
+class SystemClock:
+    """Real time, set by the database's clock through `sync`."""
+
+    def __init__(self) -> None:
+        self._set = (datetime.now(UTC), time.monotonic())  # one tuple: other threads read it while it is set
+
+    def now(self) -> datetime:
+        base, mark = self._set
+        return base + timedelta(seconds=time.monotonic() - mark)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sync(self, measured: datetime, at: float) -> timedelta:
+        """Set the clock: it was `measured` when the stopwatch stood at `at`. Returns how far it had been off."""
+        base, mark = self._set
+        self._set = (measured, at)
+        return measured - (base + timedelta(seconds=at - mark))
+
+    async def wait(self, event: asyncio.Event, seconds: float | None) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await event.wait()
+        except TimeoutError:
+            return event.is_set()
+
+
+class ManualClock:
+    """Time that stands still until a test moves it."""
+
+    def __init__(self, start: datetime) -> None:
+        self._now = start
+        self._start = start
+        self._waiters: list[tuple[datetime, int, asyncio.Event]] = []
+        self._order = count()
+
+    def now(self) -> datetime:
+        return self._now
+
+    def monotonic(self) -> float:
+        return (self._now - self._start).total_seconds()
+
+    def sync(self, measured: datetime, at: float) -> timedelta:  # noqa: ARG002  a test's time is its own
+        return timedelta(0)
+
+    async def wait(self, event: asyncio.Event, seconds: float | None) -> bool:
+        if seconds is None:
+            return await event.wait()
+        alarm = asyncio.Event()
+        heapq.heappush(self._waiters, (self._now + timedelta(seconds=max(0, seconds)), next(self._order), alarm))
+        tasks = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(alarm.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+        return event.is_set()
+
+    def set(self, moment: datetime) -> None:
+        """Jump to a moment, also backwards."""
+        self._now = moment
+        while self._waiters and self._waiters[0][0] <= moment:
+            heapq.heappop(self._waiters)[2].set()
+
+    async def advance(self, span: timedelta) -> None:
+        """Move on, and let everything that was waiting for it run."""
+        self.set(self._now + span)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+def wall() -> datetime:
+    """This machine's own idea of the time; only for what is measured before a database is at hand."""
+    return datetime.now(UTC)
+
+
+def stopwatch() -> float:
+    """Seconds for measuring spans within one process."""
+    return time.monotonic()
+
+
+async def pause(seconds: float) -> None:
+    """Let real time pass, whatever clock the engine runs on: back-off after a lost connection, graces of processes."""
+    await asyncio.sleep(seconds)

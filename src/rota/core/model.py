@@ -1,0 +1,208 @@
+"""The records that travel between the layers. Frozen: a change is a new record, or a row in the database."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from ulid import ULID
+
+from rota.core.policy import Misfire, Overlap, Retry, Terms
+from rota.core.states import Condition, Move, Status
+from rota.core.triggers import Timing
+
+NAME_LIMIT = 200
+PAYLOAD_LIMIT = 1024 * 1024  # bytes of JSON
+JITTER_LIMIT = timedelta(days=1)
+
+
+def new_id() -> str:
+    """A ULID: sorts by the moment it was made."""
+    return str(ULID())
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule as its owner wrote it; when it is due next stands in its clock."""
+
+    id: str
+    org_id: str
+    owner_id: str | None
+    name: str
+    description: str
+    tags: list[str]
+    kind: str
+    target: str
+    route: str  # what a worker must announce to run it
+    input: Any
+    timing: Timing
+    max_runs: int | None
+    misfire: Misfire
+    catch_up_limit: int
+    overlap: Overlap
+    start_deadline: timedelta | None
+    timeout: timedelta | None
+    retry: Retry | None
+    priority: int
+    queue: str
+    grant_id: str | None
+    enabled: bool
+    paused_at: datetime | None
+    paused_until: datetime | None
+    pause_reason: str | None
+    condition: Condition
+    condition_reason: str | None
+    revision: int
+    source: str
+    created_by: str | None
+    created_at: datetime
+    updated_at: datetime
+    deleted_at: datetime | None = None
+
+    @property
+    def serial_key(self) -> str | None:
+        """All jobs of a schedule run one after the other, unless its owner allows overlap."""
+        return None if self.overlap is Overlap.ALLOW else f"schedule:{self.id}"
+
+    @property
+    def waits(self) -> bool:
+        """Whether at most one job of it may wait."""
+        return self.overlap in (Overlap.QUEUE_ONE, Overlap.REPLACE)
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A promise to be made: what `enqueue` is given."""
+
+    org_id: str
+    kind: str
+    target: str
+    payload: Any
+    run_at: datetime
+    trigger: str
+    id: str = field(default_factory=new_id)
+    route: str = ""
+    queue: str = "default"
+    priority: int = 0
+    serial_key: str | None = None
+    solo_key: str | None = None
+    job_key: str | None = None
+    schedule_id: str | None = None
+    slot: datetime | None = None
+    attempt: int = 0
+    last_run_id: str | None = None
+    terms: Terms = field(default_factory=Terms)
+    trace_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job that a worker holds."""
+
+    id: str
+    org_id: str
+    kind: str
+    target: str
+    route: str
+    payload: Any
+    queue: str
+    serial_key: str | None
+    schedule_id: str | None
+    slot: datetime | None
+    trigger: str
+    attempt: int  # attempts begun so far
+    tries: int  # failures that count against the retry policy
+    crashes: int
+    rescues: int  # times a worker vanished with it before it was known to have started
+    fence: int
+    queued_at: datetime
+    run_at: datetime
+    terms: Terms
+    last_run_id: str | None
+    trace_id: str | None
+
+    @property
+    def suspect(self) -> bool:
+        """It was in the hands of a worker that died; its start is written down before it is tried again."""
+        return self.crashes > 0 or self.rescues > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One run in the making: the job, and the run id made at its start."""
+
+    job: Job
+    run_id: str
+    number: int
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an attempt ended and where its job goes: out of the queue, or by a move to wait for the next attempt."""
+
+    job: Job
+    status: Status
+    reason: str | None
+    finished_at: datetime
+    run_id: str
+    number: int
+    started_at: datetime | None = None
+    error: dict[str, Any] | None = None
+    outcome: Any = None
+    move: Move | None = None
+    run_at: datetime | None = None
+    counts: bool = False  # one of the tries that the retry policy allows
+    target_version: str | None = None
+    usage: Any = None
+    artifact_id: str | None = None
+
+    @property
+    def final(self) -> bool:
+        return self.move is None
+
+
+@dataclass(frozen=True, slots=True)
+class Fire:
+    """A slot to fire."""
+
+    slot: datetime
+    run_at: datetime
+    solo: bool  # a newer slot may take its place while it waits
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Slots that passed without firing, told as one row."""
+
+    first: datetime
+    last: datetime
+    count: int | None  # None: too many to count while firing; filled in later
+    verdict: str
+    reason: str | None = None
+    into: datetime | None = None
+    note: str | None = None  # what a person said about it
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a due schedule does now, and when it is due again."""
+
+    fires: tuple[Fire, ...]
+    gaps: tuple[Gap, ...]
+    next_slot: datetime | None
+    next_run_at: datetime | None
+    handled: datetime  # the latest slot this plan decides
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A schedule with its clock, as it was read. Nothing is planned when `next_slot` is None."""
+
+    schedule: Schedule
+    next_slot: datetime | None
+    fired: int
+    frozen_at: datetime | None
+    frozen_until: datetime | None
+
+    def frozen(self, now: datetime) -> bool:
+        return self.frozen_at is not None and (self.frozen_until is None or self.frozen_until > now)

@@ -1,0 +1,322 @@
+"""From the flat form in which people and programs write a schedule to the record, and back.
+
+Every refused value is told: the field, the value, what would be right. All wrong fields are told at once.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import orjson
+
+from rota.core import triggers
+from rota.core.errors import Invalid, InvalidMany
+from rota.core.model import JITTER_LIMIT, NAME_LIMIT, PAYLOAD_LIMIT, Schedule, new_id
+from rota.core.plan import FIRE_LIMIT
+from rota.core.policy import CATCH_UP_LIMIT, Misfire, Overlap, choice, parse_overlap, parse_retry
+from rota.core.states import Condition
+from rota.core.triggers import Cron, Every, Once, Timing
+
+T = TypeVar("T")
+
+TRIGGER_FIELDS = {
+    "cron": ("cron_expression",),
+    "interval": ("interval_seconds", "interval", "anchor"),
+    "once": ("run_at",),
+}
+TIMING_FIELDS = frozenset(
+    {
+        *("schedule_type", "cron_expression", "interval_seconds", "interval", "anchor", "run_at", "timezone"),
+        *("window_start", "window_end", "starts_at", "ends_at", "jitter_seconds"),
+    }
+)
+FIELDS = TIMING_FIELDS | {
+    *("name", "kind", "target", "input", "max_runs", "misfire", "catch_up_limit", "overlap", "start_deadline_seconds"),
+    *("timeout_seconds", "retry", "priority", "queue", "enabled", "tags", "description", "grant_id"),
+}
+FIXED = ("kind",)  # what an edit cannot change
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a kind of work takes where its schedules say nothing."""
+
+    misfire: Misfire = Misfire.ONCE
+    overlap: Overlap = Overlap.QUEUE_ONE
+
+
+def parse_schedule(
+    body: Mapping[str, Any],
+    *,
+    org_id: str,
+    defaults: Mapping[str, Defaults],
+    now: datetime,
+    source: str,
+    by: str | None,
+) -> Schedule:
+    """A new schedule from its flat form. `route` is still open: only the kind knows it."""
+    schedule_id = new_id()
+    form = Form(body, FIELDS)
+    kind = form.take("kind", lambda value, field: one_of(value, field, sorted(defaults)), "task")
+    rules = defaults.get(kind or "", Defaults())
+    timing = form.timing(anchor=now)
+    schedule = Schedule(
+        id=schedule_id,
+        org_id=org_id,
+        owner_id=by,
+        name=form.take("name", name, None) or f"{kind}-{schedule_id[-8:].lower()}",
+        description=form.take("description", lambda value, field: text(value, field, 2000), "") or "",
+        tags=form.take("tags", tags, []) or [],
+        kind=kind or "task",
+        target=form.need("target", lambda value, field: text(value, field, 500, required=True)) or "",
+        route="",
+        input=form.take("input", payload, None),
+        timing=timing or Timing(Once(now)),
+        max_runs=form.take("max_runs", lambda value, field: whole(value, field, 1, 1_000_000_000), None),
+        misfire=form.take("misfire", lambda value, field: choice(Misfire, value, field), rules.misfire)
+        or rules.misfire,
+        catch_up_limit=form.take(
+            "catch_up_limit", lambda value, field: whole(value, field, 1, FIRE_LIMIT), CATCH_UP_LIMIT
+        )
+        or CATCH_UP_LIMIT,
+        overlap=form.take("overlap", lambda value, _: parse_overlap(value), rules.overlap) or rules.overlap,
+        start_deadline=form.take("start_deadline_seconds", span, None),
+        timeout=form.take("timeout_seconds", span, None),
+        retry=form.take("retry", lambda value, _: parse_retry(value), None),
+        priority=form.take("priority", lambda value, field: whole(value, field, -100, 100), 0) or 0,
+        queue=form.take("queue", name, "default") or "default",
+        grant_id=form.take("grant_id", lambda value, field: text(value, field, 26), None),
+        enabled=form.take("enabled", flag, True) is not False,
+        paused_at=None,
+        paused_until=None,
+        pause_reason=None,
+        condition=Condition.OK,
+        condition_reason=None,
+        revision=1,
+        source=source,
+        created_by=by,
+        created_at=now,
+        updated_at=now,
+    )
+    if timing is not None:
+        form.check(lambda: triggers.check_timing(timing, now))
+    form.done()
+    return schedule
+
+
+def parse_patch(
+    old: Schedule, changes: Mapping[str, Any], *, defaults: Mapping[str, Defaults], now: datetime
+) -> Schedule:
+    """An edited schedule: what is not said stays; everything is checked again."""
+    for field in FIXED:
+        if field in changes and changes[field] != getattr(old, field):
+            raise Invalid(field, changes[field], f"cannot be changed from {getattr(old, field)!r}; make a new schedule")
+    body = {**flat(old), **changes}
+    if TIMING_FIELDS & set(changes):
+        kinds = {kind for kind, fields in TRIGGER_FIELDS.items() if any(changes.get(one) is not None for one in fields)}
+        wanted = changes.get("schedule_type") or (kinds.pop() if len(kinds) == 1 else body["schedule_type"])
+        for kind, fields in TRIGGER_FIELDS.items():
+            if kind != wanted:
+                body = {key: value for key, value in body.items() if key not in fields or key in changes}
+        if "interval" in changes or "interval_seconds" in changes:
+            body = {
+                key: value for key, value in body.items() if key not in TRIGGER_FIELDS["interval"] or key in changes
+            }
+        body["schedule_type"] = wanted
+        fresh = parse_schedule(body, org_id=old.org_id, defaults=defaults, now=now, source=old.source, by=None)
+        timing = fresh.timing
+    else:
+        other = {key: value for key, value in body.items() if key not in TIMING_FIELDS}
+        probe = {**other, "schedule_type": "interval", "interval_seconds": 60}
+        fresh = parse_schedule(probe, org_id=old.org_id, defaults=defaults, now=now, source=old.source, by=None)
+        timing = old.timing
+        if fresh.enabled and not old.enabled:
+            triggers.check_timing(timing, now)
+    kept: dict[str, Any] = {
+        "id": old.id, "owner_id": old.owner_id, "timing": timing, "paused_at": old.paused_at,
+        "paused_until": old.paused_until, "pause_reason": old.pause_reason, "condition": old.condition,
+        "condition_reason": old.condition_reason, "revision": old.revision, "source": old.source,
+        "created_by": old.created_by, "created_at": old.created_at,
+    }  # fmt: skip
+    return replace(fresh, **kept)
+
+
+def parse_timing(body: Mapping[str, Any], *, now: datetime, extra: frozenset[str] = frozenset()) -> Timing:
+    """Only what decides when: for previews of schedules that nobody saved."""
+    form = Form(body, TIMING_FIELDS | extra)
+    timing = form.timing(anchor=now)
+    if timing is not None:
+        form.check(lambda: triggers.check_timing(timing, now))
+    form.done()
+    return timing or Timing(Once(now))
+
+
+def flat(one: Schedule) -> dict[str, Any]:
+    """A schedule in the flat form, as it could be written again."""
+    return {
+        "name": one.name, "kind": one.kind, "target": one.target, "input": one.input, **flat_timing(one.timing),
+        "max_runs": one.max_runs, "misfire": one.misfire.value, "catch_up_limit": one.catch_up_limit,
+        "overlap": one.overlap.value,
+        "start_deadline_seconds": None if one.start_deadline is None else int(one.start_deadline.total_seconds()),
+        "timeout_seconds": None if one.timeout is None else int(one.timeout.total_seconds()),
+        "retry": one.retry.dump() if one.retry else None, "priority": one.priority, "queue": one.queue,
+        "enabled": one.enabled, "tags": one.tags, "description": one.description, "grant_id": one.grant_id,
+    }  # fmt: skip
+
+
+def flat_timing(timing: Timing) -> dict[str, Any]:
+    window = timing.window
+    found: dict[str, Any] = {
+        "schedule_type": None, "cron_expression": None, "interval_seconds": None, "anchor": None, "run_at": None,
+        "timezone": timing.zone, "window_start": window.start.isoformat("minutes") if window else None,
+        "window_end": window.end.isoformat("minutes") if window else None, "starts_at": timing.starts_at,
+        "ends_at": timing.ends_at, "jitter_seconds": timing.jitter.total_seconds(),
+    }  # fmt: skip
+    match timing.trigger:
+        case Cron(expression):
+            found |= {"schedule_type": "cron", "cron_expression": expression}
+        case Every(span, anchor):
+            found |= {"schedule_type": "interval", "interval_seconds": span.total_seconds(), "anchor": anchor}
+        case Once(at):
+            found |= {"schedule_type": "once", "run_at": at}
+    return found
+
+
+class Form:
+    """A body being read: takes fields one by one and gathers what is wrong with them."""
+
+    def __init__(self, body: Mapping[str, Any], known: frozenset[str]) -> None:
+        self.body = body
+        self.errors = [
+            Invalid(str(field), body[field], "is not a field of this") for field in body if field not in known
+        ]
+
+    def take(self, field: str, read: Callable[[Any, str], T], default: T | None) -> T | None:
+        """The field's value, or the default where it is absent or null."""
+        value = self.body.get(field)
+        if value is None:
+            return default
+        try:
+            return read(value, field)
+        except Invalid as error:
+            self.errors.extend(error.all)
+            return default
+
+    def need(self, field: str, read: Callable[[Any, str], T]) -> T | None:
+        if self.body.get(field) is None:
+            self.errors.append(Invalid(field, None, "is missing"))
+        return self.take(field, read, None)
+
+    def check(self, step: Callable[[], None]) -> None:
+        if not self.errors:
+            step()
+
+    def timing(self, anchor: datetime) -> Timing | None:
+        """What decides when; None if something about it is wrong."""
+        before = len(self.errors)
+        given = {
+            kind for kind, fields in TRIGGER_FIELDS.items() if any(self.body.get(one) is not None for one in fields)
+        }
+        kind = self.take("schedule_type", lambda value, field: one_of(value, field, list(TRIGGER_FIELDS)), None)
+        if kind is None and len(given) == 1:
+            kind = next(iter(given))
+        for other in sorted(given - {kind}):
+            field = next(one for one in TRIGGER_FIELDS[other] if self.body.get(one) is not None)
+            self.errors.append(Invalid(field, self.body[field], f"does not belong to schedule_type {kind}"))
+        trigger: Cron | Every | Once | None = None
+        if kind is None and not given:
+            self.errors.append(Invalid("schedule_type", None, "is missing: cron, interval or once"))
+        elif kind == "cron":
+            trigger = self.need("cron_expression", lambda value, _: triggers.parse_cron(value))
+        elif kind == "interval":
+            named = "interval" if self.body.get("interval") is not None else "interval_seconds"
+            every = self.need(named, triggers.parse_interval)
+            start = self.take("anchor", triggers.parse_instant, anchor) or anchor
+            trigger = Every(every, start) if every else None
+        elif kind == "once":
+            at = self.need("run_at", triggers.parse_instant)
+            trigger = Once(at) if at else None
+        zone = self.take("timezone", triggers.parse_zone, "UTC")
+        jitter = self.take("jitter_seconds", jitter_span, timedelta(0))
+        starts_at = self.take("starts_at", triggers.parse_instant, None)
+        ends_at = self.take("ends_at", triggers.parse_instant, None)
+        window = None
+        try:
+            window = triggers.parse_window(self.body.get("window_start"), self.body.get("window_end"))
+        except Invalid as error:
+            self.errors.extend(error.all)
+        if len(self.errors) > before or trigger is None:
+            return None
+        return Timing(trigger, zone or "UTC", window, starts_at, ends_at, jitter or timedelta(0))
+
+    def done(self) -> None:
+        if len(self.errors) == 1:
+            raise self.errors[0]
+        if self.errors:
+            raise InvalidMany(self.errors)
+
+
+def name(value: Any, field: str) -> str:
+    found = text(value, field, NAME_LIMIT, required=True)
+    if any(not char.isprintable() for char in found) or found != found.strip():
+        raise Invalid(field, value, "has control characters or blanks at its ends; use printable text")
+    return found
+
+
+def text(value: Any, field: str, limit: int, required: bool = False) -> str:
+    if not isinstance(value, str):
+        raise Invalid(field, value, "is not text")
+    if len(value) > limit:
+        raise Invalid(field, value, f"is {len(value)} characters long; at most {limit} are allowed")
+    if required and not value.strip():
+        raise Invalid(field, value, "is empty")
+    if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+        raise Invalid(field, value, "has characters that cannot be stored (NUL or half a surrogate pair)")
+    return value
+
+
+def tags(value: Any, field: str) -> list[str]:
+    if not isinstance(value, list) or len(value) > 50:
+        raise Invalid(field, value, "is not a list of at most 50 texts")
+    return [name(one, field) for one in value]
+
+
+def payload(value: Any, field: str) -> Any:
+    """Any JSON value up to the limit."""
+    try:
+        size = len(orjson.dumps(value))
+    except (TypeError, ValueError) as error:
+        raise Invalid(field, type(value).__name__, f"cannot be written as JSON: {error}") from error
+    if size > PAYLOAD_LIMIT:
+        raise Invalid(field, f"{size} bytes", f"is too large; at most {PAYLOAD_LIMIT} bytes of JSON are allowed")
+    return value
+
+
+def whole(value: Any, field: str, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise Invalid(field, value, f"is not a whole number from {low} to {high}")
+    return value
+
+
+def span(value: Any, field: str) -> timedelta:
+    return timedelta(seconds=whole(value, field, 1, 366 * 86_400))
+
+
+def jitter_span(value: Any, field: str) -> timedelta:
+    top = JITTER_LIMIT.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= top:
+        raise Invalid(field, value, f"is not a number of seconds from 0 to {top:g}")
+    return timedelta(seconds=value)
+
+
+def flag(value: Any, field: str) -> bool:
+    if not isinstance(value, bool):
+        raise Invalid(field, value, "is neither true nor false")
+    return value
+
+
+def one_of(value: Any, field: str, known: list[str]) -> str:
+    if value not in known:
+        raise Invalid(field, value, f"is not one of {', '.join(known)}")
+    return str(value)

@@ -1,0 +1,206 @@
+"""What a due schedule does now: which slots fire, which pass and why, and when it is due again. Pure.
+
+Never one step per passed slot: the passed stretch is cut into ranges, and only slots that really fire are walked.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+
+from rota.core.model import Due, Fire, Gap, Plan, Schedule
+from rota.core.policy import Misfire, Overlap
+from rota.core.states import Verdict
+from rota.core.triggers import Timing, count_slots, last_slot, next_slot, run_at, slots_between
+
+TICK = timedelta(microseconds=1)
+COUNT_LIMIT = 2_000  # steps spent on counting one gap while firing
+FIRE_LIMIT = 1_000  # slots of one schedule that fire in one transaction; also the most that catch-up may ask for
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A stretch in which slots pass without firing: a pause or a freeze. Half-open."""
+
+    start: datetime
+    end: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Slots from first to last, both included."""
+
+    first: datetime
+    last: datetime
+
+
+def plan(due: Due, now: datetime, grace: timedelta) -> Plan:
+    """Decide every slot from the clock's up to now."""
+    schedule, timing, first = due.schedule, due.schedule.timing, due.next_slot
+    if first is None or first > now:  # a hold ended before the slot came
+        return Plan((), (), first, next_run_at(schedule, first, now), now)
+    latest = latest_due(schedule, first, now)
+    passed = Range(first, latest)
+    gaps: list[Gap] = []
+    free: list[Range] = []
+    for part, hold in cut(timing, passed, holds(due, now)):
+        if hold is None:
+            free.append(part)
+        else:
+            gaps.append(gap(timing, part, Verdict.SKIPPED, hold.reason))
+    fires, passed_by = decide(schedule, free, now - grace)
+    if len(fires) > FIRE_LIMIT:  # the rest is still fresh: the clock stays on it, and it fires next
+        fires = fires[:FIRE_LIMIT]
+        latest = fires[-1].slot
+    fires, finished = within_max_runs(schedule, fires, due.fired)
+    handled = fires[-1].slot if finished else latest
+    upcoming = None if finished else next_slot(timing, latest)
+    return Plan(
+        fires=tuple(fires),
+        gaps=tuple(one for one in gaps + passed_by if one.first <= handled),
+        next_slot=upcoming,
+        next_run_at=next_run_at(schedule, upcoming, now),
+        handled=handled,
+    )
+
+
+def first_plan(schedule: Schedule, after: datetime) -> tuple[datetime | None, datetime | None]:
+    """Where the clock of a new, edited or enabled schedule starts: next slot, next run."""
+    slot = next_slot(schedule.timing, after)
+    return slot, next_run_at(schedule, slot, after)
+
+
+def next_run_at(schedule: Schedule, slot: datetime | None, now: datetime) -> datetime | None:
+    """When the slot is due: with its jitter, never before the fire that planned it."""
+    return None if slot is None else max(now, run_at(schedule.id, slot, schedule.timing.jitter))
+
+
+def passed_gap(timing: Timing, first: datetime, until: datetime, verdict: Verdict, reason: str) -> Gap | None:
+    """The slots from `first` up to `until` as one gap; None when there is none."""
+    if first > until:
+        return None
+    return gap(timing, Range(first, last_slot(timing, until, first - TICK) or first), verdict, reason)
+
+
+def latest_due(schedule: Schedule, first: datetime, now: datetime) -> datetime:
+    """The latest slot that is due, its jitter included; at least the clock's own."""
+    timing = schedule.timing
+    following = next_slot(timing, first)
+    if following is None or following > now:
+        return first
+    latest = last_slot(timing, now, first) or first
+    while latest > first and run_at(schedule.id, latest, timing.jitter) > now:
+        latest = last_slot(timing, latest - TICK, first) or first
+    return latest
+
+
+def holds(due: Due, now: datetime) -> list[Hold]:
+    """The pause and the freeze that lie behind; where both hold, the pause gives the reason."""
+    found = []
+    if due.schedule.paused_at is not None:
+        found.append(Hold(due.schedule.paused_at, due.schedule.paused_until or now + TICK, "paused"))
+    if due.frozen_at is not None:
+        found.append(Hold(due.frozen_at, due.frozen_until or now + TICK, "frozen"))
+    return found
+
+
+def cut(timing: Timing, whole: Range, by: Iterable[Hold]) -> Iterator[tuple[Range, Hold | None]]:
+    """The range in pieces, ascending, each with the hold that covers it."""
+    pieces: list[tuple[Range, Hold | None]] = [(whole, None)]
+    for hold in by:
+        pieces = [part for piece in pieces for part in cut_one(timing, piece, hold)]
+    yield from pieces
+
+
+def cut_one(timing: Timing, piece: tuple[Range, Hold | None], hold: Hold) -> Iterator[tuple[Range, Hold | None]]:
+    part, held_by = piece
+    if held_by is not None or hold.start > part.last or hold.end <= part.first:
+        yield piece
+        return
+    before = last_slot(timing, hold.start - TICK, part.first - TICK)
+    if before is not None:
+        yield Range(part.first, before), None
+    first = next_slot(timing, before) if before is not None else part.first
+    last = last_slot(timing, min(hold.end - TICK, part.last), part.first - TICK)
+    if first is not None and last is not None and first <= last:
+        yield Range(first, last), hold
+    after = next_slot(timing, hold.end - TICK)
+    if after is not None and after <= part.last:
+        yield Range(max(after, part.first), part.last), None
+
+
+def decide(schedule: Schedule, free: list[Range], threshold: datetime) -> tuple[list[Fire], list[Gap]]:
+    """Misfire decides over slots before the threshold, overlap over the fresher ones."""
+    timing = schedule.timing
+    late: list[Range] = []
+    fresh: list[Range] = []
+    for part in free:
+        if part.first >= threshold:
+            fresh.append(part)
+        elif part.last < threshold:
+            late.append(part)
+        else:
+            late.append(Range(part.first, last_slot(timing, threshold - TICK, part.first - TICK) or part.first))
+            fresh.append(Range(next_slot(timing, threshold - TICK) or part.last, part.last))
+    fires: list[Fire] = []
+    gaps: list[Gap] = []
+    match schedule.misfire:
+        case Misfire.SKIP:
+            gaps += [gap(timing, part, Verdict.MISSED) for part in late]
+        case Misfire.ALL:
+            fires, gaps = catch_up(schedule, late)
+        case Misfire.ONCE:
+            if late:
+                newest = (fresh or late)[-1]
+                gaps += [gap(timing, part, Verdict.COALESCED, into=newest.last) for part in late if part is not newest]
+                if not fresh:
+                    fires, gaps = latest_only(schedule, newest, gaps)
+    if fresh and schedule.overlap in (Overlap.QUEUE_ALL, Overlap.ALLOW):
+        for part in fresh:
+            slots = slots_between(timing, part.first - TICK, part.last)
+            fires += [fire(schedule, slot, solo=False) for slot in islice(slots, FIRE_LIMIT + 1)]
+    elif fresh:
+        gaps += [gap(timing, part, Verdict.COALESCED, into=fresh[-1].last) for part in fresh[:-1]]
+        last, gaps = latest_only(schedule, fresh[-1], gaps)
+        fires += last
+    return fires, gaps
+
+
+def latest_only(schedule: Schedule, part: Range, gaps: list[Gap]) -> tuple[list[Fire], list[Gap]]:
+    """Fire the latest of a range; it stands for the others."""
+    others = last_slot(schedule.timing, part.last - TICK, part.first - TICK)
+    if others is not None:
+        gaps = [*gaps, gap(schedule.timing, Range(part.first, others), Verdict.COALESCED, into=part.last)]
+    return [fire(schedule, part.last, solo=schedule.waits)], gaps
+
+
+def catch_up(schedule: Schedule, late: list[Range]) -> tuple[list[Fire], list[Gap]]:
+    """Fire late slots, oldest first, up to the limit; the rest is missed."""
+    fires: list[Fire] = []
+    gaps: list[Gap] = []
+    for part in late:
+        room = schedule.catch_up_limit - len(fires)
+        slots = list(islice(slots_between(schedule.timing, part.first - TICK, part.last), room))
+        fires += [fire(schedule, slot, solo=False) for slot in slots]
+        rest = next_slot(schedule.timing, slots[-1] if slots else part.first - TICK)
+        if rest is not None and rest <= part.last:
+            gaps.append(gap(schedule.timing, Range(rest, part.last), Verdict.MISSED, "limit"))
+    return fires, gaps
+
+
+def within_max_runs(schedule: Schedule, fires: list[Fire], fired: int) -> tuple[list[Fire], bool]:
+    """The fires that `max_runs` still allows, and whether it is used up."""
+    if schedule.max_runs is None or fired + len(fires) < schedule.max_runs:
+        return fires, False
+    kept = fires[: max(0, schedule.max_runs - fired)]
+    return kept, bool(kept)
+
+
+def fire(schedule: Schedule, slot: datetime, *, solo: bool) -> Fire:
+    return Fire(slot, run_at(schedule.id, slot, schedule.timing.jitter), solo)
+
+
+def gap(timing: Timing, part: Range, verdict: Verdict, reason: str | None = None, into: datetime | None = None) -> Gap:
+    count = 1 if part.first == part.last else count_slots(timing, part.first - TICK, part.last, COUNT_LIMIT)
+    return Gap(part.first, part.last, count, verdict.value, reason, into)
