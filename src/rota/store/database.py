@@ -1,0 +1,304 @@
+"""The way to the database: `await db.tx(step, …)` runs a step as one transaction.
+
+PostgreSQL: through asyncpg, on the caller's event loop. SQLite: the whole step in the one writer thread of this
+process, in turn with the writers of other processes; reads go to threads of their own and never wait for a writer.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import structlog
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import text as sql
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ResourceClosedError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from rota.core.clock import pause, stopwatch
+from rota.core.errors import DataRefused, Invalid, Unavailable
+from rota.store.dialect import Tx
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Step = Callable[Concatenate[Tx, P], R]
+
+TRIES = 6  # of a transaction that lost to a deadlock
+STATEMENT_TIMEOUT_MS = 30_000
+BUSY_PATIENCE = 120.0  # seconds that a SQLite writer waits for a foreign transaction
+WAL_LIMIT = 8 * 1024 * 1024
+
+log = structlog.get_logger("rota.database")
+
+
+class Database(Protocol):
+    """What the layers above may ask of a database."""
+
+    url: str
+    judged_from_afar: bool  # others can reach it, and judge our lease, while we cannot
+
+    async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the step as one transaction. Raises Unavailable when the database is out of reach, and then the step
+        may or may not have happened; DataRefused when the database refused a row."""
+        ...
+
+    async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a step that only reads."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def open_database(url: str, pool: int = 10) -> Database:
+    """A database by its URL; nothing is connected before the first step."""
+    if url.startswith("sqlite:///"):
+        return SqliteDatabase(url)
+    if url.startswith(("postgresql://", "postgres://")):
+        return PostgresDatabase(url, pool)
+    raise Invalid("database_url", url.split("://")[0], "is not known; use sqlite:///path or postgresql://user@host/db")
+
+
+class PostgresDatabase:
+    judged_from_afar = True
+
+    def __init__(self, url: str, pool: int) -> None:
+        self.url = url
+        self._engine = create_async_engine(
+            async_url(url),
+            pool_size=pool,
+            max_overflow=pool,
+            pool_timeout=10,
+            connect_args={
+                "timeout": 5,
+                "command_timeout": STATEMENT_TIMEOUT_MS / 1000 + 5,
+                "server_settings": {
+                    "application_name": "rota",
+                    "statement_timeout": str(STATEMENT_TIMEOUT_MS),
+                    "idle_in_transaction_session_timeout": str(STATEMENT_TIMEOUT_MS),
+                },
+            },
+        )
+
+    async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        for attempt in range(1, TRIES + 1):
+            try:
+                async with self._engine.begin() as connection:
+                    return await connection.run_sync(step, *args, **kwargs)
+            except (DBAPIError, OSError, TimeoutError, PoolTimeout, ResourceClosedError) as error:
+                if not is_deadlock(error) or attempt == TRIES:
+                    raise translated(error) from error
+            await pause(random.uniform(0, 0.02 * 2**attempt))
+        raise AssertionError("unreachable")
+
+    async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            async with self._engine.connect() as connection:
+                await connection.execution_options(isolation_level="AUTOCOMMIT")
+                return await connection.run_sync(step, *args, **kwargs)
+        except (DBAPIError, OSError, TimeoutError, PoolTimeout, ResourceClosedError) as error:
+            raise translated(error) from error
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+
+class SqliteDatabase:
+    judged_from_afar = False  # whoever holds us up holds up everybody
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.path = Path(url.removeprefix("sqlite:///")).absolute()
+        self._writer = ThreadPoolExecutor(1, "rota-sqlite-writer")
+        self._readers = ThreadPoolExecutor(2, "rota-sqlite-reader")
+        self._local = threading.local()
+        self._engine = sqlite_engine(self.path)
+        self._turn = Turn(self.path)
+
+    async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._in(self._writer, self._write, step, *args, **kwargs)
+
+    async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._in(self._readers, self._read, step, *args, **kwargs)
+
+    async def close(self) -> None:
+        loop = asyncio.get_running_loop()
+        for threads in (self._writer, self._readers):
+            await loop.run_in_executor(None, threads.shutdown)
+        self._engine.dispose()
+        self._turn.close()
+
+    async def _in(self, threads: ThreadPoolExecutor, way: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+        try:
+            # shielded: a cancelled caller must not leave the thread's answer without a reader
+            future = asyncio.wrap_future(threads.submit(way, *args, **kwargs))
+            return await asyncio.shield(future)
+        except DBAPIError as error:
+            raise translated(error) from error
+
+    def _write(self, step: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+        connection = self._connection()
+        with self._turn:
+            begin_immediate(connection)
+            try:
+                result = step(connection, *args, **kwargs)
+                connection.commit()
+            except BaseException:
+                connection.rollback()
+                raise
+            self._tidy(connection)
+        return result
+
+    def _read(self, step: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+        connection = self._connection()
+        connection.exec_driver_sql("BEGIN")
+        try:
+            return step(connection, *args, **kwargs)
+        finally:
+            connection.rollback()
+
+    def _connection(self) -> Tx:
+        """This thread's own connection, opened on first use."""
+        if not hasattr(self._local, "connection"):
+            self._local.connection = self._engine.connect()
+        return self._local.connection  # type: ignore[no-any-return]
+
+    def _tidy(self, connection: Tx) -> None:
+        """Move the log into the file while no other writer of ours can commit: SQLite before 3.51.3 can lose a commit
+        that races a checkpoint."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(f"{self.path}-wal").st_size > WAL_LIMIT:
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").close()
+                connection.rollback()
+
+
+class Turn:
+    """Whose turn it is to write, among the processes of one SQLite file.
+
+    Two locks make a queue of it: a writer waits for `current` while it holds `next`, so one that just wrote cannot
+    overtake it. Busy timeouts alone starve processes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._next = os.open(f"{path}-next", os.O_RDWR | os.O_CREAT, 0o600)
+        self._current = os.open(f"{path}-turn", os.O_RDWR | os.O_CREAT, 0o600)
+
+    def __enter__(self) -> None:
+        fcntl.flock(self._next, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._current, fcntl.LOCK_EX)
+        finally:
+            fcntl.flock(self._next, fcntl.LOCK_UN)
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.flock(self._current, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._next)
+        os.close(self._current)
+
+
+class FileWatch:
+    """Notices that another connection, also of another process, changed a SQLite file."""
+
+    def __init__(self, path: Path) -> None:
+        self._engine = sqlite_engine(path)
+        self._connection = self._engine.connect()
+        self._seen = self._version()
+
+    def changed(self) -> bool:
+        version = self._version()
+        changed, self._seen = version != self._seen, version
+        return changed
+
+    def close(self) -> None:
+        self._connection.close()
+        self._engine.dispose()
+
+    def _version(self) -> int:
+        cursor = self._connection.connection.cursor()
+        version: int = cursor.execute("PRAGMA data_version").fetchone()[0]
+        cursor.close()
+        return version
+
+
+def sqlite_engine(path: Path) -> Engine:
+    """`synchronous=FULL`: what was acknowledged survives power loss. Transactions begin where we say."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(
+        f"sqlite:///{path}",
+        poolclass=NullPool,
+        connect_args={"isolation_level": None, "check_same_thread": False, "timeout": 5, "cached_statements": 512},
+    )
+
+    @event.listens_for(engine, "connect")
+    def settings(connection: Any, _: Any) -> None:
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "wal_autocheckpoint=0"):
+            connection.execute(f"PRAGMA {pragma}").close()
+
+    return engine
+
+
+def begin_immediate(connection: Tx) -> None:
+    """Take SQLite's write lock; wait as long as it takes for a transaction that is not ours."""
+    until = stopwatch() + BUSY_PATIENCE
+    while True:
+        try:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            return
+        except OperationalError as error:
+            connection.rollback()
+            if "locked" not in str(error.orig) or stopwatch() > until:
+                raise
+
+
+def async_url(url: str) -> str:
+    return "postgresql+asyncpg://" + url.split("://", 1)[1]
+
+
+def is_deadlock(error: BaseException) -> bool:
+    """Deadlock or serialization failure: the same transaction may simply be tried again."""
+    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in ("40P01", "40001")
+
+
+def translated(error: BaseException) -> Exception:
+    """The driver's error in our words: out of reach, or a row refused."""
+    if isinstance(error, DBAPIError):
+        state = getattr(error.orig, "sqlstate", None) or ""
+        gone = state[:2] in ("08", "57", "53", "55", "25") or isinstance(error, InterfaceError) or is_deadlock(error)
+        locked = isinstance(error, OperationalError) and not state
+        if not (error.connection_invalidated or gone or locked):
+            return DataRefused(f"the database refused a row: {first_line(error.orig)}")
+        return Unavailable(f"the database is out of reach: {first_line(error.orig)}")
+    return Unavailable(f"the database is out of reach: {first_line(error) or type(error).__name__}")
+
+
+def first_line(error: BaseException | None) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else ""
+
+
+@contextlib.contextmanager
+def sync_transaction(path: Path) -> Iterator[Tx]:
+    """One transaction on a SQLite file, for set-up work that runs outside any event loop."""
+    engine = sqlite_engine(path)
+    turn = Turn(path)
+    try:
+        with turn, engine.connect() as connection:
+            begin_immediate(connection)
+            yield connection
+            connection.commit()
+    finally:
+        engine.dispose()
+        turn.close()
+
+
+__all__ = ["Database", "FileWatch", "PostgresDatabase", "SqliteDatabase", "open_database", "sql"]

@@ -1,0 +1,68 @@
+"""Bring a database to the schema that this code expects, and say when it is not there yet."""
+
+import asyncio
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from rota.core.errors import Unavailable
+from rota.store.database import async_url, sync_transaction
+from rota.store.dialect import Tx, on_sqlite
+
+LOCK = 0x_524F_5441  # one migration at a time
+
+
+def migrate(url: str) -> None:
+    """Upgrade to the newest schema. Any number of processes may call this at once: one migrates, the others wait."""
+    if url.startswith("sqlite:///"):
+        with sync_transaction(Path(url.removeprefix("sqlite:///")).absolute()) as tx:
+            upgrade(tx)
+    else:
+        asyncio.run(migrate_postgres(url))
+
+
+async def migrate_postgres(url: str) -> None:
+    engine = create_async_engine(async_url(url))
+    try:
+        async with engine.begin() as connection:
+            await connection.run_sync(upgrade)
+    except OSError as error:
+        raise Unavailable(f"the database is out of reach: {error}") from error
+    finally:
+        await engine.dispose()
+
+
+def upgrade(tx: Tx) -> None:
+    if not on_sqlite(tx):
+        tx.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
+    stale = check(tx)
+    if stale is not None and "newer" in stale:
+        raise Unavailable(stale)
+    config = config_for()
+    config.attributes["connection"] = tx
+    command.upgrade(config, "head")
+
+
+def check(tx: Tx) -> str | None:
+    """What is wrong with the schema, if anything."""
+    scripts = ScriptDirectory.from_config(config_for())
+    newest = scripts.get_current_head()
+    current = MigrationContext.configure(tx).get_current_revision()
+    if current == newest:
+        return None
+    if current is None:
+        return "the database has no tables of Rota yet; run `rota migrate`"
+    if current not in {script.revision for script in scripts.walk_revisions()}:
+        return f"the database was made by a newer Rota (schema {current}); upgrade this one"
+    return f"the database has an old schema ({current}, this Rota needs {newest}); run `rota migrate`"
+
+
+def config_for() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    return config

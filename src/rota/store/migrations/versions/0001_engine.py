@@ -1,0 +1,405 @@
+"""The engine: orgs, schedules, clocks, slots, jobs, runs, workers."""
+
+import sqlalchemy as sa
+from alembic import op
+
+from rota.store.tables import Instant, Json
+
+revision = "0001"
+down_revision = None
+
+
+def upgrade() -> None:
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("CREATE SEQUENCE fences")
+    op.create_table(
+        "counters",
+        sa.Column("name", sa.String(length=40), nullable=False),
+        sa.Column("value", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_counters")),
+    )
+    op.create_table(
+        "jobs",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("kind", sa.String(length=20), nullable=False),
+        sa.Column("target", sa.Text(), nullable=False),
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("payload", Json(), nullable=True),
+        sa.Column("queue", sa.String(length=200), nullable=False),
+        sa.Column("serial_key", sa.Text(), nullable=True),
+        sa.Column("solo_key", sa.Text(), nullable=True),
+        sa.Column("job_key", sa.Text(), nullable=True),
+        sa.Column("priority", sa.SmallInteger(), nullable=False),
+        sa.Column("queued_at", Instant(), nullable=False),
+        sa.Column("run_at", Instant(), nullable=False),
+        sa.Column("state", sa.String(length=10), nullable=False),
+        sa.Column("schedule_id", sa.String(length=26), nullable=True),
+        sa.Column("slot", Instant(), nullable=True),
+        sa.Column("trigger", sa.Text(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("tries", sa.Integer(), nullable=False),
+        sa.Column("crashes", sa.Integer(), nullable=False),
+        sa.Column("rescues", sa.Integer(), nullable=False),
+        sa.Column("run_id", sa.String(length=26), nullable=True),
+        sa.Column("last_run_id", sa.String(length=26), nullable=True),
+        sa.Column("started_at", Instant(), nullable=True),
+        sa.Column("parked_reason", sa.String(length=40), nullable=True),
+        sa.Column("lease_owner", sa.String(length=26), nullable=True),
+        sa.Column("fence", sa.BigInteger(), nullable=False),
+        sa.Column("cancel_requested_at", Instant(), nullable=True),
+        sa.Column("cancel_reason", sa.Text(), nullable=True),
+        sa.Column("terms", Json(), nullable=True),
+        sa.Column("trace_id", sa.String(length=64), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
+    )
+    op.create_index(
+        "ix_jobs_blocked",
+        "jobs",
+        ["serial_key", sa.literal_column("priority DESC"), "run_at", "id"],
+        unique=False,
+        sqlite_where=sa.text("state = 'blocked'"),
+        postgresql_where=sa.text("state = 'blocked'"),
+    )
+    op.create_index(
+        "ix_jobs_head",
+        "jobs",
+        ["serial_key"],
+        unique=True,
+        sqlite_where=sa.text("state IN ('ready', 'running', 'retry', 'parked')"),
+        postgresql_where=sa.text("state IN ('ready', 'running', 'retry', 'parked')"),
+    )
+    op.create_index(
+        "ix_jobs_held",
+        "jobs",
+        ["lease_owner"],
+        unique=False,
+        sqlite_where=sa.text("state = 'running'"),
+        postgresql_where=sa.text("state = 'running'"),
+    )
+    op.create_index(
+        "ix_jobs_key",
+        "jobs",
+        ["org_id", "job_key"],
+        unique=True,
+        sqlite_where=sa.text("job_key IS NOT NULL"),
+        postgresql_where=sa.text("job_key IS NOT NULL"),
+    )
+    op.create_index(
+        "ix_jobs_later",
+        "jobs",
+        ["run_at"],
+        unique=False,
+        sqlite_where=sa.text("state IN ('later', 'retry')"),
+        postgresql_where=sa.text("state IN ('later', 'retry')"),
+    )
+    op.create_index(
+        "ix_jobs_ready",
+        "jobs",
+        ["org_id", "queue", sa.literal_column("priority DESC"), "run_at", "id"],
+        unique=False,
+        sqlite_where=sa.text("state = 'ready'"),
+        postgresql_where=sa.text("state = 'ready'"),
+    )
+    op.create_index(
+        "ix_jobs_run",
+        "jobs",
+        ["run_id"],
+        unique=False,
+        sqlite_where=sa.text("run_id IS NOT NULL"),
+        postgresql_where=sa.text("run_id IS NOT NULL"),
+    )
+    op.create_index(
+        "ix_jobs_running",
+        "jobs",
+        ["org_id", "queue"],
+        unique=False,
+        sqlite_where=sa.text("state = 'running'"),
+        postgresql_where=sa.text("state = 'running'"),
+    )
+    op.create_index(
+        "ix_jobs_schedule",
+        "jobs",
+        ["schedule_id"],
+        unique=False,
+        sqlite_where=sa.text("schedule_id IS NOT NULL"),
+        postgresql_where=sa.text("schedule_id IS NOT NULL"),
+    )
+    op.create_index(
+        "ix_jobs_solo",
+        "jobs",
+        ["solo_key"],
+        unique=True,
+        sqlite_where=sa.text("solo_key IS NOT NULL"),
+        postgresql_where=sa.text("solo_key IS NOT NULL"),
+    )
+    op.create_table(
+        "logs",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column("run_id", sa.String(length=26), nullable=False),
+        sa.Column("at", Instant(), nullable=False),
+        sa.Column("stream", sa.String(length=10), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_logs")),
+    )
+    op.create_index("ix_logs_run", "logs", ["run_id", "id"], unique=False)
+    op.create_table(
+        "orgs",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("slug", sa.String(length=60), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("max_running", sa.Integer(), nullable=True),
+        sa.Column("frozen_at", Instant(), nullable=True),
+        sa.Column("frozen_until", Instant(), nullable=True),
+        sa.Column("freeze_reason", sa.Text(), nullable=True),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_orgs")),
+        sa.UniqueConstraint("slug", name=op.f("uq_orgs_slug")),
+    )
+    op.create_table(
+        "queues",
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("max_running", sa.Integer(), nullable=True),
+        sa.Column("paused_at", Instant(), nullable=True),
+        sa.PrimaryKeyConstraint("org_id", "name", name=op.f("pk_queues")),
+    )
+    op.create_table(
+        "runs",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("job_id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("kind", sa.String(length=20), nullable=False),
+        sa.Column("target", sa.Text(), nullable=False),
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("input", Json(), nullable=True),
+        sa.Column("target_name", sa.Text(), nullable=True),
+        sa.Column("target_version", sa.String(length=60), nullable=True),
+        sa.Column("schedule_id", sa.String(length=26), nullable=True),
+        sa.Column("slot", Instant(), nullable=True),
+        sa.Column("trigger", sa.Text(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("retry_of", sa.String(length=26), nullable=True),
+        sa.Column("status", sa.String(length=10), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("error", Json(), nullable=True),
+        sa.Column("outcome", Json(), nullable=True),
+        sa.Column("queued_at", Instant(), nullable=False),
+        sa.Column("started_at", Instant(), nullable=True),
+        sa.Column("finished_at", Instant(), nullable=False),
+        sa.Column("worker", sa.String(length=26), nullable=True),
+        sa.Column("fence", sa.BigInteger(), nullable=True),
+        sa.Column("trace_id", sa.String(length=64), nullable=True),
+        sa.Column("artifact_id", sa.String(length=26), nullable=True),
+        sa.Column("usage", Json(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
+        sa.UniqueConstraint("job_id", "attempt", name=op.f("uq_runs_job_id_attempt")),
+    )
+    op.create_index("ix_runs_finished", "runs", ["finished_at"], unique=False)
+    op.create_index("ix_runs_org", "runs", ["org_id", "id"], unique=False)
+    op.create_index(
+        "ix_runs_schedule",
+        "runs",
+        ["schedule_id", "id"],
+        unique=False,
+        sqlite_where=sa.text("schedule_id IS NOT NULL"),
+        postgresql_where=sa.text("schedule_id IS NOT NULL"),
+    )
+    op.create_table(
+        "slots",
+        sa.Column("schedule_id", sa.String(length=26), nullable=False),
+        sa.Column("slot", Instant(), nullable=False),
+        sa.Column("last_slot", Instant(), nullable=True),
+        sa.Column("count", sa.Integer(), nullable=True),
+        sa.Column("verdict", sa.String(length=10), nullable=True),
+        sa.Column("reason", sa.String(length=40), nullable=True),
+        sa.Column("note", sa.Text(), nullable=True),
+        sa.Column("into_slot", Instant(), nullable=True),
+        sa.Column("job_id", sa.String(length=26), nullable=True),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("schedule_id", "slot", name=op.f("pk_slots")),
+    )
+    op.create_index("ix_slots_age", "slots", ["slot"], unique=False)
+    op.create_index(
+        "ix_slots_uncounted",
+        "slots",
+        ["schedule_id"],
+        unique=False,
+        sqlite_where=sa.text("count IS NULL"),
+        postgresql_where=sa.text("count IS NULL"),
+    )
+    op.create_table(
+        "trigger_spans",
+        sa.Column("schedule_id", sa.String(length=26), nullable=False),
+        sa.Column("revision", sa.Integer(), nullable=False),
+        sa.Column("timing", Json(), nullable=False),
+        sa.Column("from_at", Instant(), nullable=False),
+        sa.Column("until_at", Instant(), nullable=True),
+        sa.PrimaryKeyConstraint("schedule_id", "revision", name=op.f("pk_trigger_spans")),
+    )
+    op.create_table(
+        "workers",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("state", sa.String(length=10), nullable=False),
+        sa.Column("host", sa.Text(), nullable=False),
+        sa.Column("pid", sa.Integer(), nullable=False),
+        sa.Column("version", sa.String(length=40), nullable=False),
+        sa.Column("concurrency", sa.Integer(), nullable=False),
+        sa.Column("kinds", Json(), nullable=False),
+        sa.Column("routes", Json(), nullable=False),
+        sa.Column("queues", Json(), nullable=True),
+        sa.Column("started_at", Instant(), nullable=False),
+        sa.Column("renewed_at", Instant(), nullable=False),
+        sa.Column("lease_until", Instant(), nullable=False),
+        sa.Column("lease_seconds", sa.Integer(), nullable=False),
+        sa.Column("stopped_at", Instant(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_workers")),
+    )
+    op.create_index(
+        "ix_workers_alive",
+        "workers",
+        ["lease_until"],
+        unique=False,
+        sqlite_where=sa.text("state = 'alive'"),
+        postgresql_where=sa.text("state = 'alive'"),
+    )
+    op.create_table(
+        "api_keys",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("role", sa.String(length=20), nullable=False),
+        sa.Column("prefix", sa.String(length=12), nullable=False),
+        sa.Column("hash", sa.String(length=64), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_api_keys_org_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_api_keys")),
+        sa.UniqueConstraint("hash", name=op.f("uq_api_keys_hash")),
+    )
+    op.create_table(
+        "schedules",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("owner_id", sa.String(length=26), nullable=True),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("description", sa.Text(), nullable=False),
+        sa.Column("tags", Json(), nullable=False),
+        sa.Column("kind", sa.String(length=20), nullable=False),
+        sa.Column("target", sa.Text(), nullable=False),
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("input", Json(), nullable=True),
+        sa.Column("timing", Json(), nullable=False),
+        sa.Column("max_runs", sa.Integer(), nullable=True),
+        sa.Column("misfire", sa.String(length=10), nullable=False),
+        sa.Column("catch_up_limit", sa.Integer(), nullable=False),
+        sa.Column("overlap", sa.String(length=10), nullable=False),
+        sa.Column("start_deadline_seconds", sa.BigInteger(), nullable=True),
+        sa.Column("timeout_seconds", sa.BigInteger(), nullable=True),
+        sa.Column("retry", Json(), nullable=True),
+        sa.Column("priority", sa.SmallInteger(), nullable=False),
+        sa.Column("queue", sa.String(length=200), nullable=False),
+        sa.Column("grant_id", sa.String(length=26), nullable=True),
+        sa.Column("enabled", sa.Boolean(), nullable=False),
+        sa.Column("paused_at", Instant(), nullable=True),
+        sa.Column("paused_until", Instant(), nullable=True),
+        sa.Column("pause_reason", sa.Text(), nullable=True),
+        sa.Column("condition", sa.String(length=10), nullable=False),
+        sa.Column("condition_reason", sa.Text(), nullable=True),
+        sa.Column("revision", sa.Integer(), nullable=False),
+        sa.Column("source", sa.String(length=200), nullable=False),
+        sa.Column("created_by", sa.String(length=26), nullable=True),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.Column("updated_at", Instant(), nullable=False),
+        sa.Column("deleted_at", Instant(), nullable=True),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_schedules_org_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_schedules")),
+    )
+    op.create_index(
+        "ix_schedules_name",
+        "schedules",
+        ["org_id", "name"],
+        unique=True,
+        sqlite_where=sa.text("deleted_at IS NULL"),
+        postgresql_where=sa.text("deleted_at IS NULL"),
+    )
+    op.create_table(
+        "tasks",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("task_type", sa.String(length=10), nullable=False),
+        sa.Column("command", sa.Text(), nullable=False),
+        sa.Column("parameters", Json(), nullable=True),
+        sa.Column("options", Json(), nullable=True),
+        sa.Column("enabled", sa.Boolean(), nullable=False),
+        sa.Column("source", sa.String(length=10), nullable=False),
+        sa.Column("version", sa.String(length=60), nullable=True),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.Column("updated_at", Instant(), nullable=False),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_tasks_org_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_tasks")),
+        sa.UniqueConstraint("org_id", "name", name=op.f("uq_tasks_org_id_name")),
+    )
+    op.create_table(
+        "clocks",
+        sa.Column("schedule_id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("kind", sa.String(length=20), nullable=False),
+        sa.Column("next_slot", Instant(), nullable=True),
+        sa.Column("next_run_at", Instant(), nullable=True),
+        sa.Column("fired", sa.Integer(), nullable=False),
+        sa.Column("decided_until", Instant(), nullable=True),
+        sa.ForeignKeyConstraint(["schedule_id"], ["schedules.id"], name=op.f("fk_clocks_schedule_id")),
+        sa.PrimaryKeyConstraint("schedule_id", name=op.f("pk_clocks")),
+    )
+    op.create_index(
+        "ix_clocks_due",
+        "clocks",
+        ["kind", "next_run_at"],
+        unique=False,
+        sqlite_where=sa.text("next_run_at IS NOT NULL"),
+        postgresql_where=sa.text("next_run_at IS NOT NULL"),
+    )
+    op.create_index(
+        "ix_clocks_held",
+        "clocks",
+        ["org_id"],
+        unique=False,
+        sqlite_where=sa.text("next_run_at IS NULL"),
+        postgresql_where=sa.text("next_run_at IS NULL"),
+    )
+    op.create_table(
+        "schedule_stats",
+        sa.Column("schedule_id", sa.String(length=26), nullable=False),
+        sa.Column("last_run_at", Instant(), nullable=True),
+        sa.Column("last_run_id", sa.String(length=26), nullable=True),
+        sa.Column("last_job_id", sa.String(length=26), nullable=True),
+        sa.Column("last_run_status", sa.String(length=20), nullable=True),
+        sa.Column("failure_count", sa.Integer(), nullable=False),
+        sa.Column("skipped_count", sa.Integer(), nullable=False),
+        sa.ForeignKeyConstraint(["schedule_id"], ["schedules.id"], name=op.f("fk_schedule_stats_schedule_id")),
+        sa.PrimaryKeyConstraint("schedule_id", name=op.f("pk_schedule_stats")),
+    )
+    op.execute("INSERT INTO counters (name, value) VALUES ('fences', 0)")
+
+
+def downgrade() -> None:
+    for table in [
+        "schedule_stats",
+        "clocks",
+        "tasks",
+        "schedules",
+        "api_keys",
+        "workers",
+        "trigger_spans",
+        "slots",
+        "runs",
+        "queues",
+        "orgs",
+        "logs",
+        "jobs",
+        "counters",
+    ]:
+        op.drop_table(table)
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("DROP SEQUENCE fences")

@@ -1,0 +1,112 @@
+"""The ledger: one row per attempt, written once, when the attempt ended. Logs of a run beside it."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Integer, Text, and_, delete, func, select, update
+from sqlalchemy.types import TypeEngine
+
+from rota.core.model import Ended
+from rota.core.states import Status
+from rota.store.dialect import Tx, insert_rows, rows
+from rota.store.tables import Instant, logs, runs, schedule_stats
+
+
+def append(tx: Tx, ended: Sequence[Ended], worker: str | None) -> None:
+    """Write runs that ended, and count them for their schedules."""
+    insert_rows(tx, runs, [row_of(one, worker) for one in ended])
+    count(tx, [one for one in ended if one.job.schedule_id])
+
+
+def known(tx: Tx, run_ids: Collection[str]) -> set[str]:
+    """Which of these runs the ledger has: an answer that was lost does not make a run lost."""
+    return set(tx.execute(select(runs.c.id).where(runs.c.id.in_(run_ids))).scalars())
+
+
+def count(tx: Tx, ended: Sequence[Ended]) -> None:
+    """Counters of the schedules: the last run's traits, failures and skips, each counted once."""
+    if not ended:
+        return
+    per: dict[str, list[Any]] = {}  # last_run_at, last_run_id, last_job_id, last status, failed, skipped
+    for one in ended:
+        entry = per.setdefault(one.job.schedule_id or "", [None, None, None, None, 0, 0])
+        if one.started_at is not None:
+            entry[:3] = [one.started_at, one.run_id, one.job.id]
+        if one.final and one.status is not Status.COALESCED:
+            entry[3] = one.status.value
+            entry[4] += one.status is Status.FAILED
+            entry[5] += one.status is Status.SKIPPED
+    fields: dict[str, TypeEngine[Any]] = {
+        "id": Text(),
+        "at": Instant(),
+        "run": Text(),
+        "job": Text(),
+        "status": Text(),
+        "f": Integer(),
+        "s": Integer(),
+    }
+    new = rows(tx, fields, [(key, *per[key]) for key in sorted(per)], "counted")
+    stats = schedule_stats.c
+    tx.execute(
+        update(schedule_stats)
+        .where(stats.schedule_id == new.c.id)
+        .values(
+            last_run_at=func.coalesce(new.c.at, stats.last_run_at),
+            last_run_id=func.coalesce(new.c.run, stats.last_run_id),
+            last_job_id=func.coalesce(new.c.job, stats.last_job_id),
+            last_run_status=func.coalesce(new.c.status, stats.last_run_status),
+            failure_count=stats.failure_count + new.c.f,
+            skipped_count=stats.skipped_count + new.c.s,
+        )
+    )
+
+
+def last_attempt(tx: Tx, job_id: str) -> int:
+    """The highest attempt that a job came to."""
+    stmt = select(func.coalesce(func.max(runs.c.attempt), 0)).where(runs.c.job_id == job_id)
+    return int(tx.execute(stmt).scalar_one())
+
+
+def get(tx: Tx, org_id: str, run_id: str) -> Any | None:
+    return tx.execute(select(runs).where(runs.c.id == run_id, runs.c.org_id == org_id)).one_or_none()
+
+
+def of_job(tx: Tx, org_id: str, job_id: str) -> list[Any]:
+    """All runs of a job, first attempt first."""
+    mine = and_(runs.c.job_id == job_id, runs.c.org_id == org_id)
+    return list(tx.execute(select(runs).where(mine).order_by(runs.c.attempt)))
+
+
+def write_logs(tx: Tx, lines: Sequence[tuple[str, datetime, str, str]]) -> None:
+    """Append log lines: (run, moment, stream, text)."""
+    insert_rows(
+        tx, logs, [{"run_id": run, "at": at, "stream": stream, "text": text} for run, at, stream, text in lines]
+    )
+
+
+def read_logs(tx: Tx, run_id: str, after: int, limit: int) -> list[Any]:
+    stmt = select(logs).where(logs.c.run_id == run_id, logs.c.id > after).order_by(logs.c.id).limit(limit)
+    return list(tx.execute(stmt))
+
+
+def prune(tx: Tx, before: datetime, statuses: Collection[str], limit: int) -> int:
+    """Delete old runs of these statuses with their logs; returns how many."""
+    old = and_(runs.c.finished_at < before, runs.c.status.in_(statuses))
+    ids = list(tx.execute(select(runs.c.id).where(old).order_by(runs.c.finished_at).limit(limit)).scalars())
+    if ids:
+        tx.execute(delete(logs).where(logs.c.run_id.in_(ids)))
+        tx.execute(delete(runs).where(runs.c.id.in_(ids)))
+    return len(ids)
+
+
+def row_of(one: Ended, worker: str | None) -> dict[str, Any]:
+    job = one.job
+    return {
+        "id": one.run_id, "job_id": job.id, "org_id": job.org_id, "kind": job.kind, "target": job.target,
+        "route": job.route, "input": job.payload, "target_name": job.target, "target_version": one.target_version,
+        "schedule_id": job.schedule_id, "slot": job.slot, "trigger": job.trigger, "attempt": one.number,
+        "retry_of": job.last_run_id, "status": one.status.value, "reason": one.reason, "error": one.error,
+        "outcome": one.outcome, "queued_at": job.queued_at, "started_at": one.started_at,
+        "finished_at": one.finished_at, "worker": worker, "fence": job.fence, "trace_id": job.trace_id, "artifact_id": one.artifact_id, "usage": one.usage,
+    }  # fmt: skip

@@ -1,0 +1,573 @@
+"""Schedules, their clocks and their slots: create, edit, fire, pause, resume, skip, backfill.
+
+Whoever changes what a schedule's slots become locks its clock first, so fire, edit, resume, backfill and retry of
+one schedule follow each other; the primary key of `slots` decides whatever is left.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Integer, Text, and_, func, or_, select, update
+from sqlalchemy.types import TypeEngine
+
+from rota.core import triggers
+from rota.core.errors import Conflict, NotFound, StaleRevision
+from rota.core.model import Due, Fire, Gap, NewJob, Plan, Schedule, new_id
+from rota.core.plan import TICK, first_plan, passed_gap, plan
+from rota.core.policy import Misfire, Overlap, Terms, parse_retry
+from rota.core.states import Condition, State, Status, Verdict
+from rota.core.triggers import Cron, Every, Once
+from rota.store import jobs as queue
+from rota.store import slots as slot_rows
+from rota.store.dialect import Tx, insert_new, insert_rows, lock_keys, notify, rows
+from rota.store.tables import (
+    Instant,
+    clocks,
+    jobs,
+    orgs,
+    schedule_stats,
+    schedules,
+    slots,
+    trigger_spans,
+)
+
+s, k = schedules.c, clocks.c
+LIVING = s.deleted_at.is_(None)
+
+
+def insert(tx: Tx, new: Sequence[Schedule], now: datetime) -> None:
+    """Store schedules with their clocks, counters and spans, all or none."""
+    names = [one.name for one in new]
+    taken = select(s.name).where(s.org_id == new[0].org_id, s.name.in_(names), LIVING).limit(1)
+    twice = next((name for name in names if names.count(name) > 1), None) if len(names) < 50 else None
+    if (name := tx.execute(taken).scalar_one_or_none() or twice) is not None:
+        raise Conflict(f"schedule {name}: there is already one with this name; choose another or edit that one")
+    insert_rows(tx, schedules, [row_of(one) for one in new])
+    insert_rows(tx, clocks, [clock_row(one, now) for one in new])
+    zero = {"failure_count": 0, "skipped_count": 0}
+    insert_rows(tx, schedule_stats, [{"schedule_id": one.id, **zero} for one in new])
+    insert_rows(tx, trigger_spans, [span_row(one, now) for one in new if one.enabled])
+    notify(tx, "clocks")
+
+
+def get(tx: Tx, org_id: str, key: str) -> Schedule:
+    """A living schedule of an org by its id or name."""
+    found = tx.execute(select(schedules).where(s.org_id == org_id, or_(s.id == key, s.name == key), LIVING)).first()
+    if found is None:
+        raise NotFound(f"schedule {key}: there is none")
+    return schedule_of(found)
+
+
+def of_source(tx: Tx, org_id: str, source: str) -> list[Schedule]:
+    """The living schedules that a program declared."""
+    return [
+        schedule_of(row) for row in tx.execute(select(schedules).where(s.org_id == org_id, s.source == source, LIVING))
+    ]
+
+
+def lock(tx: Tx, org_id: str, key: str) -> Due:
+    """A schedule with its clock held until the transaction ends. `next_slot` is None when nothing is planned."""
+    found = get(tx, org_id, key)
+    clock = tx.execute(select(clocks).where(k.schedule_id == found.id).with_for_update()).one()
+    org = tx.execute(select(orgs.c.frozen_at, orgs.c.frozen_until).where(orgs.c.id == org_id)).one()
+    fresh = get(tx, org_id, found.id)  # as it is now that nobody else can change it
+    return Due(fresh, clock.next_slot, clock.fired, org.frozen_at, org.frozen_until)
+
+
+def replace_schedule(tx: Tx, due: Due, new: Schedule, now: datetime, expected: int | None = None) -> Schedule:
+    """Store an edited schedule. Its next slot is planned from now, and jobs that never started are withdrawn, if what
+    decides its slots has changed."""
+    old = due.schedule
+    if expected is not None and expected != old.revision:
+        raise StaleRevision(f"schedule {old.name}: it is at revision {old.revision}, not {expected}; read it again")
+    new = replace(new, revision=old.revision + 1, updated_at=now)
+    if new.deleted_at is not None:
+        new = replace(new, enabled=False)
+    replanned = (new.timing, new.enabled) != (old.timing, old.enabled) or (
+        old.condition is not Condition.OK and new.enabled
+    )
+    if replanned:
+        reason = "superseded" if new.enabled else "disabled"
+        close_past(tx, due, now, "paused" if old.paused_at else reason)
+        withdraw_waiting(tx, [old], reason, now)
+        end_span(tx, [(old.id, now)])
+        new = replace(new, condition=Condition.OK, condition_reason=None)
+        if new.enabled:
+            insert_rows(tx, trigger_spans, [span_row(new, now)])
+        clock = clock_row(new, now)
+        moment = {"next_slot": clock["next_slot"], "next_run_at": clock["next_run_at"]}
+        tx.execute(update(clocks).where(k.schedule_id == old.id).values(moment))
+        notify(tx, "clocks")
+    tx.execute(update(schedules).where(s.id == old.id).values(row_of(new)))
+    return new
+
+
+def pause(tx: Tx, due: Due, reason: str, until: datetime | None, now: datetime) -> Schedule:
+    """Let slots pass from now on. The clock keeps its slot, so that the gap is known at resume."""
+    old = due.schedule
+    new = replace(
+        old,
+        paused_at=old.paused_at or now,
+        paused_until=until,
+        pause_reason=reason,
+        revision=old.revision + 1,
+        updated_at=now,
+    )
+    tx.execute(update(schedules).where(s.id == old.id).values(row_of(new)))
+    if due.next_slot is not None:
+        tx.execute(update(clocks).where(k.schedule_id == old.id).values(next_run_at=until))
+        notify(tx, "clocks")
+    return new
+
+
+def resume(tx: Tx, due: Due, gap: Misfire, now: datetime) -> Schedule:
+    """End a pause: the slots that passed in it are skipped, or the latest or all of them fire now."""
+    old = due.schedule
+    if old.paused_at is None:
+        raise Conflict(f"schedule {old.name}: it is not paused")
+    fire_passed = gap is not Misfire.SKIP and due.next_slot is not None and due.next_slot <= now
+    if fire_passed:
+        open_again = replace(old, paused_at=None, paused_until=None, misfire=gap)
+        apply(
+            tx, [(replace(due, schedule=open_again), plan(replace(due, schedule=open_again), now, timedelta(0)))], now
+        )
+    elif due.next_slot is not None:
+        close_past(tx, due, now, "paused")
+        upcoming = due.next_slot if due.next_slot > now else triggers.next_slot(old.timing, now)
+        set_clock(tx, replace(old, paused_at=None), upcoming, now)
+    new = replace(old, paused_at=None, paused_until=None, pause_reason=None, revision=old.revision + 1, updated_at=now)
+    cleared = {"paused_at": None, "paused_until": None, "pause_reason": None}
+    tx.execute(update(schedules).where(s.id == old.id).values(**cleared, revision=new.revision, updated_at=now))
+    notify(tx, "clocks")
+    return get(tx, old.org_id, old.id)
+
+
+def skip_next(tx: Tx, due: Due, reason: str, now: datetime) -> datetime:
+    """Skip the next slot, once."""
+    schedule, slot = due.schedule, due.next_slot
+    if slot is None:
+        raise Conflict(f"schedule {schedule.name}: no slot is planned, so there is none to skip")
+    slot_rows.record_gaps(tx, [(schedule, Gap(slot, slot, 1, Verdict.SKIPPED, "operator", note=reason or None))])
+    upcoming = triggers.next_slot(schedule.timing, slot)
+    set_clock(tx, schedule, upcoming, now)
+    if upcoming is None:
+        finish_schedules(tx, [(schedule.id, slot)], now)
+    notify(tx, "clocks")
+    return slot
+
+
+def freeze(tx: Tx, org_id: str, reason: str, until: datetime | None, now: datetime) -> None:
+    """Let all slots of an org pass from now on."""
+    tx.execute(update(orgs).where(orgs.c.id == org_id).values(frozen_at=now, frozen_until=until, freeze_reason=reason))
+
+
+def unfreeze(tx: Tx, org_id: str, now: datetime) -> None:
+    """End a freeze: the org's held clocks are due at once, and firing closes their gaps."""
+    org = tx.execute(select(orgs).where(orgs.c.id == org_id).with_for_update()).one()
+    if org.frozen_at is None or (org.frozen_until is not None and org.frozen_until <= now):
+        raise Conflict("the org is not frozen")
+    tx.execute(update(orgs).where(orgs.c.id == org_id).values(frozen_until=now))
+    unpaused = select(s.id).where(s.id == k.schedule_id, s.paused_at.is_(None)).exists()
+    waiting = or_(k.next_run_at.is_(None), k.next_run_at == org.frozen_until)
+    held = and_(k.org_id == org_id, k.next_slot.is_not(None), waiting, unpaused)
+    tx.execute(update(clocks).where(held).values(next_run_at=now))  # those not due yet are set right when they fire
+    notify(tx, "clocks")
+
+
+def next_run(tx: Tx, kinds: Collection[str]) -> datetime | None:
+    """When the next schedule of these kinds is due."""
+    firsts = [tx.execute(select(func.min(k.next_run_at)).where(k.kind == kind)).scalar_one() for kind in sorted(kinds)]
+    return min((moment for moment in firsts if moment is not None), default=None)
+
+
+def due(tx: Tx, kinds: Collection[str], now: datetime, limit: int) -> tuple[list[Due], list[tuple[str, int, str]]]:
+    """Schedules whose moment has come, oldest first; and those that cannot be read: (id, revision, why)."""
+    stmt = (
+        select(*s, k.next_slot, k.fired, orgs.c.frozen_at, orgs.c.frozen_until)
+        .select_from(clocks.join(schedules, s.id == k.schedule_id).join(orgs, orgs.c.id == s.org_id))
+        .where(k.kind.in_(kinds), k.next_run_at <= now)
+        .order_by(k.next_run_at)
+        .limit(limit)
+    )
+    found: list[Due] = []
+    broken: list[tuple[str, int, str]] = []
+    for row in tx.execute(stmt):
+        try:
+            found.append(Due(schedule_of(row), row.next_slot, row.fired, row.frozen_at, row.frozen_until))
+        except Exception as error:  # whatever is wrong with one row stops no loop
+            broken.append((row.id, row.revision, f"{type(error).__name__}: {error}"))
+    return found, broken
+
+
+def fire(tx: Tx, planned: Sequence[tuple[Due, Plan]], now: datetime) -> list[tuple[Due, Plan]]:
+    """FIRE_IS_ONE_TRANSACTION: of these plans, carry out those whose schedule is still as it was read."""
+    stmt = (
+        select(k.schedule_id, k.next_slot, s.revision, s.enabled)
+        .select_from(clocks.join(schedules, s.id == k.schedule_id))
+        .where(k.schedule_id.in_([one.schedule.id for one, _ in planned]))
+        .order_by(k.schedule_id)
+        .with_for_update(of=clocks, skip_locked=True)  # whoever holds one is firing or editing it
+    )
+    as_read = {row.schedule_id: (row.next_slot, row.revision, row.enabled) for row in tx.execute(stmt)}
+    won = [
+        (one, what)
+        for one, what in planned
+        if as_read.get(one.schedule.id) == (one.next_slot, one.schedule.revision, True)
+    ]
+    if won:
+        apply(tx, won, now)
+    return won
+
+
+def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime) -> None:
+    """Write slots, jobs, gaps and clocks of plans whose clocks the caller holds."""
+    lock_keys(tx, [one.schedule.serial_key for one, _ in won if one.schedule.serial_key])
+    busy = queue.of_schedules(tx, [one.schedule.id for one, _ in won if one.schedule.overlap is not Overlap.ALLOW])
+    fires = [(one.schedule, fire, new_id()) for one, what in won for fire in what.fires]
+    stands = {
+        (row.schedule_id, row.slot)
+        for row in insert_new(
+            tx,
+            slots,
+            [slot_row(schedule, fire, job_id, busy) for schedule, fire, job_id in fires],
+            ("schedule_id", "slot"),
+        )
+    }
+    fires = [one for one in fires if (one[0].id, one[1].slot) in stands and not is_busy(one[0], busy)]
+    make_room(tx, fires, busy, now)
+    queue.add(tx, [job_of(schedule, fire, job_id) for schedule, fire, job_id in fires], now)
+    slot_rows.record_gaps(tx, [(one.schedule, gap) for one, what in won for gap in what.gaps])
+    slot_rows.count_skips(tx, [one.schedule.id for one, what in won if what.fires and is_busy(one.schedule, busy)])
+    advance(tx, won, now)
+    over = [one.schedule.id for one, _ in won if one.schedule.paused_at is not None]
+    if over:
+        tx.execute(update(schedules).where(s.id.in_(over)).values(paused_at=None, paused_until=None, pause_reason=None))
+
+
+def advance(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime) -> None:
+    """Set the clocks to what comes next; a schedule with nothing left is finished."""
+    fields: dict[str, TypeEngine[Any]] = {"id": Text(), "slot": Instant(), "at": Instant(), "fires": Integer()}
+    values = [(one.schedule.id, what.next_slot, what.next_run_at, len(what.fires)) for one, what in won]
+    moved = rows(tx, fields, values, "moved")
+    tx.execute(
+        update(clocks)
+        .where(k.schedule_id == moved.c.id)
+        .values(next_slot=moved.c.slot, next_run_at=moved.c.at, fired=k.fired + moved.c.fires)
+    )
+    finish_schedules(tx, [(one.schedule.id, what.handled) for one, what in won if what.next_slot is None], now)
+
+
+def fail_slots(tx: Tx, one: Due, what: Plan, error: str, now: datetime) -> None:
+    """The culprit of a batch: its slots are told as skipped, counted once, and its clock goes on."""
+    if not fire(tx, [(one, replace(what, fires=(), gaps=()))], now):
+        return
+    first = one.next_slot
+    gap = first and passed_gap(one.schedule.timing, first, what.handled, Verdict.SKIPPED, "scheduler_failed")
+    if gap:
+        slot_rows.record_gaps(tx, [(one.schedule, gap)])
+    st = schedule_stats.c
+    tx.execute(
+        update(schedule_stats)
+        .where(st.schedule_id == one.schedule.id)
+        .values(failure_count=st.failure_count + 1, last_run_status="scheduler_failed")
+    )
+    tx.execute(update(schedules).where(s.id == one.schedule.id).values(condition_reason=error[:1000]))
+
+
+def mark_broken(tx: Tx, schedule_id: str, revision: int, why: str, now: datetime) -> None:
+    """A schedule that cannot be evaluated is put aside until somebody edits it."""
+    tx.execute(select(k.schedule_id).where(k.schedule_id == schedule_id).with_for_update())
+    stmt = update(schedules).where(s.id == schedule_id, s.revision == revision)
+    values = {
+        "condition": Condition.BROKEN,
+        "condition_reason": why[:1000],
+        "revision": revision + 1,
+        "updated_at": now,
+    }
+    if tx.execute(stmt.values(values)).rowcount:
+        tx.execute(update(clocks).where(k.schedule_id == schedule_id).values(next_run_at=None, next_slot=None))
+        end_span(tx, [(schedule_id, now)])
+
+
+def hold(tx: Tx, held: Sequence[Due]) -> None:
+    """Slots of a frozen org wait for the end of the freeze, to be told as one gap."""
+    for one in held:
+        same = and_(k.schedule_id == one.schedule.id, k.next_slot == one.next_slot)
+        tx.execute(update(clocks).where(same).values(next_run_at=one.frozen_until))
+
+
+def repair(tx: Tx, now: datetime) -> list[str]:
+    """RECONCILER_GUARANTEES_CHAIN: enabled schedules with nothing planned get their next slot again."""
+    frozen = and_(orgs.c.frozen_at.is_not(None), or_(orgs.c.frozen_until.is_(None), orgs.c.frozen_until > now))
+    stmt = (
+        select(*s, k.next_slot)
+        .select_from(clocks.join(schedules, s.id == k.schedule_id).join(orgs, orgs.c.id == s.org_id))
+        .where(k.next_run_at.is_(None), s.enabled, LIVING, s.paused_at.is_(None), s.condition == Condition.OK, ~frozen)
+        .order_by(k.schedule_id)
+        .limit(queue.CHUNK)
+        .with_for_update(of=clocks, skip_locked=True)
+    )
+    mended = []
+    for row in tx.execute(stmt).all():
+        schedule = schedule_of(row)
+        upcoming = row.next_slot or triggers.next_slot(schedule.timing, now)
+        if upcoming is None:
+            finish_schedules(tx, [(schedule.id, now)], now)
+        else:
+            set_clock(tx, schedule, upcoming, now)
+            mended.append(schedule.id)
+    return mended
+
+
+def run_now(tx: Tx, schedule: Schedule, payload: Any, overlap: Overlap, trace_id: str | None, now: datetime) -> str:
+    """A job beside the slots, under the schedule's overlap policy; the next slot stays where it is."""
+    schedule = replace(schedule, overlap=overlap, input=payload)
+    if schedule.serial_key:
+        lock_keys(tx, [schedule.serial_key])
+    busy = queue.of_schedules(tx, [schedule.id]).get(schedule.id, [])
+    if is_busy(schedule, {schedule.id: busy}):
+        raise Conflict(f"schedule {schedule.name}: job {busy[0].id} is not done yet, and its overlap policy is skip")
+    waiting = next((row.id for row in busy if row.solo_key is not None), None)
+    if schedule.waits and waiting is not None:
+        return str(waiting)
+    if overlap is Overlap.REPLACE:
+        clear_the_way(tx, busy, now)
+    job = job_of(schedule, Fire(now, now, schedule.waits), new_id())
+    job = replace(job, slot=None, job_key=None, trigger="manual", trace_id=trace_id)
+    queue.add(tx, [job], now)
+    return job.id
+
+
+def backfill(
+    tx: Tx, due: Due, since: datetime, until: datetime, *, reprocess: bool, limit: int, dry_run: bool, now: datetime
+) -> list[datetime]:
+    """Fire slots of the past: those that never ran, or with `reprocess` also those that did. Only before the clock's
+    slot, one after the other, behind everything else that the schedule has to do."""
+    schedule = due.schedule
+    edge = (due.next_slot or now) - TICK
+    decided = tx.execute(select(k.decided_until).where(k.schedule_id == schedule.id)).scalar_one()
+    since = max(since, decided + TICK) if decided is not None else since
+    wanted: list[datetime] = []
+    homes = slot_rows.homes_of(tx, schedule.id, since, until)
+    living = {row.slot for row in queue.of_schedules(tx, [schedule.id]).get(schedule.id, [])}
+    for slot in triggers.slots_between(schedule.timing, since - TICK, min(until, edge)):
+        home = homes.get(slot)
+        ran = home is not None and home.verdict is None
+        if slot not in living and (reprocess or not ran):
+            wanted.append(slot)
+        if len(wanted) == limit:
+            break
+    if dry_run or not wanted:
+        return wanted
+    slot_rows.take_from_gaps(tx, schedule, wanted)
+    serial = f"schedule:{schedule.id}"  # serial, also where live slots may overlap
+    lock_keys(tx, [serial])
+    made = []
+    for slot in wanted:
+        job = job_of(schedule, Fire(slot, now, solo=False), new_id())
+        base, previous = slot_rows.reopen(tx, schedule.id, slot, job.id)
+        made.append(
+            replace(
+                job, serial_key=serial, trigger="backfill", priority=-1000, attempt=base, last_run_id=previous,
+                terms=replace(job.terms, deadline_at=None, window_until=None),
+            )
+        )  # fmt: skip
+    queue.add(tx, made, now)
+    return wanted
+
+
+def retry_slot(tx: Tx, due: Due, slot: datetime, run: Any, now: datetime) -> str:
+    """Another attempt of a slot that somebody asked for; joins the one that is on its way already."""
+    schedule = due.schedule
+    living = [row for row in queue.of_schedules(tx, [schedule.id]).get(schedule.id, []) if row.slot == slot]
+    if living:
+        return str(living[0].id)
+    if schedule.serial_key:
+        lock_keys(tx, [schedule.serial_key])
+    job = job_of(schedule, Fire(slot, now, solo=False), new_id())
+    slot_rows.take_from_gaps(tx, schedule, [slot])
+    base, previous = slot_rows.reopen(tx, schedule.id, slot, job.id)
+    terms = replace(job.terms, deadline_at=None, window_until=None)
+    job = replace(job, trigger="retry", attempt=base, last_run_id=previous or run.id, terms=terms)
+    queue.add(tx, [job], now)
+    return job.id
+
+
+# what became of slots
+
+
+def close_past(tx: Tx, due: Due, now: datetime, reason: str) -> None:
+    """Slots that came due but were not fired yet get their verdict before what decides slots changes."""
+    if due.next_slot is not None and (due.schedule.enabled or due.schedule.paused_at):
+        gap = passed_gap(due.schedule.timing, due.next_slot, now, Verdict.SKIPPED, reason)
+        if gap is not None:
+            slot_rows.record_gaps(tx, [(due.schedule, gap)])
+
+
+def withdraw_waiting(tx: Tx, of: Sequence[Schedule], reason: str, now: datetime) -> None:
+    """Jobs that never started leave the queue; their slots say why."""
+    lock_keys(tx, [f"schedule:{one.id}" for one in of])
+    waiting = and_(
+        jobs.c.schedule_id.in_([one.id for one in of]),
+        jobs.c.state.in_([State.LATER, State.BLOCKED, State.READY]),
+        jobs.c.last_run_id.is_(None),
+    )
+    for schedule_id, slot in queue.withdraw(tx, waiting, Status.SKIPPED, reason, now):
+        slot_rows.decide_slot(tx, schedule_id, slot, Verdict.SKIPPED, reason, None)
+
+
+def make_room(tx: Tx, fires: Sequence[tuple[Schedule, Fire, str]], busy: dict[str, list[Any]], now: datetime) -> None:
+    """Newer slots take the place of waiting ones; `replace` also stops what runs."""
+    into = {schedule.id: fire.slot for schedule, fire, _ in fires if fire.solo}
+    older = {row.id: row for key in into for row in busy.get(key, []) if row.solo_key is not None}
+    if older:
+        for schedule_id, slot in queue.withdraw(tx, jobs.c.id.in_(list(older)), Status.COALESCED, None, now):
+            slot_rows.decide_slot(tx, schedule_id, slot, Verdict.COALESCED, None, into[schedule_id])
+    for schedule in {schedule.id: schedule for schedule, _, _ in fires if schedule.overlap is Overlap.REPLACE}.values():
+        clear_the_way(tx, [row for row in busy.get(schedule.id, []) if row.id not in older], now)
+
+
+def clear_the_way(tx: Tx, rows_of: Iterable[Any], now: datetime) -> None:
+    """Stop what a replacing job replaces: ask its worker, or take it out of the queue at once."""
+    ids = [row.id for row in rows_of]
+    queue.request_cancel(tx, ids, "replaced", now)
+    for schedule_id, slot in queue.withdraw(tx, jobs.c.id.in_(ids), Status.CANCELED, "replaced", now):
+        slot_rows.decide_slot(tx, schedule_id, slot, None, None, None)
+
+
+def finish_schedules(tx: Tx, over: Sequence[tuple[str, datetime]], now: datetime) -> None:
+    """No slot is left: not enabled any more, and nobody has to wonder why."""
+    if not over:
+        return
+    ids = [schedule_id for schedule_id, _ in over]
+    values = {"enabled": False, "condition": Condition.FINISHED, "revision": s.revision + 1, "updated_at": now}
+    tx.execute(update(schedules).where(s.id.in_(ids)).values(values))
+    tx.execute(update(clocks).where(k.schedule_id.in_(ids)).values(next_slot=None, next_run_at=None))
+    end_span(tx, over)
+
+
+def end_span(tx: Tx, over: Sequence[tuple[str, datetime]]) -> None:
+    """From then on the schedule has no slots by this trigger."""
+    for schedule_id, at in over:
+        open_span = and_(trigger_spans.c.schedule_id == schedule_id, trigger_spans.c.until_at.is_(None))
+        tx.execute(update(trigger_spans).where(open_span).values(until_at=at))
+
+
+def set_clock(tx: Tx, schedule: Schedule, slot: datetime | None, now: datetime) -> None:
+    at = None if slot is None else max(now, triggers.run_at(schedule.id, slot, schedule.timing.jitter))
+    if schedule.paused_at is not None and slot is not None and schedule.paused_until is None:
+        at = None
+    tx.execute(update(clocks).where(k.schedule_id == schedule.id).values(next_slot=slot, next_run_at=at))
+
+
+def is_busy(schedule: Schedule, busy: dict[str, list[Any]]) -> bool:
+    return schedule.overlap is Overlap.SKIP and bool(busy.get(schedule.id))
+
+
+# rows and records
+
+
+def slot_row(schedule: Schedule, fire: Fire, job_id: str, busy: dict[str, list[Any]]) -> dict[str, Any]:
+    skipped = is_busy(schedule, busy)
+    return {
+        "schedule_id": schedule.id, "slot": fire.slot, "last_slot": fire.slot, "count": 1,
+        "verdict": Verdict.SKIPPED.value if skipped else None, "reason": "overlap" if skipped else None,
+        "job_id": None if skipped else job_id, "attempts": 0,
+    }  # fmt: skip
+
+
+def job_of(schedule: Schedule, fire: Fire, job_id: str) -> NewJob:
+    timing = schedule.timing
+    return NewJob(
+        id=job_id,
+        org_id=schedule.org_id,
+        kind=schedule.kind,
+        target=schedule.target,
+        route=schedule.route,
+        payload=schedule.input,
+        run_at=fire.run_at,
+        trigger=trigger_text(schedule),
+        queue=schedule.queue,
+        priority=schedule.priority,
+        serial_key=schedule.serial_key,
+        solo_key=schedule.id if fire.solo else None,
+        job_key=f"{schedule.id}:{fire.slot.isoformat()}",
+        schedule_id=schedule.id,
+        slot=fire.slot,
+        terms=Terms(
+            timeout=schedule.timeout,
+            retry=schedule.retry,
+            deadline_at=fire.run_at + schedule.start_deadline if schedule.start_deadline is not None else None,
+            window_until=triggers.window_close(timing, fire.run_at) if timing.window else None,
+            window=timing.window,
+            zone=timing.zone,
+        ),
+    )
+
+
+def trigger_text(schedule: Schedule) -> str:
+    match schedule.timing.trigger:
+        case Cron(expression):
+            return f"schedule:{expression}"
+        case Every(span, _):
+            return f"schedule:every {span.total_seconds():g}s"
+        case Once():
+            return "schedule:once"
+
+
+def clock_row(schedule: Schedule, now: datetime) -> dict[str, Any]:
+    slot, at = first_plan(schedule, now) if schedule.enabled else (None, None)
+    if schedule.paused_at is not None:
+        at = schedule.paused_until
+    return {
+        "schedule_id": schedule.id, "org_id": schedule.org_id, "kind": schedule.kind, "next_slot": slot,
+        "next_run_at": at, "fired": 0,
+    }  # fmt: skip
+
+
+def span_row(schedule: Schedule, now: datetime) -> dict[str, Any]:
+    return {
+        "schedule_id": schedule.id, "revision": schedule.revision, "timing": triggers.dump(schedule.timing),
+        "from_at": now, "until_at": None,
+    }  # fmt: skip
+
+
+def row_of(one: Schedule) -> dict[str, Any]:
+    return {
+        "id": one.id, "org_id": one.org_id, "owner_id": one.owner_id, "name": one.name,
+        "description": one.description, "tags": one.tags, "kind": one.kind, "target": one.target, "route": one.route,
+        "input": one.input, "timing": triggers.dump(one.timing), "max_runs": one.max_runs,
+        "misfire": one.misfire.value, "catch_up_limit": one.catch_up_limit, "overlap": one.overlap.value,
+        "start_deadline_seconds": seconds(one.start_deadline), "timeout_seconds": seconds(one.timeout),
+        "retry": one.retry.dump() if one.retry else None, "priority": one.priority, "queue": one.queue,
+        "grant_id": one.grant_id, "enabled": one.enabled, "paused_at": one.paused_at,
+        "paused_until": one.paused_until, "pause_reason": one.pause_reason, "condition": one.condition.value,
+        "condition_reason": one.condition_reason, "revision": one.revision, "source": one.source,
+        "created_by": one.created_by, "created_at": one.created_at, "updated_at": one.updated_at,
+        "deleted_at": one.deleted_at,
+    }  # fmt: skip
+
+
+def schedule_of(row: Any) -> Schedule:
+    return Schedule(
+        id=row.id, org_id=row.org_id, owner_id=row.owner_id, name=row.name, description=row.description,
+        tags=row.tags, kind=row.kind, target=row.target, route=row.route, input=row.input,
+        timing=triggers.load(row.timing), max_runs=row.max_runs, misfire=Misfire(row.misfire),
+        catch_up_limit=row.catch_up_limit, overlap=Overlap(row.overlap),
+        start_deadline=span(row.start_deadline_seconds), timeout=span(row.timeout_seconds),
+        retry=parse_retry(row.retry), priority=row.priority, queue=row.queue, grant_id=row.grant_id,
+        enabled=row.enabled, paused_at=row.paused_at, paused_until=row.paused_until, pause_reason=row.pause_reason,
+        condition=Condition(row.condition), condition_reason=row.condition_reason, revision=row.revision,
+        source=row.source, created_by=row.created_by, created_at=row.created_at, updated_at=row.updated_at,
+        deleted_at=row.deleted_at,
+    )  # fmt: skip
+
+
+def seconds(span: timedelta | None) -> int | None:
+    return None if span is None else int(span.total_seconds())
+
+
+def span(value: int | None) -> timedelta | None:
+    return None if value is None else timedelta(seconds=value)

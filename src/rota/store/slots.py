@@ -1,0 +1,182 @@
+"""Slots: the home of each moment a schedule is due. A fired slot's verdict follows from its job and runs; a slot that
+did not fire has it here, and many of them in a row are one gap."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, Text, and_, delete, func, or_, select, update
+
+from rota.core import triggers
+from rota.core.model import Gap, Schedule
+from rota.core.plan import TICK
+from rota.core.states import Verdict
+from rota.core.triggers import Timing
+from rota.store.dialect import Tx, insert_new, insert_rows, rows
+from rota.store.tables import clocks, jobs, runs, schedule_stats, schedules, slots, trigger_spans
+
+t = slots.c
+
+
+def record_gaps(tx: Tx, gaps: Sequence[tuple[Schedule, Gap]]) -> None:
+    values = [
+        {
+            "schedule_id": schedule.id, "slot": gap.first, "last_slot": gap.last, "count": gap.count,
+            "verdict": str(gap.verdict), "reason": gap.reason, "note": gap.note, "into_slot": gap.into, "attempts": 0,
+        }
+        for schedule, gap in gaps
+    ]  # fmt: skip
+    insert_new(tx, slots, values, ("schedule_id",))
+    skipped = [
+        schedule.id for schedule, gap in gaps if gap.verdict == Verdict.SKIPPED for _ in range(min(gap.count or 1, 1))
+    ]
+    count_skips(tx, skipped)
+
+
+def count_skips(tx: Tx, schedule_ids: Sequence[str]) -> None:
+    if not schedule_ids:
+        return
+    per: dict[str, int] = {}
+    for schedule_id in schedule_ids:
+        per[schedule_id] = per.get(schedule_id, 0) + 1
+    new = rows(tx, {"id": Text(), "n": BigInteger()}, sorted(per.items()), "skips")
+    st = schedule_stats.c
+    tx.execute(
+        update(schedule_stats).where(st.schedule_id == new.c.id).values(skipped_count=st.skipped_count + new.c.n)
+    )
+
+
+def decide_slot(
+    tx: Tx, schedule_id: str, slot: datetime | None, verdict: Verdict | None, reason: str | None, into: datetime | None
+) -> None:
+    if slot is not None and verdict is not None:
+        home = and_(t.schedule_id == schedule_id, t.slot == slot)
+        tx.execute(update(slots).where(home).values(verdict=verdict, reason=reason, into_slot=into))
+
+
+def homes_of(tx: Tx, schedule_id: str, since: datetime, until: datetime) -> dict[datetime, Any]:
+    """The rows of single slots in a stretch; slots inside a gap have none of their own."""
+    stmt = select(slots).where(t.schedule_id == schedule_id, t.slot.between(since, until))
+    return {row.slot: row for row in tx.execute(stmt) if row.last_slot is None or row.last_slot == row.slot}
+
+
+def take_from_gaps(tx: Tx, schedule: Schedule, wanted: Sequence[datetime]) -> None:
+    """Slots that are about to run get out of the gap rows they lie in; what is left of a gap stays a gap."""
+    first, last = wanted[0], wanted[-1]
+    stmt = select(slots).where(t.schedule_id == schedule.id, t.slot <= last, t.last_slot >= first, t.last_slot > t.slot)
+    inside = set(wanted)
+    for row in tx.execute(stmt).all():
+        tx.execute(delete(slots).where(t.schedule_id == schedule.id, t.slot == row.slot))
+        taken = sorted(slot for slot in inside if row.slot <= slot <= row.last_slot)
+        pieces: list[Gap] = []
+        start: datetime | None = row.slot
+        for slot in taken:
+            before = triggers.last_slot(schedule.timing, slot - TICK, start - TICK) if start else None
+            if start is not None and before is not None and start <= before:
+                pieces.append(Gap(start, before, None, row.verdict, row.reason, row.into_slot))
+            start = triggers.next_slot(schedule.timing, slot)
+        if start is not None and start <= row.last_slot:
+            pieces.append(Gap(start, row.last_slot, None, row.verdict, row.reason, row.into_slot))
+        values = [
+            {
+                "schedule_id": schedule.id, "slot": one.first, "last_slot": one.last,
+                "count": triggers.count_slots(schedule.timing, one.first - TICK, one.last, 10_000),
+                "verdict": one.verdict, "reason": one.reason, "into_slot": one.into, "attempts": 0,
+            }
+            for one in pieces
+        ]  # fmt: skip
+        insert_rows(tx, slots, values)
+
+
+def reopen(tx: Tx, schedule_id: str, slot: datetime, job_id: str) -> tuple[int, str | None]:
+    """Make a slot the home of a new job; returns the attempts it had so far and the last run of it."""
+    home = and_(t.schedule_id == schedule_id, t.slot == slot)
+    row = tx.execute(select(slots).where(home).with_for_update()).one_or_none()
+    if row is None:
+        insert_rows(
+            tx,
+            slots,
+            [
+                {
+                    "schedule_id": schedule_id,
+                    "slot": slot,
+                    "last_slot": slot,
+                    "count": 1,
+                    "job_id": job_id,
+                    "attempts": 0,
+                }
+            ],
+        )
+        return 0, None
+    attempts, previous = row.attempts, None
+    if row.job_id is not None:
+        last = select(runs.c.id, runs.c.attempt).where(runs.c.job_id == row.job_id).order_by(runs.c.attempt.desc())
+        found = tx.execute(last.limit(1)).one_or_none()
+        if found is not None:
+            attempts, previous = max(attempts, found.attempt), found.id
+    values = {"verdict": None, "reason": None, "into_slot": None, "job_id": job_id, "attempts": attempts}
+    tx.execute(update(slots).where(home).values(values))
+    return attempts, previous
+
+
+def uncounted(tx: Tx, limit: int) -> list[tuple[Timing, Any]]:
+    """Gaps whose slots nobody has counted yet, with the timing that made them."""
+    found = []
+    for gap in tx.execute(select(slots).where(t.count.is_(None)).limit(limit)).all():
+        spans = [span for span in spans_of(tx, gap.schedule_id) if span.from_at <= gap.slot]
+        found.append((triggers.load(spans[-1].timing), gap))
+    return found
+
+
+def set_count(tx: Tx, gap: Any, count: int) -> None:
+    home = and_(t.schedule_id == gap.schedule_id, t.slot == gap.slot)
+    tx.execute(update(slots).where(home).values(count=count))
+
+
+def prune(tx: Tx, before: datetime, limit: int) -> int:
+    """Forget slots that were decided long ago, and remember up to where: nothing at or before that mark can fire."""
+    alive = select(jobs.c.id).where(jobs.c.id == t.job_id).exists()
+    old = select(t.schedule_id, t.slot, t.last_slot).where(func.coalesce(t.last_slot, t.slot) < before, ~alive)
+    found = list(tx.execute(old.limit(limit)))
+    k = clocks.c
+    for row in found:
+        tx.execute(delete(slots).where(t.schedule_id == row.schedule_id, t.slot == row.slot))
+        last = row.last_slot or row.slot
+        later = or_(k.decided_until.is_(None), k.decided_until < last)
+        tx.execute(update(clocks).where(k.schedule_id == row.schedule_id, later).values(decided_until=last))
+    return len(found)
+
+
+def audit_page(tx: Tx, org_id: str, key: str | None, after: str, limit: int = 500) -> tuple[list[Any], str | None]:
+    """Schedules to audit, the deleted ones too, with their clocks; and where the next page begins."""
+    s, k = schedules.c, clocks.c
+    stmt = (
+        select(s.id, s.name, k.next_slot, k.decided_until)
+        .select_from(schedules.join(clocks, k.schedule_id == s.id))
+        .where(s.org_id == org_id, s.id > after)
+    )
+    if key is not None:
+        stmt = stmt.where(or_(s.id == key, s.name == key))
+    found = list(tx.execute(stmt.order_by(s.id).limit(limit)))
+    return found, found[-1].id if len(found) == limit else None
+
+
+def spans_of(tx: Tx, schedule_id: str) -> list[Any]:
+    spans = trigger_spans.c
+    return list(tx.execute(select(trigger_spans).where(spans.schedule_id == schedule_id).order_by(spans.from_at)))
+
+
+def rows_between(tx: Tx, schedule_id: str, since: datetime | None, until: datetime) -> list[Any]:
+    stmt = select(slots).where(t.schedule_id == schedule_id, t.slot <= until)
+    return list(tx.execute((stmt if since is None else stmt.where(t.slot > since)).order_by(t.slot)))
+
+
+def without_job_or_run(tx: Tx, found: Sequence[Any]) -> set[str]:
+    """Which job ids of these rows stand neither in the queue nor in the ledger."""
+    ids = [row.job_id for row in found if row.verdict is None and row.job_id is not None]
+    known: set[str] = set()
+    for start in range(0, len(ids), 500):
+        part = ids[start : start + 500]
+        known |= set(tx.execute(select(jobs.c.id).where(jobs.c.id.in_(part))).scalars())
+        known |= set(tx.execute(select(runs.c.job_id).where(runs.c.job_id.in_(part))).scalars())
+    return set(ids) - known

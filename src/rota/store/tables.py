@@ -1,0 +1,371 @@
+"""The tables, with the promises as constraints. Alembic's migrations must lead to exactly this."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Sequence,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.types import TypeEngine
+
+from rota.core.states import HEADS, State
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TICK = timedelta(microseconds=1)
+
+
+class Instant(TypeDecorator[datetime]):
+    """A moment in UTC: `timestamptz` on PostgreSQL, microseconds since 1970 on SQLite."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(BigInteger() if dialect.name == "sqlite" else DateTime(timezone=True))
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        if value is None or dialect.name != "sqlite":
+            return value
+        return (value - EPOCH) // TICK
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        if isinstance(value, int):
+            return EPOCH + timedelta(microseconds=value)
+        return None if value is None else value.astimezone(UTC)
+
+
+class Json(TypeDecorator[Any]):
+    """A JSON text, the same bytes on both databases: what was stored comes back, and no database re-reads it."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return None if value is None else orjson.dumps(value).decode()
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
+        return None if value is None else orjson.loads(value)
+
+
+Id = String(26)
+Name = String(200)
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+fences = Sequence("fences", metadata=metadata)  # SQLite keeps it in `counters`
+
+
+def where_state(*states: State) -> Any:
+    quoted = [f"'{state.value}'" for state in states]
+    return text(f"state = {quoted[0]}" if len(quoted) == 1 else f"state IN ({', '.join(quoted)})")
+
+
+def partial(name: str, *columns: Any, where: Any, unique: bool = False) -> Index:
+    return Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
+
+
+counters = Table(
+    "counters",
+    metadata,
+    Column("name", String(40), primary_key=True),
+    Column("value", BigInteger, nullable=False),
+)
+
+orgs = Table(
+    "orgs",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("slug", String(60), nullable=False, unique=True),
+    Column("name", Name, nullable=False),
+    Column("max_running", Integer),
+    Column("frozen_at", Instant),
+    Column("frozen_until", Instant),
+    Column("freeze_reason", Text),
+    Column("created_at", Instant, nullable=False),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("org_id", Id, ForeignKey("orgs.id"), nullable=False),
+    Column("name", Name, nullable=False),
+    Column("role", String(20), nullable=False),
+    Column("prefix", String(12), nullable=False),
+    Column("hash", String(64), nullable=False, unique=True),
+    Column("created_at", Instant, nullable=False),
+)
+
+queues = Table(
+    "queues",
+    metadata,
+    Column("org_id", Id, primary_key=True),
+    Column("name", Name, primary_key=True),
+    Column("max_running", Integer),
+    Column("paused_at", Instant),
+)
+
+tasks = Table(
+    "tasks",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("org_id", Id, ForeignKey("orgs.id"), nullable=False),
+    Column("name", Name, nullable=False),
+    Column("task_type", String(10), nullable=False),
+    Column("command", Text, nullable=False),
+    Column("parameters", Json),
+    Column("options", Json),
+    Column("enabled", Boolean, nullable=False),
+    Column("source", String(10), nullable=False),
+    Column("version", String(60)),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    UniqueConstraint("org_id", "name"),
+)
+
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("org_id", Id, ForeignKey("orgs.id"), nullable=False),
+    Column("owner_id", Id),
+    Column("name", Name, nullable=False),
+    Column("description", Text, nullable=False),
+    Column("tags", Json, nullable=False),
+    Column("kind", String(20), nullable=False),
+    Column("target", Text, nullable=False),
+    Column("route", Text, nullable=False),
+    Column("input", Json),
+    Column("timing", Json, nullable=False),
+    Column("max_runs", Integer),
+    Column("misfire", String(10), nullable=False),
+    Column("catch_up_limit", Integer, nullable=False),
+    Column("overlap", String(10), nullable=False),
+    Column("start_deadline_seconds", BigInteger),
+    Column("timeout_seconds", BigInteger),
+    Column("retry", Json),
+    Column("priority", SmallInteger, nullable=False),
+    Column("queue", Name, nullable=False),
+    Column("grant_id", Id),
+    Column("enabled", Boolean, nullable=False),
+    Column("paused_at", Instant),
+    Column("paused_until", Instant),
+    Column("pause_reason", Text),
+    Column("condition", String(10), nullable=False),
+    Column("condition_reason", Text),
+    Column("revision", Integer, nullable=False),
+    Column("source", String(200), nullable=False),
+    Column("created_by", Id),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Column("deleted_at", Instant),
+)
+
+partial("ix_schedules_name", schedules.c.org_id, schedules.c.name, where=text("deleted_at IS NULL"), unique=True)
+
+clocks = Table(  # apart from schedules, so that firing and editing do not rewrite each other's rows
+    "clocks",
+    metadata,
+    Column("schedule_id", Id, ForeignKey("schedules.id"), primary_key=True),
+    Column("org_id", Id, nullable=False),
+    Column("kind", String(20), nullable=False),
+    Column("next_slot", Instant),
+    Column("next_run_at", Instant),
+    Column("fired", Integer, nullable=False),
+    Column("decided_until", Instant),
+)
+
+partial("ix_clocks_due", clocks.c.kind, clocks.c.next_run_at, where=text("next_run_at IS NOT NULL"))
+partial("ix_clocks_held", clocks.c.org_id, where=text("next_run_at IS NULL"))
+
+schedule_stats = Table(
+    "schedule_stats",
+    metadata,
+    Column("schedule_id", Id, ForeignKey("schedules.id"), primary_key=True),
+    Column("last_run_at", Instant),
+    Column("last_run_id", Id),
+    Column("last_job_id", Id),
+    Column("last_run_status", String(20)),
+    Column("failure_count", Integer, nullable=False),
+    Column("skipped_count", Integer, nullable=False),
+)
+
+trigger_spans = Table(  # append-only: what the schedule's slots were, for the audit
+    "trigger_spans",
+    metadata,
+    Column("schedule_id", Id, primary_key=True),
+    Column("revision", Integer, primary_key=True),
+    Column("timing", Json, nullable=False),
+    Column("from_at", Instant, nullable=False),
+    Column("until_at", Instant),
+)
+
+slots = Table(  # the home of a slot; the primary key is ONE_JOB_PER_SLOT
+    "slots",
+    metadata,
+    Column("schedule_id", Id, primary_key=True),
+    Column("slot", Instant, primary_key=True),
+    Column("last_slot", Instant),
+    Column("count", Integer),
+    Column("verdict", String(10)),
+    Column("reason", String(40)),
+    Column("note", Text),
+    Column("into_slot", Instant),
+    Column("job_id", Id),
+    Column("attempts", Integer, nullable=False),
+)
+
+Index("ix_slots_age", slots.c.slot)
+partial("ix_slots_uncounted", slots.c.schedule_id, where=text("count IS NULL"))
+
+jobs = Table(  # small and hot: finished jobs leave it
+    "jobs",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("org_id", Id, nullable=False),
+    Column("kind", String(20), nullable=False),
+    Column("target", Text, nullable=False),
+    Column("route", Text, nullable=False),
+    Column("payload", Json),
+    Column("queue", Name, nullable=False),
+    Column("serial_key", Text),
+    Column("solo_key", Text),
+    Column("job_key", Text),
+    Column("priority", SmallInteger, nullable=False),
+    Column("queued_at", Instant, nullable=False),
+    Column("run_at", Instant, nullable=False),
+    Column("state", String(10), nullable=False),
+    Column("schedule_id", Id),
+    Column("slot", Instant),
+    Column("trigger", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("crashes", Integer, nullable=False),
+    Column("rescues", Integer, nullable=False),
+    Column("run_id", Id),
+    Column("last_run_id", Id),
+    Column("started_at", Instant),
+    Column("parked_reason", String(40)),
+    Column("lease_owner", Id),
+    Column("fence", BigInteger, nullable=False),
+    Column("cancel_requested_at", Instant),
+    Column("cancel_reason", Text),
+    Column("terms", Json),
+    Column("trace_id", String(64)),
+)
+
+
+partial(  # lane by lane, most urgent first: what claim reads
+    "ix_jobs_ready",
+    jobs.c.org_id,
+    jobs.c.queue,
+    jobs.c.priority.desc(),
+    jobs.c.run_at,
+    jobs.c.id,
+    where=where_state(State.READY),
+)
+partial("ix_jobs_later", jobs.c.run_at, where=where_state(State.LATER, State.RETRY))
+partial("ix_jobs_held", jobs.c.lease_owner, where=where_state(State.RUNNING))
+partial("ix_jobs_running", jobs.c.org_id, jobs.c.queue, where=where_state(State.RUNNING))
+partial("ix_jobs_head", jobs.c.serial_key, where=where_state(*HEADS), unique=True)  # QUEUE_SERIALIZES
+partial(
+    "ix_jobs_blocked",
+    jobs.c.serial_key,
+    jobs.c.priority.desc(),
+    jobs.c.run_at,
+    jobs.c.id,
+    where=where_state(State.BLOCKED),
+)
+partial("ix_jobs_solo", jobs.c.solo_key, where=text("solo_key IS NOT NULL"), unique=True)
+partial("ix_jobs_key", jobs.c.org_id, jobs.c.job_key, where=text("job_key IS NOT NULL"), unique=True)
+partial("ix_jobs_run", jobs.c.run_id, where=text("run_id IS NOT NULL"))
+partial("ix_jobs_schedule", jobs.c.schedule_id, where=text("schedule_id IS NOT NULL"))
+
+runs = Table(  # the ledger: a row per attempt, written when it ended
+    "runs",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("job_id", Id, nullable=False),
+    Column("org_id", Id, nullable=False),
+    Column("kind", String(20), nullable=False),
+    Column("target", Text, nullable=False),
+    Column("route", Text, nullable=False),
+    Column("input", Json),
+    Column("target_name", Text),
+    Column("target_version", String(60)),
+    Column("schedule_id", Id),
+    Column("slot", Instant),
+    Column("trigger", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("retry_of", Id),
+    Column("status", String(10), nullable=False),
+    Column("reason", Text),
+    Column("error", Json),
+    Column("outcome", Json),
+    Column("queued_at", Instant, nullable=False),
+    Column("started_at", Instant),
+    Column("finished_at", Instant, nullable=False),
+    Column("worker", Id),
+    Column("fence", BigInteger),
+    Column("trace_id", String(64)),
+    Column("artifact_id", Id),
+    Column("usage", Json),
+    UniqueConstraint("job_id", "attempt"),
+)
+partial("ix_runs_schedule", runs.c.schedule_id, runs.c.id, where=text("schedule_id IS NOT NULL"))
+Index("ix_runs_org", runs.c.org_id, runs.c.id)
+Index("ix_runs_finished", runs.c.finished_at)
+
+logs = Table(
+    "logs",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("run_id", Id, nullable=False),
+    Column("at", Instant, nullable=False),
+    Column("stream", String(10), nullable=False),
+    Column("text", Text, nullable=False),
+    Index("ix_logs_run", "run_id", "id"),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("state", String(10), nullable=False),
+    Column("host", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("version", String(40), nullable=False),
+    Column("concurrency", Integer, nullable=False),
+    Column("kinds", Json, nullable=False),
+    Column("routes", Json, nullable=False),
+    Column("queues", Json),
+    Column("started_at", Instant, nullable=False),
+    Column("renewed_at", Instant, nullable=False),
+    Column("lease_until", Instant, nullable=False),
+    Column("lease_seconds", Integer, nullable=False),
+    Column("stopped_at", Instant),
+)
+partial("ix_workers_alive", workers.c.lease_until, where=text("state = 'alive'"))

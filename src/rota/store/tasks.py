@@ -1,0 +1,51 @@
+"""Task rows: what can run, as the API knows it. Functions and commands declared in code are mirrored here."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import delete, or_, select, update
+
+from rota.core.errors import Conflict, NotFound
+from rota.core.model import new_id
+from rota.store.dialect import Tx, insert_rows
+from rota.store.tables import tasks
+
+t = tasks.c
+CODE = "code"
+
+
+def get(tx: Tx, org_id: str, key: str) -> Any:
+    """A task of an org by its id or name."""
+    found = tx.execute(select(tasks).where(t.org_id == org_id, or_(t.id == key, t.name == key))).first()
+    if found is None:
+        raise NotFound(f"task {key}: there is none")
+    return found
+
+
+def insert(tx: Tx, org_id: str, name: str, task_type: str, command: str, source: str, now: datetime) -> str:
+    """Store a new task; returns its id."""
+    if tx.execute(select(t.id).where(t.org_id == org_id, t.name == name)).first() is not None:
+        raise Conflict(f"task {name}: there is already one with this name; choose another")
+    row = {
+        "id": new_id(), "org_id": org_id, "name": name, "task_type": task_type, "command": command, "enabled": True,
+        "source": source, "created_at": now, "updated_at": now,
+    }  # fmt: skip
+    insert_rows(tx, tasks, [row])
+    return str(row["id"])
+
+
+def remove(tx: Tx, org_id: str, key: str) -> None:
+    tx.execute(delete(tasks).where(t.id == get(tx, org_id, key).id))
+
+
+def sync(tx: Tx, org_id: str, declared: Sequence[tuple[str, str, str]], now: datetime) -> None:
+    """Mirror what code declares: (name, type, command). What another program declared stays."""
+    known = {row.name: row for row in tx.execute(select(tasks).where(t.org_id == org_id))}
+    for name, task_type, command in declared:
+        row = known.get(name)
+        if row is None:
+            insert(tx, org_id, name, task_type, command, CODE, now)
+        elif (row.task_type, row.command, row.source) != (task_type, command, CODE):
+            values = {"task_type": task_type, "command": command, "source": CODE, "updated_at": now}
+            tx.execute(update(tasks).where(t.id == row.id).values(values))
