@@ -1,0 +1,78 @@
+"""Tasks and schedules that a program declares: created, updated on drift, paused when they vanish from it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from rota.core import parse
+from rota.core.errors import Conflict, DataRefused, NotFound
+from rota.engine.engine import Engine
+from rota.store import accounts, schedules, tasks
+
+GONE = "no longer declared in the program"
+
+log = structlog.get_logger("rota.declare")
+
+
+class Declared(Protocol):
+    """What a program's registry tells of its tasks."""
+
+    def list_all(self) -> list[str]: ...
+
+    def get(self, name: str) -> Any: ...
+
+
+async def declare(
+    engine: Engine, org: str, app: str | None, registry: Declared, wanted: Sequence[Mapping[str, Any]]
+) -> None:
+    """Make the database say what the program says. Any number of processes may do this at once."""
+    now = engine.clock.now()
+    org_id = await engine.db.read(accounts.org_by_slug, org)
+    if org_id is None:
+        raise NotFound(f"org {org}: there is none; make it first, or declare for another")
+    declared = [(name, registry.get(name).type, registry.get(name).command or name) for name in registry.list_all()]
+    if declared:
+        await engine.db.tx(tasks.sync, org_id, declared, now)
+    if app is None:
+        return
+    source = f"code:{Path(app).stem}"
+    known = {one.name: one for one in await engine.db.read(schedules.of_source, org_id, source)}
+    new = [body for body in wanted if body["name"] not in known]
+    for body in new:
+        await create(engine, org_id, body, source)
+    for body in wanted:
+        if body["name"] in known:
+            await update(engine, org_id, known[body["name"]], body)
+    for name in sorted(set(known) - {str(body["name"]) for body in wanted}):
+        if known[name].paused_at is None:
+            log.warning("schedule vanished from the program; paused", schedule=name)
+            await engine.pause_schedule(org_id, name, reason=GONE)
+
+
+async def create(engine: Engine, org_id: str, body: Mapping[str, Any], source: str) -> None:
+    """Another process that declares the same may be faster: then there is nothing to do."""
+    try:
+        await engine.create_schedules(org_id, [body], source=source)
+    except (Conflict, DataRefused):
+        taken = await engine.db.read(schedules.get, org_id, str(body["name"]))
+        if taken.source != source:
+            raise
+
+
+async def update(engine: Engine, org_id: str, old: Any, body: Mapping[str, Any]) -> None:
+    """Bring a schedule in line with the program, if they differ. Whether it is enabled is its operator's business."""
+    if old.paused_at is not None and old.pause_reason == GONE:
+        await engine.resume_schedule(org_id, old.name)
+    fresh = parse.parse_schedule(
+        {**body, "enabled": old.enabled}, org_id=org_id, defaults=engine.defaults, now=old.created_at,
+        source=old.source, by=None,
+    )  # fmt: skip
+    before, after = parse.flat(old), parse.flat(fresh)
+    if after["schedule_type"] == "interval" and "anchor" not in body:
+        after["anchor"] = before["anchor"]
+    changes = {field: value for field, value in after.items() if before[field] != value}
+    if changes:
+        log.info("schedule updated from the program", schedule=old.name, fields=sorted(changes))
+        await engine.edit_schedule(org_id, old.id, changes)

@@ -1,0 +1,264 @@
+"""The commands: everything that people and programs can ask of Rota, each one transaction."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from rota.core import parse, triggers
+from rota.core.clock import Clock
+from rota.core.errors import Conflict, Invalid, InvalidMany, NotFound
+from rota.core.model import NewJob, Schedule
+from rota.core.plan import FIRE_LIMIT
+from rota.core.policy import Misfire, Terms, choice, parse_overlap
+from rota.core.states import State, Status
+from rota.engine.runner import Runners
+from rota.store import jobs as queue
+from rota.store import runs, schedules
+from rota.store.database import Database
+from rota.store.dialect import Tx, lock_keys
+from rota.store.wake import Wake
+
+R = TypeVar("R")
+
+BULK_LIMIT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What an operator may turn; see the settings page for each."""
+
+    lease: timedelta = timedelta(seconds=30)
+    misfire_grace: timedelta = timedelta(seconds=60)
+    cancel_grace: timedelta = timedelta(seconds=10)
+    concurrency: int = 50
+    keep_success: timedelta = timedelta(days=30)
+    keep_failed: timedelta = timedelta(days=90)
+
+
+class Engine:
+    def __init__(self, db: Database, clock: Clock, wake: Wake, runners: Runners, settings: EngineSettings) -> None:
+        self.db, self.clock, self.wake, self.runners, self.settings = db, clock, wake, runners, settings
+        self.defaults = {kind: runner.defaults for kind, runner in runners.items()}
+
+    # schedules
+
+    async def create_schedules(
+        self, org_id: str, bodies: Sequence[Mapping[str, Any]], *, by: str | None = None, source: str = "api"
+    ) -> list[Schedule]:
+        """Make schedules from their flat form: all of them or, when one is wrong, none."""
+        if not 1 <= len(bodies) <= BULK_LIMIT:
+            raise Invalid("items", len(bodies), f"is not a number from 1 to {BULK_LIMIT}")
+        now = self.clock.now()
+        new: list[Schedule] = []
+        wrong: list[Invalid] = []
+        for position, body in enumerate(bodies):
+            try:
+                one = parse.parse_schedule(body, org_id=org_id, defaults=self.defaults, now=now, source=source, by=by)
+                new.append(replace(one, route=await self.resolve(one)))
+            except Invalid as error:
+                wrong += error.all if len(bodies) == 1 else [at_item(one_error, position) for one_error in error.all]
+        if wrong:
+            raise wrong[0] if len(wrong) == 1 else InvalidMany(wrong)
+        await self.db.tx(schedules.insert, new, now)
+        self.wake.signal("clocks")
+        return new
+
+    async def edit_schedule(
+        self, org_id: str, key: str, changes: Mapping[str, Any], *, expected: int | None = None
+    ) -> Schedule:
+        """Change fields of a schedule; what is not said stays."""
+        now = self.clock.now()
+        before = await self.db.read(schedules.get, org_id, key)
+        wanted = parse.parse_patch(before, changes, defaults=self.defaults, now=now)
+        route = await self.resolve(wanted) if {"target", "input"} & set(changes) else before.route
+
+        def step(tx: Tx) -> Schedule:
+            due = schedules.lock(tx, org_id, before.id)
+            new = parse.parse_patch(due.schedule, changes, defaults=self.defaults, now=now)
+            return schedules.replace_schedule(tx, due, replace(new, route=route), now, expected)
+
+        return await self.clocked(step)
+
+    async def delete_schedule(self, org_id: str, key: str, *, expected: int | None = None) -> None:
+        """Take a schedule away; its slots and runs stay, what runs finishes."""
+        now = self.clock.now()
+
+        def step(tx: Tx) -> Schedule:
+            due = schedules.lock(tx, org_id, key)
+            return schedules.replace_schedule(tx, due, replace(due.schedule, deleted_at=now), now, expected)
+
+        await self.clocked(step)
+
+    async def pause_schedule(self, org_id: str, key: str, *, reason: str = "", until: Any = None) -> Schedule:
+        now = self.clock.now()
+        end = self.future(until, "until", now)
+        why = parse.text(reason, "reason", 1000)
+        return await self.clocked(lambda tx: schedules.pause(tx, schedules.lock(tx, org_id, key), why, end, now))
+
+    async def resume_schedule(self, org_id: str, key: str, *, gap: Any = "skip") -> Schedule:
+        now = self.clock.now()
+        policy = choice(Misfire, gap, "gap")
+        return await self.clocked(lambda tx: schedules.resume(tx, schedules.lock(tx, org_id, key), policy, now))
+
+    async def skip_next(self, org_id: str, key: str, *, reason: str = "") -> datetime:
+        now = self.clock.now()
+        why = parse.text(reason, "reason", 1000)
+        return await self.clocked(lambda tx: schedules.skip_next(tx, schedules.lock(tx, org_id, key), why, now))
+
+    async def run_now(
+        self, org_id: str, key: str, *, overlap: Any = None, trace_id: str | None = None, **given: Any
+    ) -> str:
+        """A job at once, beside the slots; returns its id. `input` stands in for the schedule's."""
+        now = self.clock.now()
+        schedule = await self.db.read(schedules.get, org_id, key)
+        payload = parse.payload(given["input"], "input") if given.get("input") is not None else schedule.input
+        if given.get("input") is not None:
+            await self.resolve(replace(schedule, input=payload))
+        policy = None if overlap is None else parse_overlap(overlap)
+
+        def step(tx: Tx) -> str:
+            due = schedules.lock(tx, org_id, key)
+            return schedules.run_now(tx, due.schedule, payload, policy or due.schedule.overlap, trace_id, now)
+
+        return await self.clocked(step)
+
+    async def backfill(
+        self,
+        org_id: str,
+        key: str,
+        *,
+        since: Any,
+        until: Any,
+        reprocess: bool = False,
+        limit: int = 100,
+        dry_run: bool = False,
+    ) -> list[datetime]:
+        """Fire slots of the past that did not run; returns them. A dry run only tells which."""
+        now = self.clock.now()
+        first, last = triggers.parse_instant(since, "from"), triggers.parse_instant(until, "to")
+        if first > last:
+            raise Invalid("to", until, f"lies before `from` ({first.isoformat()})")
+        most = parse.whole(limit, "limit", 1, FIRE_LIMIT)
+
+        def step(tx: Tx) -> list[datetime]:
+            due = schedules.lock(tx, org_id, key)
+            return schedules.backfill(tx, due, first, last, reprocess=reprocess, limit=most, dry_run=dry_run, now=now)
+
+        return await self.clocked(step)
+
+    async def freeze(self, org_id: str, *, reason: str = "", until: Any = None) -> None:
+        """Let every slot of an org pass, until it is unfrozen."""
+        now = self.clock.now()
+        why = parse.text(reason, "reason", 1000)
+        await self.db.tx(schedules.freeze, org_id, why, self.future(until, "until", now), now)
+
+    async def unfreeze(self, org_id: str) -> None:
+        await self.clocked(lambda tx: schedules.unfreeze(tx, org_id, self.clock.now()))
+
+    # jobs and runs
+
+    async def enqueue(
+        self,
+        org_id: str,
+        kind: str,
+        target: str,
+        payloads: Sequence[Any],
+        *,
+        run_at: datetime | None = None,
+        queue_name: str = "default",
+        priority: int = 0,
+        serial_key: str | None = None,
+        job_key: str | None = None,
+        key_mode: str = "reject",
+        terms: Terms | None = None,
+        trigger: str = "manual",
+        trace_id: str | None = None,
+    ) -> list[str]:
+        """Promise work: one job per payload. Returns their ids."""
+        now = self.clock.now()
+        runner = self.runners.get(kind)
+        if runner is None:
+            raise Invalid("kind", kind, f"is not one of {', '.join(sorted(self.runners))}")
+        routes = [await runner.resolve(org_id, target, one) for one in payloads[:1]]
+        new = [
+            NewJob(
+                org_id=org_id, kind=kind, target=target, payload=parse.payload(one, "input"), run_at=run_at or now,
+                trigger=trigger, route=routes[0], queue=queue_name, priority=priority, serial_key=serial_key,
+                job_key=job_key, terms=terms or Terms(), trace_id=trace_id,
+            )
+            for one in payloads
+        ]  # fmt: skip
+        return await self.clocked(lambda tx: queue.enqueue(tx, new, now, key_mode))
+
+    async def cancel(self, org_id: str, key: str, *, by: str = "operator") -> str:
+        """Stop a job, by its id or the id of its current run: at once if it waits, through its worker if it runs.
+        Returns the job's id."""
+        now = self.clock.now()
+
+        def step(tx: Tx) -> str:
+            job = queue.find(tx, org_id, key)
+            if job is None:
+                ended = runs.get(tx, org_id, key)
+                if ended is None and not runs.of_job(tx, org_id, key):
+                    raise NotFound(f"job or run {key}: there is none")
+                raise Conflict(f"{key}: it has ended already, there is nothing to cancel")
+            if job.serial_key:
+                lock_keys(tx, [job.serial_key])
+            queue.request_cancel(tx, [job.id], by, now)
+            queue.withdraw(tx, queue.c.id == job.id, Status.CANCELED, by, now)
+            return str(job.id)
+
+        job_id = await self.clocked(step)
+        self.wake.signal("cancel")
+        return job_id
+
+    async def retry(self, org_id: str, run_id: str) -> str:
+        """Another attempt of a run that ended; returns the job's id. Joins one that is on its way already."""
+        now = self.clock.now()
+
+        def step(tx: Tx) -> str:
+            run = runs.get(tx, org_id, run_id)
+            if run is None:
+                raise NotFound(f"run {run_id}: there is none")
+            job = queue.find(tx, org_id, run.job_id)
+            if job is not None:
+                if job.state == State.PARKED:
+                    queue.resume(tx, job.id, now)
+                return str(job.id)
+            if run.schedule_id is not None and run.slot is not None:
+                due = schedules.lock(tx, org_id, run.schedule_id)
+                return schedules.retry_slot(tx, due, run.slot, run, now)
+            again = NewJob(
+                org_id=org_id, kind=run.kind, target=run.target, payload=run.input, run_at=now, trigger="retry",
+                route=run.route, schedule_id=run.schedule_id, attempt=runs.last_attempt(tx, run.job_id),
+                last_run_id=run_id, job_key=f"retry:{run.job_id}",
+            )  # fmt: skip
+            return queue.enqueue(tx, [again], now, "preserve")[0]
+
+        return await self.clocked(step)
+
+    # helpers
+
+    async def resolve(self, schedule: Schedule) -> str:
+        """The route of a schedule's target, which must exist and take its input."""
+        return await self.runners[schedule.kind].resolve(schedule.org_id, schedule.target, schedule.input)
+
+    async def clocked(self, step: Callable[[Tx], R]) -> R:
+        """Run a step that may move due moments, then wake the scheduler and the worker of this process."""
+        result = await self.db.tx(step)
+        self.wake.signal("clocks")
+        self.wake.signal("ready")
+        return result
+
+    def future(self, value: Any, field: str, now: datetime) -> datetime | None:
+        if value is None:
+            return None
+        moment = triggers.parse_instant(value, field)
+        if moment <= now:
+            raise Invalid(field, value, f"is not in the future; it is {now.isoformat(timespec='seconds')} now")
+        return moment
+
+
+def at_item(error: Invalid, position: int) -> Invalid:
+    return Invalid(f"items[{position}].{error.field}", error.value, error.right)

@@ -1,0 +1,110 @@
+"""What keeps a busy installation whole: expired leases, repairs, counts of long gaps, retention."""
+
+import random
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import structlog
+
+from rota.core import triggers
+from rota.core.clock import pause
+from rota.core.errors import Unavailable
+from rota.core.plan import TICK
+from rota.core.states import Status
+from rota.engine.engine import Engine
+from rota.store import jobs, runs, schedules, slots, workers
+from rota.store.dialect import Tx
+
+RECONCILE_EVERY = timedelta(minutes=5)
+UNROUTABLE_AFTER = timedelta(minutes=1)
+FORGET_WORKERS = timedelta(days=7)
+CHUNK = 500
+
+log = structlog.get_logger("rota.maintenance")
+
+
+class Maintenance:
+    def __init__(self, engine: Engine, worker: str | None = None, may_judge: Callable[[], bool] = lambda: True) -> None:
+        self.engine, self.db, self.clock = engine, engine.db, engine.clock
+        self.worker, self.may_judge = worker, may_judge
+        self.repairs: dict[str, int] = {}
+        self.stopping = False
+
+    async def run(self) -> None:
+        """Reconcile at start and every five minutes; rescue whenever a lease has run out."""
+        reconciled: datetime | None = None
+        while not self.stopping:
+            try:
+                await self.rescue()
+                now = self.clock.now()
+                if reconciled is None or now - reconciled >= RECONCILE_EVERY or now < reconciled:
+                    await self.reconcile()
+                    reconciled = now
+                expiry = await self.db.read(workers.next_expiry, self.worker)
+            except Unavailable as error:
+                log.warning("maintenance waits for the database", error=error.message)
+                await pause(random.uniform(0.5, 2))
+                continue
+            longest = min(self.engine.settings.lease, timedelta(seconds=30))
+            ahead = longest if expiry is None else min(expiry - self.clock.now(), longest)
+            await pause(max(0.2, ahead.total_seconds() + 0.05))
+
+    async def rescue(self) -> int:
+        """Take over from workers whose lease ran out; never from oneself, and not right after a clock jump."""
+        if not self.may_judge():
+            return 0
+        rescued = 0
+        for worker in await self.db.read(workers.expired, self.clock.now(), self.worker):
+            if await self.db.tx(workers.bury, worker, self.clock.now()):
+                rescued += await self.take_from(worker)
+        return rescued
+
+    async def take_from(self, worker: str) -> int:
+        taken, more = 0, True
+        while more:
+            count, more = await self.db.tx(jobs.rescue, worker, self.clock.now(), CHUNK)
+            taken += count
+        log.warning("a worker's lease ran out; its jobs go to others", worker=worker, jobs=taken)
+        self.engine.wake.signal("ready")
+        return taken
+
+    async def reconcile(self) -> None:
+        """RECONCILER_GUARANTEES_CHAIN: find what should not be, mend it, and say so."""
+        now = self.clock.now()
+        self.repaired("schedules without a next slot", len(await self.db.tx(schedules.repair, now)))
+        for worker in await self.db.read(workers.dead_with_jobs):
+            self.repaired("jobs of workers that are gone", await self.take_from(worker))
+        headless = await self.db.read(jobs.headless)
+        if headless:
+            self.repaired("serial keys without a head", await self.db.tx(jobs.mend, headless))
+        routes = await self.db.read(workers.live_routes, now)
+        if routes:
+            await self.db.tx(jobs.park_unroutable, routes, now - UNROUTABLE_AFTER)
+        await self.db.tx(fill_counts)
+        await self.prune(now)
+
+    async def prune(self, now: datetime) -> None:
+        """Retention by age and status; nothing in scheduling reads what it deletes."""
+        settings = self.engine.settings
+        kept_short = [Status.SUCCESS, Status.SKIPPED, Status.MISSED, Status.COALESCED, Status.CANCELED]
+        rest = [status for status in Status if status not in kept_short]
+        for before, statuses in ((now - settings.keep_success, kept_short), (now - settings.keep_failed, rest)):
+            while await self.db.tx(runs.prune, before, [status.value for status in statuses], CHUNK) == CHUNK:
+                await pause(0.05)  # others want to write too
+        while await self.db.tx(slots.prune, now - settings.keep_failed, CHUNK) == CHUNK:
+            await pause(0.05)
+        await self.db.tx(workers.forget, now - FORGET_WORKERS)
+
+    def repaired(self, what: str, mended: int) -> None:
+        if mended:
+            self.repairs[what] = self.repairs.get(what, 0) + mended
+            log.warning("repaired", what=what, count=mended)
+
+
+def fill_counts(tx: Tx, limit: int = 20) -> int:
+    """Count the slots of gaps that were too long to count while firing."""
+    open_gaps = slots.uncounted(tx, limit)
+    for timing, gap in open_gaps:
+        counted = triggers.count_slots(timing, gap.slot - TICK, gap.last_slot, 2_000_000)
+        slots.set_count(tx, gap, counted if counted is not None else -1)
+    return len(open_gaps)

@@ -1,0 +1,192 @@
+"""What a kind of work provides, and what it is given. The engine owns timing; work happens only behind a Runner."""
+
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Protocol, TextIO
+
+from rota.core.model import Job
+from rota.core.parse import Defaults
+from rota.core.policy import Failure
+
+LOG_LIMIT = 1024 * 1024  # characters of one run's log that are kept, half of them from its end
+LINE_LIMIT = 16 * 1024
+
+
+class Runner(Protocol):
+    """One kind of work."""
+
+    kind: str
+    defaults: Defaults
+
+    def routes(self) -> Collection[str]:
+        """What this process can run, as routes that jobs carry."""
+        ...
+
+    async def resolve(self, org_id: str, target: str, payload: Any) -> str:
+        """The route of a target; raises Invalid when there is no such target or the payload does not fit it."""
+        ...
+
+    def marks_first(self, job: Job) -> bool:
+        """Whether the start must be written down before the work may begin: it acts on the world outside."""
+        ...
+
+    def limits(self, job: Job) -> timedelta | None:
+        """A timeout of the target's own, where the schedule has none."""
+        ...
+
+    async def execute(self, ctx: "RunContext") -> Any:
+        """Do the work and return its outcome as JSON. Cancelled, it must end everything it started before it raises."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What a run knows about itself, and its ways to speak."""
+
+    job: Job
+    run_id: str
+    attempt: int
+    worker: str
+    log: "RunLog"
+    isolated: bool = False  # it crashed a worker before: run it where it can hurt only itself
+    cancel_grace: timedelta = timedelta(seconds=10)
+    canceled: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def org_id(self) -> str:
+        return self.job.org_id
+
+    @property
+    def slot(self) -> datetime | None:
+        return self.job.slot
+
+    @property
+    def fence(self) -> int:
+        """Rises with every attempt along a serial key: hand it to systems that can refuse an older one."""
+        return self.job.fence
+
+
+class RunLog:
+    """The log of one run: lines on their way to the database, capped to a head and a tail. Any thread may write."""
+
+    def __init__(self, run_id: str, now: Callable[[], datetime]) -> None:
+        self.run_id = run_id
+        self._now = now
+        self._lock = threading.Lock()
+        self._ready: list[tuple[str, datetime, str, str]] = []
+        self._tail: deque[tuple[str, datetime, str, str]] = deque()
+        self._partial: dict[str, str] = {}
+        self._head_room = LOG_LIMIT // 2
+        self._tail_size = 0
+        self._dropped = 0
+
+    def write(self, stream: str, text: str) -> None:
+        """Take text as it comes; whole lines are logged, the rest waits for its end."""
+        with self._lock:
+            *lines, rest = (self._partial.get(stream, "") + text).split("\n")
+            while len(rest) > LINE_LIMIT:
+                lines.append(rest[:LINE_LIMIT])
+                rest = rest[LINE_LIMIT:]
+            self._partial[stream] = rest
+            for line in lines:
+                self._add(stream, line)
+
+    def line(self, stream: str, text: str) -> None:
+        with self._lock:
+            self._add(stream, text)
+
+    def take(self, last: bool = False) -> list[tuple[str, datetime, str, str]]:
+        """What is to be stored now; with `last` also the tail, and the beginnings of lines that never ended."""
+        with self._lock:
+            if last:
+                for stream, rest in self._partial.items():
+                    if rest:
+                        self._add(stream, rest)
+                self._partial.clear()
+                if self._dropped:
+                    note = f"… {self._dropped} characters left out …"
+                    self._ready.append((self.run_id, self._now(), "system", note))
+                self._ready.extend(self._tail)
+                self._tail.clear()
+            ready, self._ready = self._ready, []
+            return ready
+
+    def _add(self, stream: str, text: str) -> None:
+        entry = (self.run_id, self._now(), stream, storable(text[:LINE_LIMIT]))
+        size = len(entry[3]) + 1
+        if self._head_room > 0:
+            self._head_room -= size
+            self._ready.append(entry)
+            return
+        self._tail.append(entry)
+        self._tail_size += size
+        while self._tail_size > LOG_LIMIT // 2:
+            gone = len(self._tail.popleft()[3]) + 1
+            self._tail_size -= gone
+            self._dropped += gone
+
+
+def storable(text: str) -> str:
+    """NUL and half surrogate pairs made visible: no database stores them."""
+    return text.replace("\0", "␀").encode("utf-8", "backslashreplace").decode()
+
+
+current_log: ContextVar[RunLog | None] = ContextVar("current_log", default=None)
+
+
+class Capture:
+    """Stands in for stdout or stderr: what a run prints goes to its log, everything else where it always went."""
+
+    def __init__(self, stream: str, real: TextIO) -> None:
+        self._stream, self._real = stream, real
+
+    def write(self, text: str) -> int:
+        run_log = current_log.get()
+        if run_log is None:
+            return self._real.write(text)
+        run_log.write(self._stream, text)
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class LogHandler(logging.Handler):
+    """Sends what a run says through `logging` to its log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        run_log = current_log.get()
+        if run_log is not None:
+            run_log.line("log", f"{record.levelname} {record.name}: {self.format(record)}")
+
+
+def capture_output() -> None:
+    """From now on runs of this process are heard. Once is enough; a second call changes nothing."""
+    if not isinstance(sys.stdout, Capture):
+        sys.stdout = Capture("stdout", sys.stdout)
+        sys.stderr = Capture("stderr", sys.stderr)
+        handler = LogHandler()
+        logging.getLogger().addHandler(handler)
+        if logging.getLogger().level > logging.INFO or logging.getLogger().level == logging.NOTSET:
+            logging.getLogger().setLevel(logging.INFO)
+
+
+class ChildCrashed(Exception):
+    """The child process that an isolated run had to itself died."""
+
+
+class WorkFailed(Exception):
+    """The work failed where its exception could not come from: a command, or another process."""
+
+    def __init__(self, failure: Failure, outcome: Any = None) -> None:
+        super().__init__(failure.message)
+        self.failure, self.outcome = failure, outcome
+
+
+Runners = Mapping[str, Runner]

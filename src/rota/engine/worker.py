@@ -1,0 +1,464 @@
+"""Runs jobs: claims batches that fill the free room, starts them, writes down how they ended.
+
+    claim → waiting → start → running → ended → finish (a batch, one transaction)
+
+A claimed job is not a started one: it has no run until its handler is entered. Starts are written down in batches
+for jobs that still run after a moment; a job that acts on the world outside, or that was in the hands of a worker
+that died, has its start written down first.
+"""
+
+import asyncio
+import os
+import random
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+
+from rota import __version__
+from rota.core.clock import SystemClock, pause
+from rota.core.errors import DataRefused, Unavailable
+from rota.core.model import Attempt, Ended, Job, new_id
+from rota.core.policy import QUARANTINE, Again, Failure, FailureClass, GiveUp, Park, after_failure, classify
+from rota.core.states import Move, Status
+from rota.engine.engine import Engine
+from rota.engine.keeper import Keeper
+from rota.engine.runner import ChildCrashed, RunContext, RunLog, current_log
+from rota.store import jobs, runs, workers
+from rota.store.dialect import Tx
+
+MARK_AFTER = timedelta(milliseconds=100)
+LOG_FLUSH = 0.25  # seconds
+BATCH = 1000
+SAFETY_LOOK = 30.0
+
+log = structlog.get_logger("rota.worker")
+
+
+@dataclass(slots=True)
+class Active:
+    """A run under way."""
+
+    attempt: Attempt
+    ctx: RunContext
+    task: asyncio.Task[Any] | None = None
+    marked: bool = False
+    stopped_for: str | None = None  # "timeout", "shutdown", "lost", or who cancelled it
+    timer: asyncio.TimerHandle | None = None
+
+    def stop(self, why: str) -> None:
+        """Climb the ladder's first step: tell the work. Its runner sees to the rest."""
+        if self.stopped_for is None:
+            self.stopped_for = why
+            self.ctx.canceled.set()
+            self.press()
+
+    def press(self) -> None:
+        """Async work that swallows its cancellation is cancelled again after each grace."""
+        if self.task is not None and not self.task.done():
+            self.task.cancel()
+            asyncio.get_running_loop().call_later(self.ctx.cancel_grace.total_seconds(), self.press)
+
+
+@dataclass(slots=True)
+class Pace:
+    """How many jobs a moment brings: short work is claimed ahead, long work is left for others."""
+
+    ended: int = 0
+    since: float = 0.0
+    ahead: int = 0
+
+    def count(self, ended: int, now: float) -> None:
+        self.ended += ended
+        if now - self.since >= 0.1:
+            rate = self.ended / (now - self.since)
+            self.ahead = min(BATCH, int(rate * 0.1))
+            self.ended, self.since = 0, now
+
+
+@dataclass(slots=True)
+class Worker:
+    """One process's share of the work. `run` lives until `drain` or `abandon`."""
+
+    engine: Engine
+    queues: Collection[str] | None = None
+    id: str = field(default_factory=new_id)
+    waiting: deque[Job] = field(default_factory=deque)
+    active: dict[str, Active] = field(default_factory=dict)
+    ended: list[Ended] = field(default_factory=list)
+    logs: list[tuple[str, datetime, str, str]] = field(default_factory=list)
+    draining: bool = False
+    lost: bool = False
+    turn: int = field(default_factory=lambda: random.randrange(1000))
+    pace: Pace = field(default_factory=Pace)
+    keeper: Keeper | None = None
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def routes(self) -> list[str]:
+        return sorted({route for runner in self.engine.runners.values() for route in runner.routes()})
+
+    @property
+    def stopping(self) -> bool:
+        return self.draining or self.lost
+
+    @property
+    def known(self) -> set[str]:
+        """The ids of all jobs that this worker knows it holds."""
+        return {*self.active, *(job.id for job in self.waiting), *(one.job.id for one in self.ended)}
+
+    # life
+
+    async def run(self) -> None:
+        """Register, work until drained, say good-bye."""
+        await self.register()
+        loops = [asyncio.ensure_future(loop()) for loop in (self.claiming, self.finishing, self.tending, self.heeding)]
+        try:
+            done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
+            for loop in done:
+                loop.result()
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            if self.keeper is not None:
+                await asyncio.to_thread(self.keeper.stop)
+
+    async def register(self) -> None:
+        clock, settings = self.engine.clock, self.engine.settings
+        loop = asyncio.get_running_loop()
+        now, at = await self.engine.db.tx(workers.measure)
+        if isinstance(clock, SystemClock):
+            clock.sync(now, at)
+        kinds, routes = sorted(self.engine.runners), self.routes
+        await self.engine.db.tx(
+            lambda tx: workers.register(
+                tx, worker=self.id, pid=os.getpid(), version=__version__, concurrency=settings.concurrency, kinds=kinds,
+                routes=routes, queues=self.queues, lease=settings.lease, now=clock.now(),
+            )
+        )  # fmt: skip
+        if isinstance(clock, SystemClock):
+            self.keeper = Keeper(
+                self.engine.db.url, clock, self.id, settings.lease,
+                on_cancel=lambda found: call_in(loop, self.heed, found),
+                on_lost=lambda: call_in(loop, self.abandon),
+            )  # fmt: skip
+            self.keeper.start()
+
+    async def drain(self, grace: timedelta) -> None:
+        """Stop: no new claims, prefetched jobs go back, running ones get the grace and are then handed back."""
+        self.draining = True
+        back = [job.id for job in self.waiting]
+        self.waiting.clear()
+        self.engine.wake.signal("ready")
+        await self.give_back(back)
+        await self.until_idle(grace.total_seconds())
+        for one in list(self.active.values()):
+            one.stop("shutdown")
+        await self.until_idle(2 * self.engine.settings.cancel_grace.total_seconds() + 5)
+        for one in self.active.values():
+            log.error("a run does not end; its lease will run out", run=one.attempt.run_id, job=one.attempt.job.id)
+        while self.ended or self.logs:
+            await self.flush()
+        if not self.active:
+            await self.engine.db.tx(workers.stop, self.id, self.engine.clock.now())
+        self.finished.set()
+
+    def abandon(self) -> None:
+        """The lease is lost: what runs here is somebody else's now. Stop it and write nothing."""
+        self.lost = True
+        self.waiting.clear()
+        self.ended.clear()
+        for one in list(self.active.values()):
+            one.stop("lost")
+        self.finished.set()
+        self.engine.wake.signal("ready")
+
+    # claim
+
+    async def claiming(self) -> None:
+        wake = self.engine.wake.work
+        while not self.finished.is_set():
+            wake.clear()
+            more = False
+            if not self.draining:
+                try:
+                    more = await self.claim()
+                except Unavailable as error:
+                    await self.reclaim(error)
+            if not more:
+                await self.engine.clock.wait(wake, SAFETY_LOOK)
+
+    async def claim(self) -> bool:
+        """Fill the free room; True if there may be more to take."""
+        settings = self.engine.settings
+        room = settings.concurrency + self.pace.ahead - len(self.active) - len(self.waiting)
+        if room <= self.pace.ahead // 2:
+            return False
+        found = await self.engine.db.read(jobs.lanes, self.queues)
+        if not found or self.draining:
+            return False
+        self.turn += 1
+        took = await self.engine.db.tx(jobs.claim, found, worker=self.id, routes=self.routes, room=room, turn=self.turn)
+        if self.stopping:
+            await self.give_back([job.id for job in took])
+            return False
+        self.waiting.extend(took)
+        self.start_waiting()
+        return bool(took)
+
+    async def reclaim(self, error: Unavailable) -> None:
+        """After a lost answer this worker may own jobs that it does not know of: hand those back."""
+        log.warning("cannot claim; trying again", error=error.message)
+        while not self.finished.is_set():
+            await pause(random.uniform(0.2, 1))
+            try:
+                await self.engine.db.tx(jobs.hand_back, self.id, None, self.known)
+                return
+            except Unavailable as again:
+                log.warning("cannot claim; trying again", error=again.message)
+
+    async def give_back(self, ids: Sequence[str]) -> None:
+        if ids and not self.lost:
+            try:
+                await self.engine.db.tx(jobs.hand_back, self.id, ids)
+            except Unavailable as error:
+                log.warning("could not hand jobs back; their lease will run out", error=error.message)
+
+    # run
+
+    def start_waiting(self) -> None:
+        while self.waiting and len(self.active) < self.engine.settings.concurrency and not self.draining:
+            self.start(self.waiting.popleft())
+
+    def start(self, job: Job) -> None:
+        now = self.engine.clock.now()
+        attempt = Attempt(job, new_id(), job.attempt + 1, now)
+        run_log = RunLog(attempt.run_id, self.engine.clock.now)
+        ctx = RunContext(
+            job, attempt.run_id, attempt.number, self.id, run_log,
+            isolated=job.crashes > 0, cancel_grace=self.engine.settings.cancel_grace,
+        )  # fmt: skip
+        one = Active(attempt, ctx)
+        self.active[job.id] = one
+        one.task = asyncio.ensure_future(self.attempt(one))
+        one.task.add_done_callback(lambda task: self.settle(one, task))
+
+    async def attempt(self, one: Active) -> Any:
+        """One attempt, from the first check to the outcome of the work."""
+        job = one.attempt.job
+        too_late = job.terms.too_late(one.attempt.started_at)
+        if too_late is not None and job.attempt == 0:
+            raise TooLate(too_late)
+        runner = self.engine.runners[job.kind]
+        if job.suspect or runner.marks_first(job):
+            await self.mark([one])
+        timeout = job.terms.timeout or runner.limits(job)
+        if timeout is not None:
+            one.timer = asyncio.get_running_loop().call_later(timeout.total_seconds(), one.stop, "timeout")
+        current_log.set(one.ctx.log)
+        return await runner.execute(one.ctx)
+
+    def settle(self, one: Active, task: "asyncio.Task[Any]") -> None:
+        """An attempt is over: note how, make room, and let the next one in."""
+        self.active.pop(one.attempt.job.id, None)
+        if one.timer is not None:
+            one.timer.cancel()
+        if one.stopped_for != "lost" and not self.lost:
+            try:
+                ended = self.verdict(one, task)
+            except Exception as error:  # our own bug must not lose the job
+                log.exception("a run could not be settled", run=one.attempt.run_id)
+                ended = self.failed(one, classify(error), FailureClass.INTERNAL)
+            if ended is not None:
+                self.ended.append(ended)
+                self.logs.extend(one.ctx.log.take(last=True))
+        self.idle.set()
+        if self.waiting:
+            self.start_waiting()
+        elif not self.draining:
+            self.engine.wake.work.set()
+
+    def verdict(self, one: Active, task: "asyncio.Task[Any]") -> Ended | None:
+        """How an attempt ended. What the work returned wins over a cancel that came too late."""
+        now = self.engine.clock.now()
+        attempt = one.attempt
+        base = Ended(attempt.job, Status.SUCCESS, None, now, attempt.run_id, attempt.number, attempt.started_at)
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            return replace(base, outcome=task.result())
+        if isinstance(error, Stranger):
+            return None
+        if isinstance(error, TooLate):
+            return replace(base, status=Status.SKIPPED, reason=error.reason, started_at=None)
+        match one.stopped_for:
+            case None:
+                failure = getattr(error, "failure", None) or classify(error)
+                if isinstance(error, ChildCrashed):
+                    return self.crashed(base, str(error))
+                return replace(self.failed(one, failure, failure.kind), outcome=getattr(error, "outcome", None))
+            case "timeout":
+                limit = attempt.job.terms.timeout
+                text = f"still running after {limit.total_seconds():g} s" if limit else "it took too long"
+                return self.failed(one, Failure(FailureClass.TIMEOUT, "Timeout", text), FailureClass.TIMEOUT)
+            case "shutdown":
+                return replace(base, status=Status.CANCELED, reason="shutdown", move=Move.HAND_BACK, run_at=now)
+            case by:
+                return replace(base, status=Status.CANCELED, reason=by)
+
+    def crashed(self, base: Ended, message: str) -> Ended:
+        """The child process of an isolated run died: the same as a dead worker, but nobody else was hurt."""
+        error = {"code": "crash", "type": "ChildLost", "message": message, "traceback": None}
+        if base.job.crashes + 1 >= QUARANTINE:
+            return replace(base, status=Status.FAILED, reason="quarantined", error=error)
+        return replace(base, status=Status.CRASHED, error=error, move=Move.RESCUE, run_at=base.finished_at)
+
+    def failed(self, one: Active, failure: Failure, kind: FailureClass) -> Ended:
+        """A failure and what follows it, by the job's terms."""
+        now, attempt = self.engine.clock.now(), one.attempt
+        job = attempt.job
+        base = Ended(
+            job, Status.FAILED, kind.value, now, attempt.run_id, attempt.number, attempt.started_at,
+            error=failure.dump(), counts=True,
+        )  # fmt: skip
+        match after_failure(replace(failure, kind=kind), job.terms.retry, job.tries + 1):
+            case Again(delay):
+                at = job.terms.not_before(now + delay)
+                transient = kind is FailureClass.TRANSIENT
+                status = Status.PAUSED if transient else Status.FAILED
+                return replace(base, status=status, move=Move.BACK_OFF, run_at=at)
+            case Park(reason):
+                return replace(base, status=Status.PAUSED, reason=reason, move=Move.PARK)
+            case GiveUp():
+                return base
+
+    # write down
+
+    async def finishing(self) -> None:
+        while not self.finished.is_set():
+            if self.ended:
+                await self.flush()
+            else:
+                self.idle.clear()
+                await self.idle.wait()
+
+    async def flush(self) -> None:
+        """Write everything that ended so far; keep it when the database is out of reach."""
+        batch, self.ended = self.ended[:BATCH], self.ended[BATCH:]
+        lines, self.logs = self.logs, []
+        try:
+            lost = await self.finish(batch, lines)
+        except Unavailable as error:
+            log.warning("results are not written yet; trying again", count=len(batch), error=error.message)
+            self.ended, self.logs = batch + self.ended, lines + self.logs
+            await pause(random.uniform(0.2, 1))
+            return
+        self.pace.count(len(batch), self.engine.clock.monotonic())
+        for one in lost:
+            log.error("a result was refused: the lease was lost", job=one.job.id, run=one.run_id)
+        if any(one.job.serial_key or not one.final for one in batch):
+            self.engine.wake.signal("ready")
+            self.engine.wake.signal("later")
+
+    async def finish(self, batch: Sequence[Ended], lines: Sequence[Any]) -> list[Ended]:
+        """Write a batch; returns those that were refused. A row that the database cannot store costs only itself."""
+        try:
+            kept = await self.engine.db.tx(write_down, batch, lines, self.id)
+        except DataRefused as error:
+            if len(batch) > 1:
+                half = len(batch) // 2
+                first = await self.finish(batch[:half], lines)
+                return first + await self.finish(batch[half:], [])
+            log.error("a result could not be stored", run=batch[0].run_id, error=error.message)
+            failure = Failure(FailureClass.INTERNAL, "DataRefused", error.message)
+            one = replace(
+                batch[0], status=Status.FAILED, reason="internal", error=failure.dump(), outcome=None, move=None
+            )
+            kept = await self.engine.db.tx(write_down, [one], [], self.id)
+        missing = [one for one in batch if one.run_id not in kept]
+        if missing:  # a commit whose answer was lost has done its work all the same
+            known = await self.engine.db.read(runs.known, [one.run_id for one in missing])
+            missing = [one for one in missing if one.run_id not in known]
+        return missing
+
+    async def tending(self) -> None:
+        """Write down the starts of runs that last, and what runs say meanwhile."""
+        while not self.finished.is_set():
+            await pause(0.1)
+            old = self.engine.clock.now() - MARK_AFTER
+            unmarked = [one for one in self.active.values() if not one.marked and one.attempt.started_at <= old]
+            lines = [line for one in self.active.values() if one.marked for line in one.ctx.log.take()]
+            try:
+                if unmarked:
+                    await self.mark(unmarked, raising=False)
+                if lines:
+                    await self.engine.db.tx(runs.write_logs, lines)
+            except Unavailable as error:
+                self.logs.extend(lines)
+                log.warning("starts and logs are not written yet; trying again", error=error.message)
+                await pause(random.uniform(0.2, 1))
+
+    async def mark(self, some: Sequence[Active], raising: bool = True) -> None:
+        """Write down that these runs began; one whose lease is lost must not go on."""
+        kept = await self.engine.db.tx(jobs.mark_started, [one.attempt for one in some])
+        for one in some:
+            one.marked = True
+            if one.attempt.run_id not in kept and self.active.get(one.attempt.job.id) is one:
+                log.error("the lease of a run was lost", job=one.attempt.job.id, run=one.attempt.run_id)
+                one.stop("lost")
+                if raising:
+                    raise Stranger
+
+    # cancel
+
+    async def heeding(self) -> None:
+        """Stop runs as soon as somebody asks for it."""
+        wake = self.engine.wake.cancel
+        while not self.finished.is_set():
+            await self.engine.clock.wait(wake, SAFETY_LOOK)
+            wake.clear()
+            if self.active:
+                try:
+                    self.heed(await self.engine.db.read(jobs.cancels, self.id))
+                except Unavailable as error:
+                    log.warning("could not ask which runs to stop", error=error.message)
+
+    def heed(self, found: dict[str, str]) -> None:
+        for job_id, by in found.items():
+            if job_id in self.active:
+                self.active[job_id].stop(by)
+
+    async def until_idle(self, seconds: float) -> None:
+        """Wait until nothing runs, at most so long."""
+        tasks = [one.task for one in self.active.values() if one.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+            await pause(0)  # their callbacks take them off the list
+
+
+class TooLate(Exception):
+    """The job may not start any more."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Stranger(Exception):
+    """The job is not ours any more."""
+
+
+def write_down(tx: Tx, batch: Sequence[Ended], lines: Sequence[Any], worker: str) -> set[str]:
+    kept = jobs.finish(tx, batch, worker)
+    runs.write_logs(tx, list(lines))
+    return kept
+
+
+def call_in(loop: asyncio.AbstractEventLoop, what: Any, *args: Any) -> None:
+    """Call from another thread; a loop that is closed already does not need to know."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(what, *args)
