@@ -1,18 +1,15 @@
-"""A Python function and a shell command on a schedule: `rota up examples/quickstart.py`."""
+"""A function and a command, each on a schedule. Run it with: rota up examples/quickstart.py"""
 
-from datetime import UTC, datetime
-
-from rota import Rota
+from rota import Rota, RunContext
 
 app = Rota()
 
 
 @app.task
-async def heartbeat() -> dict[str, str]:
+async def heartbeat(ctx: RunContext) -> dict[str, str]:
     """Say that we are alive."""
-    slot = datetime.now(UTC).isoformat(timespec="seconds")
-    print(f"heartbeat {slot}", flush=True)
-    return {"slot": slot}
+    print(f"alive, for the slot of {ctx.slot}")
+    return {"slot": str(ctx.slot)}
 
 
 app.shell("disk", "df -h /")

@@ -61,7 +61,14 @@ class Json(TypeDecorator[Any]):
         return None if value is None else orjson.dumps(value).decode()
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
-        return None if value is None else orjson.loads(value)
+        try:
+            return None if value is None else orjson.loads(value)
+        except orjson.JSONDecodeError:
+            return Damaged(value)
+
+
+class Damaged(str):
+    """A text that should be JSON and is not: one bad row must not cost the others that were read with it."""
 
 
 Id = String(26)

@@ -1,0 +1,82 @@
+"""Runs, which are attempts, and the jobs that they are attempts of."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from rota.app.api.manners import Cursor, Limit, Moment, answer, answer_page, engine_of, read_body
+from rota.app.api.schedules import span
+from rota.app.auth import Operator, Viewer
+from rota.core.policy import choice
+from rota.core.states import Status
+from rota.store import reports
+
+router = APIRouter(tags=["runs"])
+
+
+@router.get("/runs")
+async def list_all(
+    request: Request,
+    caller: Viewer,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    schedule_id: Annotated[str | None, Query(description="id or name")] = None,
+    job_id: str | None = None,
+    status: Annotated[str | None, Query(description=", ".join(Status))] = None,
+    reason: str | None = None,
+    kind: str | None = None,
+    target: str | None = None,
+    since: Moment = None,
+    until: Moment = None,
+) -> Response:
+    """Newest first; those that are pending or running stand before those that ended."""
+    given: dict[str, Any] = {
+        "limit": limit, "cursor": cursor, "schedule_id": schedule_id, "job_id": job_id, "reason": reason, "kind": kind,
+        "status": None if status is None else choice(Status, status, "status").value, "target": target,
+        **span(since, until),
+    }  # fmt: skip
+    return answer_page(await engine_of(request).db.read(reports.list_runs, caller.org_id, **given))
+
+
+@router.get("/runs/{run_id}")
+async def read(request: Request, caller: Viewer, run_id: str) -> Response:
+    return answer(await engine_of(request).db.read(reports.run, caller.org_id, run_id))
+
+
+@router.get("/runs/{run_id}/logs")
+async def logs(
+    request: Request,
+    caller: Viewer,
+    run_id: str,
+    after: Annotated[int, Query(ge=0, le=2**62, description="the id of the last line that was read")] = 0,
+    limit: Limit = 200,
+) -> Response:
+    """What the run wrote, oldest first. `next_cursor` is the next `after`."""
+    db = engine_of(request).db
+    return answer_page(await db.read(reports.run_logs, caller.org_id, run_id, after=after, limit=limit))
+
+
+@router.post("/runs/{run_id}/$cancel", status_code=202)
+async def cancel_run(request: Request, caller: Operator, run_id: str) -> Response:
+    """Stop a run: its work is told at once, and it ends as `canceled` when the work is gone."""
+    await read_body(request, [], optional=True)
+    return answer({"job_id": await engine_of(request).cancel(caller.org_id, run_id)}, 202)
+
+
+@router.post("/runs/{run_id}/$retry", status_code=202)
+async def retry(request: Request, caller: Operator, run_id: str) -> Response:
+    """Another attempt of a run that ended."""
+    await read_body(request, [], optional=True)
+    return answer({"job_id": await engine_of(request).retry(caller.org_id, run_id)}, 202)
+
+
+@router.get("/jobs/{job_id}", tags=["jobs"])
+async def read_job(request: Request, caller: Viewer, job_id: str) -> Response:
+    return answer(await engine_of(request).db.read(reports.job, caller.org_id, job_id))
+
+
+@router.post("/jobs/{job_id}/$cancel", status_code=202, tags=["jobs"])
+async def cancel_job(request: Request, caller: Operator, job_id: str) -> Response:
+    """Stop a job, at once if it waits, through its worker if it runs."""
+    await read_body(request, [], optional=True)
+    return answer({"job_id": await engine_of(request).cancel(caller.org_id, job_id)}, 202)

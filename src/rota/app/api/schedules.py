@@ -1,0 +1,238 @@
+"""Schedules: make, read, edit, delete, and everything that can be asked of one."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+
+from rota.app.api.manners import (
+    Cursor,
+    Limit,
+    Moment,
+    answer,
+    answer_page,
+    engine_of,
+    expected_revision,
+    read_body,
+)
+from rota.app.auth import Operator, Viewer
+from rota.core import parse, triggers
+from rota.core.errors import Invalid
+from rota.core.plan import TICK
+from rota.core.triggers import Timing
+from rota.store import reports, schedules
+
+router = APIRouter(prefix="/schedules", tags=["schedules"])
+
+EXAMPLE = {
+    "name": "nightly", "target": "report", "schedule_type": "cron", "cron_expression": "0 2 * * *",
+    "timezone": "Europe/Oslo", "input": {"day": "yesterday"}, "retry": {"max_retries": 2}, "tags": ["reports"],
+}  # fmt: skip
+SCHEDULE_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {"type": "object", "properties": {field: {} for field in sorted(parse.FIELDS)}},
+                "example": EXAMPLE,
+            }
+        },
+    }
+}
+
+
+@router.post("", status_code=201, openapi_extra=SCHEDULE_BODY)
+async def create(request: Request, caller: Operator) -> Response:
+    """Make a schedule."""
+    (made,) = await engine_of(request).create_schedules(caller.org_id, [await read_body(request)], by=caller.key_id)
+    return one(reports.new_schedule(made), 201, {"location": f"/api/v1/schedules/{made.id}"})
+
+
+@router.post("/$bulk", status_code=201)
+async def create_many(request: Request, caller: Operator) -> Response:
+    """Make up to 10,000 schedules `{items: […]}`: all of them or, when one is wrong, none."""
+    items = (await read_body(request, ["items"])).get("items")
+    if not isinstance(items, list) or any(not isinstance(item, dict) for item in items):
+        raise Invalid("items", items, "is not a list of schedules")
+    made = await engine_of(request).create_schedules(caller.org_id, items, by=caller.key_id)
+    return answer({"items": [reports.new_schedule(one) for one in made]}, 201)
+
+
+@router.post("/$preview")
+async def preview(request: Request, _: Viewer) -> Response:
+    """The coming slots of a timing that nobody saved: its trigger fields, `count` (10) and `after` (now)."""
+    now = engine_of(request).clock.now()
+    body = await read_body(request)
+    form = parse.Form({name: body[name] for name in ("count", "after") if name in body}, frozenset({"count", "after"}))
+    count = form.take("count", lambda value, field: parse.whole(value, field, 1, 100), 10) or 10
+    after = form.take("after", triggers.parse_instant, now) or now
+    form.done()
+    timing = parse.parse_timing(body, now=now, extra=frozenset({"count", "after"}))
+    return answer(coming(timing, after, count))
+
+
+@router.get("")
+async def list_all(
+    request: Request,
+    caller: Viewer,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    name: Annotated[str | None, Query(description="a part of the name")] = None,
+    kind: str | None = None,
+    tag: str | None = None,
+    enabled: bool | None = None,
+    condition: Literal["ok", "broken", "finished"] | None = None,
+) -> Response:
+    given: dict[str, Any] = {
+        "limit": limit, "cursor": cursor, "name": name, "kind": kind, "tag": tag, "enabled": enabled,
+        "condition": condition,
+    }  # fmt: skip
+    return answer_page(await engine_of(request).db.read(reports.list_schedules, caller.org_id, **given))
+
+
+@router.get("/{key}")
+async def read(request: Request, caller: Viewer, key: str) -> Response:
+    """One schedule, by its id or name."""
+    return one(await engine_of(request).db.read(reports.schedule, caller.org_id, key))
+
+
+@router.patch("/{key}", openapi_extra=SCHEDULE_BODY)
+async def edit(request: Request, caller: Operator, key: str) -> Response:
+    """Change some fields; what is not said stays. `If-Match` with the ETag that was read guards against overwriting."""
+    engine = engine_of(request)
+    changed = await engine.edit_schedule(
+        caller.org_id, key, await read_body(request), expected=expected_revision(request)
+    )
+    return one(await engine.db.read(reports.schedule, caller.org_id, changed.id))
+
+
+@router.delete("/{key}", status_code=204)
+async def delete(request: Request, caller: Operator, key: str) -> Response:
+    """Take a schedule away; its slots and runs stay."""
+    await engine_of(request).delete_schedule(caller.org_id, key, expected=expected_revision(request))
+    return Response(status_code=204)
+
+
+@router.post("/{key}/$run", status_code=202)
+async def run(request: Request, caller: Operator, key: str) -> Response:
+    """A job at once, beside the slots: `{input?, overlap?}`."""
+    body = await read_body(request, ["input", "overlap"], optional=True)
+    return answer({"job_id": await engine_of(request).run_now(caller.org_id, key, **body)}, 202)
+
+
+@router.post("/{key}/$pause")
+async def pause(request: Request, caller: Operator, key: str) -> Response:
+    """Let slots pass: `{reason, until?}`."""
+    body = await read_body(request, ["reason", "until"], optional=True)
+    engine = engine_of(request)
+    paused = await engine.pause_schedule(caller.org_id, key, **body)
+    return one(await engine.db.read(reports.schedule, caller.org_id, paused.id))
+
+
+@router.post("/{key}/$resume")
+async def resume(request: Request, caller: Operator, key: str) -> Response:
+    """End a pause; `{gap: "skip" | "once" | "all"}` says what becomes of the slots that passed in it."""
+    body = await read_body(request, ["gap"], optional=True)
+    engine = engine_of(request)
+    resumed = await engine.resume_schedule(caller.org_id, key, **body)
+    return one(await engine.db.read(reports.schedule, caller.org_id, resumed.id))
+
+
+@router.post("/{key}/$skip-next")
+async def skip_next(request: Request, caller: Operator, key: str) -> Response:
+    """Skip the next slot, once: `{reason}`."""
+    body = await read_body(request, ["reason"], optional=True)
+    slot = await engine_of(request).skip_next(caller.org_id, key, **body)
+    return answer({"slot": slot, "verdict": "skipped", "reason": "operator"})
+
+
+@router.post("/{key}/$backfill")
+async def backfill(request: Request, caller: Operator, key: str) -> Response:
+    """Fire slots of the past that did not run: `{from, to, reprocess?, limit?, dry_run?}`."""
+    body = await read_body(request, ["from", "to", "reprocess", "limit", "dry_run"])
+    since, until = body.pop("from", None), body.pop("to", None)
+    flags = {name: parse.flag(body.pop(name), name) for name in ("reprocess", "dry_run") if name in body}
+    found = await engine_of(request).backfill(caller.org_id, key, since=since, until=until, **flags, **body)
+    return answer({"count": len(found), "slots": found})
+
+
+@router.get("/{key}/$next")
+async def upcoming(
+    request: Request, caller: Viewer, key: str, count: Annotated[int, Query(ge=1, le=100)] = 10
+) -> Response:
+    """The coming slots of a schedule, from its clock on."""
+    engine = engine_of(request)
+    found = await engine.db.read(reports.schedule, caller.org_id, key)
+    schedule = await engine.db.read(schedules.get, caller.org_id, found["id"])
+    if not schedule.enabled or found["next_slot"] is None:
+        why = "it has no slot left" if found["condition"] == "finished" else "it is not enabled"
+        return answer({"words": found["words"], "slots": [], "warnings": [why]})
+    told = coming(schedule.timing, found["next_slot"] - TICK, count)
+    if schedule.paused_at is not None:
+        told["warnings"].append("it is paused: slots pass without firing until it is resumed")
+    return answer(told)
+
+
+@router.get("/{key}/runs")
+async def runs(
+    request: Request,
+    caller: Viewer,
+    key: str,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    status: str | None = None,
+    reason: str | None = None,
+    since: Moment = None,
+    until: Moment = None,
+) -> Response:
+    """Its runs, newest first."""
+    db = engine_of(request).db
+    schedule_id = await known_id(request, caller.org_id, key)
+    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "status": status, "reason": reason, **span(since, until)}
+    return answer_page(await db.read(reports.list_runs, caller.org_id, schedule_id=schedule_id, **given))
+
+
+@router.get("/{key}/slots")
+async def slots(
+    request: Request,
+    caller: Viewer,
+    key: str,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    verdict: Literal["ran", "skipped", "missed", "coalesced"] | None = None,
+    since: Moment = None,
+    until: Moment = None,
+) -> Response:
+    """What became of its slots, newest first."""
+    db = engine_of(request).db
+    schedule_id = await known_id(request, caller.org_id, key)
+    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **span(since, until)}
+    return answer_page(await db.read(reports.list_slots, caller.org_id, schedule=schedule_id, **given))
+
+
+def one(found: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return answer(found, status, {"etag": f'"{found["revision"]}"', **(headers or {})})
+
+
+def span(since: str | None, until: str | None) -> dict[str, datetime | None]:
+    return {
+        "since": None if since is None else triggers.parse_instant(since, "since"),
+        "until": None if until is None else triggers.parse_instant(until, "until"),
+    }
+
+
+async def known_id(request: Request, org_id: str, key: str) -> str:
+    """The id of a schedule, living or, by its id, deleted."""
+    db = engine_of(request).db
+    found = await db.read(reports.schedule_id_of, org_id, key)
+    return found or str((await db.read(reports.schedule, org_id, key))["id"])
+
+
+def coming(timing: Timing, after: datetime, count: int) -> dict[str, Any]:
+    """The next slots, with what people should know about them."""
+    slots = triggers.preview(timing, after, count)
+    warnings = [f"{slot.local.isoformat()}: {slot.note}" for slot in slots if slot.note]
+    if len(slots) < count:
+        warnings.append(f"only {len(slots)} slots are left" if slots else "no slot is left")
+    shown = [{"at": slot.at, "local": slot.local, "note": slot.note} for slot in slots]
+    return {"words": triggers.words(timing), "slots": shown, "warnings": warnings}

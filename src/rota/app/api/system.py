@@ -1,0 +1,102 @@
+"""The installation: slots and their audit, workers, queues, the freeze, health."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+
+from rota.app.api.manners import Cursor, Limit, Moment, answer, answer_page, engine_of, read_body
+from rota.app.api.schedules import span
+from rota.app.auth import Operator, Viewer
+from rota.core.errors import Unavailable
+from rota.engine.audit import audit
+from rota.store import migrate, reports
+
+router = APIRouter(tags=["system"])
+health = APIRouter(prefix="/health", tags=["health"])
+
+ScheduleKey = Annotated[str | None, Query(description="id or name")]
+
+
+@router.get("/slots", tags=["slots"])
+async def list_slots(
+    request: Request,
+    caller: Viewer,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    schedule: ScheduleKey = None,
+    verdict: Literal["ran", "skipped", "missed", "coalesced"] | None = None,
+    since: Moment = None,
+    until: Moment = None,
+) -> Response:
+    """What became of slots, newest first."""
+    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **span(since, until)}
+    db = engine_of(request).db
+    return answer_page(await db.read(reports.list_slots, caller.org_id, schedule=schedule, **given))
+
+
+@router.get("/slots/$audit", tags=["slots"])
+async def audit_slots(request: Request, caller: Viewer, schedule: ScheduleKey = None, since: Moment = None) -> Response:
+    """Recompute the triggers over their recorded spans and prove that the slots match."""
+    engine = engine_of(request)
+    start = span(since, None)["since"]
+    return answer(await audit(engine.db, caller.org_id, schedule, start, engine.clock.now()))
+
+
+@router.get("/workers")
+async def list_workers(
+    request: Request,
+    _: Viewer,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    state: Literal["alive", "stopped", "dead"] | None = None,
+) -> Response:
+    """Worker processes, newest first."""
+    return answer_page(await engine_of(request).db.read(reports.list_workers, limit=limit, cursor=cursor, state=state))
+
+
+@router.get("/queues")
+async def list_queues(request: Request, caller: Viewer) -> Response:
+    return answer_page((await engine_of(request).db.read(reports.list_queues, caller.org_id), None))
+
+
+@router.get("/freeze")
+async def read_freeze(request: Request, caller: Viewer) -> Response:
+    engine = engine_of(request)
+    return answer(await engine.db.read(reports.freeze, caller.org_id, engine.clock.now()))
+
+
+@router.put("/freeze")
+async def freeze(request: Request, caller: Operator) -> Response:
+    """Let every slot of the org pass: `{reason, until?}`."""
+    body = await read_body(request, ["reason", "until"], optional=True)
+    await engine_of(request).freeze(caller.org_id, **body)
+    return await read_freeze(request, caller)
+
+
+@router.delete("/freeze", status_code=204)
+async def unfreeze(request: Request, caller: Operator) -> Response:
+    await engine_of(request).unfreeze(caller.org_id)
+    return Response(status_code=204)
+
+
+@health.get("/live")
+async def live() -> Response:
+    """The process answers."""
+    return answer({"status": "ok"})
+
+
+@health.get("/ready")
+async def ready(request: Request) -> Response:
+    """The database can be reached, has the schema that this version needs, and the scheduler here runs."""
+    state = request.app.state
+    checks = {"database": "ok", "migrations": "ok", "scheduler": "ok"}
+    try:
+        checks["migrations"] = await state.db.read(migrate.check) or "ok"
+    except Unavailable as error:
+        checks.update(database=error.message, migrations="unknown")
+    if state.scheduler is not None:
+        checks["scheduler"] = state.scheduler() or "ok"
+    else:
+        checks["scheduler"] = "elsewhere"
+    fine = all(found in ("ok", "elsewhere") for found in checks.values())
+    return answer({"status": "ok" if fine else "unavailable", "checks": checks}, 200 if fine else 503)

@@ -1,0 +1,5 @@
+"""`python -m rota.app.cli`"""
+
+from rota.app.cli import main
+
+main()

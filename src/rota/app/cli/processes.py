@@ -1,0 +1,77 @@
+"""The commands that are a process themselves. Only these load the engine."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rota.app.cli.connection import Connection, Exit, fail
+
+App = Annotated[str | None, typer.Argument(help="a Python file, or module:attribute, with a Rota object")]
+DataDir = Annotated[Path | None, typer.Option(help="data directory [ROTA_DATA_DIR]")]
+DatabaseUrl = Annotated[str | None, typer.Option(help="sqlite:///path or postgresql://… [ROTA_DATABASE_URL]")]
+Host = Annotated[str | None, typer.Option(help="address to listen on [ROTA_HOST]")]
+Port = Annotated[int | None, typer.Option(help="port to listen on [ROTA_PORT]")]
+Concurrency = Annotated[int | None, typer.Option(help="runs at once [ROTA_CONCURRENCY]")]
+
+
+def up(
+    ctx: typer.Context,
+    app: App = None,
+    data_dir: DataDir = None,
+    host: Host = None,
+    port: Port = None,
+    database_url: DatabaseUrl = None,
+    concurrency: Concurrency = None,
+) -> None:
+    """Run everything in one process: API, scheduler and worker."""
+    given = {"host": host, "port": port, "database_url": database_url, "concurrency": concurrency}
+    start(ctx, lambda main, settings: main.up(settings, app), data_dir=data_dir, **given)
+
+
+def server(
+    ctx: typer.Context,
+    app: App = None,
+    data_dir: DataDir = None,
+    host: Host = None,
+    port: Port = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Run the API alone."""
+    given = {"data_dir": data_dir, "host": host, "port": port, "database_url": database_url}
+    start(ctx, lambda main, settings: main.server(settings, app), **given)
+
+
+def worker(
+    ctx: typer.Context,
+    app: App = None,
+    concurrency: Concurrency = None,
+    processes: Annotated[int | None, typer.Option(help="worker processes [ROTA_PROCESSES]")] = None,
+    queues: Annotated[str | None, typer.Option(help="queues to serve, as a,b; else all [ROTA_QUEUES]")] = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Run scheduler and worker. Start as many as you like; `rota workers` lists them."""
+    given = {"concurrency": concurrency, "processes": processes, "queues": queues, "database_url": database_url}
+    start(ctx, lambda main, settings: main.worker(settings, app), data_dir=data_dir, **given)
+
+
+def migrate(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: DataDir = None) -> None:
+    """Bring the database to the schema that this version needs."""
+    start(ctx, lambda main, settings: main.migrate(settings), data_dir=data_dir, database_url=database_url)
+
+
+def start(ctx: typer.Context, process: Callable[[Any, Any], None], **given: Any) -> None:
+    from rota.app import main
+    from rota.app.settings import Settings
+    from rota.core.errors import Invalid, RotaError
+
+    connection: Connection = ctx.obj
+    given["data_dir"] = given["data_dir"] or connection.data_dir
+    try:
+        process(main, Settings.load(**given))
+    except Invalid as error:
+        fail(error.message, Exit.USAGE)
+    except RotaError as error:
+        fail(error.message)

@@ -1,0 +1,143 @@
+"""`rota run …`"""
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from rota.app.cli.connection import Answered, Connection, Exit, Output, explain, fail, say
+from rota.app.cli.show import as_json, details, listing, took, when
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what ran, and what is running.")
+
+RunId = Annotated[str, typer.Argument(help="id of the run, or of its job")]
+LIVING = ("pending", "running")
+SHOWN = (
+    "id", "job_id", "status", "reason", "kind", "target", "target_version", "schedule_id", "slot", "trigger", "attempt",
+    "retry_of", "queued_at", "started_at", "finished_at", "worker", "outcome", "artifact_id", "trace_id", "usage",
+)  # fmt: skip
+LOOK = 0.5  # seconds between looks at something that goes on
+
+
+@app.command("list")
+def list_all(
+    ctx: typer.Context,
+    schedule: Annotated[str | None, typer.Option(help="name or id")] = None,
+    job: Annotated[str | None, typer.Option(help="id")] = None,
+    status: Annotated[str | None, typer.Option(help="pending, running, success, failed, …")] = None,
+    reason: Annotated[str | None, typer.Option()] = None,
+    kind: Annotated[str | None, typer.Option()] = None,
+    target: Annotated[str | None, typer.Option()] = None,
+    since: Annotated[str | None, typer.Option(help="a moment with offset")] = None,
+    until: Annotated[str | None, typer.Option(help="a moment with offset")] = None,
+    limit: Annotated[int | None, typer.Option(help="how many at most, up to 200")] = None,
+    cursor: Annotated[str | None, typer.Option(help="where the page before ended")] = None,
+) -> None:
+    """List runs, newest first."""
+    page = ctx.obj.get(
+        "/runs", schedule_id=schedule, job_id=job, status=status, reason=reason, kind=kind, target=target, since=since,
+        until=until, limit=limit, cursor=cursor,
+    )  # fmt: skip
+    rows = (
+        [
+            one["id"] or f"({one['job_id']})", one["target_name"] or one["target"], status_of(one), str(one["attempt"]),
+            when(one["started_at"] or one["finished_at"]), took(one["started_at"], one["finished_at"]),
+        ]
+        for one in page["items"]
+    )  # fmt: skip
+    listing(ctx.obj, page, ("id", "target", "status", "try", "started", "took"), rows)
+
+
+@app.command()
+def show(ctx: typer.Context, run_id: RunId) -> None:
+    """Everything about one run."""
+    found = find(ctx.obj, run_id)
+    details(ctx.obj, found, SHOWN)
+    if found["error"] and ctx.obj.output is Output.TABLE:
+        print(f"\n{found['error'].get('traceback') or found['error'].get('message')}")
+
+
+@app.command()
+def logs(
+    ctx: typer.Context,
+    run_id: RunId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="until the run has ended")] = False,
+) -> None:
+    """What a run wrote."""
+    connection: Connection = ctx.obj
+    found = find(connection, run_id)
+    while follow and found["id"] is None:
+        sleep()
+        found = find(connection, found["job_id"])
+    if found["id"] is None:
+        fail(f"job {found['job_id']} has not started yet; -f waits for it", Exit.CONFLICT)
+    after = 0
+    while True:
+        over = not follow or connection.get(f"/runs/{found['id']}")["status"] not in LIVING
+        after = print_logs(connection, found["id"], after)
+        if over:
+            return
+        sleep()
+
+
+@app.command()
+def cancel(ctx: typer.Context, run_id: RunId) -> None:
+    """Stop a run, or a job that waits."""
+    details(ctx.obj, ctx.obj.post(f"/runs/{quote(run_id, safe='')}/$cancel"), ["job_id"])
+
+
+@app.command()
+def retry(ctx: typer.Context, run_id: RunId) -> None:
+    """Another attempt of a run that ended."""
+    details(ctx.obj, ctx.obj.post(f"/runs/{find(ctx.obj, run_id)['id']}/$retry"), ["job_id"])
+
+
+def find(connection: Connection, run_id: str) -> dict[str, Any]:
+    """A run by its id, or the newest run of a job by the job's id."""
+    try:
+        found: dict[str, Any] = connection.try_call("GET", f"/runs/{quote(run_id, safe='')}")
+        return found
+    except Answered as refusal:
+        if refusal.status != 404:
+            explain(refusal)
+        items = connection.get("/runs", job_id=run_id, limit=1)["items"]
+        return dict(items[0]) if items else explain(refusal)
+
+
+def print_logs(connection: Connection, run_id: str, after: int) -> int:
+    """Print the lines behind `after`; returns where they end."""
+    while True:
+        page = connection.get(f"/runs/{run_id}/logs", after=after)
+        if page["items"] and not as_json(connection, page):
+            for line in page["items"]:
+                print(line["text"], flush=True)
+        after = page["items"][-1]["id"] if page["items"] else after
+        if page["next_cursor"] is None:
+            return after
+
+
+def wait_for_job(connection: Connection, job_id: str, timeout: float) -> None:
+    """Wait until a job has ended, and end as it did."""
+    from rota.core.clock import stopwatch
+
+    end = stopwatch() + timeout
+    while (job := connection.get(f"/jobs/{job_id}"))["status"] in LIVING:
+        if stopwatch() > end:
+            fail(f"job {job_id} is still {job['status']} after {timeout:g} s", Exit.TIMED_OUT)
+        sleep()
+    details(connection, job, ("id", "status", "attempt", "started_at", "finished_at"))
+    if job["status"] != "success":
+        say(f"error: {(job['error'] or {}).get('message') or job['status']}")
+        raise typer.Exit(Exit.RUN_FAILED)
+
+
+def sleep() -> None:
+    import asyncio
+
+    from rota.core.clock import pause
+
+    asyncio.run(pause(LOOK))
+
+
+def status_of(one: dict[str, Any]) -> str:
+    return f"{one['status']}: {one['reason']}" if one["reason"] else str(one["status"])

@@ -1,0 +1,235 @@
+"""`rota schedule …`"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from rota.app.cli.connection import Answered, Connection, Exit, explain, fail, say
+from rota.app.cli.runs import wait_for_job
+from rota.app.cli.show import as_json, details, listing, local, table, when
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Say when things run, and see what is planned.")
+
+Name = Annotated[str, typer.Argument(help="name or id of the schedule")]
+Input = Annotated[str | None, typer.Option(help="input as JSON, or @file")]
+Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
+Cursor = Annotated[str | None, typer.Option(help="where the page before ended")]
+SHOWN = (
+    "id", "name", "description", "words", "kind", "target", "input", "next_run_at", "timezone", "enabled", "paused",
+    "pause_reason", "paused_until", "condition", "condition_reason", "overlap", "misfire", "retry", "timeout_seconds",
+    "priority", "queue", "tags", "run_count", "failure_count", "skipped_count", "last_run_at", "last_run_status",
+    "last_run_id", "source", "revision", "created_at", "updated_at",
+)  # fmt: skip
+
+
+@app.command()
+def add(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="a name of its own")],
+    task: Annotated[str | None, typer.Option(help="the task to run")] = None,
+    shell: Annotated[str | None, typer.Option(help="a command to run; makes a shell task of the same name")] = None,
+    cron: Annotated[str | None, typer.Option(help="five fields, such as '0 2 * * *'")] = None,
+    every: Annotated[str | None, typer.Option(help="an interval, such as 30s, 5m, 2h, 1d")] = None,
+    at: Annotated[str | None, typer.Option(help="one moment, such as 2026-11-20T09:00:00+01:00")] = None,
+    tz: Annotated[str | None, typer.Option(help="time zone, such as Europe/Oslo")] = None,
+    input: Input = None,
+    overlap: Annotated[str | None, typer.Option(help="queue_one, queue_all, skip, allow or replace")] = None,
+    misfire: Annotated[str | None, typer.Option(help="skip, once or all")] = None,
+    timeout: Annotated[int | None, typer.Option(help="seconds a run may take")] = None,
+    retries: Annotated[int | None, typer.Option(help="attempts after a failed one")] = None,
+    window: Annotated[str | None, typer.Option(help="only between these times of day, as 22:00-06:00")] = None,
+    jitter: Annotated[float | None, typer.Option(help="seconds by which slots are spread")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="may be given several times")] = None,
+    priority: Annotated[int | None, typer.Option(help="-100 to 100; higher goes first")] = None,
+    description: Annotated[str | None, typer.Option()] = None,
+    disabled: Annotated[bool, typer.Option("--disabled", help="make it, but plan nothing yet")] = False,
+) -> None:
+    """Make a schedule."""
+    one_of(task=task, shell=shell)
+    one_of(cron=cron, every=every, at=at)
+    body: dict[str, Any] = {
+        "name": name, "target": task or name, "cron_expression": cron, "interval": every, "run_at": at, "timezone": tz,
+        "input": read_input(input), "overlap": overlap, "misfire": misfire, "timeout_seconds": timeout,
+        "retry": None if retries is None else {"max_retries": retries}, "jitter_seconds": jitter, "tags": tag or None,
+        "priority": priority, "description": description, "enabled": False if disabled else None,
+    }  # fmt: skip
+    if window is not None:
+        body["window_start"], _, body["window_end"] = window.partition("-")
+    body = {field: value for field, value in body.items() if value is not None}
+    connection: Connection = ctx.obj
+    made = connection.post("/schedules", body) if shell is None else add_shell(connection, shell, body)
+    tell(connection, made)
+
+
+def add_shell(connection: Connection, command: str, body: dict[str, Any]) -> Any:
+    """A shell task with a schedule for it, or neither. The same task left by an earlier schedule will do."""
+    wanted = {"name": body["name"], "task_type": "shell", "command": command}
+    fresh = None
+    try:
+        fresh = connection.try_call("POST", "/tasks", wanted)
+    except Answered as refusal:
+        if refusal.status != 409 or wanted.items() - connection.get(f"/tasks/{quote(wanted['name'], safe='')}").items():
+            explain(refusal)
+    try:
+        return connection.try_call("POST", "/schedules", body)
+    except Answered as refusal:
+        if fresh is not None:
+            connection.delete(f"/tasks/{fresh['id']}")
+        explain(refusal)
+
+
+@app.command("list")
+def list_all(
+    ctx: typer.Context,
+    name: Annotated[str | None, typer.Option(help="a part of the name")] = None,
+    tag: Annotated[str | None, typer.Option()] = None,
+    kind: Annotated[str | None, typer.Option()] = None,
+    condition: Annotated[str | None, typer.Option(help="ok, broken or finished")] = None,
+    limit: Limit = None,
+    cursor: Cursor = None,
+) -> None:
+    """List schedules."""
+    given = {"name": name, "tag": tag, "kind": kind, "condition": condition, "limit": limit, "cursor": cursor}
+    page = ctx.obj.get("/schedules", **given)
+    rows = (
+        [
+            one["name"], one["words"] or "-", one["target"], state_of(one), when(one["next_run_at"]),
+            one["last_run_status"] or "-",
+        ]
+        for one in page["items"]
+    )  # fmt: skip
+    listing(ctx.obj, page, ("name", "when", "target", "state", "next", "last"), rows)
+
+
+@app.command()
+def show(ctx: typer.Context, name: Name) -> None:
+    """Everything about one schedule."""
+    details(ctx.obj, ctx.obj.get(path_of(name)), SHOWN)
+
+
+@app.command("next")
+def upcoming(ctx: typer.Context, name: Name, count: Annotated[int, typer.Option(help="up to 100")] = 10) -> None:
+    """The coming slots."""
+    told = ctx.obj.get(f"{path_of(name)}/$next", count=count)
+    if as_json(ctx.obj, told):
+        return
+    table(("utc", "local", "note"), ([utc(one["at"]), one["local"], one["note"] or ""] for one in told["slots"]))
+    for warning in told["warnings"]:
+        say(f"note: {warning}")
+
+
+@app.command()
+def pause(
+    ctx: typer.Context,
+    name: Name,
+    reason: Annotated[str, typer.Option(help="why, for those who wonder later")] = "",
+    until: Annotated[str | None, typer.Option(help="a moment at which it resumes by itself")] = None,
+) -> None:
+    """Let slots pass without firing."""
+    body = {"reason": reason, "until": until}
+    tell(ctx.obj, ctx.obj.post(f"{path_of(name)}/$pause", body))
+
+
+@app.command()
+def resume(
+    ctx: typer.Context,
+    name: Name,
+    gap: Annotated[str, typer.Option(help="what becomes of the slots that passed: skip, once or all")] = "skip",
+) -> None:
+    """End a pause."""
+    tell(ctx.obj, ctx.obj.post(f"{path_of(name)}/$resume", {"gap": gap}))
+
+
+@app.command()
+def run(
+    ctx: typer.Context,
+    name: Name,
+    input: Input = None,
+    overlap: Annotated[str | None, typer.Option(help="instead of the schedule's policy")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="until the run has ended; exit code 7 if it failed")] = False,
+    timeout: Annotated[float, typer.Option(help="seconds to wait; exit code 6 after that")] = 3600.0,
+) -> None:
+    """Run it now, beside its slots."""
+    body = {"input": read_input(input), "overlap": overlap}
+    answer = ctx.obj.post(f"{path_of(name)}/$run", {field: value for field, value in body.items() if value is not None})
+    if not wait:
+        details(ctx.obj, answer, ["job_id"])
+        return
+    wait_for_job(ctx.obj, answer["job_id"], timeout)
+
+
+@app.command()
+def rm(ctx: typer.Context, name: Name) -> None:
+    """Delete a schedule; its slots and runs stay."""
+    ctx.obj.delete(path_of(name))
+    say(f"schedule {name} is deleted")
+
+
+@app.command("skip-next")
+def skip_next(ctx: typer.Context, name: Name, reason: Annotated[str, typer.Option(help="why")] = "") -> None:
+    """Skip the next slot, once."""
+    details(ctx.obj, ctx.obj.post(f"{path_of(name)}/$skip-next", {"reason": reason}), ("slot", "verdict", "reason"))
+
+
+@app.command()
+def backfill(
+    ctx: typer.Context,
+    name: Name,
+    since: Annotated[str, typer.Option("--from", help="first moment")],
+    until: Annotated[str, typer.Option("--to", help="last moment")],
+    reprocess: Annotated[bool, typer.Option("--reprocess", help="also slots that ran")] = False,
+    limit: Annotated[int | None, typer.Option(help="slots at most")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only tell which slots")] = False,
+) -> None:
+    """Fire slots of the past that did not run."""
+    body = {"from": since, "to": until, "reprocess": reprocess, "limit": limit, "dry_run": dry_run}
+    told = ctx.obj.post(f"{path_of(name)}/$backfill", body)
+    if as_json(ctx.obj, told):
+        return
+    for slot in told["slots"]:
+        print(slot)
+    say(f"{told['count']} slots{' would fire' if dry_run else ''}")
+
+
+def path_of(name: str) -> str:
+    return f"/schedules/{quote(name, safe='')}"
+
+
+def tell(connection: Connection, one: dict[str, Any]) -> None:
+    """A schedule in a line, after it was changed."""
+    if not as_json(connection, one):
+        planned = f"next {local(one['next_run_at'])}" if one["next_run_at"] else "nothing planned"
+        print(f"{one['name']}: {one['words']}, {state_of(one)}, {planned}")
+
+
+def state_of(one: dict[str, Any]) -> str:
+    if one["condition"] != "ok":
+        return str(one["condition"])
+    if not one["enabled"]:
+        return "disabled"
+    return "paused" if one["paused"] else "enabled"
+
+
+def utc(moment: str) -> str:
+    return moment.replace("+00:00", "Z")
+
+
+def one_of(**given: str | None) -> None:
+    named = " | ".join(f"--{name}" for name in given)
+    if sum(value is not None for value in given.values()) != 1:
+        fail(f"give exactly one of {named}", Exit.USAGE)
+
+
+def read_input(text: str | None) -> Any:
+    """JSON, or the JSON in @file."""
+    if text is None:
+        return None
+    try:
+        return json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
+    except OSError as error:
+        fail(f"--input {text}: {error.strerror}", Exit.USAGE)
+    except ValueError as error:
+        fail(f"--input is not JSON: {error}", Exit.USAGE)

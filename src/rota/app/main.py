@@ -1,0 +1,329 @@
+"""The processes: `up` is everything in one, `server` the API, `worker` scheduler and worker, any number of them."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import structlog
+import uvicorn
+import uvloop
+
+from rota.app.api import create_api
+from rota.app.application import Rota, load_app
+from rota.app.settings import Settings
+from rota.core.clock import SystemClock, pause
+from rota.core.errors import Unavailable
+from rota.engine.declare import declare
+from rota.engine.engine import Engine
+from rota.engine.maintenance import Maintenance
+from rota.engine.runner import capture_output
+from rota.engine.scheduler import Scheduler
+from rota.engine.worker import Worker
+from rota.kinds.tasks import TaskRunner, die_with_parent
+from rota.store import accounts, workers
+from rota.store import migrate as schema
+from rota.store.database import Database, open_database
+from rota.store.wake import Wake
+
+RESYNC = 10.0  # seconds between measurements of the database's clock
+
+log = structlog.get_logger("rota")
+
+
+def up(settings: Settings, app: str | None) -> None:
+    """Everything in one process: migrate, then API, scheduler and worker."""
+    configure_logs(settings)
+    schema.migrate(settings.database_url)
+    program = load_app(app) if app else Rota()
+    node = Node(settings, program, app)
+    with listening(settings) as (sock, url):
+        api = ApiThread(settings, program, sock, node)
+        api.start()
+        api.ready.wait()
+        announce(settings, url)
+        try:
+            run_until_signal(node.run)
+        finally:
+            api.stop()
+    os._exit(0)  # a thread that never ends must not keep the process
+
+
+def server(settings: Settings, app: str | None) -> None:
+    """The API alone."""
+    configure_logs(settings)
+    program = load_app(app) if app else Rota()
+    asyncio.run(refuse_old_schema(settings))
+    with listening(settings) as (sock, url):
+        api = ApiThread(settings, program, sock, None)
+        api.start()
+        api.ready.wait()
+        announce(settings, url)
+        try:
+            run_until_signal(wait_for)
+        finally:
+            api.stop()
+
+
+def worker(settings: Settings, app: str | None) -> None:
+    """Scheduler and worker. With several processes, this one only looks after them."""
+    configure_logs(settings)
+    asyncio.run(refuse_old_schema(settings))
+    if settings.processes > 1:
+        mind_processes(settings.processes)
+        return
+    program = load_app(app) if app else Rota()
+    run_until_signal(Node(settings, program, app).run)
+    os._exit(0)
+
+
+def migrate(settings: Settings) -> None:
+    schema.migrate(settings.database_url)
+
+
+class Node:
+    """Scheduler, worker and maintenance of one process, on one event loop."""
+
+    def __init__(self, settings: Settings, program: Rota, app: str | None) -> None:
+        self.settings, self.program, self.app = settings, program, app
+        self.clock = SystemClock()
+        self.wake: Wake | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.scheduler: Scheduler | None = None
+
+    def trouble(self) -> str | None:
+        """Why this process does not fire, if so."""
+        return "starting" if self.scheduler is None else self.scheduler.trouble()
+
+    def signal(self, what: str) -> None:
+        """A wake-up from another thread."""
+        if self.loop is not None and self.wake is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.wake.signal, what)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        capture_output()
+        self.loop, self.wake = asyncio.get_running_loop(), Wake()
+        db = open_database(self.settings.database_url)
+        engine = await make_engine(self.settings, self.program, self.app, db, self.clock, self.wake)
+        await declare(engine, self.program.org, self.app, self.program.registry, self.program.schedules)
+        self.scheduler = scheduler = Scheduler(engine)
+        loops = [asyncio.ensure_future(self.wake.listen(db)), asyncio.ensure_future(scheduler.run())]
+        try:
+            while not stop.is_set():
+                await self.one_worker(engine, scheduler, stop)
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            await db.close()
+
+    async def one_worker(self, engine: Engine, scheduler: Scheduler, stop: asyncio.Event) -> None:
+        """A worker until it is told to stop or loses its lease; then the caller starts a new one, with a new id."""
+        one = Worker(engine, self.settings.queues)
+        keeping = Maintenance(engine, one.id, lambda: one.keeper is None or one.keeper.may_judge)
+        working = asyncio.ensure_future(one.run())
+        minding = asyncio.ensure_future(keeping.run())
+        stopping = asyncio.ensure_future(stop.wait())
+        done, _ = await asyncio.wait([working, minding, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if stopping in done and not one.lost:
+            scheduler.stopping = True
+            minding.cancel()
+            await one.drain(engine.settings.cancel_grace)
+            await asyncio.wait([working])
+        for task in (working, minding, stopping):
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                log.error("a loop of the worker failed; starting it anew", exc_info=error)
+                await pause(1)
+            task.cancel()
+        await asyncio.gather(working, minding, stopping, return_exceptions=True)
+
+
+class ApiThread(threading.Thread):
+    """The API on an event loop of its own: tasks that block theirs do not block it."""
+
+    def __init__(self, settings: Settings, program: Rota, sock: socket.socket, node: Node | None) -> None:
+        super().__init__(name="rota-api", daemon=True)
+        self.settings, self.program, self.sock, self.node = settings, program, sock, node
+        self.ready = threading.Event()
+        self.server: uvicorn.Server | None = None
+
+    def run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self.serve())
+        except BaseException:
+            log.exception("the API failed")
+            os._exit(1)
+
+    async def serve(self) -> None:
+        settings = self.settings
+        db = open_database(settings.database_url)
+        clock = self.node.clock if self.node else SystemClock()
+        wake = Wake(self.node.signal if self.node else None)
+        engine = await make_engine(settings, self.program, None, db, clock, wake)
+        await declare(engine, self.program.org, None, self.program.registry, [])
+        config = uvicorn.Config(
+            create_api(engine, db, scheduler=self.node.trouble if self.node else None),
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=5,
+            lifespan="off",
+        )
+        self.server = uvicorn.Server(config)
+        resync = asyncio.ensure_future(keep_time(db, clock))
+        self.ready.set()
+        try:
+            await self.server.serve(sockets=[self.sock])
+        finally:
+            resync.cancel()
+            await db.close()
+
+    def stop(self) -> None:
+        if self.server is not None:
+            self.server.should_exit = True
+        self.join(timeout=10)
+
+
+async def make_engine(
+    settings: Settings, program: Rota, app: str | None, db: Database, clock: SystemClock, wake: Wake
+) -> Engine:
+    clock.sync(*await patiently(lambda: db.read(workers.measure)))
+    _, key = await db.tx(accounts.ensure_default_org, clock.now())
+    if key is not None:
+        write_secret(Path(settings.data_dir) / "admin.key", key)
+    runner = TaskRunner(program.registry, db, app, threads=settings.concurrency)
+    return Engine(db, clock, wake, {runner.kind: runner}, settings.engine_settings())
+
+
+async def patiently(ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """A database that is just starting is waited for, half a minute at most."""
+    for _ in range(60):
+        try:
+            return await ask()
+        except Unavailable as error:
+            log.warning("waiting for the database", error=error.message)
+            await pause(0.5)
+    return await ask()
+
+
+async def keep_time(db: Database, clock: SystemClock) -> None:
+    while True:
+        await pause(RESYNC)
+        with contextlib.suppress(Unavailable):
+            clock.sync(*await db.read(workers.measure))
+
+
+async def refuse_old_schema(settings: Settings) -> None:
+    db = open_database(settings.database_url)
+    try:
+        wrong = await patiently(lambda: db.read(schema.check))
+        if wrong is not None:
+            raise Unavailable(wrong)
+    finally:
+        await db.close()
+
+
+def run_until_signal(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+    """Run until SIGTERM or SIGINT asks to stop; a second one does not ask."""
+
+    async def guarded() -> None:
+        stop = asyncio.Event()
+
+        def asked() -> None:
+            if stop.is_set():
+                os._exit(1)
+            stop.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, asked)
+        await main(stop)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(guarded())
+
+
+async def wait_for(stop: asyncio.Event) -> None:
+    await stop.wait()
+
+
+def mind_processes(count: int) -> None:
+    """Start worker processes like this one, start dead ones again, and pass signals on."""
+    command = [sys.executable, "-m", "rota.app.cli", *sys.argv[1:], "--processes", "1"]  # the last one counts
+
+    async def mind(stop: asyncio.Event) -> None:
+        async def keep() -> None:
+            while not stop.is_set():
+                child = await asyncio.create_subprocess_exec(
+                    *command, preexec_fn=die_with_parent, start_new_session=True
+                )
+                ended = asyncio.ensure_future(child.wait())
+                stopping = asyncio.ensure_future(stop.wait())
+                await asyncio.wait([ended, stopping], return_when=asyncio.FIRST_COMPLETED)
+                if stop.is_set() and not ended.done():
+                    child.send_signal(signal.SIGTERM)
+                await ended
+                stopping.cancel()
+                if not stop.is_set():
+                    log.error("a worker process died; starting it again", code=child.returncode)
+                    await pause(1)
+
+        await asyncio.gather(*(keep() for _ in range(count)))
+
+    run_until_signal(mind)
+
+
+@contextlib.contextmanager
+def listening(settings: Settings) -> Iterator[tuple[socket.socket, str]]:
+    """The port, taken before anything else starts, and `server.json` beside the data while it is served."""
+    sock = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((settings.host, settings.port))
+    except OSError as error:
+        raise Unavailable(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; choose another with --port"
+        ) from error
+    url = f"http://{settings.host}:{sock.getsockname()[1]}"
+    note = Path(settings.data_dir) / "server.json"
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_bytes(orjson.dumps({"url": url, "pid": os.getpid()}))
+    try:
+        yield sock, url
+    finally:
+        note.unlink(missing_ok=True)
+        sock.close()
+
+
+def announce(settings: Settings, url: str) -> None:
+    print(f"Rota is up at {url} (API docs: {url}/docs)", file=sys.stderr)
+    print(f"data and admin key: {Path(settings.data_dir).absolute()}", file=sys.stderr)
+
+
+def write_secret(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text + "\n")
+
+
+def configure_logs(settings: Settings) -> None:
+    level = getattr(logging, settings.log_level.upper())
+    plain = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer() if settings.log_format == "json" else plain,
+        ],
+    )

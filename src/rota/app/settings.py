@@ -1,0 +1,78 @@
+"""What an operator may turn. Each setting is an environment variable `ROTA_…` and has its line in docs/settings.md."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from rota.core.errors import Invalid, InvalidMany
+from rota.engine.engine import EngineSettings
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="ROTA_", env_ignore_empty=True, frozen=True)
+
+    data_dir: Path = Path(".rota")
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8420
+    database_url: str = ""
+    concurrency: Annotated[int, Field(ge=1, le=10_000)] = 50
+    processes: Annotated[int, Field(ge=1, le=256)] = 1
+    queues: Annotated[list[str] | None, NoDecode] = None
+    lease_seconds: Annotated[int, Field(ge=1, le=600)] = 30
+    misfire_grace_seconds: Annotated[int, Field(ge=0, le=86_400)] = 60
+    cancel_grace_seconds: Annotated[int, Field(ge=0, le=3600)] = 10
+    keep_success_days: Annotated[int, Field(ge=1, le=36_500)] = 30
+    keep_failed_days: Annotated[int, Field(ge=1, le=36_500)] = 90
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+
+    @field_validator("queues", mode="before")
+    @classmethod
+    def split_queues(cls, value: Any) -> Any:
+        """`a,b` is two queues; nothing is all of them."""
+        return [one.strip() for one in value.split(",") if one.strip()] or None if isinstance(value, str) else value
+
+    @field_validator("log_level", "log_format", mode="before")
+    @classmethod
+    def lower(cls, value: Any) -> Any:
+        return value.lower() if isinstance(value, str) else value
+
+    @field_validator("database_url")
+    @classmethod
+    def known_database(cls, value: str) -> str:
+        if value and not value.startswith(("sqlite:///", "postgresql://", "postgres://")):
+            raise ValueError("is not known; use sqlite:///path or postgresql://user@host/db")
+        return value
+
+    @model_validator(mode="after")
+    def default_database(self) -> Self:
+        if not self.database_url:  # frozen for others; this is still its making
+            object.__setattr__(self, "database_url", f"sqlite:///{self.data_dir.absolute() / 'rota.db'}")
+        return self
+
+    @classmethod
+    def load(cls, **given: Any) -> "Settings":
+        """From the environment, and from what was given beside it and is not None. Raises Invalid."""
+        try:
+            return cls(**{name: value for name, value in given.items() if value is not None})
+        except ValidationError as error:
+            wrong = [wrong_setting(".".join(map(str, one["loc"])), one["input"], one["msg"]) for one in error.errors()]
+            raise (wrong[0] if len(wrong) == 1 else InvalidMany(wrong)) from None
+
+    def engine_settings(self) -> EngineSettings:
+        return EngineSettings(
+            lease=timedelta(seconds=self.lease_seconds),
+            misfire_grace=timedelta(seconds=self.misfire_grace_seconds),
+            cancel_grace=timedelta(seconds=self.cancel_grace_seconds),
+            concurrency=self.concurrency,
+            keep_success=timedelta(days=self.keep_success_days),
+            keep_failed=timedelta(days=self.keep_failed_days),
+        )
+
+
+def wrong_setting(name: str, value: Any, message: str) -> Invalid:
+    value = str(value).split("://")[0] if name == "database_url" else value  # the rest of it may be a password
+    return Invalid(name, value, message.removeprefix("Value error, ").lower())

@@ -1,0 +1,440 @@
+"""Lists and details for people, as plain records in the wire's field names. Reads only.
+
+A list answers with one page and the cursor of the next: the last key that was shown, so that a page costs the same
+however far down it is, and rows that come or go meanwhile shift nothing.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import orjson
+from sqlalchemy import ColumnElement, Select, Text, and_, case, func, literal, or_, select, type_coerce
+
+from rota.core import parse, triggers
+from rota.core.errors import Invalid, NotFound
+from rota.core.model import Schedule
+from rota.core.plan import first_plan
+from rota.core.states import RAN, State, Status, Verdict
+from rota.core.triggers import Once, Timing
+from rota.store.dialect import Tx
+from rota.store.tables import (
+    EPOCH,
+    clocks,
+    jobs,
+    logs,
+    orgs,
+    queues,
+    runs,
+    schedule_stats,
+    schedules,
+    slots,
+    tasks,
+    workers,
+)
+
+Record = dict[str, Any]
+Page = tuple[list[Record], str | None]
+
+LIMIT = 50
+LIMIT_MAX = 200
+
+s, k, st, j, r, t = schedules.c, clocks.c, schedule_stats.c, jobs.c, runs.c, slots.c
+
+PLAIN = (  # columns that stand on the wire as they are
+    s.name, s.kind, s.target, s.input, s.max_runs, s.misfire, s.catch_up_limit, s.overlap, s.start_deadline_seconds,
+    s.timeout_seconds, s.retry, s.priority, s.queue, s.enabled, s.tags, s.description, s.grant_id, s.id, k.next_run_at,
+    k.next_slot, st.last_run_at, st.last_run_id, st.last_job_id, st.last_run_status, k.fired.label("run_count"),
+    st.failure_count, st.skipped_count, s.revision, s.condition, s.condition_reason, s.paused_at, s.paused_until,
+    s.pause_reason, s.source, s.created_at, s.updated_at,
+)  # fmt: skip
+NO_TIMING = dict.fromkeys(parse.flat_timing(Timing(Once(EPOCH))))
+RUN = (
+    r.id, r.job_id, r.kind, r.target, r.target_name, r.target_version, r.schedule_id, r.slot, r.trigger, r.attempt,
+    r.retry_of, r.status, r.reason, r.error, r.outcome, r.queued_at, r.started_at, r.finished_at, r.worker,
+    r.artifact_id, r.trace_id, r.usage,
+)  # fmt: skip
+TASK = (
+    tasks.c.id, tasks.c.name, tasks.c.task_type, tasks.c.command, tasks.c.parameters, tasks.c.enabled, tasks.c.source,
+    tasks.c.created_at, tasks.c.updated_at,
+)  # fmt: skip
+STARTED = and_(j.state == State.RUNNING, j.run_id.is_not(None))  # claimed is not started
+
+
+# schedules
+
+
+def list_schedules(
+    tx: Tx,
+    org_id: str,
+    *,
+    limit: int = LIMIT,
+    cursor: str | None = None,
+    name: str | None = None,
+    kind: str | None = None,
+    tag: str | None = None,
+    enabled: bool | None = None,
+    condition: str | None = None,
+) -> Page:
+    """The living schedules by name: the order of an index, so a page costs the same among ten and among a million."""
+    stmt = schedule_query().where(s.org_id == org_id, s.deleted_at.is_(None)).order_by(s.name)
+    if cursor:
+        stmt = stmt.where(s.name > read_cursor(cursor)[0])
+    if name is not None:
+        stmt = stmt.where(s.name.icontains(name, autoescape=True))
+    if tag is not None:
+        stmt = stmt.where(has_tag(tag))
+    stmt = matching(stmt, (s.kind, kind), (s.enabled, enabled), (s.condition, condition))
+    return page(tx, stmt, limit, schedule_record, lambda row: [row.name])
+
+
+def schedule(tx: Tx, org_id: str, key: str) -> Record:
+    """A living schedule by its id or name."""
+    mine = and_(s.org_id == org_id, or_(s.id == key, s.name == key), s.deleted_at.is_(None))
+    found = tx.execute(schedule_query().where(mine)).first()
+    if found is None:
+        raise NotFound(f"schedule {key}: there is none")
+    return schedule_record(found)
+
+
+def new_schedule(one: Schedule) -> Record:
+    """A schedule that was just stored, as reading it would tell: ten thousand of them need not be read back."""
+    next_slot, next_run_at = first_plan(one, one.created_at) if one.enabled else (None, None)
+    same = ("id", "revision", "condition_reason", "paused_at", "paused_until", "pause_reason", "source", "created_at")
+    return {
+        **parse.flat(one), **{field: getattr(one, field) for field in same}, "next_run_at": next_run_at,
+        "next_slot": next_slot, "last_run_at": None, "last_run_id": None, "last_job_id": None, "last_run_status": None,
+        "run_count": 0, "failure_count": 0, "skipped_count": 0, "condition": one.condition.value,
+        "updated_at": one.updated_at, "words": triggers.words(one.timing), "paused": False,
+    }  # fmt: skip
+
+
+def schedule_id_of(tx: Tx, org_id: str, key: str) -> str | None:
+    """The id behind an id or a living name. A deleted schedule is still known by its id: its history stays."""
+    named = and_(s.name == key, s.deleted_at.is_(None))
+    return tx.execute(select(s.id).where(s.org_id == org_id, or_(s.id == key, named))).scalars().first()
+
+
+def schedule_query() -> Select[Any]:
+    # timing as text: a row whose timing nobody can read is still told
+    return select(*PLAIN, type_coerce(s.timing, Text).label("timing_text")).select_from(
+        schedules.join(clocks, k.schedule_id == s.id).join(schedule_stats, st.schedule_id == s.id)
+    )
+
+
+def schedule_record(row: Any) -> Record:
+    found = dict_of(row)
+    timing = timing_of(found.pop("timing_text"))
+    found["words"] = None if timing is None else triggers.words(timing)
+    found["paused"] = row.paused_at is not None
+    return {**found, **(NO_TIMING if timing is None else parse.flat_timing(timing))}
+
+
+def timing_of(text: str) -> Timing | None:
+    try:
+        return triggers.load(orjson.loads(text))
+    except (Invalid, ValueError):
+        return None
+
+
+def has_tag(tag: str) -> ColumnElement[bool]:
+    """`tags` is a JSON text. `replace` finds a part of it on both databases, minds case and knows no wildcards."""
+    text = type_coerce(s.tags, Text)
+    items = literal(",") + func.substr(text, 2, func.length(text) - 2) + ","
+    return func.replace(items, f",{orjson.dumps(tag).decode()},", "") != items
+
+
+# runs and jobs
+
+
+def list_runs(
+    tx: Tx,
+    org_id: str,
+    *,
+    limit: int = LIMIT,
+    cursor: str | None = None,
+    schedule_id: str | None = None,
+    job_id: str | None = None,
+    status: str | None = None,
+    reason: str | None = None,
+    kind: str | None = None,
+    target: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> Page:
+    """Newest first: the pending and running ones, which are jobs, then those that ended, which are the ledger's.
+
+    The cursor says in which part it stands. A run that ends between two pages moves from the part still to be shown
+    to the other one, or was shown already: it may be seen twice, never not at all.
+    """
+    if schedule_id is not None:
+        schedule_id = schedule_id_of(tx, org_id, schedule_id) or schedule_id
+    part, last = read_cursor(cursor, 2) if cursor else ("job", "")
+    if part not in ("job", "run"):
+        raise bad_cursor(cursor)
+    items: list[Record] = []
+    if part == "job" and status in (None, Status.PENDING, Status.RUNNING):
+        stmt = select(jobs).where(j.org_id == org_id).order_by(j.id.desc())
+        living = ((j.schedule_id, schedule_id), (j.id, job_id), (j.parked_reason, reason), (j.kind, kind))
+        stmt = matching(stmt, *living, (j.target, target))
+        if status is not None:
+            stmt = stmt.where(STARTED if status == Status.RUNNING else ~STARTED)
+        stmt = within(stmt, func.coalesce(j.started_at, j.queued_at, type_=j.queued_at.type), since, until)
+        if last:
+            stmt = stmt.where(j.id < last)
+        items, more = page(tx, stmt, limit, living_run, lambda row: ["job", row.id])
+        if more:
+            return items, more
+    if status in (Status.PENDING, Status.RUNNING):
+        return items, None
+    stmt = select(*RUN).where(r.org_id == org_id).order_by(r.id.desc())
+    ended = ((r.schedule_id, schedule_id), (r.job_id, job_id), (r.status, status), (r.reason, reason))
+    stmt = matching(stmt, *ended, (r.kind, kind))
+    if target is not None:
+        stmt = stmt.where(or_(r.target == target, r.target_name == target))
+    if since is not None:
+        stmt = stmt.where(r.finished_at >= since)  # follows from the next line, and has an index
+    stmt = within(stmt, func.coalesce(r.started_at, r.finished_at, type_=r.finished_at.type), since, until)
+    if part == "run" and last:
+        stmt = stmt.where(r.id < last)
+    if len(items) == limit:  # the living ones fill the page: only see whether the ledger has any
+        return items, write_cursor("run", "") if tx.execute(stmt.limit(1)).first() else None
+    older, more = page(tx, stmt, limit - len(items), dict_of, lambda row: ["run", row.id])
+    return items + older, more
+
+
+def run(tx: Tx, org_id: str, run_id: str) -> Record:
+    """One run, ended or still running."""
+    ended = tx.execute(select(*RUN).where(r.org_id == org_id, r.id == run_id)).one_or_none()
+    if ended is not None:
+        return dict_of(ended)
+    living = tx.execute(select(jobs).where(j.org_id == org_id, j.run_id == run_id, STARTED)).one_or_none()
+    if living is None:
+        raise NotFound(f"run {run_id}: there is none")
+    return living_run(living)
+
+
+def job(tx: Tx, org_id: str, job_id: str) -> Record:
+    """One job: from the queue while it lives, else from its last run."""
+    living = tx.execute(select(jobs).where(j.org_id == org_id, j.id == job_id)).one_or_none()
+    stmt = select(*RUN).where(r.org_id == org_id, r.job_id == job_id).order_by(r.attempt)
+    ended = [dict_of(row) for row in tx.execute(stmt)]
+    run_ids = [one["id"] for one in ended]
+    if living is not None:
+        shown = living_run(living)
+        run_ids += [shown["id"]] if shown["id"] else []
+    elif ended:
+        shown = ended[-1]
+    else:
+        raise NotFound(f"job {job_id}: there is none")
+    same = ("status", "kind", "target", "attempt", "started_at", "finished_at", "error", "artifact_id")
+    submitted_at = ended[0]["queued_at"] if ended else shown["queued_at"]
+    return {"id": job_id, "submitted_at": submitted_at, **{field: shown[field] for field in same}, "run_ids": run_ids}
+
+
+def run_logs(tx: Tx, org_id: str, run_id: str, *, after: int = 0, limit: int = LIMIT_MAX) -> Page:
+    """Log lines of a run, oldest first."""
+    run(tx, org_id, run_id)  # another org's run is not found
+    columns = (logs.c.id, logs.c.at, logs.c.stream, logs.c.text)
+    stmt = select(*columns).where(logs.c.run_id == run_id, logs.c.id > after).order_by(logs.c.id).limit(limit + 1)
+    found = [dict_of(row) for row in tx.execute(stmt)]
+    return found[:limit], str(found[limit - 1]["id"]) if len(found) > limit else None
+
+
+def living_run(row: Any) -> Record:
+    """A run that has not ended, from its job. It has no id before it has started."""
+    started = row.state == State.RUNNING and row.run_id is not None
+    return {
+        "id": row.run_id if started else None, "job_id": row.id, "kind": row.kind, "target": row.target,
+        "target_name": row.target, "target_version": None, "schedule_id": row.schedule_id, "slot": row.slot,
+        "trigger": row.trigger, "attempt": row.attempt if started else row.attempt + 1, "retry_of": row.last_run_id,
+        "status": (Status.RUNNING if started else Status.PENDING).value, "reason": row.parked_reason, "error": None,
+        "outcome": None, "queued_at": row.queued_at, "started_at": row.started_at if started else None,
+        "finished_at": None, "worker": row.lease_owner if started else None, "artifact_id": None,
+        "trace_id": row.trace_id, "usage": None,
+    }  # fmt: skip
+
+
+# slots
+
+
+def list_slots(
+    tx: Tx,
+    org_id: str,
+    *,
+    limit: int = LIMIT,
+    cursor: str | None = None,
+    schedule: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    verdict: str | None = None,
+) -> Page:
+    """What became of slots, newest first. A fired slot's verdict follows from its job and runs."""
+    last = select(func.max(r.attempt)).where(r.job_id == t.job_id).correlate(slots).scalar_subquery()
+    decided = case(
+        (t.verdict.is_not(None), t.verdict),
+        (j.id.is_not(None), None),
+        (r.status.in_(sorted(RAN)), Verdict.RAN.value),
+        else_=func.coalesce(r.status, Verdict.RAN.value),  # it left the queue, and retention has taken its runs
+    )
+    stmt = (
+        select(
+            t.schedule_id, s.name.label("schedule_name"), t.slot, t.last_slot, t.count, decided.label("verdict"),
+            func.coalesce(t.reason, r.reason).label("reason"), t.note, t.into_slot,
+            func.coalesce(j.run_id, r.id).label("run_id"), r.status, j.id.label("living"), j.run_id.label("running"),
+        )
+        .select_from(
+            slots.join(schedules, s.id == t.schedule_id)
+            .outerjoin(jobs, j.id == t.job_id)
+            .outerjoin(runs, and_(r.job_id == t.job_id, r.attempt == last))
+        )
+        .where(s.org_id == org_id)
+        .order_by(t.slot.desc(), t.schedule_id.desc())
+    )  # fmt: skip
+    if schedule is not None:
+        stmt = stmt.where(t.schedule_id == (schedule_id_of(tx, org_id, schedule) or schedule))
+    if since is not None:
+        stmt = stmt.where(func.coalesce(t.last_slot, t.slot, type_=t.slot.type) >= since)
+    if until is not None:
+        stmt = stmt.where(t.slot < until)
+    if verdict is not None:
+        stmt = stmt.where(decided == verdict)
+    if cursor:
+        moment, before = read_cursor(cursor, 2)
+        at = triggers.parse_instant(moment, "cursor")
+        stmt = stmt.where(or_(t.slot < at, and_(t.slot == at, t.schedule_id < before)))
+    return page(tx, stmt, limit, slot_record, lambda row: [row.slot.isoformat(), row.schedule_id])
+
+
+def slot_record(row: Any) -> Record:
+    found = dict_of(row)
+    living, running = found.pop("living"), found.pop("running")
+    if living is not None:
+        found["status"] = (Status.RUNNING if running else Status.PENDING).value
+        found["run_id"] = running
+    return {**found, "status": found["status"] or found["verdict"]}
+
+
+# workers, queues, tasks, freeze
+
+
+def list_workers(tx: Tx, *, limit: int = LIMIT, cursor: str | None = None, state: str | None = None) -> Page:
+    """Worker processes, newest first. They serve every org."""
+    w = workers.c
+    counted = select(j.lease_owner, func.count().label("n")).where(j.state == State.RUNNING)
+    held = counted.group_by(j.lease_owner).subquery()
+    columns = (
+        w.id, w.state, w.host, w.pid, w.version, w.concurrency, w.kinds, w.queues, w.started_at, w.renewed_at,
+        w.lease_until, func.coalesce(held.c.n, 0).label("running"),
+    )  # fmt: skip
+    joined = workers.outerjoin(held, held.c.lease_owner == w.id)
+    stmt = matching(select(*columns).select_from(joined).order_by(w.id.desc()), (w.state, state))
+    if cursor:
+        stmt = stmt.where(w.id < read_cursor(cursor)[0])
+    return page(tx, stmt, limit, dict_of, lambda row: [row.id])
+
+
+def list_queues(tx: Tx, org_id: str) -> list[Record]:
+    """The queues of an org that have work, a limit or a pause; how much lies in each, by state."""
+    oldest = func.min(case((j.state == State.READY, j.run_at)), type_=j.run_at.type)
+    counted = select(j.queue, j.state, func.count().label("n"), oldest.label("oldest")).where(j.org_id == org_id)
+    limits = select(queues.c.name, queues.c.max_running, queues.c.paused_at).where(queues.c.org_id == org_id)
+    found: dict[str, Record] = {}
+
+    def entry(name: str) -> Record:
+        depth = {state.value: 0 for state in State}
+        empty = {"name": name, "depth": depth, "oldest_ready_at": None, "limit": None, "paused": False}
+        return found.setdefault(name, empty)
+
+    for row in tx.execute(counted.group_by(j.queue, j.state)):
+        entry(row.queue)["depth"][row.state] = row.n
+        if row.oldest is not None:
+            entry(row.queue)["oldest_ready_at"] = row.oldest
+    for row in tx.execute(limits):
+        entry(row.name).update(limit=row.max_running, paused=row.paused_at is not None)
+    return [found[name] for name in sorted(found)]
+
+
+def list_tasks(
+    tx: Tx, org_id: str, *, limit: int = LIMIT, cursor: str | None = None, task_type: str | None = None
+) -> Page:
+    stmt = matching(select(*TASK).where(tasks.c.org_id == org_id).order_by(tasks.c.id), (tasks.c.task_type, task_type))
+    if cursor:
+        stmt = stmt.where(tasks.c.id > read_cursor(cursor)[0])
+    return page(tx, stmt, limit, dict_of, lambda row: [row.id])
+
+
+def task(tx: Tx, org_id: str, key: str) -> Record:
+    """A task by its id or name."""
+    mine = and_(tasks.c.org_id == org_id, or_(tasks.c.id == key, tasks.c.name == key))
+    found = tx.execute(select(*TASK).where(mine)).first()
+    if found is None:
+        raise NotFound(f"task {key}: there is none")
+    return dict_of(found)
+
+
+def first_user(tx: Tx, org_id: str, task: Record) -> str | None:
+    """The name of a living schedule that needs a task."""
+    needs = and_(s.kind == "task", s.target.in_([task["id"], task["name"]]), s.deleted_at.is_(None))
+    return tx.execute(select(s.name).where(s.org_id == org_id, needs).order_by(s.id).limit(1)).scalar()
+
+
+def freeze(tx: Tx, org_id: str, now: datetime) -> Record:
+    """Whether an org is frozen, since when, until when and why."""
+    o = orgs.c
+    row = tx.execute(select(o.frozen_at, o.frozen_until, o.freeze_reason).where(o.id == org_id)).one()
+    frozen = row.frozen_at is not None and (row.frozen_until is None or row.frozen_until > now)
+    if not frozen:
+        return {"frozen": False, "frozen_at": None, "until": None, "reason": None}
+    return {"frozen": True, "frozen_at": row.frozen_at, "until": row.frozen_until, "reason": row.freeze_reason}
+
+
+# pages
+
+
+def page(
+    tx: Tx, stmt: Select[Any], limit: int, record: Callable[[Any], Record], key: Callable[[Any], list[str]]
+) -> Page:
+    """Up to `limit` records, and the cursor of what follows; None at the end."""
+    found = tx.execute(stmt.limit(limit + 1)).all()
+    shown = found[:limit]
+    return [record(row) for row in shown], write_cursor(*key(shown[-1])) if len(found) > limit else None
+
+
+def write_cursor(*key: str) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps(key)).decode().rstrip("=")
+
+
+def read_cursor(text: str, parts: int = 1) -> list[str]:
+    """The key inside a cursor; only what we wrote ourselves has the right shape."""
+    try:
+        key = orjson.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
+    except (ValueError, binascii.Error):
+        key = None
+    if not isinstance(key, list) or len(key) != parts or any(not isinstance(one, str) or "\0" in one for one in key):
+        raise bad_cursor(text)
+    return key
+
+
+def bad_cursor(text: str | None) -> Invalid:
+    return Invalid("cursor", text, "is not a cursor of this list; take next_cursor from its last page")
+
+
+def matching(stmt: Select[Any], *wanted: tuple[ColumnElement[Any], Any]) -> Select[Any]:
+    """Only rows whose columns are as wanted; None wants nothing."""
+    return stmt.where(*(column == value for column, value in wanted if value is not None))
+
+
+def within(
+    stmt: Select[Any], moment: ColumnElement[Any], since: datetime | None, until: datetime | None
+) -> Select[Any]:
+    """From `since` on, before `until`."""
+    if since is not None:
+        stmt = stmt.where(moment >= since)
+    return stmt if until is None else stmt.where(moment < until)
+
+
+def dict_of(row: Any) -> Record:
+    return {str(name): value for name, value in row._mapping.items()}  # SQLAlchemy's names are not plain texts

@@ -1,0 +1,131 @@
+"""An API over a fresh database of either kind, with one shell task and one function to schedule."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from rota.app.api import create_api
+from rota.core.clock import ManualClock
+from rota.core.model import Attempt, Ended, Job, new_id
+from rota.core.states import Status
+from rota.engine.engine import Engine, EngineSettings
+from rota.kinds.tasks import TaskRegistry, TaskRunner
+from rota.store import accounts, jobs, tasks
+from rota.store.database import Database, open_database, sql
+from rota.store.dialect import Tx
+from rota.store.migrate import migrate
+from rota.store.wake import Wake
+from tests.postgres import create_database, drop_database
+
+NINE = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
+WORKER = "01WORKER000000000000000000"
+
+
+@dataclass
+class Api:
+    """What a test needs: a client with the admin's key, and what stands behind the API."""
+
+    client: httpx.AsyncClient
+    app: FastAPI
+    engine: Engine
+    db: Database
+    clock: ManualClock
+    org_id: str
+    key: str
+
+    async def call(self, method: str, path: str, body: Any = None, **more: Any) -> httpx.Response:
+        if body is not None:
+            more["json"] = body
+        return await self.client.request(method, f"/api/v1{path}", **more)
+
+    async def get(self, path: str, **params: Any) -> Any:
+        answer = await self.call("GET", path, params=params)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def schedule(self, name: str, **fields: Any) -> Any:
+        body = {"name": name, "target": "hello", "schedule_type": "cron", "cron_expression": "0 12 * * *", **fields}
+        answer = await self.call("POST", "/schedules", {key: value for key, value in body.items() if value is not None})
+        assert answer.status_code == 201, answer.text
+        return answer.json()
+
+    async def job(self, name: str = "nightly") -> str:
+        answer = await self.call("POST", f"/schedules/{name}/$run", {"overlap": "allow"})
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["job_id"])
+
+    async def claim(self, worker: str = WORKER) -> list[Job]:
+        """Take everything that is ready, as a worker would."""
+
+        def step(tx: Tx) -> list[Job]:
+            return jobs.claim(tx, jobs.lanes(tx), worker=worker, routes=["task:hello"], room=100, turn=0)
+
+        return await self.db.tx(step)
+
+    async def start(self, worker: str = WORKER) -> list[Attempt]:
+        """Take what is ready, and write down that it has begun."""
+        claimed = await self.claim(worker)
+        begun = [Attempt(job, new_id(), job.attempt + 1, self.clock.now()) for job in claimed]
+        await self.db.tx(jobs.mark_started, begun)
+        return begun
+
+    async def end(self, begun: list[Attempt], status: Status = Status.SUCCESS, reason: str | None = None) -> None:
+        now = self.clock.now()
+        ended = [Ended(one.job, status, reason, now, one.run_id, one.number, one.started_at) for one in begun]
+        await self.db.tx(jobs.finish, ended, WORKER)
+
+    async def count(self, table: str) -> int:
+        return await self.db.read(lambda tx: int(tx.execute(sql(f"SELECT count(*) FROM {table}")).scalar_one()))
+
+    async def execute(self, statement: str, **values: Any) -> None:
+        def step(tx: Tx) -> None:
+            tx.execute(sql(statement), values)
+
+        await self.db.tx(step)
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_url: str) -> Any:
+    """A migrated database to copy, because migrating one for each test takes longer than the test."""
+    url = create_database(postgres_url)
+    migrate(url)
+    yield url.rsplit("/", 1)[1]
+    drop_database(postgres_url, url)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("template") / "rota.db"
+    migrate(f"sqlite:///{path}")
+    return path.read_bytes()
+
+
+@pytest.fixture
+def migrated_url(database_url: str, sqlite_template: bytes) -> str:
+    if database_url.startswith("sqlite"):
+        Path(database_url.removeprefix("sqlite:///")).write_bytes(sqlite_template)
+    return database_url
+
+
+@pytest.fixture
+async def api(migrated_url: str) -> AsyncIterator[Api]:
+    db = open_database(migrated_url)
+    clock = ManualClock(NINE)
+    registry = TaskRegistry()
+    registry.register_function("hello", lambda name="you": f"hello {name}")
+    engine = Engine(db, clock, Wake(), {"task": TaskRunner(registry, db)}, EngineSettings())
+    org_id, key = await db.tx(accounts.ensure_default_org, NINE)
+    assert key is not None
+    await db.tx(tasks.sync, org_id, [("hello", "python", "hello")], NINE)
+    app = create_api(engine, db)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    headers = {"authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://rota", headers=headers) as client:
+        yield Api(client, app, engine, db, clock, org_id, key)
+    await db.close()

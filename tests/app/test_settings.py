@@ -1,0 +1,63 @@
+"""Settings: where they come from, and that each is told."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rota.app.settings import Settings
+from rota.core.errors import Invalid
+
+DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
+
+
+def test_each_setting_has_its_line_in_the_docs() -> None:
+    told = set(re.findall(r"^\| `(ROTA_[A-Z_]+)` \|", DOCS.read_text(), re.MULTILINE))
+    assert told == {f"ROTA_{name.upper()}" for name in Settings.model_fields} | {"ROTA_SERVER", "ROTA_KEY"}
+
+
+def test_the_defaults_in_the_docs_are_the_defaults() -> None:
+    told = dict(re.findall(r"^\| `(ROTA_[A-Z_]+)` \| `([^`]+)` \|", DOCS.read_text(), re.MULTILINE))
+    for name, field in Settings.model_fields.items():
+        if name not in ("database_url", "queues"):
+            assert told[f"ROTA_{name.upper()}"] == str(field.default), name
+
+
+def test_the_database_lies_in_the_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Settings.load().database_url == f"sqlite:///{tmp_path}/.rota/rota.db"
+    assert Settings.load(data_dir=Path("x")).database_url == f"sqlite:///{tmp_path}/x/rota.db"
+
+
+def test_what_is_given_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROTA_PORT", "1")
+    monkeypatch.setenv("ROTA_QUEUES", "a, b")
+    monkeypatch.setenv("ROTA_CONCURRENCY", "")
+    assert Settings.load(port=2).port == 2
+    assert Settings.load(port=None).port == 1
+    assert Settings.load().queues == ["a", "b"]
+    assert Settings.load(queues="c").queues == ["c"]
+    assert Settings.load().concurrency == 50
+
+
+def test_the_engine_gets_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROTA_LEASE_SECONDS", "1")
+    assert Settings.load().engine_settings().lease.total_seconds() == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("lease_seconds", 0),
+        ("lease_seconds", 601),
+        ("port", 70_000),
+        ("concurrency", 0),
+        ("log_level", "loud"),
+        ("database_url", "mysql://user:secret@host/db"),
+    ],
+)
+def test_a_wrong_setting_is_named(name: str, value: object) -> None:
+    with pytest.raises(Invalid) as told:
+        Settings.load(**{name: value})
+    assert told.value.field == name
+    assert "secret" not in str(told.value)

@@ -1,0 +1,63 @@
+"""Migrated databases to copy: migrating one for each test takes longer than the test. Folders import these fixtures."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rota.store.migrate import migrate
+from rota.store.tables import metadata
+from tests.postgres import _execute as execute
+from tests.postgres import create_database, database_name, drop_database
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_url: str) -> Iterator[str]:
+    url = create_database(postgres_url)
+    migrate(url)
+    yield database_name(url)
+    drop_database(postgres_url, url)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("template") / "rota.db"
+    migrate(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def migrated_url(database_url: str, sqlite_template: Path) -> str:
+    """A fresh database with all tables, once of each kind."""
+    if database_url.startswith("sqlite"):
+        copy_sqlite(sqlite_template, database_url)
+    return database_url
+
+
+@pytest.fixture(scope="session")
+def shared_postgres(postgres_url: str, postgres_template: str) -> Iterator[str]:
+    """One database for many tests; `clean_url` empties it, which is quicker than making one."""
+    url = create_database(postgres_url, template=postgres_template)
+    yield url
+    drop_database(postgres_url, url)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def clean_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A migrated, empty database, once of each kind."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'rota.db'}"
+        copy_sqlite(request.getfixturevalue("sqlite_template"), url)
+        return url
+    url = request.getfixturevalue("shared_postgres")
+    empty = "; ".join(f"DELETE FROM {table.name}" for table in reversed(metadata.sorted_tables))
+    execute(url, empty)
+    return url
+
+
+def copy_sqlite(template: Path, url: str) -> None:
+    for tail in ("", "-wal"):  # what the log holds is part of the database
+        source = Path(f"{template}{tail}")
+        if source.exists():
+            shutil.copyfile(source, url.removeprefix("sqlite:///") + tail)
