@@ -1,6 +1,7 @@
 # make up    runs the quickstart (honours ROTA_* settings)
 # make test  runs every check and all tests; ARGS="tests/core -k cron" narrows the tests
 # make lint  runs the checks only
+# make bench measures how fast it is and prints tables; ARGS="--quick --only throughput" narrows it
 # make clean removes what these made
 
 SHELL := /bin/sh
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 
-.PHONY: up test lint clean
+.PHONY: up test lint bench clean
 .DEFAULT_GOAL := test
 
 up: $(VENV)/.installed
@@ -26,6 +27,9 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m bench $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -50,10 +50,13 @@ def clean_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         url = f"sqlite:///{tmp_path / 'rota.db'}"
         copy_sqlite(request.getfixturevalue("sqlite_template"), url)
         return url
-    url = request.getfixturevalue("shared_postgres")
-    empty = "; ".join(f"DELETE FROM {table.name}" for table in reversed(metadata.sorted_tables))
-    execute(url, empty)
+    url = str(request.getfixturevalue("shared_postgres"))
+    empty_postgres(url)
     return url
+
+
+def empty_postgres(url: str) -> None:
+    execute(url, "; ".join(f"DELETE FROM {table.name}" for table in reversed(metadata.sorted_tables)))
 
 
 def copy_sqlite(template: Path, url: str) -> None:

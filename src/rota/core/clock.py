@@ -106,6 +106,11 @@ def wall() -> datetime:
     return datetime.now(UTC)
 
 
+def wall_ms() -> int:
+    """The same in milliseconds since 1970, for ids that sort by age."""
+    return time.time_ns() // 1_000_000
+
+
 def stopwatch() -> float:
     """Seconds for measuring spans within one process."""
     return time.monotonic()
@@ -114,3 +119,8 @@ def stopwatch() -> float:
 async def pause(seconds: float) -> None:
     """Let real time pass, whatever clock the engine runs on: back-off after a lost connection, graces of processes."""
     await asyncio.sleep(seconds)
+
+
+def sleep(seconds: float) -> None:
+    """The same for programs without an event loop: clients and the command line."""
+    time.sleep(seconds)

@@ -5,7 +5,9 @@ RotaError
 │   └── InvalidMany    several of them at once
 ├── NotFound           no such thing (or it belongs to another org)
 ├── Conflict           the thing is not in a state that allows this
-│   └── StaleRevision  it changed since it was read
+│   ├── StaleRevision  it changed since it was read
+│   └── KeyInUse       the first request with this idempotency key still runs
+├── KeyMismatch        this idempotency key came before with another request
 ├── Refused            who asks may not
 ├── Unavailable        the database is out of reach or its schema is old; try again, or migrate
 ├── DataRefused        the database refused a row: a constraint held, or a value that it cannot store
@@ -69,6 +71,14 @@ class Conflict(RotaError):
 
 class StaleRevision(Conflict):
     code = "stale_revision"
+
+
+class KeyInUse(Conflict):
+    code = "idempotency_in_progress"
+
+
+class KeyMismatch(RotaError):
+    code = "idempotency_mismatch"
 
 
 class Refused(RotaError):

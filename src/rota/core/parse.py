@@ -3,6 +3,7 @@
 Every refused value is told: the field, the value, what would be right. All wrong fields are told at once.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -36,6 +37,7 @@ FIELDS = TIMING_FIELDS | {
     *("timeout_seconds", "retry", "priority", "queue", "enabled", "tags", "description", "grant_id"),
 }
 FIXED = ("kind",)  # what an edit cannot change
+TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ def parse_schedule(
     form = Form(body, FIELDS)
     kind = form.take("kind", lambda value, field: one_of(value, field, sorted(defaults)), "task")
     rules = defaults.get(kind or "", Defaults())
-    timing = form.timing(anchor=now)
+    timing = form.timing(anchor=now.replace(microsecond=0))  # slots on the second are easier on people
     schedule = Schedule(
         id=schedule_id,
         org_id=org_id,
@@ -109,9 +111,7 @@ def parse_patch(
     old: Schedule, changes: Mapping[str, Any], *, defaults: Mapping[str, Defaults], now: datetime
 ) -> Schedule:
     """An edited schedule: what is not said stays; everything is checked again."""
-    for field in FIXED:
-        if field in changes and changes[field] != getattr(old, field):
-            raise Invalid(field, changes[field], f"cannot be changed from {getattr(old, field)!r}; make a new schedule")
+    check_fixed(old, changes)
     body = {**flat(old), **changes}
     if TIMING_FIELDS & set(changes):
         kinds = {kind for kind, fields in TRIGGER_FIELDS.items() if any(changes.get(one) is not None for one in fields)}
@@ -133,6 +133,29 @@ def parse_patch(
         timing = old.timing
         if fresh.enabled and not old.enabled:
             triggers.check_timing(timing, now)
+    return same_schedule(old, fresh, timing)
+
+
+def parse_put(old: Schedule, body: Mapping[str, Any], *, defaults: Mapping[str, Defaults], now: datetime) -> Schedule:
+    """A schedule written anew: what is not said is as in a new one, but for its name, its kind and, where the interval
+    stays, its anchor: saying the same twice changes nothing."""
+    check_fixed(old, body)
+    named = {**body, "kind": old.kind, "name": old.name if body.get("name") is None else body["name"]}
+    fresh = parse_schedule(named, org_id=old.org_id, defaults=defaults, now=now, source=old.source, by=None)
+    before, after = old.timing.trigger, fresh.timing.trigger
+    same = isinstance(before, Every) and isinstance(after, Every) and before.span == after.span
+    timing = replace(fresh.timing, trigger=before) if same and body.get("anchor") is None else fresh.timing
+    return same_schedule(old, fresh, timing)
+
+
+def check_fixed(old: Schedule, body: Mapping[str, Any]) -> None:
+    for field in FIXED:
+        if body.get(field) is not None and body[field] != getattr(old, field):
+            raise Invalid(field, body[field], f"cannot be changed from {getattr(old, field)!r}; make a new schedule")
+
+
+def same_schedule(old: Schedule, fresh: Schedule, timing: Timing) -> Schedule:
+    """What was written, with what nobody writes: who made it, its pause, its condition."""
     kept: dict[str, Any] = {
         "id": old.id, "owner_id": old.owner_id, "timing": timing, "paused_at": old.paused_at,
         "paused_until": old.paused_until, "pause_reason": old.pause_reason, "condition": old.condition,
@@ -145,7 +168,7 @@ def parse_patch(
 def parse_timing(body: Mapping[str, Any], *, now: datetime, extra: frozenset[str] = frozenset()) -> Timing:
     """Only what decides when: for previews of schedules that nobody saved."""
     form = Form(body, TIMING_FIELDS | extra)
-    timing = form.timing(anchor=now)
+    timing = form.timing(anchor=now.replace(microsecond=0))
     if timing is not None:
         form.check(lambda: triggers.check_timing(timing, now))
     form.done()
@@ -171,16 +194,22 @@ def flat_timing(timing: Timing) -> dict[str, Any]:
         "schedule_type": None, "cron_expression": None, "interval_seconds": None, "anchor": None, "run_at": None,
         "timezone": timing.zone, "window_start": window.start.isoformat("minutes") if window else None,
         "window_end": window.end.isoformat("minutes") if window else None, "starts_at": timing.starts_at,
-        "ends_at": timing.ends_at, "jitter_seconds": timing.jitter.total_seconds(),
+        "ends_at": timing.ends_at, "jitter_seconds": number(timing.jitter),
     }  # fmt: skip
     match timing.trigger:
         case Cron(expression):
             found |= {"schedule_type": "cron", "cron_expression": expression}
         case Every(span, anchor):
-            found |= {"schedule_type": "interval", "interval_seconds": span.total_seconds(), "anchor": anchor}
+            found |= {"schedule_type": "interval", "interval_seconds": number(span), "anchor": anchor}
         case Once(at):
             found |= {"schedule_type": "once", "run_at": at}
     return found
+
+
+def number(span: timedelta) -> int | float:
+    """Seconds, as a whole number where they are."""
+    seconds = span.total_seconds()
+    return int(seconds) if seconds.is_integer() else seconds
 
 
 class Form:
@@ -280,6 +309,12 @@ def tags(value: Any, field: str) -> list[str]:
     if not isinstance(value, list) or len(value) > 50:
         raise Invalid(field, value, "is not a list of at most 50 texts")
     return [name(one, field) for one in value]
+
+
+def traceparent(value: str | None) -> str | None:
+    """The trace id of a W3C `traceparent` header; None for one that breaks its rules, as they demand."""
+    found = TRACEPARENT.fullmatch(value or "")
+    return found[1] if found and found[1] != "0" * 32 and found[2] != "0" * 16 else None
 
 
 def payload(value: Any, field: str) -> Any:

@@ -49,12 +49,14 @@ def plan(due: Due, now: datetime, grace: timedelta) -> Plan:
             free.append(part)
         else:
             gaps.append(gap(timing, part, Verdict.SKIPPED, hold.reason))
-    fires, passed_by = decide(schedule, free, now - grace)
-    if len(fires) > FIRE_LIMIT:  # the rest is still fresh: the clock stays on it, and it fires next
+    fires, passed_by = decide(schedule, free, late_before(schedule, now - grace))
+    if (
+        len(fires) > FIRE_LIMIT
+    ):  # the rest is still fresh: the clock goes to it, past what is decided, and it fires next
+        latest = last_slot(timing, fires[FIRE_LIMIT].slot - TICK, first - TICK) or first
         fires = fires[:FIRE_LIMIT]
-        latest = fires[-1].slot
     fires, finished = within_max_runs(schedule, fires, due.fired)
-    handled = fires[-1].slot if finished else latest
+    handled = (fires[-1].slot if fires else first - TICK) if finished else latest
     upcoming = None if finished else next_slot(timing, latest)
     return Plan(
         fires=tuple(fires),
@@ -102,7 +104,7 @@ def holds(due: Due, now: datetime) -> list[Hold]:
         found.append(Hold(due.schedule.paused_at, due.schedule.paused_until or now + TICK, "paused"))
     if due.frozen_at is not None:
         found.append(Hold(due.frozen_at, due.frozen_until or now + TICK, "frozen"))
-    return found
+    return [hold for hold in found if hold.start < hold.end]  # one that a clock set back ended before it began is none
 
 
 def cut(timing: Timing, whole: Range, by: Iterable[Hold]) -> Iterator[tuple[Range, Hold | None]]:
@@ -128,6 +130,16 @@ def cut_one(timing: Timing, piece: tuple[Range, Hold | None], hold: Hold) -> Ite
     after = next_slot(timing, hold.end - TICK)
     if after is not None and after <= part.last:
         yield Range(max(after, part.first), part.last), None
+
+
+def late_before(schedule: Schedule, moment: datetime) -> datetime:
+    """Slots before this are late: those that were due before the moment. A delay by jitter is no lateness."""
+    timing = schedule.timing
+    if timing.jitter:
+        for slot in islice(slots_between(timing, moment - timing.jitter, moment), COUNT_LIMIT):
+            if run_at(schedule.id, slot, timing.jitter) >= moment:
+                return slot
+    return moment
 
 
 def decide(schedule: Schedule, free: list[Range], threshold: datetime) -> tuple[list[Fire], list[Gap]]:
@@ -190,11 +202,10 @@ def catch_up(schedule: Schedule, late: list[Range]) -> tuple[list[Fire], list[Ga
 
 
 def within_max_runs(schedule: Schedule, fires: list[Fire], fired: int) -> tuple[list[Fire], bool]:
-    """The fires that `max_runs` still allows, and whether it is used up."""
+    """The fires that `max_runs` still allows, and whether it is used up (also when it was lowered below what fired)."""
     if schedule.max_runs is None or fired + len(fires) < schedule.max_runs:
         return fires, False
-    kept = fires[: max(0, schedule.max_runs - fired)]
-    return kept, bool(kept)
+    return fires[: max(0, schedule.max_runs - fired)], True
 
 
 def fire(schedule: Schedule, slot: datetime, *, solo: bool) -> Fire:

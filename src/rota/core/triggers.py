@@ -228,6 +228,7 @@ def slots_between(timing: Timing, after: datetime, until: datetime) -> Iterator[
         slot = next_slot(timing, slot)
 
 
+@lru_cache(maxsize=1024)  # after an outage many schedules have the same rule and the same gap
 def count_slots(timing: Timing, after: datetime, until: datetime, limit: int) -> int | None:
     """How many slots lie in `after < slot <= until`; None when finding out takes more than `limit` steps."""
     if isinstance(timing.trigger, Every) and timing.window is None:

@@ -9,6 +9,7 @@ import structlog
 from rota.core import parse
 from rota.core.errors import Conflict, DataRefused, NotFound
 from rota.engine.engine import Engine
+from rota.engine.trail import Act
 from rota.store import accounts, schedules, tasks
 
 GONE = "no longer declared in the program"
@@ -32,29 +33,35 @@ async def declare(
     org_id = await engine.db.read(accounts.org_by_slug, org)
     if org_id is None:
         raise NotFound(f"org {org}: there is none; make it first, or declare for another")
+    system = await engine.db.tx(accounts.system_user, org_id, now)
     declared = [(name, registry.get(name).type, registry.get(name).command or name) for name in registry.list_all()]
     if declared:
-        await engine.db.tx(tasks.sync, org_id, declared, now)
+        telling = engine.acting(Act(org_id, system, "tasks", "declare")).db
+        await telling.tx(tasks.sync, org_id, declared, now)
     if app is None:
         return
     source = f"code:{Path(app).stem}"
     known = {one.name: one for one in await engine.db.read(schedules.of_source, org_id, source)}
     new = [body for body in wanted if body["name"] not in known]
+
+    def acting(verb: str, name: object) -> Engine:
+        return engine.acting(Act(org_id, system, "schedules", verb, str(name) if verb != "create" else None))
+
     for body in new:
-        await create(engine, org_id, body, source)
+        await create(acting("create", body["name"]), org_id, body, source, system)
     for body in wanted:
         if body["name"] in known:
-            await update(engine, org_id, known[body["name"]], body)
+            await update(acting("edit", body["name"]), org_id, known[body["name"]], body)
     for name in sorted(set(known) - {str(body["name"]) for body in wanted}):
         if known[name].paused_at is None:
             log.warning("schedule vanished from the program; paused", schedule=name)
-            await engine.pause_schedule(org_id, name, reason=GONE)
+            await acting("pause", name).pause_schedule(org_id, name, reason=GONE)
 
 
-async def create(engine: Engine, org_id: str, body: Mapping[str, Any], source: str) -> None:
+async def create(engine: Engine, org_id: str, body: Mapping[str, Any], source: str, by: str) -> None:
     """Another process that declares the same may be faster: then there is nothing to do."""
     try:
-        await engine.create_schedules(org_id, [body], source=source)
+        await engine.create_schedules(org_id, [body], by=by, source=source)
     except (Conflict, DataRefused):
         taken = await engine.db.read(schedules.get, org_id, str(body["name"]))
         if taken.source != source:

@@ -1,20 +1,24 @@
 """The commands: everything that people and programs can ask of Rota, each one transaction."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Self, TypeVar
 
 from rota.core import parse, triggers
 from rota.core.clock import Clock
 from rota.core.errors import Conflict, Invalid, InvalidMany, NotFound
-from rota.core.model import NewJob, Schedule
+from rota.core.model import Due, NewJob, Schedule
 from rota.core.plan import FIRE_LIMIT
 from rota.core.policy import Misfire, Terms, choice, parse_overlap
 from rota.core.states import State, Status
+from rota.engine.meter import Meter
 from rota.engine.runner import Runners
+from rota.engine.trail import Act, Told
 from rota.store import jobs as queue
-from rota.store import runs, schedules
+from rota.store import reports, runs, schedules
 from rota.store.database import Database
 from rota.store.dialect import Tx, lock_keys
 from rota.store.wake import Wake
@@ -22,6 +26,7 @@ from rota.store.wake import Wake
 R = TypeVar("R")
 
 BULK_LIMIT = 10_000
+SOME = 50  # schedules that one transaction changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +42,24 @@ class EngineSettings:
 
 
 class Engine:
-    def __init__(self, db: Database, clock: Clock, wake: Wake, runners: Runners, settings: EngineSettings) -> None:
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        wake: Wake,
+        runners: Runners,
+        settings: EngineSettings,
+        meter: Meter | None = None,
+    ) -> None:
         self.db, self.clock, self.wake, self.runners, self.settings = db, clock, wake, runners, settings
+        self.meter = meter or Meter()
         self.defaults = {kind: runner.defaults for kind, runner in runners.items()}
+
+    def acting(self, act: Act) -> Self:
+        """The same engine; whatever it writes is told in the audit log as this act."""
+        mine = copy.copy(self)
+        mine.db = Told(self.db, act, self.clock)
+        return mine
 
     # schedules
 
@@ -60,22 +80,28 @@ class Engine:
                 wrong += error.all if len(bodies) == 1 else [at_item(one_error, position) for one_error in error.all]
         if wrong:
             raise wrong[0] if len(wrong) == 1 else InvalidMany(wrong)
-        await self.db.tx(schedules.insert, new, now)
+
+        def step(tx: Tx) -> list[Schedule]:
+            schedules.insert(tx, new, now)
+            return new
+
+        await self.db.tx(step)
         self.wake.signal("clocks")
         return new
 
     async def edit_schedule(
-        self, org_id: str, key: str, changes: Mapping[str, Any], *, expected: int | None = None
+        self, org_id: str, key: str, changes: Mapping[str, Any], *, expected: int | None = None, whole: bool = False
     ) -> Schedule:
-        """Change fields of a schedule; what is not said stays."""
+        """Change fields of a schedule; what is not said stays or, if these are the whole of it, is as in a new one."""
         now = self.clock.now()
+        parse_change = parse.parse_put if whole else parse.parse_patch
         before = await self.db.read(schedules.get, org_id, key)
-        wanted = parse.parse_patch(before, changes, defaults=self.defaults, now=now)
-        route = await self.resolve(wanted) if {"target", "input"} & set(changes) else before.route
+        wanted = parse_change(before, changes, defaults=self.defaults, now=now)
+        route = await self.resolve(wanted) if whole or {"target", "input"} & set(changes) else before.route
 
         def step(tx: Tx) -> Schedule:
             due = schedules.lock(tx, org_id, before.id)
-            new = parse.parse_patch(due.schedule, changes, defaults=self.defaults, now=now)
+            new = parse_change(due.schedule, changes, defaults=self.defaults, now=now)
             return schedules.replace_schedule(tx, due, replace(new, route=route), now, expected)
 
         return await self.clocked(step)
@@ -100,6 +126,20 @@ class Engine:
         now = self.clock.now()
         policy = choice(Misfire, gap, "gap")
         return await self.clocked(lambda tx: schedules.resume(tx, schedules.lock(tx, org_id, key), policy, now))
+
+    async def pause_many(
+        self, org_id: str, wanted: Mapping[str, Any], *, reason: str = "", until: Any = None
+    ) -> list[Schedule]:
+        """Pause all schedules that `wanted` finds; returns them."""
+        now = self.clock.now()
+        end, why = self.future(until, "until", now), parse.text(reason, "reason", 1000)
+        return await self.each(org_id, wanted, lambda tx, due: schedules.pause(tx, due, why, end, now))
+
+    async def resume_many(self, org_id: str, wanted: Mapping[str, Any], *, gap: Any = "skip") -> list[Schedule]:
+        """End the pauses of all schedules that `wanted` finds; returns those that were paused."""
+        now, policy = self.clock.now(), choice(Misfire, gap, "gap")
+        paused = {**wanted, "paused": True}
+        return await self.each(org_id, paused, lambda tx, due: schedules.resume(tx, due, policy, now))
 
     async def skip_next(self, org_id: str, key: str, *, reason: str = "") -> datetime:
         now = self.clock.now()
@@ -145,7 +185,7 @@ class Engine:
             due = schedules.lock(tx, org_id, key)
             return schedules.backfill(tx, due, first, last, reprocess=reprocess, limit=most, dry_run=dry_run, now=now)
 
-        return await self.clocked(step)
+        return await (self.db.read(step) if dry_run else self.clocked(step))
 
     async def freeze(self, org_id: str, *, reason: str = "", until: Any = None) -> None:
         """Let every slot of an org pass, until it is unfrozen."""
@@ -205,6 +245,7 @@ class Engine:
                 raise Conflict(f"{key}: it has ended already, there is nothing to cancel")
             if job.serial_key:
                 lock_keys(tx, [job.serial_key])
+            queue.lock(tx, job.id)  # else a claim could come between the two looks at it
             queue.request_cancel(tx, [job.id], by, now)
             queue.withdraw(tx, queue.c.id == job.id, Status.CANCELED, by, now)
             return str(job.id)
@@ -226,19 +267,44 @@ class Engine:
                 if job.state == State.PARKED:
                     queue.resume(tx, job.id, now)
                 return str(job.id)
-            if run.schedule_id is not None and run.slot is not None:
+            if run.schedule_id is not None:
                 due = schedules.lock(tx, org_id, run.schedule_id)
+                if run.slot is None:
+                    return schedules.retry_run(tx, due.schedule, run, runs.last_attempt(tx, run.job_id), now)
                 return schedules.retry_slot(tx, due, run.slot, run, now)
             again = NewJob(
                 org_id=org_id, kind=run.kind, target=run.target, payload=run.input, run_at=now, trigger="retry",
                 route=run.route, schedule_id=run.schedule_id, attempt=runs.last_attempt(tx, run.job_id),
-                last_run_id=run_id, job_key=f"retry:{run.job_id}",
+                last_run_id=run_id, job_key=f"retry:{run.job_id}", trace_id=run.trace_id,
             )  # fmt: skip
             return queue.enqueue(tx, [again], now, "preserve")[0]
 
         return await self.clocked(step)
 
+    async def set_queue(self, org_id: str, name: str, *, max_running: int | None, paused: bool) -> str:
+        """How many jobs of a queue may run at once, and whether any may start."""
+        now = self.clock.now()
+        return await self.clocked(lambda tx: queue.set_queue(tx, org_id, name, max_running, paused, now))
+
     # helpers
+
+    async def each(
+        self, org_id: str, wanted: Mapping[str, Any], change: Callable[[Tx, Due], Schedule]
+    ) -> list[Schedule]:
+        """Change schedules, some at a time: others want to write too. One that went meanwhile is left out."""
+        ids = await self.db.read(reports.schedule_ids, org_id, **wanted)
+
+        def step(tx: Tx, some: Sequence[str]) -> list[Schedule]:
+            found = [schedules.lock(tx, org_id, one) for one in some if schedules.stands(tx, org_id, one)]
+            if wanted.get("paused"):
+                found = [due for due in found if due.schedule.paused_at is not None]
+            return [change(tx, due) for due in found]
+
+        changed: list[Schedule] = []
+        for start in range(0, len(ids), SOME):
+            some = ids[start : start + SOME]
+            changed += await self.clocked(partial(step, some=some))
+        return changed
 
     async def resolve(self, schedule: Schedule) -> str:
         """The route of a schedule's target, which must exist and take its input."""

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import structlog
 
-from rota.core.clock import JUMP, SystemClock, pause, stopwatch
+from rota.core.clock import JUMP, SystemClock, stopwatch
 from rota.core.errors import RotaError
 from rota.store import workers
 from rota.store.database import Database, open_database
@@ -30,28 +30,38 @@ class Keeper:
     ) -> None:
         self.url, self.clock, self.worker, self.lease = url, clock, worker, lease
         self.on_cancel, self.on_lost = on_cancel, on_lost
-        self.quiet_until = 0.0  # on the stopwatch: nobody's lease is judged before
         self._renewed = stopwatch()
-        self._stop = threading.Event()
+        # nobody's lease is judged before; whoever waited for the database while we came up renews first
+        self.quiet_until = self._renewed + min(2.0, lease.total_seconds() / 3)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._main, name="rota-keeper", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        self._stop.set()
+        """End the thread; called from another one."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(timeout=10)
 
     @property
     def may_judge(self) -> bool:
         """Whether this process may call others dead: not while the clock has just jumped, and not while it could not
         reach the database itself; the others may have had the same trouble."""
-        return stopwatch() >= self.quiet_until
+        now = stopwatch()
+        return now >= self.quiet_until and now - self._renewed < self.lease.total_seconds() / 2
 
     def _main(self) -> None:
-        asyncio.run(self._keep())
+        try:
+            asyncio.run(self._keep())
+        except Exception:
+            log.exception("the lease is not kept any more; stopping all work of this worker")
+            self.on_lost()
 
     async def _keep(self) -> None:
+        self._loop = asyncio.get_running_loop()
         db = open_database(self.url, pool=1)
         seconds = self.lease.total_seconds()
         try:
@@ -64,7 +74,7 @@ class Keeper:
                     log.error("the lease could not be renewed in time; stopping all work of this worker")
                     self.on_lost()
                     return
-                await self._rest(seconds / 3 if overdue < seconds / 3 else min(0.5, seconds / 10))
+                await self.clock.wait(self._stop, seconds / 3 if overdue < seconds / 3 else min(0.5, seconds / 10))
         finally:
             await db.close()
 
@@ -90,8 +100,3 @@ class Keeper:
         if cancels:
             self.on_cancel(cancels)
         return True
-
-    async def _rest(self, seconds: float) -> None:
-        until = stopwatch() + seconds
-        while not self._stop.is_set() and stopwatch() < until:
-            await pause(min(0.25, max(0.01, until - stopwatch())))

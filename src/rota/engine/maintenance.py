@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 import structlog
 
 from rota.core import triggers
-from rota.core.clock import pause
+from rota.core.clock import JUMP, SystemClock, pause
 from rota.core.errors import Unavailable
 from rota.core.plan import TICK
 from rota.core.states import Status
 from rota.engine.engine import Engine
-from rota.store import jobs, runs, schedules, slots, workers
+from rota.store import idempotency, jobs, runs, schedules, slots, workers
 from rota.store.dialect import Tx
 
 RECONCILE_EVERY = timedelta(minutes=5)
@@ -27,7 +27,6 @@ class Maintenance:
     def __init__(self, engine: Engine, worker: str | None = None, may_judge: Callable[[], bool] = lambda: True) -> None:
         self.engine, self.db, self.clock = engine, engine.db, engine.clock
         self.worker, self.may_judge = worker, may_judge
-        self.repairs: dict[str, int] = {}
         self.stopping = False
 
     async def run(self) -> None:
@@ -45,6 +44,10 @@ class Maintenance:
                 log.warning("maintenance waits for the database", error=error.message)
                 await pause(random.uniform(0.5, 2))
                 continue
+            except Exception:  # the runs of this process must not suffer for it
+                log.exception("maintenance failed; trying again")
+                await pause(random.uniform(1, 2))
+                continue
             longest = min(self.engine.settings.lease, timedelta(seconds=30))
             ahead = longest if expiry is None else min(expiry - self.clock.now(), longest)
             await pause(max(0.2, ahead.total_seconds() + 0.05))
@@ -55,18 +58,27 @@ class Maintenance:
             return 0
         rescued = 0
         for worker in await self.db.read(workers.expired, self.clock.now(), self.worker):
-            if await self.db.tx(workers.bury, worker, self.clock.now()):
-                rescued += await self.take_from(worker)
+            rescued += await self.take_from(worker)
         return rescued
 
     async def take_from(self, worker: str) -> int:
         taken, more = 0, True
         while more:
-            count, more = await self.db.tx(jobs.rescue, worker, self.clock.now(), CHUNK)
+            count, more = await self.db.tx(self.take_over, worker)
             taken += count
-        log.warning("a worker's lease ran out; its jobs go to others", worker=worker, jobs=taken)
+        if not await self.db.read(workers.lives, worker):
+            log.warning("a worker's lease ran out; its jobs go to others", worker=worker, jobs=taken)
         self.engine.wake.signal("ready")
         return taken
+
+    def take_over(self, tx: Tx, worker: str) -> tuple[int, bool]:
+        """Declare a worker dead and take a batch of its jobs; nothing if it renewed its lease meanwhile. All is looked
+        at again here: this step may have waited long for its turn to write, and the others for theirs to renew."""
+        now = self.clock.now()
+        jumped = isinstance(self.clock, SystemClock) and abs(workers.measure(tx)[0] - now) > JUMP
+        if self.may_judge() and not jumped:
+            workers.bury(tx, worker, now)
+        return (0, False) if workers.lives(tx, worker) else jobs.rescue(tx, worker, now, CHUNK)
 
     async def reconcile(self) -> None:
         """RECONCILER_GUARANTEES_CHAIN: find what should not be, mend it, and say so."""
@@ -89,15 +101,18 @@ class Maintenance:
         kept_short = [Status.SUCCESS, Status.SKIPPED, Status.MISSED, Status.COALESCED, Status.CANCELED]
         rest = [status for status in Status if status not in kept_short]
         for before, statuses in ((now - settings.keep_success, kept_short), (now - settings.keep_failed, rest)):
-            while await self.db.tx(runs.prune, before, [status.value for status in statuses], CHUNK) == CHUNK:
-                await pause(0.05)  # others want to write too
+            for org_id in await self.db.read(runs.with_old, before, statuses):
+                while await self.db.tx(runs.prune, org_id, before, statuses, CHUNK) == CHUNK:
+                    await pause(0.05)  # others want to write too
         while await self.db.tx(slots.prune, now - settings.keep_failed, CHUNK) == CHUNK:
             await pause(0.05)
         await self.db.tx(workers.forget, now - FORGET_WORKERS)
+        while await self.db.tx(idempotency.prune, now - idempotency.KEPT, CHUNK) == CHUNK:
+            await pause(0.05)
 
     def repaired(self, what: str, mended: int) -> None:
         if mended:
-            self.repairs[what] = self.repairs.get(what, 0) + mended
+            self.engine.meter.repairs[what] += mended
             log.warning("repaired", what=what, count=mended)
 
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from rota.core.clock import pause
+from rota.core.clock import pause, stopwatch
 from rota.core.errors import DataRefused, Unavailable
 from rota.core.model import Due, Plan
 from rota.core.plan import plan
@@ -28,6 +28,14 @@ class Scheduler:
         self.engine, self.db, self.clock = engine, engine.db, engine.clock
         self.kinds = sorted(engine.runners)
         self.stopping = False
+        self.looked = stopwatch()  # when it last knew what is due
+
+    def trouble(self) -> str | None:
+        """What is wrong with it, if anything: a scheduler that has not looked for long fires nothing."""
+        silent = stopwatch() - self.looked
+        return (
+            f"has not looked for due schedules for {silent:.0f} s" if silent > 2 * SAFETY_LOOK.total_seconds() else None
+        )
 
     async def run(self) -> None:
         """Fire for ever. A database out of reach is waited for."""
@@ -38,9 +46,14 @@ class Scheduler:
                 while await self.step():
                     pass
                 moment = await self.db.read(next_moment, self.kinds)
+                self.engine.meter.looked = self.looked = stopwatch()
             except Unavailable as error:
                 log.warning("cannot fire; trying again", error=error.message)
                 await pause(random.uniform(0.2, 1))
+                continue
+            except Exception:  # whatever it is, the other schedules must go on
+                log.exception("firing failed; trying again")
+                await pause(random.uniform(1, 2))
                 continue
             now = self.clock.now()
             ahead = SAFETY_LOOK if moment is None else min(moment - now, SAFETY_LOOK)
@@ -74,7 +87,9 @@ class Scheduler:
         if not planned:
             return 0
         try:
-            return len(await self.db.tx(schedules.fire, planned, now))
+            won = await self.db.tx(schedules.fire, planned, now)
+            self.engine.meter.fired += sum(len(what.fires) for _, what in won)
+            return len(won)
         except DataRefused as error:
             if len(planned) > 1:
                 half = len(planned) // 2

@@ -18,22 +18,24 @@ from typing import Any
 
 import structlog
 
-from rota import __version__
-from rota.core.clock import SystemClock, pause
+from rota.core.clock import Clock, SystemClock, pause
 from rota.core.errors import DataRefused, Unavailable
 from rota.core.model import Attempt, Ended, Job, new_id
-from rota.core.policy import QUARANTINE, Again, Failure, FailureClass, GiveUp, Park, after_failure, classify
+from rota.core.policy import QUARANTINE, Again, Failure, FailureClass, GiveUp, Lane, Park, after_failure, classify
 from rota.core.states import Move, Status
 from rota.engine.engine import Engine
 from rota.engine.keeper import Keeper
 from rota.engine.runner import ChildCrashed, RunContext, RunLog, current_log
 from rota.store import jobs, runs, workers
 from rota.store.dialect import Tx
+from rota.version import __version__
 
 MARK_AFTER = timedelta(milliseconds=100)
-LOG_FLUSH = 0.25  # seconds
-BATCH = 1000
+BATCH = 500  # also bounds the advisory locks that one transaction takes
+AHEAD = 1000  # the most jobs claimed beyond those that run
 SAFETY_LOOK = 30.0
+LAST_WORDS = 30.0  # seconds that a stopping worker waits for a database that is out of reach
+ISOLATED_AT_ONCE = 4  # child processes for jobs that crashed before
 
 log = structlog.get_logger("rota.worker")
 
@@ -45,6 +47,7 @@ class Active:
     attempt: Attempt
     ctx: RunContext
     task: asyncio.Task[Any] | None = None
+    entered: bool = False  # it has begun; before that it only waits for a place
     marked: bool = False
     stopped_for: str | None = None  # "timeout", "shutdown", "lost", or who cancelled it
     timer: asyncio.TimerHandle | None = None
@@ -65,17 +68,18 @@ class Active:
 
 @dataclass(slots=True)
 class Pace:
-    """How many jobs a moment brings: short work is claimed ahead, long work is left for others."""
+    """How far ahead to claim: short work by the hundred, long work only what can start; the rest is for others."""
 
     ended: int = 0
     since: float = 0.0
     ahead: int = 0
 
-    def count(self, ended: int, now: float) -> None:
+    def count(self, ended: int, now: float, ran_dry: bool) -> None:
+        """Look back over a moment: twice what it brought, if all of it was used up; less when jobs lie waiting."""
         self.ended += ended
         if now - self.since >= 0.1:
-            rate = self.ended / (now - self.since)
-            self.ahead = min(BATCH, int(rate * 0.1))
+            brought = int(self.ended / (now - self.since) * 0.1)
+            self.ahead = min(AHEAD, 2 * brought if ran_dry else brought)
             self.ended, self.since = 0, now
 
 
@@ -93,9 +97,14 @@ class Worker:
     draining: bool = False
     lost: bool = False
     turn: int = field(default_factory=lambda: random.randrange(1000))
+    after: Lane | None = None  # behind which the next claim looks for work, when there is too much for one look
     pace: Pace = field(default_factory=Pace)
     keeper: Keeper | None = None
+    claim_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    flush_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ISOLATED_AT_ONCE))
     finished: asyncio.Event = field(default_factory=asyncio.Event)
+    busy: asyncio.Event = field(default_factory=asyncio.Event)
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -116,7 +125,8 @@ class Worker:
     async def run(self) -> None:
         """Register, work until drained, say good-bye."""
         await self.register()
-        loops = [asyncio.ensure_future(loop()) for loop in (self.claiming, self.finishing, self.tending, self.heeding)]
+        steps = (self.claiming, self.finishing, self.tending, self.heeding, self.finished.wait)
+        loops = [asyncio.ensure_future(step()) for step in steps]
         try:
             done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
             for loop in done:
@@ -152,9 +162,12 @@ class Worker:
     async def drain(self, grace: timedelta) -> None:
         """Stop: no new claims, prefetched jobs go back, running ones get the grace and are then handed back."""
         self.draining = True
-        back = [job.id for job in self.waiting]
-        self.waiting.clear()
-        self.engine.wake.signal("ready")
+        async with self.claim_lock:  # a claim that is under way hands back what it took
+            back = [job.id for job in self.waiting]
+            self.waiting.clear()
+        for one in [one for one in self.active.values() if not one.entered]:
+            back.append(one.attempt.job.id)
+            one.stop("lost")  # it never began: there is nothing to tell
         await self.give_back(back)
         await self.until_idle(grace.total_seconds())
         for one in list(self.active.values()):
@@ -162,10 +175,14 @@ class Worker:
         await self.until_idle(2 * self.engine.settings.cancel_grace.total_seconds() + 5)
         for one in self.active.values():
             log.error("a run does not end; its lease will run out", run=one.attempt.run_id, job=one.attempt.job.id)
-        while self.ended or self.logs:
-            await self.flush()
-        if not self.active:
-            await self.engine.db.tx(workers.stop, self.id, self.engine.clock.now())
+        try:
+            async with asyncio.timeout(LAST_WORDS):
+                while self.ended or self.logs:
+                    await self.flush()
+                if not self.active:
+                    await self.engine.db.tx(workers.stop, self.id, self.engine.clock.now())
+        except (TimeoutError, Unavailable):
+            log.error("the database is out of reach; what is not written will run again", count=len(self.ended))
         self.finished.set()
 
     def abandon(self) -> None:
@@ -187,7 +204,8 @@ class Worker:
             more = False
             if not self.draining:
                 try:
-                    more = await self.claim()
+                    async with self.claim_lock:
+                        more = await self.claim()
                 except Unavailable as error:
                     await self.reclaim(error)
             if not more:
@@ -199,10 +217,13 @@ class Worker:
         room = settings.concurrency + self.pace.ahead - len(self.active) - len(self.waiting)
         if room <= self.pace.ahead // 2:
             return False
-        found = await self.engine.db.read(jobs.lanes, self.queues)
+        found = await self.engine.db.read(jobs.lanes, self.queues, self.after)
         if not found or self.draining:
             return False
-        self.turn += 1
+        if len(found) == jobs.LANES_PER_CLAIM:  # too many for one look: the next one goes on behind those that get room
+            self.after, self.turn = found[min(room, len(found)) - 1], 0
+        else:
+            self.after, self.turn = None, self.turn + 1
         took = await self.engine.db.tx(jobs.claim, found, worker=self.id, routes=self.routes, room=room, turn=self.turn)
         if self.stopping:
             await self.give_back([job.id for job in took])
@@ -245,18 +266,27 @@ class Worker:
         )  # fmt: skip
         one = Active(attempt, ctx)
         self.active[job.id] = one
+        self.busy.set()
         one.task = asyncio.ensure_future(self.attempt(one))
         one.task.add_done_callback(lambda task: self.settle(one, task))
 
     async def attempt(self, one: Active) -> Any:
         """One attempt, from the first check to the outcome of the work."""
+        if not one.ctx.isolated:
+            return await self.enter(one)
+        async with self.places:  # waiting for a place is not running: if this worker dies now, it did not crash
+            one.attempt = replace(one.attempt, started_at=self.engine.clock.now())
+            return await self.enter(one)
+
+    async def enter(self, one: Active) -> Any:
+        one.entered = True
         job = one.attempt.job
         too_late = job.terms.too_late(one.attempt.started_at)
         if too_late is not None and job.attempt == 0:
             raise TooLate(too_late)
         runner = self.engine.runners[job.kind]
         if job.suspect or runner.marks_first(job):
-            await self.mark([one])
+            await self.mark_first(one)
         timeout = job.terms.timeout or runner.limits(job)
         if timeout is not None:
             one.timer = asyncio.get_running_loop().call_later(timeout.total_seconds(), one.stop, "timeout")
@@ -287,7 +317,8 @@ class Worker:
         """How an attempt ended. What the work returned wins over a cancel that came too late."""
         now = self.engine.clock.now()
         attempt = one.attempt
-        base = Ended(attempt.job, Status.SUCCESS, None, now, attempt.run_id, attempt.number, attempt.started_at)
+        began = attempt.started_at if one.entered else None
+        base = Ended(attempt.job, Status.SUCCESS, None, now, attempt.run_id, attempt.number, began)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is None:
             return replace(base, outcome=task.result())
@@ -348,16 +379,20 @@ class Worker:
 
     async def flush(self) -> None:
         """Write everything that ended so far; keep it when the database is out of reach."""
-        batch, self.ended = self.ended[:BATCH], self.ended[BATCH:]
-        lines, self.logs = self.logs, []
-        try:
-            lost = await self.finish(batch, lines)
-        except Unavailable as error:
-            log.warning("results are not written yet; trying again", count=len(batch), error=error.message)
-            self.ended, self.logs = batch + self.ended, lines + self.logs
-            await pause(random.uniform(0.2, 1))
-            return
-        self.pace.count(len(batch), self.engine.clock.monotonic())
+        async with self.flush_lock:  # whoever drains waits for a batch that is on its way
+            batch = self.ended[:BATCH]  # they stay on the list until they are written: this worker knows of them
+            lines, self.logs = self.logs, []
+            try:
+                lost = await self.finish(batch, lines)
+            except Unavailable as error:
+                log.warning("results are not written yet; trying again", count=len(batch), error=error.message)
+                self.logs = lines + self.logs
+                await pause(random.uniform(0.2, 1))
+                return
+            del self.ended[: len(batch)]
+        self.pace.count(len(batch), self.engine.clock.monotonic(), not self.waiting)
+        tell(batch)
+        self.engine.meter.ended(batch, len(lost))
         for one in lost:
             log.error("a result was refused: the lease was lost", job=one.job.id, run=one.run_id)
         if any(one.job.serial_key or not one.final for one in batch):
@@ -367,7 +402,7 @@ class Worker:
     async def finish(self, batch: Sequence[Ended], lines: Sequence[Any]) -> list[Ended]:
         """Write a batch; returns those that were refused. A row that the database cannot store costs only itself."""
         try:
-            kept = await self.engine.db.tx(write_down, batch, lines, self.id)
+            kept = await self.engine.db.tx(write_down, batch, lines, self.id, self.engine.clock)
         except DataRefused as error:
             if len(batch) > 1:
                 half = len(batch) // 2
@@ -378,7 +413,11 @@ class Worker:
             one = replace(
                 batch[0], status=Status.FAILED, reason="internal", error=failure.dump(), outcome=None, move=None
             )
-            kept = await self.engine.db.tx(write_down, [one], [], self.id)
+            try:
+                kept = await self.engine.db.tx(write_down, [one], [], self.id, self.engine.clock)
+            except DataRefused as again:  # nothing about it can be stored: no other run may suffer from that
+                log.error("a run could not be written at all", run=one.run_id, job=one.job.id, error=again.message)
+                return [one]
         missing = [one for one in batch if one.run_id not in kept]
         if missing:  # a commit whose answer was lost has done its work all the same
             known = await self.engine.db.read(runs.known, [one.run_id for one in missing])
@@ -388,9 +427,13 @@ class Worker:
     async def tending(self) -> None:
         """Write down the starts of runs that last, and what runs say meanwhile."""
         while not self.finished.is_set():
-            await pause(0.1)
+            if not self.active:
+                self.busy.clear()
+                await self.busy.wait()
+            await pause(MARK_AFTER.total_seconds())
             old = self.engine.clock.now() - MARK_AFTER
-            unmarked = [one for one in self.active.values() if not one.marked and one.attempt.started_at <= old]
+            begun = [one for one in self.active.values() if one.entered and not one.marked]
+            unmarked = [one for one in begun if one.attempt.started_at <= old]
             lines = [line for one in self.active.values() if one.marked for line in one.ctx.log.take()]
             try:
                 if unmarked:
@@ -400,6 +443,16 @@ class Worker:
             except Unavailable as error:
                 self.logs.extend(lines)
                 log.warning("starts and logs are not written yet; trying again", error=error.message)
+                await pause(random.uniform(0.2, 1))
+
+    async def mark_first(self, one: Active) -> None:
+        """Write the start down before the work; a database out of reach is waited for."""
+        while True:
+            try:
+                await self.mark([one])
+                return
+            except Unavailable as error:
+                log.warning("a start is not written yet; trying again", error=error.message)
                 await pause(random.uniform(0.2, 1))
 
     async def mark(self, some: Sequence[Active], raising: bool = True) -> None:
@@ -421,7 +474,7 @@ class Worker:
         while not self.finished.is_set():
             await self.engine.clock.wait(wake, SAFETY_LOOK)
             wake.clear()
-            if self.active:
+            if self.active or self.waiting:
                 try:
                     self.heed(await self.engine.db.read(jobs.cancels, self.id))
                 except Unavailable as error:
@@ -431,6 +484,11 @@ class Worker:
         for job_id, by in found.items():
             if job_id in self.active:
                 self.active[job_id].stop(by)
+        for job in [job for job in self.waiting if job.id in found]:
+            self.waiting.remove(job)
+            now = self.engine.clock.now()
+            self.ended.append(Ended(job, Status.CANCELED, found[job.id], now, new_id(), job.attempt + 1))
+            self.idle.set()
 
     async def until_idle(self, seconds: float) -> None:
         """Wait until nothing runs, at most so long."""
@@ -452,10 +510,29 @@ class Stranger(Exception):
     """The job is not ours any more."""
 
 
-def write_down(tx: Tx, batch: Sequence[Ended], lines: Sequence[Any], worker: str) -> set[str]:
-    kept = jobs.finish(tx, batch, worker)
-    runs.write_logs(tx, list(lines))
+def write_down(tx: Tx, batch: Sequence[Ended], lines: Sequence[Any], worker: str, clock: Clock) -> set[str]:
+    kept = jobs.finish(tx, batch, worker, clock.now())  # asked here: this step may have waited for its turn to write
+    strange = {one.run_id for one in batch} - kept  # refused, or written by a commit whose answer was lost
+    runs.write_logs(tx, [line for line in lines if line[0] not in strange])
     return kept
+
+
+def tell(batch: Sequence[Ended]) -> None:
+    """One line per run for whoever watches; a crowd is told as one."""
+    if len(batch) > 20:
+        log.info("runs ended", count=len(batch))
+        return
+    for one in batch:
+        facts: dict[str, Any] = {"target": one.job.target, "status": one.status.value}
+        if one.reason:
+            facts["reason"] = one.reason
+        if one.started_at is not None:
+            facts["ms"] = round((one.finished_at - one.started_at).total_seconds() * 1000)
+        if one.job.slot is not None:
+            facts["slot"] = f"{one.job.slot:%H:%M:%S}"
+            if one.started_at is not None and one.number == 1:
+                facts["late_ms"] = round((one.started_at - one.job.run_at).total_seconds() * 1000)
+        log.info("run ended", **facts)
 
 
 def call_in(loop: asyncio.AbstractEventLoop, what: Any, *args: Any) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import ctypes
+import functools
 import inspect
 import os
 import signal
@@ -29,7 +30,7 @@ from rota.store.database import Database
 
 SHELL_ROUTE = "shell"  # commands that are stored, not declared: any worker can run them
 OUTPUT_LIMIT = 64 * 1024  # characters of a command's output kept in its outcome; the log has more
-RESOLVED_FOR = 5.0  # seconds that a look-up of a task is trusted
+RESOLVED_FOR = 1.0  # seconds that a look-up of a task is trusted
 ISOLATED_AT_ONCE = 4
 
 
@@ -121,7 +122,9 @@ class TaskRunner:
         task = self.declared(ctx.job) or await self.stored(ctx)
         if task.command is not None:
             return await run_command(ctx, task.command)
-        if ctx.isolated or task.isolation == "process":
+        if ctx.isolated:  # its worker has counted it already
+            return await run_child(ctx, self.app, task.name)
+        if task.isolation == "process":
             async with self._isolated:
                 return await run_child(ctx, self.app, task.name)
         assert task.function is not None
@@ -156,18 +159,44 @@ class TaskRunner:
         return found[1]
 
 
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a function takes, analysed once."""
+
+    accepted: frozenset[str]
+    required: frozenset[str]
+    open_ended: bool  # it has **kwargs
+    contexts: tuple[str, ...]  # parameters that want the run context
+
+    @classmethod
+    @functools.cache
+    def of(cls, function: Callable[..., Any]) -> "Signature":
+        hints = get_type_hints(function)
+        contexts = tuple(name for name, hint in hints.items() if hint is RunContext and name != "return")
+        named = {
+            name: one
+            for name, one in inspect.signature(function).parameters.items()
+            if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+        }
+        return cls(
+            accepted=frozenset(named),
+            required=frozenset(name for name, one in named.items() if one.default is one.empty),
+            open_ended=any(one.kind is one.VAR_KEYWORD for one in inspect.signature(function).parameters.values()),
+            contexts=contexts,
+        )
+
+
 def arguments(task: Task, payload: Any, ctx: RunContext | None) -> dict[str, Any]:
     """The keyword arguments of a function: the payload's fields, and the run context where it asks for one."""
     if payload is not None and not isinstance(payload, Mapping):
         raise Invalid("input", payload, "is not an object of parameters")
     assert task.function is not None
-    given = dict(payload or {})
-    hints = get_type_hints(task.function)
-    given |= {name: ctx for name, hint in hints.items() if hint is RunContext and name != "return"}
-    try:
-        inspect.signature(task.function).bind(**given)
-    except TypeError as error:
-        raise Invalid("input", payload, f"does not fit task {task.name}: {error}") from error
+    known = Signature.of(task.function)
+    given = dict(payload or {}, **dict.fromkeys(known.contexts, ctx))
+    if missing := known.required - given.keys():
+        raise Invalid("input", payload, f"does not fit task {task.name}: {', '.join(sorted(missing))} is missing")
+    if not known.open_ended and (unknown := given.keys() - known.accepted):
+        raise Invalid("input", payload, f"does not fit task {task.name}: it takes no {', '.join(sorted(unknown))}")
     return given
 
 

@@ -1,30 +1,47 @@
-"""Orgs and their API keys. A key is 32 random bytes; only its beginning and its hash are stored.
+"""Orgs, the people in them, and their API keys.
 
-A plain SHA-256 is enough: nobody can guess a key that random, so slowing a guesser down gains nothing.
+A key is 32 random bytes; only its beginning and its hash are stored. A plain SHA-256 is enough: nobody can guess a key
+that random, so slowing a guesser down gains nothing. Passwords are guessable, and are kept as argon2 hashes.
 """
 
 import hashlib
 import hmac
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
 
+from rota.core.errors import Conflict, NotFound
 from rota.core.model import new_id
 from rota.store.dialect import Tx, insert_new, insert_rows
-from rota.store.tables import api_keys, orgs
+from rota.store.tables import api_keys, orgs, users
 
 PREFIX = 12  # characters of a key that are stored as they are: enough to find its row and to name it to people
+SYSTEM = "system"
+
+k, u = api_keys.c, users.c
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A stored key: for whom it speaks, and what it may do."""
+    """A stored key: for whom it speaks, and what it may do. `user_role` is what its user may do today."""
 
     id: str
     org_id: str
+    user_id: str
     role: str
+    user_role: str
+    scopes: list[str]
+    instance_admin: bool
+    expires_at: datetime | None
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+# orgs
 
 
 def ensure_default_org(tx: Tx, now: datetime) -> tuple[str, str | None]:
@@ -35,34 +52,157 @@ def ensure_default_org(tx: Tx, now: datetime) -> tuple[str, str | None]:
     org = {"id": new_id(), "slug": "default", "name": "Default", "created_at": now}
     if not insert_new(tx, orgs, [org], ("id",)):  # another process was quicker, and holds the key
         return org_by_slug(tx, "default") or "", None
+    text = create_key(tx, str(org["id"]), "first admin key", "admin", now, instance_admin=True)
+    return str(org["id"]), text
+
+
+def create_org(tx: Tx, name: str, slug: str, now: datetime) -> tuple[str, str]:
+    """A new org with its system user. Returns its id and the text of its admin key."""
+    org = {"id": new_id(), "slug": slug, "name": name, "created_at": now}
+    if not insert_new(tx, orgs, [org], ("id",)):
+        raise Conflict(f"org {slug}: there is already one with this slug; choose another")
     return str(org["id"]), create_key(tx, str(org["id"]), "first admin key", "admin", now)
-
-
-def create_key(tx: Tx, org_id: str, name: str, role: str, now: datetime) -> str:
-    """A new key of an org. Returns its text, which nobody can read again."""
-    text = f"rota_{secrets.token_urlsafe(32)}"
-    key = {
-        "id": new_id(), "org_id": org_id, "name": name, "role": role, "prefix": text[:PREFIX], "hash": hash_of(text),
-        "created_at": now,
-    }  # fmt: skip
-    insert_rows(tx, api_keys, [key])
-    return text
-
-
-def find_key(tx: Tx, text: str) -> Key | None:
-    """The stored key behind a text, compared in constant time."""
-    wanted = hash_of(text)
-    columns = (api_keys.c.id, api_keys.c.org_id, api_keys.c.role, api_keys.c.hash)
-    found = None
-    for row in tx.execute(select(*columns).where(api_keys.c.prefix == text[:PREFIX])):
-        if hmac.compare_digest(row.hash, wanted):
-            found = Key(row.id, row.org_id, row.role)
-    return found
 
 
 def org_by_slug(tx: Tx, slug: str) -> str | None:
     """The id of an org."""
     return tx.execute(select(orgs.c.id).where(orgs.c.slug == slug)).scalar_one_or_none()
+
+
+# users
+
+
+def system_user(tx: Tx, org_id: str, now: datetime) -> str:
+    """The id of the user for whom an org's code and first key act; made when it is first needed."""
+    mine = select(u.id).where(u.org_id == org_id, u.email.is_(None))
+    found = tx.execute(mine).scalar_one_or_none()
+    if found is None:
+        row = {"id": new_id(), "org_id": org_id, "name": SYSTEM, "role": "admin", "created_at": now, "updated_at": now}
+        insert_new(tx, users, [row], ("id",))
+        found = tx.execute(mine).scalar_one()
+    return str(found)
+
+
+def create_user(tx: Tx, org_id: str, email: str, name: str, password_hash: str, role: str, now: datetime) -> str:
+    user = {
+        "id": new_id(), "org_id": org_id, "email": email, "name": name, "password_hash": password_hash, "role": role,
+        "created_at": now, "updated_at": now,
+    }  # fmt: skip
+    if not insert_new(tx, users, [user], ("id",)):
+        raise Conflict(f"user {email}: there is already one with this address")
+    return str(user["id"])
+
+
+def edit_user(tx: Tx, org_id: str, user_id: str, changes: dict[str, Any], now: datetime) -> None:
+    email = changes.get("email")
+    if email is not None:
+        taken = select(u.id).where(u.org_id == org_id, u.email == email, u.deleted_at.is_(None), u.id != user_id)
+        if tx.execute(taken).first() is not None:
+            raise Conflict(f"user {email}: there is already one with this address")
+    if not tx.execute(update(users).where(person(org_id, user_id)).values(**changes, updated_at=now)).rowcount:
+        raise NotFound(f"user {user_id}: there is none")
+    keep_an_admin(tx, org_id, now)
+
+
+def delete_user(tx: Tx, org_id: str, user_id: str, now: datetime) -> None:
+    """Take a person out of an org, with all keys that act for them. The row stays: the audit log names it."""
+    gone = update(users).where(person(org_id, user_id)).values(deleted_at=now, updated_at=now, password_hash=None)
+    if not tx.execute(gone).rowcount:
+        raise NotFound(f"user {user_id}: there is none")
+    tx.execute(update(api_keys).where(k.user_id == user_id, k.revoked_at.is_(None)).values(revoked_at=now))
+    keep_an_admin(tx, org_id, now)
+
+
+def person(org_id: str, user_id: str) -> ColumnElement[bool]:
+    """A living user of an org; the system user is not one that people manage."""
+    return and_(u.org_id == org_id, u.id == user_id, u.email.is_not(None), u.deleted_at.is_(None))
+
+
+def hash_password(text: str) -> str:
+    """Slow on purpose; call it outside any transaction, in a thread."""
+    from argon2 import PasswordHasher  # a native library that few processes need
+
+    return PasswordHasher().hash(text)
+
+
+# keys
+
+
+def create_key(tx: Tx, org_id: str, name: str, role: str, now: datetime, **more: Any) -> str:
+    """A new key of an org. Returns its text, which nobody can read again."""
+    return issue_key(tx, org_id, name, role, now, **more)[1]
+
+
+def issue_key(
+    tx: Tx,
+    org_id: str,
+    name: str,
+    role: str,
+    now: datetime,
+    *,
+    user_id: str | None = None,
+    scopes: Collection[str] = (),
+    expires_at: datetime | None = None,
+    instance_admin: bool = False,
+) -> tuple[str, str]:
+    """A new key that acts for a user of an org, or for its system; its id and its text."""
+    text = f"rota_{secrets.token_urlsafe(32)}"
+    key = {
+        "id": new_id(), "org_id": org_id, "user_id": user_id or system_user(tx, org_id, now), "name": name,
+        "role": role, "scopes": sorted(scopes), "instance_admin": instance_admin, "prefix": text[:PREFIX],
+        "hash": hash_of(text), "created_at": now, "expires_at": expires_at,
+    }  # fmt: skip
+    insert_rows(tx, api_keys, [key])
+    return str(key["id"]), text
+
+
+def find_key(tx: Tx, text: str) -> Key | None:
+    """The stored key behind a text, compared in constant time; also one that has expired or was revoked."""
+    wanted = hash_of(text)
+    columns = (
+        k.id, k.org_id, k.user_id, k.role, u.role.label("user_role"), k.scopes, k.instance_admin, k.expires_at,
+        k.last_used_at, k.revoked_at,
+    )  # fmt: skip
+    found = None
+    stmt = select(k.hash, *columns).join(users, u.id == k.user_id).where(k.prefix == text[:PREFIX])
+    for hashed, *fields in tx.execute(stmt):
+        if hmac.compare_digest(hashed, wanted):
+            found = Key(*fields)
+    return found
+
+
+def touch_key(tx: Tx, key_id: str, now: datetime) -> None:
+    tx.execute(update(api_keys).where(k.id == key_id).values(last_used_at=now))
+
+
+def revoke_key(tx: Tx, org_id: str, key_id: str, now: datetime) -> None:
+    """From now on nobody may use it. An org keeps one admin's key, else nobody could make another."""
+    mine = (k.org_id == org_id, k.id == key_id)
+    if tx.execute(select(k.id).where(*mine)).first() is None:
+        raise NotFound(f"API key {key_id}: there is none")
+    tx.execute(update(api_keys).where(*mine, k.revoked_at.is_(None)).values(revoked_at=now))
+    keep_an_admin(tx, org_id, now)
+
+
+def keep_an_admin(tx: Tx, org_id: str, now: datetime) -> None:
+    if not tx.execute(select(func.count()).where(k.org_id == org_id, *admins(now))).scalar_one():
+        raise Conflict("this would leave the org without any admin key; make another one first")
+
+
+def admins(now: datetime) -> tuple[ColumnElement[bool], ...]:
+    acts_as = select(u.id).where(u.role == "admin", u.deleted_at.is_(None))
+    return (
+        k.role == "admin",
+        k.revoked_at.is_(None),
+        or_(k.expires_at.is_(None), k.expires_at > now),
+        k.user_id.in_(acts_as),
+    )
+
+
+def only_first_key(tx: Tx) -> bool:
+    """Whether nobody has made a user or a second key yet."""
+    people = tx.execute(select(func.count()).select_from(users).where(u.email.is_not(None))).scalar_one()
+    return not people and tx.execute(select(func.count()).select_from(api_keys)).scalar_one() <= 1
 
 
 def hash_of(text: str) -> str:

@@ -15,10 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+import asyncpg
 import structlog
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy import text as sql
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ResourceClosedError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ResourceClosedError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
@@ -76,6 +77,7 @@ class PostgresDatabase:
             pool_size=pool,
             max_overflow=pool,
             pool_timeout=10,
+            pool_use_lifo=True,  # a connection that was just used has its statements prepared
             connect_args={
                 "timeout": 5,
                 "command_timeout": STATEMENT_TIMEOUT_MS / 1000 + 5,
@@ -92,7 +94,7 @@ class PostgresDatabase:
             try:
                 async with self._engine.begin() as connection:
                     return await connection.run_sync(step, *args, **kwargs)
-            except (DBAPIError, OSError, TimeoutError, PoolTimeout, ResourceClosedError) as error:
+            except (StatementError, OSError, TimeoutError, PoolTimeout, ResourceClosedError) as error:
                 if not is_deadlock(error) or attempt == TRIES:
                     raise translated(error) from error
             await pause(random.uniform(0, 0.02 * 2**attempt))
@@ -103,7 +105,7 @@ class PostgresDatabase:
             async with self._engine.connect() as connection:
                 await connection.execution_options(isolation_level="AUTOCOMMIT")
                 return await connection.run_sync(step, *args, **kwargs)
-        except (DBAPIError, OSError, TimeoutError, PoolTimeout, ResourceClosedError) as error:
+        except (StatementError, OSError, TimeoutError, PoolTimeout, ResourceClosedError) as error:
             raise translated(error) from error
 
     async def close(self) -> None:
@@ -121,6 +123,16 @@ class SqliteDatabase:
         self._local = threading.local()
         self._engine = sqlite_engine(self.path)
         self._turn = Turn(self.path)
+        self._version = 0
+
+    @property
+    def log_path(self) -> Path:
+        """Where commits are written first."""
+        return Path(f"{self.path}-wal")
+
+    async def changed_elsewhere(self) -> bool:
+        """Whether somebody else has committed since the last call: another process, or another part of this one."""
+        return await self._in(self._writer, self._look)
 
     async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._in(self._writer, self._write, step, *args, **kwargs)
@@ -140,8 +152,10 @@ class SqliteDatabase:
             # shielded: a cancelled caller must not leave the thread's answer without a reader
             future = asyncio.wrap_future(threads.submit(way, *args, **kwargs))
             return await asyncio.shield(future)
-        except DBAPIError as error:
+        except StatementError as error:
             raise translated(error) from error
+        except (UnicodeEncodeError, OverflowError) as error:  # the driver lets these through as they are
+            raise DataRefused(f"a value cannot be stored: {error}") from error
 
     def _write(self, step: Callable[..., R], *args: Any, **kwargs: Any) -> R:
         connection = self._connection()
@@ -164,6 +178,13 @@ class SqliteDatabase:
         finally:
             connection.rollback()
 
+    def _look(self) -> bool:
+        cursor = self._connection().connection.cursor()
+        version: int = cursor.execute("PRAGMA data_version").fetchone()[0]
+        cursor.close()
+        changed, self._version = version != self._version, version
+        return changed
+
     def _connection(self) -> Tx:
         """This thread's own connection, opened on first use."""
         if not hasattr(self._local, "connection"):
@@ -174,7 +195,7 @@ class SqliteDatabase:
         """Move the log into the file while no other writer of ours can commit: SQLite before 3.51.3 can lose a commit
         that races a checkpoint."""
         with contextlib.suppress(FileNotFoundError):
-            if os.stat(f"{self.path}-wal").st_size > WAL_LIMIT:
+            if self.log_path.stat().st_size > WAL_LIMIT:
                 connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").close()
                 connection.rollback()
 
@@ -204,30 +225,6 @@ class Turn:
     def close(self) -> None:
         os.close(self._next)
         os.close(self._current)
-
-
-class FileWatch:
-    """Notices that another connection, also of another process, changed a SQLite file."""
-
-    def __init__(self, path: Path) -> None:
-        self._engine = sqlite_engine(path)
-        self._connection = self._engine.connect()
-        self._seen = self._version()
-
-    def changed(self) -> bool:
-        version = self._version()
-        changed, self._seen = version != self._seen, version
-        return changed
-
-    def close(self) -> None:
-        self._connection.close()
-        self._engine.dispose()
-
-    def _version(self) -> int:
-        cursor = self._connection.connection.cursor()
-        version: int = cursor.execute("PRAGMA data_version").fetchone()[0]
-        cursor.close()
-        return version
 
 
 def sqlite_engine(path: Path) -> Engine:
@@ -271,8 +268,12 @@ def is_deadlock(error: BaseException) -> bool:
 
 def translated(error: BaseException) -> Exception:
     """The driver's error in our words: out of reach, or a row refused."""
+    if isinstance(error, StatementError) and not isinstance(error, DBAPIError):
+        return DataRefused(f"a value cannot be stored: {first_line(error.orig)}")
     if isinstance(error, DBAPIError):
         state = getattr(error.orig, "sqlstate", None) or ""
+        if isinstance(getattr(error.orig, "__cause__", None), asyncpg.DataError | ValueError) and not state:
+            return DataRefused(f"a value cannot be stored: {first_line(error.orig)}")
         gone = state[:2] in ("08", "57", "53", "55", "25") or isinstance(error, InterfaceError) or is_deadlock(error)
         locked = isinstance(error, OperationalError) and not state
         if not (error.connection_invalidated or gone or locked):
@@ -301,4 +302,4 @@ def sync_transaction(path: Path) -> Iterator[Tx]:
         turn.close()
 
 
-__all__ = ["Database", "FileWatch", "PostgresDatabase", "SqliteDatabase", "open_database", "sql"]
+__all__ = ["Database", "PostgresDatabase", "SqliteDatabase", "open_database", "sql"]

@@ -1,18 +1,22 @@
 """What truly differs between SQLite and PostgreSQL, each with its reason. No other module asks which database it is."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import orjson
-from sqlalchemy import ARRAY, BigInteger, Connection, FromClause, String, Table, Text, bindparam, column, func, select
+from sqlalchemy import ARRAY, Connection, FromClause, String, Table, Text, bindparam, column, func, select
 from sqlalchemy import text as sql
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.types import TypeEngine
 
-from rota.store.tables import EPOCH, fences
+from rota.core.errors import DataRefused
+from rota.store.tables import EPOCH
 
 Tx = Connection
+P = ParamSpec("P")
+S = TypeVar("S")
 
 CHANNEL = "rota"
 
@@ -30,23 +34,64 @@ def database_now(tx: Tx) -> datetime:
     return moment.astimezone(UTC)
 
 
-def rows(tx: Tx, columns: Mapping[str, TypeEngine[Any]], records: Sequence[Sequence[Any]], name: str) -> FromClause:
-    """A batch of records as a table, so that one statement handles them all: arrays here, one JSON text there."""
-    if on_sqlite(tx):
-        bind = [kind.dialect_impl(tx.dialect).bind_processor(tx.dialect) for kind in columns.values()]
-        plain = [[fix(item) if fix else item for fix, item in zip(bind, record, strict=True)] for record in records]
-        each = func.json_each(bindparam(f"{name}_rows", orjson.dumps(plain).decode(), Text)).table_valued("value")
-        fields = [
-            func.json_extract(each.c.value, f"$[{position}]", type_=kind).label(field)
-            for position, (field, kind) in enumerate(columns.items())
+class Batch:
+    """A batch of records as a table, so that one statement handles them all: arrays here, one JSON text there.
+
+    `table` stands in the statement, which is built once; `values` binds a batch to it.
+    """
+
+    def __init__(self, name: str, /, **columns: TypeEngine[Any]) -> None:
+        self.name, self.columns = name, columns
+
+    def table(self, tx: Tx) -> FromClause:
+        if on_sqlite(tx):
+            each = func.json_each(bindparam(f"{self.name}_rows", type_=Text)).table_valued("value")
+            fields = [
+                func.json_extract(each.c.value, f"$[{position}]", type_=kind).label(field)
+                for position, (field, kind) in enumerate(self.columns.items())
+            ]
+            return select(*fields).subquery(self.name)
+        arrays = [
+            bindparam(f"{self.name}_{field}", type_=ARRAY(widened(kind), dimensions=1))
+            for field, kind in self.columns.items()
         ]
-        return select(*fields).subquery(name)
-    arrays = [
-        bindparam(f"{name}_{field}", [record[position] for record in records], ARRAY(widened(kind), dimensions=1))
-        for position, (field, kind) in enumerate(columns.items())
-    ]
-    named = [column(field, widened(kind)) for field, kind in columns.items()]
-    return func.unnest(*arrays).table_valued(*named, name=name).render_derived()
+        named = [column(field, widened(kind)) for field, kind in self.columns.items()]
+        return func.unnest(*arrays).table_valued(*named, name=self.name).render_derived()
+
+    def values(self, tx: Tx, records: Sequence[Sequence[Any]]) -> dict[str, Any]:
+        if not on_sqlite(tx):
+            arrays = zip(*records, strict=True) if records else [()] * len(self.columns)
+            return {f"{self.name}_{field}": list(array) for field, array in zip(self.columns, arrays, strict=True)}
+        try:
+            return {f"{self.name}_rows": orjson.dumps(self.plain(tx, records)).decode()}
+        except TypeError as error:  # half a surrogate pair, or a number beyond 64 bits
+            raise DataRefused(f"a value cannot be stored: {error}") from error
+
+    def plain(self, tx: Tx, records: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+        """The records as SQLite's driver takes them. Column by column: most columns need nothing done."""
+        if not records:
+            return []
+        bind = [kind.dialect_impl(tx.dialect).bind_processor(tx.dialect) for kind in self.columns.values()]
+        if not records:
+            return []
+        columns = zip(bind, zip(*records, strict=True), strict=True)
+        try:
+            return list(zip(*(map(fix, column) if fix else column for fix, column in columns), strict=True))
+        except TypeError as error:
+            raise DataRefused(f"a value cannot be stored: {error}") from error
+
+
+def once(build: Callable[Concatenate[Tx, P], S]) -> Callable[Concatenate[Tx, P], S]:
+    """A statement that is built once per database and shape: building one costs more than running it."""
+    made: dict[tuple[Any, ...], S] = {}
+
+    def found(tx: Tx, /, *shape: P.args, **named: P.kwargs) -> S:
+        key = (on_sqlite(tx), shape, *named.items())
+        if key not in made:
+            made[key] = build(tx, *shape, **named)
+        return made[key]
+
+    return found
 
 
 def widened(kind: TypeEngine[Any]) -> TypeEngine[Any]:
@@ -54,13 +99,38 @@ def widened(kind: TypeEngine[Any]) -> TypeEngine[Any]:
     return Text() if isinstance(kind, String) else kind
 
 
+@functools.cache
+def batch_of(table: Table, names: tuple[str, ...]) -> Batch:
+    return Batch("new", **{name: table.c[name].type for name in names})
+
+
+@once
+def insertion(tx: Tx, table: Table, names: tuple[str, ...], returning: tuple[str, ...] | None) -> Any:
+    """INSERT of a batch; with `returning`, of those records that meet no conflict."""
+    source = batch_of(table, names).table(tx)
+    chosen = select(*(source.c[name] for name in names))
+    if returning is None:
+        return table.insert().from_select(names, chosen)
+    # SQLite cannot tell ON CONFLICT from a join's ON without a WHERE
+    stmt = upsert(tx, table).from_select(names, chosen.where(sql("true"))).on_conflict_do_nothing()
+    return stmt.returning(*(table.c[name] for name in returning))
+
+
 def insert_rows(tx: Tx, table: Table, records: Sequence[Mapping[str, Any]]) -> None:
     """Insert a batch in one statement; all records have the same keys."""
     if not records:
         return
-    names = list(records[0])
-    source = rows(tx, {name: table.c[name].type for name in names}, [tuple(r.values()) for r in records], "new")
-    tx.execute(table.insert().from_select(names, select(*(source.c[name] for name in names))))
+    names = tuple(records[0])
+    batch, values = batch_of(table, names), [tuple(record.values()) for record in records]
+    if on_sqlite(tx):  # json_extract reads the whole text anew for each column of a wide row
+        tx.exec_driver_sql(plain_insertion(table, names), batch.plain(tx, values))
+    else:
+        tx.execute(insertion(tx, table, names, None), batch.values(tx, values))
+
+
+@functools.cache
+def plain_insertion(table: Table, names: tuple[str, ...]) -> str:
+    return f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
 
 
 def upsert(tx: Tx, table: Table) -> "postgresql.Insert | sqlite.Insert":
@@ -68,45 +138,37 @@ def upsert(tx: Tx, table: Table) -> "postgresql.Insert | sqlite.Insert":
     return sqlite.insert(table) if on_sqlite(tx) else postgresql.insert(table)
 
 
-def insert_new(tx: Tx, table: Table, records: Sequence[Mapping[str, Any]], returning: Iterable[str]) -> list[Any]:
+def insert_new(tx: Tx, table: Table, records: Sequence[Mapping[str, Any]], returning: Sequence[str]) -> list[Any]:
     """Insert those records that meet no conflict, and tell which: row counts of skipped INSERTs differ by driver."""
     if not records:
         return []
-    names = list(records[0])
-    source = rows(tx, {name: table.c[name].type for name in names}, [tuple(r.values()) for r in records], "new")
-    # SQLite cannot tell ON CONFLICT from a join's ON without a WHERE
-    stmt = upsert(tx, table).from_select(names, select(*(source.c[name] for name in names)).where(sql("true")))
-    return list(tx.execute(stmt.on_conflict_do_nothing().returning(*(table.c[name] for name in returning))))
+    names = tuple(records[0])
+    values = batch_of(table, names).values(tx, [tuple(record.values()) for record in records])
+    return list(tx.execute(insertion(tx, table, names, tuple(returning)), values))
+
+
+LOCK_KEYS = sql(
+    "SELECT count(pg_advisory_xact_lock(k)) FROM "
+    "(SELECT DISTINCT hashtextextended(key, 0) AS k FROM unnest(CAST(:keys AS text[])) AS key ORDER BY k) AS ordered"
+)
+DRAW_FENCES = sql("UPDATE counters SET value = value + :n WHERE name = 'fences' RETURNING value")
+NOTIFY = sql("SELECT pg_notify(:channel, :what)")
 
 
 def lock_keys(tx: Tx, keys: Iterable[str]) -> None:
     """Take the advisory locks of these keys, in one order for everybody. SQLite has one writer: nothing to do."""
     ordered = sorted(set(keys))
-    if not ordered or on_sqlite(tx):
-        return
-    tx.execute(
-        sql(
-            "SELECT count(pg_advisory_xact_lock(k)) FROM "
-            "(SELECT DISTINCT hashtextextended(key, 0) AS k FROM unnest(CAST(:keys AS text[])) AS key ORDER BY k) AS o"
-        ),
-        {"keys": ordered},
-    )
+    if ordered and not on_sqlite(tx):
+        tx.execute(LOCK_KEYS, {"keys": ordered})
 
 
-def fenced(tx: Tx, picked: FromClause) -> FromClause:
-    """The picked ids with fresh fence numbers. SQLite has no sequences: a counter row, under the one write lock."""
-    if not on_sqlite(tx):
-        return select(picked.c.id, fences.next_value().label("fence")).subquery("taken")
-    ids = list(tx.execute(select(picked.c.id)).scalars())
-    last = 0
-    if ids:
-        bump = sql("UPDATE counters SET value = value + :n WHERE name = 'fences' RETURNING value")
-        last = tx.execute(bump, {"n": len(ids)}).scalar_one()
-    numbered = [(one, last - len(ids) + 1 + position) for position, one in enumerate(ids)]
-    return rows(tx, {"id": Text(), "fence": BigInteger()}, numbered, "taken")
+def fence_numbers(tx: Tx, count: int) -> Iterable[int]:
+    """Fresh fence numbers. SQLite has no sequences: a counter row, under the one write lock."""
+    last: int = tx.execute(DRAW_FENCES, {"n": count}).scalar_one()
+    return range(last - count + 1, last + 1)
 
 
 def notify(tx: Tx, what: str) -> None:
     """Wake other processes once this transaction commits. SQLite's processes watch the file's version instead."""
     if not on_sqlite(tx):
-        tx.execute(sql("SELECT pg_notify(:channel, :what)"), {"channel": CHANNEL, "what": what})
+        tx.execute(NOTIFY, {"channel": CHANNEL, "what": what})

@@ -12,7 +12,10 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    Integer,
+    Select,
     and_,
+    bindparam,
     delete,
     exists,
     func,
@@ -28,11 +31,11 @@ from sqlalchemy.sql.expression import FromClause
 
 from rota.core.errors import Conflict
 from rota.core.model import Attempt, Ended, Job, NewJob, new_id
-from rota.core.policy import QUARANTINE, Lane, Terms, shares
+from rota.core.policy import QUARANTINE, Lane, Terms, rotated, shares
 from rota.core.states import HEADS, Move, State, Status, sources, target
 from rota.store import runs
-from rota.store.dialect import Tx, fenced, insert_rows, lock_keys, notify, rows
-from rota.store.tables import jobs, orgs, queues
+from rota.store.dialect import Batch, Tx, fence_numbers, insert_rows, lock_keys, notify, on_sqlite, once, upsert
+from rota.store.tables import fences, jobs, orgs, queues
 
 LANES_PER_CLAIM = 48
 UNROUTABLE = "unroutable"
@@ -52,7 +55,7 @@ def enqueue(tx: Tx, new: Sequence[NewJob], now: datetime, key_mode: str = "rejec
     place if that one never started (`replace`).
     """
     lock_keys(tx, serial_keys(new) | {f"job:{job.org_id}:{job.job_key}" for job in new if job.job_key})
-    ids, new = settle_keys(tx, new, key_mode)
+    ids, new = settle_keys(tx, new, key_mode, now)
     add(tx, new, now)
     return ids
 
@@ -79,8 +82,10 @@ def due(tx: Tx, now: datetime, limit: int = CHUNK) -> int:
         moved += tx.execute(stmt).rowcount
         promote(tx, keys)
     free = and_(waiting, or_(is_in(c.state, [State.RETRY]), c.serial_key.is_(None)))
-    chosen = select(c.id).where(free).order_by(c.run_at).limit(limit).with_for_update(skip_locked=True)
-    moved += tx.execute(update(jobs).where(c.id.in_(chosen)).values(state=target(Move.DUE))).rowcount
+    # a CTE: a subquery may be read anew for each row, and then takes more rows than its limit
+    chosen = select(c.id).where(free).order_by(c.run_at).limit(limit).with_for_update(skip_locked=True).cte("chosen")
+    stmt = update(jobs).where(c.id.in_(select(chosen.c.id))).values(state=target(Move.DUE)).returning(c.id)
+    moved += len(tx.execute(stmt).all())  # SQLite's driver counts no rows of a statement that begins with WITH
     if moved:
         notify(tx, "ready")
     return moved
@@ -88,68 +93,128 @@ def due(tx: Tx, now: datetime, limit: int = CHUNK) -> int:
 
 def next_due(tx: Tx) -> datetime | None:
     """When the next waiting job comes due."""
-    return tx.execute(select(func.min(c.run_at)).where(is_in(c.state, sources(Move.DUE)))).scalar()
+    return tx.execute(first_waiting(tx)).scalar()
 
 
-def lanes(tx: Tx, only: Collection[str] | None = None) -> list[Lane]:
-    """Where ready work lies: each (org, queue) with its limits. Steps from lane to lane, however long they are."""
+@once
+def first_waiting(_: Tx) -> Select[Any]:
+    return select(func.min(c.run_at)).where(is_in(c.state, sources(Move.DUE)))
+
+
+def lanes(tx: Tx, only: Collection[str] | None = None, after: Lane | None = None) -> list[Lane]:
+    """Where ready work lies: (org, queue) with its limits, from behind `after` on and then from the beginning, so that
+    many lanes all get their turn. Steps from lane to lane, however long they are."""
+    found = lanes_behind(tx, only, after)
+    if after is not None and len(found) < LANES_PER_CLAIM:
+        seen = {(one.org_id, one.queue) for one in found}
+        found += [one for one in lanes_behind(tx, only, None) if (one.org_id, one.queue) not in seen]
+    return found[:LANES_PER_CLAIM]
+
+
+def lanes_behind(tx: Tx, only: Collection[str] | None, after: Lane | None) -> list[Lane]:
+    given: dict[str, Any] = {} if after is None else {"org": after.org_id, "queue": after.queue}
+    if only is not None:
+        given["only"] = list(only)
+    result = []
+    for org_id, queue, queue_limit, org_limit in tx.execute(next_lanes(tx, only is not None, after is not None), given):
+        limited = [limit for limit in (queue_limit, org_limit) if limit is not None]
+        result.append(Lane(org_id, queue, min(limited, default=None)))
+    return result
+
+
+@once
+def next_lanes(_: Tx, chosen: bool, later: bool) -> Select[Any]:
+    """Step from lane to lane, from the first, or from behind one; all queues, or only chosen ones."""
     ready = is_in(c.state, [State.READY])
-    first = select(c.org_id, c.queue).where(ready).order_by(c.org_id, c.queue).limit(1).subquery()
+    behind = and_(ready, tuple_(c.org_id, c.queue) > tuple_(bindparam("org"), bindparam("queue"))) if later else ready
+    first = select(c.org_id, c.queue).where(behind).order_by(c.org_id, c.queue).limit(1).subquery()
     found = select(first.c.org_id, first.c.queue).cte("found", recursive=True)
-    after = (  # the first lane behind the one at hand
+    following = (  # the first lane behind the one at hand
         select(c.org_id, c.queue)
         .where(ready, tuple_(c.org_id, c.queue) > tuple_(found.c.org_id, found.c.queue))
         .order_by(c.org_id, c.queue)
         .limit(1)
     )
     step = select(
-        after.with_only_columns(c.org_id).scalar_subquery(), after.with_only_columns(c.queue).scalar_subquery()
+        following.with_only_columns(c.org_id).scalar_subquery(), following.with_only_columns(c.queue).scalar_subquery()
     ).where(found.c.org_id.is_not(None))
     found = found.union_all(step)
-    stmt = (
-        select(found.c.org_id, found.c.queue, queues.c.max_running, queues.c.paused_at, orgs.c.max_running)
-        .select_from(
-            found.outerjoin(queues, and_(queues.c.org_id == found.c.org_id, queues.c.name == found.c.queue)).outerjoin(
-                orgs, orgs.c.id == found.c.org_id
-            )
-        )
-        .where(found.c.org_id.is_not(None))
-        .limit(LANES_PER_CLAIM)
+    pauses = queues.alias("pauses")  # a scalar subquery, because a join would not keep the order that the limit needs
+    paused_at = select(pauses.c.paused_at).where(pauses.c.org_id == found.c.org_id, pauses.c.name == found.c.queue)
+    open_lanes = [found.c.org_id.is_not(None), paused_at.scalar_subquery().is_(None)]
+    if chosen:
+        open_lanes.append(found.c.queue.in_(bindparam("only", expanding=True)))
+    some = select(found.c.org_id, found.c.queue).where(*open_lanes).limit(LANES_PER_CLAIM).subquery("some")
+    of_queue = and_(queues.c.org_id == some.c.org_id, queues.c.name == some.c.queue)
+    return (
+        select(some.c.org_id, some.c.queue, queues.c.max_running, orgs.c.max_running)
+        .select_from(some.outerjoin(queues, of_queue).outerjoin(orgs, orgs.c.id == some.c.org_id))
+        .order_by(some.c.org_id, some.c.queue)
     )
-    result = []
-    for org_id, queue, queue_limit, paused_at, org_limit in tx.execute(stmt):
-        if paused_at is None and (only is None or queue in only):
-            limited = [limit for limit in (queue_limit, org_limit) if limit is not None]
-            result.append(Lane(org_id, queue, min(limited, default=None)))
-    return result
 
 
 def claim(tx: Tx, found: Sequence[Lane], *, worker: str, routes: Collection[str], room: int, turn: int) -> list[Job]:
     """Take up to `room` ready jobs of these lanes for a worker, fairly across orgs, most urgent first in a lane."""
-    given = shares(capped(tx, found), room, turn)
+    given = shares(capped(tx, found, turn), room, turn)
     if not given:
         return []
+    given_lanes: dict[str, Any] = {"routes": list(routes)}
+    for position, (lane, count) in enumerate(given):
+        given_lanes |= {f"org{position}": lane.org_id, f"queue{position}": lane.queue, f"count{position}": count}
+    values: dict[str, Any] = {"worker": worker}
+    if on_sqlite(tx):
+        ids = list(tx.execute(picking(tx, len(given)), given_lanes).scalars())
+        if not ids:
+            return []
+        values |= TAKEN.values(tx, list(zip(ids, fence_numbers(tx, len(ids)), strict=True)))
+    else:
+        values |= given_lanes
+    found_rows = tx.execute(taking(tx, len(given)), values)
+    ordered = sorted(found_rows, key=lambda row: (-row.priority, row.run_at, row.id))  # RETURNING has no order
+    return [job_of(row) for row in ordered]
+
+
+TAKEN = Batch("taken", id=c.id.type, fence=c.fence.type)
+
+
+@once
+def picking(_: Tx, count: int) -> Select[tuple[str]]:
+    """The most urgent ready jobs of so many lanes, each up to its share."""
     picks = [
         select(c.id)
-        .where(is_in(c.state, sources(Move.CLAIM)), c.org_id == lane.org_id, c.queue == lane.queue, c.route.in_(routes))
+        .where(
+            is_in(c.state, sources(Move.CLAIM)),
+            c.org_id == bindparam(f"org{position}"),
+            c.queue == bindparam(f"queue{position}"),
+            c.route.in_(bindparam("routes", expanding=True)),
+        )
         .order_by(c.priority.desc(), c.run_at, c.id)
-        .limit(count)
+        .limit(bindparam(f"count{position}", type_=Integer))
         .with_for_update(skip_locked=True)
         .subquery()
-        for lane, count in given
+        for position in range(count)
     ]
-    taken = fenced(tx, union_all(*(select(pick.c.id) for pick in picks)).subquery("picked"))
-    stmt = (
+    picked = union_all(*(select(pick.c.id) for pick in picks)).subquery("picked")
+    return select(picked.c.id)
+
+
+@once
+def taking(tx: Tx, count: int) -> Any:
+    """Make picked jobs a worker's own, each under a fresh fence."""
+    taken: FromClause = TAKEN.table(tx)
+    if not on_sqlite(tx):
+        picked = picking(tx, count).subquery()
+        # a CTE is read once; a subquery may be read once per row of a join, and then takes more rows than its limit
+        taken = select(picked.c.id, fences.next_value().label("fence")).cte("taken")
+    return (
         update(jobs)
         .where(c.id == taken.c.id, is_in(c.state, sources(Move.CLAIM)))
-        .values(state=target(Move.CLAIM), lease_owner=worker, fence=taken.c.fence, solo_key=None)
+        .values(state=target(Move.CLAIM), lease_owner=bindparam("worker"), fence=taken.c.fence, solo_key=None)
         .returning(*FIELDS, c.priority)
     )
-    taken_rows = sorted(tx.execute(stmt), key=lambda row: (-row.priority, row.run_at, row.id))  # RETURNING has no order
-    return [job_of(row) for row in taken_rows]
 
 
-def capped(tx: Tx, found: Sequence[Lane]) -> Sequence[Lane]:
+def capped(tx: Tx, found: Sequence[Lane], turn: int) -> Sequence[Lane]:
     """The lanes with what their limits leave. Limited orgs lock their own row while they count; others lock nothing."""
     limited = sorted({lane.org_id for lane in found if lane.cap is not None})
     if not limited:
@@ -165,8 +230,8 @@ def capped(tx: Tx, found: Sequence[Lane]) -> Sequence[Lane]:
         for org, limit in org_limit.items()
         if limit is not None
     }
-    result = []
-    for lane in found:
+    caps: dict[Lane, int | None] = {}
+    for lane in rotated(list(found), turn):  # what an org has left goes to another of its queues each time
         key = (lane.org_id, lane.queue)
         own = queue_limit.get(key)
         room = [own - running.get(key, 0)] if own is not None else []
@@ -175,80 +240,92 @@ def capped(tx: Tx, found: Sequence[Lane]) -> Sequence[Lane]:
         cap = max(0, min(room)) if room else None
         if cap is not None and lane.org_id in left:
             left[lane.org_id] -= cap  # the org's next lane has only what this one leaves
-        result.append(Lane(lane.org_id, lane.queue, cap))
-    return result
+        caps[lane] = cap
+    return [replace(lane, cap=caps[lane]) for lane in found]
 
 
 def mark_started(tx: Tx, attempts: Sequence[Attempt]) -> set[str]:
     """Write down that these attempts have begun; returns the run ids of those whose lease still held."""
-    begun = rows(
-        tx,
-        {"id": c.id.type, "fence": c.fence.type, "run_id": c.run_id.type, "n": c.attempt.type, "at": c.started_at.type},
-        [(one.job.id, one.job.fence, one.run_id, one.number, one.started_at) for one in attempts],
-        "begun",
-    )
-    stmt = (
-        update(jobs)
-        .where(held(begun))
-        .values(run_id=begun.c.run_id, attempt=begun.c.n, started_at=begun.c.at)
-        .returning(c.run_id)
-    )
-    return set(tx.execute(stmt).scalars())
+    begun = [(one.job.id, one.job.fence, one.run_id, one.number, one.started_at) for one in attempts]
+    return set(tx.execute(marking(tx), BEGUN.values(tx, begun)).scalars())
 
 
-def finish(tx: Tx, ended: Sequence[Ended], worker: str | None) -> set[str]:
+BEGUN = Batch("begun", id=c.id.type, fence=c.fence.type, run_id=c.run_id.type, n=c.attempt.type, at=c.started_at.type)
+
+
+@once
+def marking(tx: Tx) -> Any:
+    begun = BEGUN.table(tx)
+    values = {"run_id": begun.c.run_id, "attempt": begun.c.n, "started_at": begun.c.at}
+    return update(jobs).where(held(begun)).values(values).returning(c.run_id)
+
+
+def finish(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | None = None) -> set[str]:
     """Write the runs that ended and take their jobs out of the queue, or to where they wait for the next attempt.
 
     Returns the run ids of those whose lease still held; nothing is written about the others.
     """
     final = [one for one in ended if one.final]
-    keys = {one.job.serial_key for one in final if one.job.serial_key}
+    keys = {one.job.serial_key for one in ended if one.job.serial_key}
     lock_keys(tx, keys)
     moved, unwanted = move_on(tx, [one for one in ended if not one.final])
     kept = leave(tx, final) | moved
-    runs.append(tx, [one for one in ended if one.run_id in kept], worker)
+    runs.append(tx, [one for one in ended if one.run_id in kept], worker, now)
     promoted = promote(tx, keys)
-    if unwanted:  # somebody cancelled it while its attempt failed by itself: there is no next attempt
-        withdraw(tx, c.id.in_(unwanted), Status.CANCELED, "canceled", max(one.finished_at for one in ended))
+    for job_id, by in unwanted.items():  # somebody cancelled it while its attempt failed by itself: there is no next
+        withdraw(tx, c.id == job_id, Status.CANCELED, by, max(one.finished_at for one in ended))
     if promoted or any(one.move is Move.HAND_BACK for one in ended):
         notify(tx, "ready")
     return kept
 
 
 def leave(tx: Tx, ended: Sequence[Ended]) -> set[str]:
+    """The jobs whose work is over go out of the queue; the run ids of those that held."""
     if not ended:
         return set()
-    gone = rows(tx, {"id": c.id.type, "fence": c.fence.type}, [(one.job.id, one.job.fence) for one in ended], "gone")
-    stmt = delete(jobs).where(
-        tuple_(c.id, c.fence).in_(select(gone.c.id, gone.c.fence)), is_in(c.state, [State.RUNNING])
-    )
-    left = set(tx.execute(stmt.returning(c.id)).scalars())
+    left = set(tx.execute(leaving(tx), GONE.values(tx, [(one.job.id, one.job.fence) for one in ended])).scalars())
     return {one.run_id for one in ended if one.job.id in left}
 
 
-def move_on(tx: Tx, ended: Sequence[Ended]) -> tuple[set[str], set[str]]:
-    """The jobs whose attempt ended but whose work did not: run ids of those that held, job ids of those canceled."""
+GONE = Batch("gone", id=c.id.type, fence=c.fence.type)
+
+
+@once
+def leaving(tx: Tx) -> Any:
+    gone = GONE.table(tx)
+    theirs = tuple_(c.id, c.fence).in_(select(gone.c.id, gone.c.fence))
+    return delete(jobs).where(theirs, is_in(c.state, [State.RUNNING])).returning(c.id)
+
+
+def move_on(tx: Tx, ended: Sequence[Ended]) -> tuple[set[str], dict[str, str]]:
+    """The jobs whose attempt ended but whose work did not: run ids of those that held; job ids of those that somebody
+    wants canceled, with who it was."""
     if not ended:
-        return set(), set()
-    moved = rows(
-        tx,
-        {
-            "id": c.id.type, "fence": c.fence.type, "state": c.state.type, "run_at": c.run_at.type,
-            "run_id": c.run_id.type, "n": c.attempt.type, "tries": c.tries.type,
-            "crashes": c.crashes.type, "why": c.parked_reason.type,
-        },
-        [
-            (
-                one.job.id, one.job.fence, target(one.move).value, one.run_at or one.job.run_at,
-                one.run_id, one.number, one.job.tries + one.counts,
-                one.job.crashes + (one.status is Status.CRASHED), one.reason if one.move is Move.PARK else None,
-            )
-            for one in ended
-            if one.move is not None
-        ],
-        "moved",
-    )  # fmt: skip
-    stmt = (
+        return set(), {}
+    records = [
+        (
+            one.job.id, one.job.fence, target(one.move).value, one.run_at or one.job.run_at, one.run_id, one.number,
+            one.job.tries + one.counts, one.job.crashes + (one.status is Status.CRASHED),
+            one.reason if one.move is Move.PARK else None,
+        )
+        for one in ended
+        if one.move is not None
+    ]  # fmt: skip
+    found = list(tx.execute(moving(tx), MOVED.values(tx, records)))
+    canceled = {row.id: row.cancel_reason or "" for row in found if row.cancel_requested_at is not None}
+    return {row.last_run_id for row in found}, canceled
+
+
+MOVED = Batch(
+    "moved", id=c.id.type, fence=c.fence.type, state=c.state.type, run_at=c.run_at.type, run_id=c.run_id.type,
+    n=c.attempt.type, tries=c.tries.type, crashes=c.crashes.type, why=c.parked_reason.type,
+)  # fmt: skip
+
+
+@once
+def moving(tx: Tx) -> Any:
+    moved = MOVED.table(tx)
+    return (
         update(jobs)
         .where(held(moved))
         .values(
@@ -256,10 +333,8 @@ def move_on(tx: Tx, ended: Sequence[Ended]) -> tuple[set[str], set[str]]:
             tries=moved.c.tries, crashes=moved.c.crashes, parked_reason=moved.c.why, run_id=None, started_at=None,
             lease_owner=None,
         )
-        .returning(c.id, c.last_run_id, c.cancel_requested_at)
+        .returning(c.id, c.last_run_id, c.cancel_requested_at, c.cancel_reason)
     )  # fmt: skip
-    found = list(tx.execute(stmt))
-    return {row.last_run_id for row in found}, {row.id for row in found if row.cancel_requested_at is not None}
 
 
 def hand_back(tx: Tx, worker: str, which: Collection[str] | None, but: Collection[str] = ()) -> int:
@@ -286,7 +361,7 @@ def rescue(tx: Tx, worker: str, now: datetime, limit: int = CHUNK) -> tuple[int,
     ended = [crash_of(row, now) for row in found if row.run_id is not None]
     leaving = [one for one in ended if one.final]
     kept = leave(tx, leaving) | move_on(tx, [one for one in ended if not one.final])[0]
-    runs.append(tx, [one for one in ended if one.run_id in kept], worker)
+    runs.append(tx, [one for one in ended if one.run_id in kept], worker, now)
     unstarted = [row.id for row in found if row.run_id is None]
     tx.execute(
         update(jobs)
@@ -323,23 +398,27 @@ def request_cancel(tx: Tx, ids: Collection[str], reason: str, now: datetime) -> 
 
 def cancels(tx: Tx, worker: str) -> dict[str, str]:
     """The jobs of a worker that somebody wants stopped, with the reason."""
-    stmt = select(c.id, c.cancel_reason).where(
-        c.lease_owner == worker, is_in(c.state, [State.RUNNING]), c.cancel_requested_at.is_not(None)
-    )
-    return {job_id: reason or "" for job_id, reason in tx.execute(stmt)}
+    return {job_id: reason or "" for job_id, reason in tx.execute(canceled_of(tx), {"worker": worker})}
+
+
+@once
+def canceled_of(_: Tx) -> Select[Any]:
+    mine = and_(c.lease_owner == bindparam("worker"), is_in(c.state, [State.RUNNING]))
+    return select(c.id, c.cancel_reason).where(mine, c.cancel_requested_at.is_not(None))
 
 
 def withdraw(
-    tx: Tx, where: ColumnElement[bool], status: Status, reason: str | None, now: datetime
+    tx: Tx, where: ColumnElement[bool], status: Status, reason: str | None, now: datetime, promoting: bool = True
 ) -> list[tuple[str, datetime | None]]:
     """Take jobs that no worker holds out of the queue, each with a run row that says why. The caller holds the locks
-    of their serial keys. Returns (schedule, slot) of each."""
+    of their serial keys; one that adds a job in their place lets that promote. Returns (schedule, slot) of each."""
     waiting = [state for state in State if state is not State.RUNNING]
     stmt = delete(jobs).where(where, is_in(c.state, waiting)).returning(*FIELDS)
     gone = [job_of(row) for row in tx.execute(stmt)]
     ended = [Ended(job, status, reason, now, new_id(), job.attempt + 1) for job in gone]
     runs.append(tx, ended, None)
-    promote(tx, {job.serial_key for job in gone if job.serial_key})
+    if promoting:
+        promote(tx, {job.serial_key for job in gone if job.serial_key})
     return [(job.schedule_id, job.slot) for job in gone if job.schedule_id]
 
 
@@ -352,13 +431,24 @@ def find(tx: Tx, org_id: str, key: str) -> Any | None:
     return None
 
 
+def lock(tx: Tx, job_id: str) -> None:
+    """Keep a job as it is until the transaction ends."""
+    tx.execute(select(c.id).where(c.id == job_id).with_for_update())
+
+
 def of_schedules(tx: Tx, schedule_ids: Collection[str]) -> dict[str, list[Any]]:
     """Every job of these schedules, in any state."""
     found: dict[str, list[Any]] = {}
-    stmt = select(c.id, c.schedule_id, c.state, c.solo_key, c.slot, c.serial_key).where(c.schedule_id.in_(schedule_ids))
-    for row in tx.execute(stmt.order_by(c.run_at, c.id)):
+    for row in tx.execute(living(tx), {"schedules": list(schedule_ids)}) if schedule_ids else ():
         found.setdefault(row.schedule_id, []).append(row)
     return found
+
+
+@once
+def living(_: Tx) -> Select[Any]:
+    fields = (c.id, c.schedule_id, c.state, c.solo_key, c.slot, c.serial_key, c.trigger)
+    theirs = c.schedule_id.in_(bindparam("schedules", expanding=True))
+    return select(*fields).where(theirs).order_by(c.run_at, c.id)
 
 
 def park_unroutable(tx: Tx, routes: Collection[str], before: datetime) -> int:
@@ -382,6 +472,19 @@ def resume(tx: Tx, job_id: str, now: datetime) -> bool:
     return moved
 
 
+def set_queue(tx: Tx, org_id: str, name: str, max_running: int | None, paused: bool, now: datetime) -> str:
+    """Limit or pause a queue; one that stays paused keeps since when."""
+    values = {"org_id": org_id, "name": name, "max_running": max_running, "paused_at": now if paused else None}
+    since = func.coalesce(queues.c.paused_at, literal(now, queues.c.paused_at.type)) if paused else None
+    stmt = upsert(tx, queues).values(values)
+    stmt = stmt.on_conflict_do_update(
+        index_elements=["org_id", "name"], set_={"max_running": max_running, "paused_at": since}
+    )
+    tx.execute(stmt)
+    notify(tx, "ready")
+    return name
+
+
 def headless(tx: Tx, limit: int = CHUNK) -> list[str]:
     """Serial keys with blocked jobs and no head: there should be none, the reconciler looks all the same."""
     head, waiting = jobs.alias("head"), jobs.alias("waiting")
@@ -400,7 +503,15 @@ def promote(tx: Tx, keys: Iterable[str]) -> int:
     wanted = sorted(set(keys))
     if not wanted:
         return 0
-    key = rows(tx, {"key": c.serial_key.type}, [(one,) for one in wanted], "wanted")
+    return tx.execute(promoting(tx), WANTED.values(tx, [(one,) for one in wanted])).rowcount
+
+
+WANTED = Batch("wanted", key=c.serial_key.type)
+
+
+@once
+def promoting(tx: Tx) -> Any:
+    key = WANTED.table(tx)
     head, waiting = jobs.alias("head"), jobs.alias("waiting")
     first = (
         select(waiting.c.id)
@@ -410,15 +521,9 @@ def promote(tx: Tx, keys: Iterable[str]) -> int:
         .correlate(key)
         .scalar_subquery()
     )
-    no_head = ~exists(
-        select(literal(1))
-        .select_from(head)
-        .where(head.c.serial_key == key.c.key, is_in(head.c.state, HEADS))
-        .correlate(key)
-    )
-    chosen = select(first).select_from(key).where(no_head)
-    stmt = update(jobs).where(c.id.in_(chosen)).values(state=target(Move.PROMOTE))
-    return tx.execute(stmt).rowcount
+    heads = select(literal(1)).select_from(head).where(head.c.serial_key == key.c.key, is_in(head.c.state, HEADS))
+    chosen = select(first).select_from(key).where(~exists(heads.correlate(key)))
+    return update(jobs).where(c.id.in_(chosen)).values(state=target(Move.PROMOTE))
 
 
 def is_in(state: ColumnElement[str], among: Iterable[State]) -> ColumnElement[bool]:
@@ -432,13 +537,14 @@ def held(by: FromClause) -> ColumnElement[bool]:
     return and_(c.id == by.c.id, c.fence == by.c.fence, is_in(c.state, [State.RUNNING]))
 
 
-def settle_keys(tx: Tx, new: Sequence[NewJob], key_mode: str) -> tuple[list[str], list[NewJob]]:
+def settle_keys(tx: Tx, new: Sequence[NewJob], key_mode: str, now: datetime) -> tuple[list[str], list[NewJob]]:
     """Which of the new jobs are really new, given the living jobs that hold their keys."""
     keyed = {(job.org_id, job.job_key) for job in new if job.job_key}
     if not keyed:
         return [job.id for job in new], list(new)
     stmt = select(c.id, c.org_id, c.job_key, c.state, c.attempt, c.serial_key)
-    taken = {(row.org_id, row.job_key): row for row in tx.execute(stmt.where(tuple_(c.org_id, c.job_key).in_(keyed)))}
+    stmt = stmt.where(tuple_(c.org_id, c.job_key).in_(keyed)).order_by(c.id).with_for_update()
+    taken = {(row.org_id, row.job_key): row for row in tx.execute(stmt)}
     ids: list[str] = []
     kept: list[NewJob] = []
     for job in new:
@@ -449,7 +555,8 @@ def settle_keys(tx: Tx, new: Sequence[NewJob], key_mode: str) -> tuple[list[str]
             ids.append(row.id)
             continue
         if row is not None:
-            tx.execute(delete(jobs).where(c.id == row.id))
+            lock_keys(tx, [row.serial_key] if row.serial_key else [])
+            withdraw(tx, c.id == row.id, Status.SKIPPED, "superseded", now)
         ids.append(job.id)
         kept.append(job)
     return ids, kept

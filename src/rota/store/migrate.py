@@ -1,6 +1,7 @@
 """Bring a database to the schema that this code expects, and say when it is not there yet."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 from alembic import command
@@ -17,27 +18,28 @@ from rota.store.dialect import Tx, on_sqlite
 LOCK = 0x_524F_5441  # one migration at a time
 
 
-def migrate(url: str) -> None:
-    """Upgrade to the newest schema. Any number of processes may call this at once: one migrates, the others wait."""
+def migrate(url: str, step: Callable[[int], None] = lambda _: None) -> None:
+    """Upgrade to the newest schema. Any number of processes may call this at once: one migrates, the others wait.
+    `step` is called after each migration with 1."""
     if url.startswith("sqlite:///"):
         with sync_transaction(Path(url.removeprefix("sqlite:///")).absolute()) as tx:
-            upgrade(tx)
+            upgrade(tx, step)
     else:
-        asyncio.run(migrate_postgres(url))
+        asyncio.run(migrate_postgres(url, step))
 
 
-async def migrate_postgres(url: str) -> None:
+async def migrate_postgres(url: str, step: Callable[[int], None]) -> None:
     engine = create_async_engine(async_url(url))
     try:
         async with engine.begin() as connection:
-            await connection.run_sync(upgrade)
+            await connection.run_sync(upgrade, step)
     except OSError as error:
         raise Unavailable(f"the database is out of reach: {error}") from error
     finally:
         await engine.dispose()
 
 
-def upgrade(tx: Tx) -> None:
+def upgrade(tx: Tx, step: Callable[[int], None]) -> None:
     if not on_sqlite(tx):
         tx.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
     stale = check(tx)
@@ -45,6 +47,7 @@ def upgrade(tx: Tx) -> None:
         raise Unavailable(stale)
     config = config_for()
     config.attributes["connection"] = tx
+    config.attributes["step"] = lambda **_: step(1)
     command.upgrade(config, "head")
 
 
@@ -60,6 +63,10 @@ def check(tx: Tx) -> str | None:
     if current not in {script.revision for script in scripts.walk_revisions()}:
         return f"the database was made by a newer Rota (schema {current}); upgrade this one"
     return f"the database has an old schema ({current}, this Rota needs {newest}); run `rota migrate`"
+
+
+def known_migrations() -> int:
+    return len(list(ScriptDirectory.from_config(config_for()).walk_revisions()))
 
 
 def config_for() -> Config:

@@ -17,11 +17,13 @@ from rota.core import parse, triggers
 from rota.core.errors import Invalid, NotFound
 from rota.core.model import Schedule
 from rota.core.plan import first_plan
-from rota.core.states import RAN, State, Status, Verdict
+from rota.core.states import RAN, State, Status, Verdict, WorkerState
 from rota.core.triggers import Once, Timing
 from rota.store.dialect import Tx
 from rota.store.tables import (
     EPOCH,
+    api_keys,
+    audit_log,
     clocks,
     jobs,
     logs,
@@ -32,6 +34,7 @@ from rota.store.tables import (
     schedules,
     slots,
     tasks,
+    users,
     workers,
 )
 
@@ -68,26 +71,46 @@ STARTED = and_(j.state == State.RUNNING, j.run_id.is_not(None))  # claimed is no
 
 def list_schedules(
     tx: Tx,
+    /,
     org_id: str,
     *,
     limit: int = LIMIT,
     cursor: str | None = None,
+    sort: str = "name",
+    **wanted: Any,
+) -> Page:
+    """The living schedules by name or by when they were made (`id`), `-` for backwards: the orders of two indexes, so
+    a page costs the same among ten and among a million."""
+    column = s.id if sort.endswith("id") else s.name
+    stmt = schedule_query().where(s.org_id == org_id, s.deleted_at.is_(None), *such_as(**wanted))
+    stmt = stmt.order_by(column.desc() if sort.startswith("-") else column)
+    if cursor:
+        last = read_cursor(cursor)[0]
+        stmt = stmt.where(column < last if sort.startswith("-") else column > last)
+    return page(tx, stmt, limit, schedule_record, lambda row: [row.id if column is s.id else row.name])
+
+
+def schedule_ids(tx: Tx, /, org_id: str, **wanted: Any) -> list[str]:
+    """The ids of all living schedules that are as wanted, in their order."""
+    stmt = select(s.id).where(s.org_id == org_id, s.deleted_at.is_(None), *such_as(**wanted))
+    return list(tx.execute(stmt.order_by(s.id)).scalars())
+
+
+def such_as(
+    *,
     name: str | None = None,
     kind: str | None = None,
     tag: str | None = None,
     enabled: bool | None = None,
+    paused: bool | None = None,
     condition: str | None = None,
-) -> Page:
-    """The living schedules by name: the order of an index, so a page costs the same among ten and among a million."""
-    stmt = schedule_query().where(s.org_id == org_id, s.deleted_at.is_(None)).order_by(s.name)
-    if cursor:
-        stmt = stmt.where(s.name > read_cursor(cursor)[0])
+) -> list[ColumnElement[bool]]:
+    """What can be asked of schedules; None asks nothing."""
+    plain = ((s.kind, kind), (s.enabled, enabled), (s.condition, condition), (s.paused_at.is_not(None), paused))
+    found = [column == value for column, value in plain if value is not None]
     if name is not None:
-        stmt = stmt.where(s.name.icontains(name, autoescape=True))
-    if tag is not None:
-        stmt = stmt.where(has_tag(tag))
-    stmt = matching(stmt, (s.kind, kind), (s.enabled, enabled), (s.condition, condition))
-    return page(tx, stmt, limit, schedule_record, lambda row: [row.name])
+        found.append(s.name.icontains(name, autoescape=True))
+    return found if tag is None else [*found, has_tag(tag)]
 
 
 def schedule(tx: Tx, org_id: str, key: str) -> Record:
@@ -336,6 +359,13 @@ def list_workers(tx: Tx, *, limit: int = LIMIT, cursor: str | None = None, state
     return page(tx, stmt, limit, dict_of, lambda row: [row.id])
 
 
+def queue(tx: Tx, org_id: str, name: str) -> Record:
+    found = next((one for one in list_queues(tx, org_id) if one["name"] == name), None)
+    if found is None:
+        raise NotFound(f"queue {name}: it has no work, no limit and no pause")
+    return found
+
+
 def list_queues(tx: Tx, org_id: str) -> list[Record]:
     """The queues of an org that have work, a limit or a pause; how much lies in each, by state."""
     oldest = func.min(case((j.state == State.READY, j.run_at)), type_=j.run_at.type)
@@ -345,7 +375,7 @@ def list_queues(tx: Tx, org_id: str) -> list[Record]:
 
     def entry(name: str) -> Record:
         depth = {state.value: 0 for state in State}
-        empty = {"name": name, "depth": depth, "oldest_ready_at": None, "limit": None, "paused": False}
+        empty = {"name": name, "depth": depth, "oldest_ready_at": None, "max_running": None, "paused": False}
         return found.setdefault(name, empty)
 
     for row in tx.execute(counted.group_by(j.queue, j.state)):
@@ -353,8 +383,22 @@ def list_queues(tx: Tx, org_id: str) -> list[Record]:
         if row.oldest is not None:
             entry(row.queue)["oldest_ready_at"] = row.oldest
     for row in tx.execute(limits):
-        entry(row.name).update(limit=row.max_running, paused=row.paused_at is not None)
+        entry(row.name).update(max_running=row.max_running, paused=row.paused_at is not None)
     return [found[name] for name in sorted(found)]
+
+
+def gauges(tx: Tx, now: datetime) -> Record:
+    """How the whole installation stands, in numbers that name no org."""
+    counted = {row[0]: row[1] for row in tx.execute(select(j.state, func.count()).group_by(j.state))}
+    oldest = tx.execute(select(func.min(j.run_at)).where(j.state == State.READY)).scalar()
+    due = tx.execute(select(func.min(k.next_run_at)).where(k.next_run_at.is_not(None))).scalar()
+    alive = and_(workers.c.state == WorkerState.ALIVE, workers.c.lease_until >= now)
+    return {
+        "jobs": {state.value: counted.get(state, 0) for state in State},
+        "oldest": max(0.0, (now - oldest).total_seconds()) if oldest else 0.0,
+        "overdue": max(0.0, (now - due).total_seconds()) if due else 0.0,
+        "workers": tx.execute(select(func.count()).select_from(workers).where(alive)).scalar_one(),
+    }
 
 
 def list_tasks(
@@ -389,6 +433,104 @@ def freeze(tx: Tx, org_id: str, now: datetime) -> Record:
     if not frozen:
         return {"frozen": False, "frozen_at": None, "until": None, "reason": None}
     return {"frozen": True, "frozen_at": row.frozen_at, "until": row.frozen_until, "reason": row.freeze_reason}
+
+
+# people
+
+
+ORG = (orgs.c.id, orgs.c.slug, orgs.c.name, orgs.c.created_at)
+USER = (users.c.id, users.c.email, users.c.name, users.c.role, users.c.created_at, users.c.updated_at)
+KEY = (
+    api_keys.c.id, api_keys.c.name, api_keys.c.user_id, users.c.name.label("user_name"), api_keys.c.role,
+    api_keys.c.scopes, api_keys.c.prefix, api_keys.c.created_at, api_keys.c.expires_at, api_keys.c.last_used_at,
+    api_keys.c.revoked_at,
+)  # fmt: skip
+ACT = (
+    audit_log.c.id, audit_log.c.at, audit_log.c.user_id, users.c.name.label("user_name"), audit_log.c.key_id,
+    api_keys.c.name.label("key_name"), audit_log.c.action, audit_log.c.resource, audit_log.c.resource_id,
+    audit_log.c.before, audit_log.c.after, audit_log.c.address, audit_log.c.request_id,
+)  # fmt: skip
+
+
+def list_orgs(tx: Tx, org_id: str | None, *, limit: int = LIMIT, cursor: str | None = None) -> Page:
+    """Every org, or the one that is asked for."""
+    stmt = matching(select(*ORG).order_by(orgs.c.id), (orgs.c.id, org_id))
+    if cursor:
+        stmt = stmt.where(orgs.c.id > read_cursor(cursor)[0])
+    return page(tx, stmt, limit, dict_of, lambda row: [row.id])
+
+
+def list_users(
+    tx: Tx,
+    org_id: str,
+    *,
+    limit: int = LIMIT,
+    cursor: str | None = None,
+    email: str | None = None,
+    role: str | None = None,
+) -> Page:
+    """The people of an org."""
+    u = users.c
+    mine = and_(u.org_id == org_id, u.email.is_not(None), u.deleted_at.is_(None))
+    stmt = matching(select(*USER).where(mine).order_by(u.id), (u.email, email), (u.role, role))
+    if cursor:
+        stmt = stmt.where(u.id > read_cursor(cursor)[0])
+    return page(tx, stmt, limit, dict_of, lambda row: [row.id])
+
+
+def user(tx: Tx, org_id: str, user_id: str) -> Record:
+    u = users.c
+    mine = and_(u.org_id == org_id, u.id == user_id, u.email.is_not(None), u.deleted_at.is_(None))
+    found = tx.execute(select(*USER).where(mine)).one_or_none()
+    if found is None:
+        raise NotFound(f"user {user_id}: there is none")
+    return dict_of(found)
+
+
+def list_keys(
+    tx: Tx, org_id: str, *, limit: int = LIMIT, cursor: str | None = None, user_id: str | None = None
+) -> Page:
+    """The API keys of an org, also those that were revoked, newest first."""
+    k = api_keys.c
+    stmt: Select[Any] = select(*KEY).join(users, users.c.id == k.user_id).where(k.org_id == org_id)
+    stmt = matching(stmt.order_by(k.id.desc()), (k.user_id, user_id))
+    if cursor:
+        stmt = stmt.where(k.id < read_cursor(cursor)[0])
+    return page(tx, stmt, limit, dict_of, lambda row: [row.id])
+
+
+def api_key(tx: Tx, org_id: str, key_id: str) -> Record:
+    k = api_keys.c
+    stmt = select(*KEY).join(users, users.c.id == k.user_id).where(k.org_id == org_id, k.id == key_id)
+    found = tx.execute(stmt).one_or_none()
+    if found is None:
+        raise NotFound(f"API key {key_id}: there is none")
+    return dict_of(found)
+
+
+def list_audit(
+    tx: Tx,
+    org_id: str,
+    *,
+    limit: int = LIMIT,
+    cursor: str | None = None,
+    action: str | None = None,
+    resource: str | None = None,
+    resource_id: str | None = None,
+    user_id: str | None = None,
+    key_id: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> Page:
+    """Who changed what, newest first."""
+    a = audit_log.c
+    named = audit_log.outerjoin(users, users.c.id == a.user_id).outerjoin(api_keys, api_keys.c.id == a.key_id)
+    stmt: Select[Any] = select(*ACT).select_from(named).where(a.org_id == org_id).order_by(a.id.desc())
+    wanted = ((a.action, action), (a.resource, resource), (a.resource_id, resource_id), (a.user_id, user_id))
+    stmt = within(matching(stmt, *wanted, (a.key_id, key_id)), a.at, since, until)
+    if cursor:
+        stmt = stmt.where(a.id < read_cursor(cursor)[0])
+    return page(tx, stmt, limit, dict_of, lambda row: [row.id])
 
 
 # pages

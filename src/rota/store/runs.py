@@ -5,17 +5,17 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Integer, Text, and_, delete, func, select, update
-from sqlalchemy.types import TypeEngine
 
 from rota.core.model import Ended
-from rota.core.states import Status
-from rota.store.dialect import Tx, insert_rows, rows
-from rota.store.tables import Instant, logs, runs, schedule_stats
+from rota.core.states import Status, Verdict, verdict_of
+from rota.store.dialect import Batch, Tx, insert_rows, once
+from rota.store.tables import Instant, jobs, logs, orgs, runs, schedule_stats, slots
 
 
-def append(tx: Tx, ended: Sequence[Ended], worker: str | None) -> None:
-    """Write runs that ended, and count them for their schedules."""
-    insert_rows(tx, runs, [row_of(one, worker) for one in ended])
+def append(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | None = None) -> None:
+    """Write runs that ended, and count them for their schedules. `now` is the moment of writing: whoever follows what
+    is new reads by it, with an overlap, because transactions do not commit in the order of their moments."""
+    insert_rows(tx, runs, [row_of(one, worker, now or one.finished_at) for one in ended])
     count(tx, [one for one in ended if one.job.schedule_id])
 
 
@@ -37,18 +37,18 @@ def count(tx: Tx, ended: Sequence[Ended]) -> None:
             entry[3] = one.status.value
             entry[4] += one.status is Status.FAILED
             entry[5] += one.status is Status.SKIPPED
-    fields: dict[str, TypeEngine[Any]] = {
-        "id": Text(),
-        "at": Instant(),
-        "run": Text(),
-        "job": Text(),
-        "status": Text(),
-        "f": Integer(),
-        "s": Integer(),
-    }
-    new = rows(tx, fields, [(key, *per[key]) for key in sorted(per)], "counted")
-    stats = schedule_stats.c
-    tx.execute(
+    tx.execute(counting(tx), COUNTED.values(tx, [(key, *per[key]) for key in sorted(per)]))
+
+
+COUNTED = Batch(
+    "counted", id=Text(), at=Instant(), run=Text(), job=Text(), status=Text(), failed=Integer(), skipped=Integer()
+)
+
+
+@once
+def counting(tx: Tx) -> Any:
+    new, stats = COUNTED.table(tx), schedule_stats.c
+    return (
         update(schedule_stats)
         .where(stats.schedule_id == new.c.id)
         .values(
@@ -56,8 +56,8 @@ def count(tx: Tx, ended: Sequence[Ended]) -> None:
             last_run_id=func.coalesce(new.c.run, stats.last_run_id),
             last_job_id=func.coalesce(new.c.job, stats.last_job_id),
             last_run_status=func.coalesce(new.c.status, stats.last_run_status),
-            failure_count=stats.failure_count + new.c.f,
-            skipped_count=stats.skipped_count + new.c.s,
+            failure_count=stats.failure_count + new.c.failed,
+            skipped_count=stats.skipped_count + new.c.skipped,
         )
     )
 
@@ -90,17 +90,40 @@ def read_logs(tx: Tx, run_id: str, after: int, limit: int) -> list[Any]:
     return list(tx.execute(stmt))
 
 
-def prune(tx: Tx, before: datetime, statuses: Collection[str], limit: int) -> int:
-    """Delete old runs of these statuses with their logs; returns how many."""
-    old = and_(runs.c.finished_at < before, runs.c.status.in_(statuses))
-    ids = list(tx.execute(select(runs.c.id).where(old).order_by(runs.c.finished_at).limit(limit)).scalars())
+def with_old(tx: Tx, before: datetime, statuses: Collection[str]) -> list[str]:
+    """The orgs that have runs of these statuses to forget."""
+    old = and_(runs.c.org_id == orgs.c.id, runs.c.recorded_at < before, runs.c.status.in_(statuses))
+    return list(tx.execute(select(orgs.c.id).where(select(runs.c.id).where(old).exists())).scalars())
+
+
+def prune(tx: Tx, org_id: str, before: datetime, statuses: Collection[str], limit: int) -> int:
+    """Delete an org's old runs of these statuses with their logs; returns how many."""
+    old = and_(runs.c.org_id == org_id, runs.c.recorded_at < before, runs.c.status.in_(statuses))
+    found = tx.execute(select(runs).where(old).order_by(runs.c.recorded_at, runs.c.id).limit(limit)).all()
+    ids = [row.id for row in found]
     if ids:
+        settle_slots(tx, [row for row in found if row.slot is not None])
         tx.execute(delete(logs).where(logs.c.run_id.in_(ids)))
         tx.execute(delete(runs).where(runs.c.id.in_(ids)))
     return len(ids)
 
 
-def row_of(one: Ended, worker: str | None) -> dict[str, Any]:
+def settle_slots(tx: Tx, found: Sequence[Any]) -> None:
+    """Runs about to be forgotten leave their slots' verdicts behind: a slot is remembered longer than its runs."""
+    settled = Batch("settled", schedule_id=Text(), slot=Instant(), job_id=Text(), verdict=Text(), reason=Text())
+    values = [
+        (row.schedule_id, row.slot, row.job_id, verdict, row.reason if verdict is Verdict.SKIPPED else None)
+        for row in found
+        for verdict in [verdict_of(Status(row.status))]
+    ]
+    gone = settled.table(tx)
+    mine = and_(slots.c.schedule_id == gone.c.schedule_id, slots.c.slot == gone.c.slot, slots.c.job_id == gone.c.job_id)
+    alive = select(jobs.c.id).where(jobs.c.id == slots.c.job_id).exists()
+    stmt = update(slots).where(mine, slots.c.verdict.is_(None), ~alive)
+    tx.execute(stmt.values(verdict=gone.c.verdict, reason=gone.c.reason), settled.values(tx, values))
+
+
+def row_of(one: Ended, worker: str | None, now: datetime) -> dict[str, Any]:
     job = one.job
     return {
         "id": one.run_id, "job_id": job.id, "org_id": job.org_id, "kind": job.kind, "target": job.target,
@@ -108,5 +131,6 @@ def row_of(one: Ended, worker: str | None) -> dict[str, Any]:
         "schedule_id": job.schedule_id, "slot": job.slot, "trigger": job.trigger, "attempt": one.number,
         "retry_of": job.last_run_id, "status": one.status.value, "reason": one.reason, "error": one.error,
         "outcome": one.outcome, "queued_at": job.queued_at, "started_at": one.started_at,
-        "finished_at": one.finished_at, "worker": worker, "fence": job.fence, "trace_id": job.trace_id, "artifact_id": one.artifact_id, "usage": one.usage,
+        "finished_at": one.finished_at, "recorded_at": now, "worker": worker, "fence": job.fence,
+        "trace_id": job.trace_id, "artifact_id": one.artifact_id, "usage": one.usage,
     }  # fmt: skip

@@ -4,24 +4,24 @@ Whoever changes what a schedule's slots become locks its clock first, so fire, e
 one schedule follow each other; the primary key of `slots` decides whatever is left.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Integer, Text, and_, func, or_, select, update
-from sqlalchemy.types import TypeEngine
+from sqlalchemy import ColumnElement, Integer, Select, Text, and_, bindparam, func, or_, select, update
 
 from rota.core import triggers
 from rota.core.errors import Conflict, NotFound, StaleRevision
 from rota.core.model import Due, Fire, Gap, NewJob, Plan, Schedule, new_id
-from rota.core.plan import TICK, first_plan, passed_gap, plan
+from rota.core.plan import TICK, first_plan, next_run_at, passed_gap, plan
 from rota.core.policy import Misfire, Overlap, Terms, parse_retry
 from rota.core.states import Condition, State, Status, Verdict
-from rota.core.triggers import Cron, Every, Once
+from rota.core.triggers import Cron, Every, Once, Timing
 from rota.store import jobs as queue
 from rota.store import slots as slot_rows
-from rota.store.dialect import Tx, insert_new, insert_rows, lock_keys, notify, rows
+from rota.store.dialect import Batch, Tx, insert_new, insert_rows, lock_keys, notify, once
 from rota.store.tables import (
     Instant,
     clocks,
@@ -41,7 +41,7 @@ def insert(tx: Tx, new: Sequence[Schedule], now: datetime) -> None:
     """Store schedules with their clocks, counters and spans, all or none."""
     names = [one.name for one in new]
     taken = select(s.name).where(s.org_id == new[0].org_id, s.name.in_(names), LIVING).limit(1)
-    twice = next((name for name in names if names.count(name) > 1), None) if len(names) < 50 else None
+    twice = next((name for name, times in Counter(names).items() if times > 1), None)
     if (name := tx.execute(taken).scalar_one_or_none() or twice) is not None:
         raise Conflict(f"schedule {name}: there is already one with this name; choose another or edit that one")
     insert_rows(tx, schedules, [row_of(one) for one in new])
@@ -57,7 +57,12 @@ def get(tx: Tx, org_id: str, key: str) -> Schedule:
     found = tx.execute(select(schedules).where(s.org_id == org_id, or_(s.id == key, s.name == key), LIVING)).first()
     if found is None:
         raise NotFound(f"schedule {key}: there is none")
-    return schedule_of(found)
+    return schedule_of(found, readable=False)
+
+
+def stands(tx: Tx, org_id: str, schedule_id: str) -> bool:
+    """Whether a schedule is still there."""
+    return tx.execute(select(s.id).where(s.id == schedule_id, s.org_id == org_id, LIVING)).first() is not None
 
 
 def of_source(tx: Tx, org_id: str, source: str) -> list[Schedule]:
@@ -82,6 +87,9 @@ def replace_schedule(tx: Tx, due: Due, new: Schedule, now: datetime, expected: i
     old = due.schedule
     if expected is not None and expected != old.revision:
         raise StaleRevision(f"schedule {old.name}: it is at revision {old.revision}, not {expected}; read it again")
+    taken = select(s.id).where(s.org_id == old.org_id, s.name == new.name, s.id != old.id, LIVING)
+    if new.name != old.name and tx.execute(taken).first() is not None:
+        raise Conflict(f"schedule {new.name}: there is already one with this name; choose another")
     new = replace(new, revision=old.revision + 1, updated_at=now)
     if new.deleted_at is not None:
         new = replace(new, enabled=False)
@@ -92,11 +100,12 @@ def replace_schedule(tx: Tx, due: Due, new: Schedule, now: datetime, expected: i
         reason = "superseded" if new.enabled else "disabled"
         close_past(tx, due, now, "paused" if old.paused_at else reason)
         withdraw_waiting(tx, [old], reason, now)
-        end_span(tx, [(old.id, now)])
+        edge = slot_rows.edge_of(tx, old.id, now)
+        end_span(tx, [(old.id, edge)])
         new = replace(new, condition=Condition.OK, condition_reason=None)
         if new.enabled:
-            insert_rows(tx, trigger_spans, [span_row(new, now)])
-        clock = clock_row(new, now)
+            insert_rows(tx, trigger_spans, [span_row(new, edge)])
+        clock = clock_row(new, edge)
         moment = {"next_slot": clock["next_slot"], "next_run_at": clock["next_run_at"]}
         tx.execute(update(clocks).where(k.schedule_id == old.id).values(moment))
         notify(tx, "clocks")
@@ -137,9 +146,10 @@ def resume(tx: Tx, due: Due, gap: Misfire, now: datetime) -> Schedule:
         close_past(tx, due, now, "paused")
         upcoming = due.next_slot if due.next_slot > now else triggers.next_slot(old.timing, now)
         set_clock(tx, replace(old, paused_at=None), upcoming, now)
-    new = replace(old, paused_at=None, paused_until=None, pause_reason=None, revision=old.revision + 1, updated_at=now)
+        if upcoming is None:
+            finish_schedules(tx, [(old.id, now)], now)
     cleared = {"paused_at": None, "paused_until": None, "pause_reason": None}
-    tx.execute(update(schedules).where(s.id == old.id).values(**cleared, revision=new.revision, updated_at=now))
+    tx.execute(update(schedules).where(s.id == old.id).values(**cleared, revision=s.revision + 1, updated_at=now))
     notify(tx, "clocks")
     return get(tx, old.org_id, old.id)
 
@@ -159,8 +169,14 @@ def skip_next(tx: Tx, due: Due, reason: str, now: datetime) -> datetime:
 
 
 def freeze(tx: Tx, org_id: str, reason: str, until: datetime | None, now: datetime) -> None:
-    """Let all slots of an org pass from now on."""
-    tx.execute(update(orgs).where(orgs.c.id == org_id).values(frozen_at=now, frozen_until=until, freeze_reason=reason))
+    """Let all slots of an org pass from now on; a freeze that holds already gets a new end."""
+    org = tx.execute(select(orgs).where(orgs.c.id == org_id).with_for_update()).one()
+    holds = org.frozen_at is not None and (org.frozen_until is None or org.frozen_until > now)
+    values = {"frozen_at": org.frozen_at if holds else now, "frozen_until": until, "freeze_reason": reason}
+    tx.execute(update(orgs).where(orgs.c.id == org_id).values(values))
+    if holds:
+        tx.execute(update(clocks).where(held_by_freeze(org, now)).values(next_run_at=until))
+        notify(tx, "clocks")
 
 
 def unfreeze(tx: Tx, org_id: str, now: datetime) -> None:
@@ -169,31 +185,36 @@ def unfreeze(tx: Tx, org_id: str, now: datetime) -> None:
     if org.frozen_at is None or (org.frozen_until is not None and org.frozen_until <= now):
         raise Conflict("the org is not frozen")
     tx.execute(update(orgs).where(orgs.c.id == org_id).values(frozen_until=now))
-    unpaused = select(s.id).where(s.id == k.schedule_id, s.paused_at.is_(None)).exists()
-    waiting = or_(k.next_run_at.is_(None), k.next_run_at == org.frozen_until)
-    held = and_(k.org_id == org_id, k.next_slot.is_not(None), waiting, unpaused)
-    tx.execute(update(clocks).where(held).values(next_run_at=now))  # those not due yet are set right when they fire
+    # those not due yet are set right when they fire
+    tx.execute(update(clocks).where(held_by_freeze(org, now)).values(next_run_at=now))
     notify(tx, "clocks")
+
+
+def held_by_freeze(org: Any, now: datetime) -> ColumnElement[bool]:
+    """The clocks that wait for the end of an org's freeze, and for no pause."""
+    unpaused = or_(s.paused_at.is_(None), s.paused_until <= now)
+    waiting = or_(k.next_run_at.is_(None), k.next_run_at == org.frozen_until)
+    of_org = and_(k.org_id == org.id, k.next_slot.is_not(None))
+    return and_(of_org, waiting, select(s.id).where(s.id == k.schedule_id, unpaused).exists())
 
 
 def next_run(tx: Tx, kinds: Collection[str]) -> datetime | None:
     """When the next schedule of these kinds is due."""
-    firsts = [tx.execute(select(func.min(k.next_run_at)).where(k.kind == kind)).scalar_one() for kind in sorted(kinds)]
+    firsts = [tx.execute(first_of_kind(tx), {"kind": kind}).scalar_one() for kind in sorted(kinds)]
     return min((moment for moment in firsts if moment is not None), default=None)
+
+
+@once
+def first_of_kind(_: Tx) -> Select[Any]:
+    planned = k.next_run_at.is_not(None)  # said for the sake of SQLite's planner
+    return select(func.min(k.next_run_at)).where(planned, k.kind == bindparam("kind"))
 
 
 def due(tx: Tx, kinds: Collection[str], now: datetime, limit: int) -> tuple[list[Due], list[tuple[str, int, str]]]:
     """Schedules whose moment has come, oldest first; and those that cannot be read: (id, revision, why)."""
-    stmt = (
-        select(*s, k.next_slot, k.fired, orgs.c.frozen_at, orgs.c.frozen_until)
-        .select_from(clocks.join(schedules, s.id == k.schedule_id).join(orgs, orgs.c.id == s.org_id))
-        .where(k.kind.in_(kinds), k.next_run_at <= now)
-        .order_by(k.next_run_at)
-        .limit(limit)
-    )
     found: list[Due] = []
     broken: list[tuple[str, int, str]] = []
-    for row in tx.execute(stmt):
+    for row in tx.execute(come_due(tx), {"kinds": list(kinds), "now": now, "most": limit}):
         try:
             found.append(Due(schedule_of(row), row.next_slot, row.fired, row.frozen_at, row.frozen_until))
         except Exception as error:  # whatever is wrong with one row stops no loop
@@ -201,16 +222,23 @@ def due(tx: Tx, kinds: Collection[str], now: datetime, limit: int) -> tuple[list
     return found, broken
 
 
+@once
+def come_due(_: Tx) -> Select[Any]:
+    return (
+        select(*s, k.next_slot, k.fired, orgs.c.frozen_at, orgs.c.frozen_until)
+        .select_from(clocks.join(schedules, s.id == k.schedule_id).join(orgs, orgs.c.id == s.org_id))
+        .where(k.kind.in_(bindparam("kinds", expanding=True)), k.next_run_at <= bindparam("now", type_=Instant))
+        .order_by(k.next_run_at)
+        .limit(bindparam("most", type_=Integer))
+    )
+
+
 def fire(tx: Tx, planned: Sequence[tuple[Due, Plan]], now: datetime) -> list[tuple[Due, Plan]]:
     """FIRE_IS_ONE_TRANSACTION: of these plans, carry out those whose schedule is still as it was read."""
-    stmt = (
-        select(k.schedule_id, k.next_slot, s.revision, s.enabled)
-        .select_from(clocks.join(schedules, s.id == k.schedule_id))
-        .where(k.schedule_id.in_([one.schedule.id for one, _ in planned]))
-        .order_by(k.schedule_id)
-        .with_for_update(of=clocks, skip_locked=True)  # whoever holds one is firing or editing it
-    )
-    as_read = {row.schedule_id: (row.next_slot, row.revision, row.enabled) for row in tx.execute(stmt)}
+    ids = [one.schedule.id for one, _ in planned]
+    as_read = {
+        row.schedule_id: (row.next_slot, row.revision, row.enabled) for row in tx.execute(held_clocks(tx), {"ids": ids})
+    }
     won = [
         (one, what)
         for one, what in planned
@@ -219,6 +247,17 @@ def fire(tx: Tx, planned: Sequence[tuple[Due, Plan]], now: datetime) -> list[tup
     if won:
         apply(tx, won, now)
     return won
+
+
+@once
+def held_clocks(_: Tx) -> Select[Any]:
+    return (
+        select(k.schedule_id, k.next_slot, s.revision, s.enabled)
+        .select_from(clocks.join(schedules, s.id == k.schedule_id))
+        .where(k.schedule_id.in_(bindparam("ids", expanding=True)))
+        .order_by(k.schedule_id)
+        .with_for_update(of=clocks, skip_locked=True)  # whoever holds one is firing or editing it
+    )
 
 
 def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime) -> None:
@@ -240,23 +279,35 @@ def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime) -> None:
     queue.add(tx, [job_of(schedule, fire, job_id) for schedule, fire, job_id in fires], now)
     slot_rows.record_gaps(tx, [(one.schedule, gap) for one, what in won for gap in what.gaps])
     slot_rows.count_skips(tx, [one.schedule.id for one, what in won if what.fires and is_busy(one.schedule, busy)])
-    advance(tx, won, now)
-    over = [one.schedule.id for one, _ in won if one.schedule.paused_at is not None]
+    advance(
+        tx, [(one, without_fires(one, what, now) if is_busy(one.schedule, busy) else what) for one, what in won], now
+    )
+    over = [one.schedule.id for one, _ in won if (one.schedule.paused_until or now + TICK) <= now]
     if over:
         tx.execute(update(schedules).where(s.id.in_(over)).values(paused_at=None, paused_until=None, pause_reason=None))
 
 
+def without_fires(one: Due, what: Plan, now: datetime) -> Plan:
+    """A plan whose slots were skipped for overlap: they do not count, and so cannot have been the last."""
+    upcoming = what.next_slot or triggers.next_slot(one.schedule.timing, what.handled)
+    return replace(what, fires=(), next_slot=upcoming, next_run_at=next_run_at(one.schedule, upcoming, now))
+
+
 def advance(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime) -> None:
     """Set the clocks to what comes next; a schedule with nothing left is finished."""
-    fields: dict[str, TypeEngine[Any]] = {"id": Text(), "slot": Instant(), "at": Instant(), "fires": Integer()}
-    values = [(one.schedule.id, what.next_slot, what.next_run_at, len(what.fires)) for one, what in won]
-    moved = rows(tx, fields, values, "moved")
-    tx.execute(
-        update(clocks)
-        .where(k.schedule_id == moved.c.id)
-        .values(next_slot=moved.c.slot, next_run_at=moved.c.at, fired=k.fired + moved.c.fires)
-    )
+    moved = [(one.schedule.id, what.next_slot, what.next_run_at, len(what.fires)) for one, what in won]
+    tx.execute(advancing(tx), ADVANCED.values(tx, moved))
     finish_schedules(tx, [(one.schedule.id, what.handled) for one, what in won if what.next_slot is None], now)
+
+
+ADVANCED = Batch("advanced", id=Text(), slot=Instant(), at=Instant(), fires=Integer())
+
+
+@once
+def advancing(tx: Tx) -> Any:
+    moved = ADVANCED.table(tx)
+    values = {"next_slot": moved.c.slot, "next_run_at": moved.c.at, "fired": k.fired + moved.c.fires}
+    return update(clocks).where(k.schedule_id == moved.c.id).values(values)
 
 
 def fail_slots(tx: Tx, one: Due, what: Plan, error: str, now: datetime) -> None:
@@ -278,7 +329,7 @@ def fail_slots(tx: Tx, one: Due, what: Plan, error: str, now: datetime) -> None:
 
 def mark_broken(tx: Tx, schedule_id: str, revision: int, why: str, now: datetime) -> None:
     """A schedule that cannot be evaluated is put aside until somebody edits it."""
-    tx.execute(select(k.schedule_id).where(k.schedule_id == schedule_id).with_for_update())
+    first = tx.execute(select(k.next_slot).where(k.schedule_id == schedule_id).with_for_update()).scalar()
     stmt = update(schedules).where(s.id == schedule_id, s.revision == revision)
     values = {
         "condition": Condition.BROKEN,
@@ -288,23 +339,28 @@ def mark_broken(tx: Tx, schedule_id: str, revision: int, why: str, now: datetime
     }
     if tx.execute(stmt.values(values)).rowcount:
         tx.execute(update(clocks).where(k.schedule_id == schedule_id).values(next_run_at=None, next_slot=None))
-        end_span(tx, [(schedule_id, now)])
+        end_span(tx, [(schedule_id, now if first is None else min(now, first - TICK))])  # no slots while broken
 
 
 def hold(tx: Tx, held: Sequence[Due]) -> None:
     """Slots of a frozen org wait for the end of the freeze, to be told as one gap."""
-    for one in held:
-        same = and_(k.schedule_id == one.schedule.id, k.next_slot == one.next_slot)
-        tx.execute(update(clocks).where(same).values(next_run_at=one.frozen_until))
+    which = sorted({one.schedule.org_id for one in held})
+    stmt = select(orgs.c.id, orgs.c.frozen_at, orgs.c.frozen_until).where(orgs.c.id.in_(which)).order_by(orgs.c.id)
+    as_read = {row.id: (row.frozen_at, row.frozen_until) for row in tx.execute(stmt.with_for_update(read=True))}
+    for one in sorted(held, key=lambda one: one.schedule.id):
+        if as_read.get(one.schedule.org_id) == (one.frozen_at, one.frozen_until):
+            same = and_(k.schedule_id == one.schedule.id, k.next_slot == one.next_slot, k.next_run_at.is_not(None))
+            tx.execute(update(clocks).where(same).values(next_run_at=one.frozen_until))
 
 
 def repair(tx: Tx, now: datetime) -> list[str]:
     """RECONCILER_GUARANTEES_CHAIN: enabled schedules with nothing planned get their next slot again."""
     frozen = and_(orgs.c.frozen_at.is_not(None), or_(orgs.c.frozen_until.is_(None), orgs.c.frozen_until > now))
+    unpaused = or_(s.paused_at.is_(None), s.paused_until <= now)
     stmt = (
         select(*s, k.next_slot)
         .select_from(clocks.join(schedules, s.id == k.schedule_id).join(orgs, orgs.c.id == s.org_id))
-        .where(k.next_run_at.is_(None), s.enabled, LIVING, s.paused_at.is_(None), s.condition == Condition.OK, ~frozen)
+        .where(k.next_run_at.is_(None), s.enabled, LIVING, unpaused, s.condition == Condition.OK, ~frozen)
         .order_by(k.schedule_id)
         .limit(queue.CHUNK)
         .with_for_update(of=clocks, skip_locked=True)
@@ -352,9 +408,10 @@ def backfill(
     wanted: list[datetime] = []
     homes = slot_rows.homes_of(tx, schedule.id, since, until)
     living = {row.slot for row in queue.of_schedules(tx, [schedule.id]).get(schedule.id, [])}
-    for slot in triggers.slots_between(schedule.timing, since - TICK, min(until, edge)):
+    too_late = slot_rows.never_ran(tx, [home.job_id for home in homes.values() if home.job_id is not None])
+    for slot in slot_rows.slots_that_were(tx, schedule, since, min(until, edge)):
         home = homes.get(slot)
-        ran = home is not None and home.verdict is None
+        ran = home is not None and home.verdict in (None, Verdict.RAN) and home.job_id not in too_late
         if slot not in living and (reprocess or not ran):
             wanted.append(slot)
         if len(wanted) == limit:
@@ -390,9 +447,21 @@ def retry_slot(tx: Tx, due: Due, slot: datetime, run: Any, now: datetime) -> str
     slot_rows.take_from_gaps(tx, schedule, [slot])
     base, previous = slot_rows.reopen(tx, schedule.id, slot, job.id)
     terms = replace(job.terms, deadline_at=None, window_until=None)
-    job = replace(job, trigger="retry", attempt=base, last_run_id=previous or run.id, terms=terms)
+    again = {"attempt": base, "last_run_id": previous or run.id, "trace_id": run.trace_id}
+    job = replace(job, trigger="retry", terms=terms, **again)
     queue.add(tx, [job], now)
     return job.id
+
+
+def retry_run(tx: Tx, schedule: Schedule, run: Any, attempts: int, now: datetime) -> str:
+    """Another attempt of a run beside the slots, in turn with the schedule's other jobs."""
+    job = job_of(schedule, Fire(now, now, solo=False), new_id())
+    terms = replace(job.terms, deadline_at=None, window_until=None)
+    again = replace(
+        job, slot=None, job_key=f"retry:{run.job_id}", payload=run.input, trigger="retry", attempt=attempts,
+        last_run_id=run.id, terms=terms, trace_id=run.trace_id,
+    )  # fmt: skip
+    return queue.enqueue(tx, [again], now, "preserve")[0]
 
 
 # what became of slots
@@ -423,18 +492,20 @@ def make_room(tx: Tx, fires: Sequence[tuple[Schedule, Fire, str]], busy: dict[st
     into = {schedule.id: fire.slot for schedule, fire, _ in fires if fire.solo}
     older = {row.id: row for key in into for row in busy.get(key, []) if row.solo_key is not None}
     if older:
-        for schedule_id, slot in queue.withdraw(tx, jobs.c.id.in_(list(older)), Status.COALESCED, None, now):
+        gone = queue.withdraw(tx, jobs.c.id.in_(list(older)), Status.COALESCED, None, now, promoting=False)
+        for schedule_id, slot in gone:
             slot_rows.decide_slot(tx, schedule_id, slot, Verdict.COALESCED, None, into[schedule_id])
     for schedule in {schedule.id: schedule for schedule, _, _ in fires if schedule.overlap is Overlap.REPLACE}.values():
         clear_the_way(tx, [row for row in busy.get(schedule.id, []) if row.id not in older], now)
 
 
 def clear_the_way(tx: Tx, rows_of: Iterable[Any], now: datetime) -> None:
-    """Stop what a replacing job replaces: ask its worker, or take it out of the queue at once."""
-    ids = [row.id for row in rows_of]
+    """Stop what a replacing job replaces: ask its worker, or take it out of the queue at once. What somebody asked for
+    and what has not begun yet stays."""
+    begun = (State.RUNNING, State.RETRY, State.PARKED)
+    ids = [row.id for row in rows_of if row.state in begun or row.trigger not in ("backfill", "retry")]
     queue.request_cancel(tx, ids, "replaced", now)
-    for schedule_id, slot in queue.withdraw(tx, jobs.c.id.in_(ids), Status.CANCELED, "replaced", now):
-        slot_rows.decide_slot(tx, schedule_id, slot, None, None, None)
+    queue.withdraw(tx, jobs.c.id.in_(ids), Status.CANCELED, "replaced", now, promoting=False)
 
 
 def finish_schedules(tx: Tx, over: Sequence[tuple[str, datetime]], now: datetime) -> None:
@@ -456,9 +527,8 @@ def end_span(tx: Tx, over: Sequence[tuple[str, datetime]]) -> None:
 
 
 def set_clock(tx: Tx, schedule: Schedule, slot: datetime | None, now: datetime) -> None:
-    at = None if slot is None else max(now, triggers.run_at(schedule.id, slot, schedule.timing.jitter))
-    if schedule.paused_at is not None and slot is not None and schedule.paused_until is None:
-        at = None
+    at = schedule.paused_until if schedule.paused_at is not None else next_run_at(schedule, slot, now)
+    at = None if slot is None else at
     tx.execute(update(clocks).where(k.schedule_id == schedule.id).values(next_slot=slot, next_run_at=at))
 
 
@@ -500,7 +570,7 @@ def job_of(schedule: Schedule, fire: Fire, job_id: str) -> NewJob:
             timeout=schedule.timeout,
             retry=schedule.retry,
             deadline_at=fire.run_at + schedule.start_deadline if schedule.start_deadline is not None else None,
-            window_until=triggers.window_close(timing, fire.run_at) if timing.window else None,
+            window_until=triggers.window_close(timing, fire.slot) if timing.window else None,
             window=timing.window,
             zone=timing.zone,
         ),
@@ -550,11 +620,18 @@ def row_of(one: Schedule) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def schedule_of(row: Any) -> Schedule:
+def schedule_of(row: Any, readable: bool = True) -> Schedule:
+    """The record of a row. One whose timing cannot be read is still there to be edited or deleted, if asked so."""
+    try:
+        timing = triggers.load(row.timing)
+    except Exception:
+        if readable:
+            raise
+        timing = Timing(Once(row.created_at))
     return Schedule(
         id=row.id, org_id=row.org_id, owner_id=row.owner_id, name=row.name, description=row.description,
         tags=row.tags, kind=row.kind, target=row.target, route=row.route, input=row.input,
-        timing=triggers.load(row.timing), max_runs=row.max_runs, misfire=Misfire(row.misfire),
+        timing=timing, max_runs=row.max_runs, misfire=Misfire(row.misfire),
         catch_up_limit=row.catch_up_limit, overlap=Overlap(row.overlap),
         start_deadline=span(row.start_deadline_seconds), timeout=span(row.timeout_seconds),
         retry=parse_retry(row.retry), priority=row.priority, queue=row.queue, grant_id=row.grant_id,

@@ -1,7 +1,7 @@
 """Slots: the home of each moment a schedule is due. A fired slot's verdict follows from its job and runs; a slot that
 did not fire has it here, and many of them in a row are one gap."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,9 +10,9 @@ from sqlalchemy import BigInteger, Text, and_, delete, func, or_, select, update
 from rota.core import triggers
 from rota.core.model import Gap, Schedule
 from rota.core.plan import TICK
-from rota.core.states import Verdict
+from rota.core.states import Status, Verdict
 from rota.core.triggers import Timing
-from rota.store.dialect import Tx, insert_new, insert_rows, rows
+from rota.store.dialect import Batch, Tx, insert_new, insert_rows
 from rota.store.tables import clocks, jobs, runs, schedule_stats, schedules, slots, trigger_spans
 
 t = slots.c
@@ -39,11 +39,11 @@ def count_skips(tx: Tx, schedule_ids: Sequence[str]) -> None:
     per: dict[str, int] = {}
     for schedule_id in schedule_ids:
         per[schedule_id] = per.get(schedule_id, 0) + 1
-    new = rows(tx, {"id": Text(), "n": BigInteger()}, sorted(per.items()), "skips")
+    skips = Batch("skips", id=Text(), n=BigInteger())
+    new = skips.table(tx)
     st = schedule_stats.c
-    tx.execute(
-        update(schedule_stats).where(st.schedule_id == new.c.id).values(skipped_count=st.skipped_count + new.c.n)
-    )
+    stmt = update(schedule_stats).where(st.schedule_id == new.c.id).values(skipped_count=st.skipped_count + new.c.n)
+    tx.execute(stmt, skips.values(tx, sorted(per.items())))
 
 
 def decide_slot(
@@ -54,10 +54,39 @@ def decide_slot(
         tx.execute(update(slots).where(home).values(verdict=verdict, reason=reason, into_slot=into))
 
 
+def edge_of(tx: Tx, schedule_id: str, now: datetime) -> datetime:
+    """From where an edited schedule is planned: now, or behind what is decided already, should the clock have been set
+    back. A skip of a slot still to come is forgotten with the trigger it was meant for."""
+    ahead = and_(t.schedule_id == schedule_id, t.slot > now)
+    tx.execute(delete(slots).where(ahead, t.reason == "operator"))
+    last = select(func.max(func.coalesce(t.last_slot, t.slot, type_=t.slot.type))).where(t.schedule_id == schedule_id)
+    decided: datetime | None = tx.execute(last.where(t.slot > now)).scalar()
+    return now if decided is None else max(now, decided)
+
+
 def homes_of(tx: Tx, schedule_id: str, since: datetime, until: datetime) -> dict[datetime, Any]:
     """The rows of single slots in a stretch; slots inside a gap have none of their own."""
     stmt = select(slots).where(t.schedule_id == schedule_id, t.slot.between(since, until))
     return {row.slot: row for row in tx.execute(stmt) if row.last_slot is None or row.last_slot == row.slot}
+
+
+def slots_that_were(tx: Tx, schedule: Schedule, since: datetime, until: datetime) -> Iterator[datetime]:
+    """The slots of the past by the triggers that ruled then; where none did (it was not made yet, or disabled) by the
+    one it has now."""
+    after = since - TICK
+    for span in spans_of(tx, schedule.id):
+        yield from triggers.slots_between(schedule.timing, after, min(span.from_at, until))
+        after = max(after, span.from_at)
+        end = until if span.until_at is None else min(span.until_at, until)
+        yield from triggers.slots_between(triggers.load(span.timing), after, end)
+        after = max(after, end)
+    yield from triggers.slots_between(schedule.timing, after, until)
+
+
+def never_ran(tx: Tx, job_ids: Collection[str]) -> set[str]:
+    """Which of these jobs left the queue because they came too late."""
+    stmt = select(runs.c.job_id).where(runs.c.job_id.in_(job_ids), runs.c.status == Status.SKIPPED)
+    return set(tx.execute(stmt).scalars())
 
 
 def take_from_gaps(tx: Tx, schedule: Schedule, wanted: Sequence[datetime]) -> None:
@@ -65,22 +94,25 @@ def take_from_gaps(tx: Tx, schedule: Schedule, wanted: Sequence[datetime]) -> No
     first, last = wanted[0], wanted[-1]
     stmt = select(slots).where(t.schedule_id == schedule.id, t.slot <= last, t.last_slot >= first, t.last_slot > t.slot)
     inside = set(wanted)
+    spans = spans_of(tx, schedule.id)
     for row in tx.execute(stmt).all():
+        ruled = [span.timing for span in spans if span.from_at < row.slot]
+        timing = triggers.load(ruled[-1]) if ruled else schedule.timing
         tx.execute(delete(slots).where(t.schedule_id == schedule.id, t.slot == row.slot))
         taken = sorted(slot for slot in inside if row.slot <= slot <= row.last_slot)
         pieces: list[Gap] = []
         start: datetime | None = row.slot
         for slot in taken:
-            before = triggers.last_slot(schedule.timing, slot - TICK, start - TICK) if start else None
+            before = triggers.last_slot(timing, slot - TICK, start - TICK) if start else None
             if start is not None and before is not None and start <= before:
                 pieces.append(Gap(start, before, None, row.verdict, row.reason, row.into_slot))
-            start = triggers.next_slot(schedule.timing, slot)
+            start = triggers.next_slot(timing, slot)
         if start is not None and start <= row.last_slot:
             pieces.append(Gap(start, row.last_slot, None, row.verdict, row.reason, row.into_slot))
         values = [
             {
                 "schedule_id": schedule.id, "slot": one.first, "last_slot": one.last,
-                "count": triggers.count_slots(schedule.timing, one.first - TICK, one.last, 10_000),
+                "count": triggers.count_slots(timing, one.first - TICK, one.last, 10_000),
                 "verdict": one.verdict, "reason": one.reason, "into_slot": one.into, "attempts": 0,
             }
             for one in pieces

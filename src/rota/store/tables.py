@@ -13,6 +13,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Sequence,
     SmallInteger,
@@ -114,16 +115,74 @@ orgs = Table(
     Column("created_at", Instant, nullable=False),
 )
 
+users = Table(  # a person is known per org: nobody's admin may set a password that opens another org
+    "users",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("org_id", Id, ForeignKey("orgs.id"), nullable=False),
+    Column("email", String(320)),  # none: the org's `system` user, for whom code and the first key act
+    Column("name", Name, nullable=False),
+    Column("password_hash", Text),
+    Column("role", String(20), nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Column("deleted_at", Instant),
+)
+partial("ix_users_email", users.c.org_id, users.c.email, where=text("deleted_at IS NULL"), unique=True)
+partial("ix_users_system", users.c.org_id, where=text("email IS NULL"), unique=True)
+
 api_keys = Table(
     "api_keys",
     metadata,
     Column("id", Id, primary_key=True),
     Column("org_id", Id, ForeignKey("orgs.id"), nullable=False),
+    Column("user_id", Id, ForeignKey("users.id"), nullable=False),
     Column("name", Name, nullable=False),
     Column("role", String(20), nullable=False),
+    Column("scopes", Json, nullable=False),
+    Column("instance_admin", Boolean, nullable=False),
     Column("prefix", String(12), nullable=False),
     Column("hash", String(64), nullable=False, unique=True),
     Column("created_at", Instant, nullable=False),
+    Column("expires_at", Instant),
+    Column("last_used_at", Instant),
+    Column("revoked_at", Instant),
+    Index("ix_api_keys_prefix", "prefix"),
+    Index("ix_api_keys_org", "org_id", "id"),
+)
+
+audit_log = Table(  # append-only
+    "audit_log",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("org_id", Id, nullable=False),
+    Column("at", Instant, nullable=False),
+    Column("user_id", Id, nullable=False),
+    Column("key_id", Id),
+    Column("action", String(60), nullable=False),
+    Column("resource", String(40), nullable=False),
+    Column("resource_id", Text),
+    Column("before", Json),
+    Column("after", Json),
+    Column("address", Text),
+    Column("request_id", String(64)),
+    Index("ix_audit_log_org", "org_id", "id"),
+)
+
+idempotency_keys = Table(  # first answers, for those who ask again
+    "idempotency_keys",
+    metadata,
+    Column("org_id", Id, primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("route", Text, nullable=False),
+    Column("fingerprint", String(64), nullable=False),
+    Column("state", String(10), nullable=False),
+    Column("lease_until", Instant, nullable=False),
+    Column("status", Integer),
+    Column("headers", Json),
+    Column("body", LargeBinary),
+    Column("created_at", Instant, nullable=False),
+    Index("ix_idempotency_keys_age", "created_at"),
 )
 
 queues = Table(
@@ -192,6 +251,8 @@ schedules = Table(
 )
 
 partial("ix_schedules_name", schedules.c.org_id, schedules.c.name, where=text("deleted_at IS NULL"), unique=True)
+partial("ix_schedules_made", schedules.c.org_id, schedules.c.id, where=text("deleted_at IS NULL"))
+Index("ix_schedules_updated", schedules.c.org_id, schedules.c.updated_at, schedules.c.id)
 
 clocks = Table(  # apart from schedules, so that firing and editing do not rewrite each other's rows
     "clocks",
@@ -335,6 +396,7 @@ runs = Table(  # the ledger: a row per attempt, written when it ended
     Column("queued_at", Instant, nullable=False),
     Column("started_at", Instant),
     Column("finished_at", Instant, nullable=False),
+    Column("recorded_at", Instant, nullable=False),
     Column("worker", Id),
     Column("fence", BigInteger),
     Column("trace_id", String(64)),
@@ -344,7 +406,8 @@ runs = Table(  # the ledger: a row per attempt, written when it ended
 )
 partial("ix_runs_schedule", runs.c.schedule_id, runs.c.id, where=text("schedule_id IS NOT NULL"))
 Index("ix_runs_org", runs.c.org_id, runs.c.id)
-Index("ix_runs_finished", runs.c.finished_at)
+Index("ix_runs_recorded", runs.c.org_id, runs.c.recorded_at, runs.c.id)  # what is new, and what is old
+partial("ix_runs_status", runs.c.org_id, runs.c.status, runs.c.id, where=text("status <> 'success'"))
 
 logs = Table(
     "logs",

@@ -39,13 +39,16 @@ def remove(tx: Tx, org_id: str, key: str) -> None:
     tx.execute(delete(tasks).where(t.id == get(tx, org_id, key).id))
 
 
-def sync(tx: Tx, org_id: str, declared: Sequence[tuple[str, str, str]], now: datetime) -> None:
-    """Mirror what code declares: (name, type, command). What another program declared stays."""
+def sync(tx: Tx, org_id: str, declared: Sequence[tuple[str, str, str]], now: datetime) -> list[str]:
+    """Mirror what code declares: (name, type, command). What another program declared stays. Returns ids of changes."""
+    changed = []
     known = {row.name: row for row in tx.execute(select(tasks).where(t.org_id == org_id))}
     for name, task_type, command in declared:
         row = known.get(name)
         if row is None:
-            insert(tx, org_id, name, task_type, command, CODE, now)
+            changed.append(insert(tx, org_id, name, task_type, command, CODE, now))
         elif (row.task_type, row.command, row.source) != (task_type, command, CODE):
             values = {"task_type": task_type, "command": command, "source": CODE, "updated_at": now}
             tx.execute(update(tasks).where(t.id == row.id).values(values))
+            changed.append(row.id)
+    return changed

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 import asyncpg
 import structlog
 
-from rota.core.clock import pause
-from rota.store.database import Database, FileWatch, SqliteDatabase
+from rota.core.clock import SystemClock, pause
+from rota.store.database import Database, SqliteDatabase
 from rota.store.dialect import CHANNEL
+from rota.store.filewatch import writes_to
 
-FILE_LOOK = 0.02  # seconds between looks at a SQLite file's version
+FILE_LOOKS = (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3)  # seconds between looks at a SQLite file that was written to
+FILE_POLL = 0.02  # seconds between looks where the system does not tell of writes
 TOPICS = {"ready": "work", "later": "clock", "clocks": "clock", "cancel": "cancel"}
 
 log = structlog.get_logger("rota.wake")
@@ -29,34 +31,52 @@ class Wake:
         self.work = asyncio.Event()
         self.clock = asyncio.Event()
         self.cancel = asyncio.Event()
+        self.changed = asyncio.Event()  # a new one after each signal: any number may wait for the next
 
     def signal(self, what: str) -> None:
         """Something happened in this process, or another one said so."""
         for event in self._events(what):
             event.set()
+        self.stir()
         if self._forward is not None:
             self._forward(what)
 
+    def stir(self) -> None:
+        """Let everybody look who follows what changes."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
     async def listen(self, db: Database) -> None:
-        """Hear other processes, for ever."""
-        if isinstance(db, SqliteDatabase):
-            await self._watch_file(db)
-        else:
-            await self._listen_channel(db.url)
+        """Hear other processes, for ever. Without it work is only found late, so it is not given up."""
+        while True:
+            try:
+                await (self._watch_file(db) if isinstance(db, SqliteDatabase) else self._listen_channel(db.url))
+            except Exception:
+                log.exception("listening for wake-ups failed; trying again")
+                await pause(1)
 
     def _events(self, what: str) -> Iterator[asyncio.Event]:
         topic = TOPICS.get(what)
         yield from [getattr(self, topic)] if topic else [self.work, self.clock, self.cancel]
 
     async def _watch_file(self, db: SqliteDatabase) -> None:
-        watch = FileWatch(db.path)
-        try:
+        """A write is heard before its commit can be seen, as the disk may be slow in between: so look some more."""
+        touched = asyncio.Event()
+        with writes_to(db.log_path, touched) as told:
+            while told:
+                await touched.wait()
+                await pause(FILE_LOOKS[0])  # one look for a crowd of writes
+                touched.clear()
+                for rest in FILE_LOOKS:
+                    if await db.changed_elsewhere():
+                        self.signal("anything")
+                        break
+                    if await SystemClock().wait(touched, rest):
+                        break
             while True:
-                await pause(FILE_LOOK)
-                if watch.changed():
+                await pause(FILE_POLL)
+                if await db.changed_elsewhere():
                     self.signal("anything")
-        finally:
-            watch.close()
 
     async def _listen_channel(self, url: str) -> None:
         delay = 0.1

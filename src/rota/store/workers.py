@@ -60,9 +60,15 @@ def expired(tx: Tx, now: datetime, but: str | None) -> list[str]:
 
 
 def bury(tx: Tx, worker: str, now: datetime) -> bool:
-    """Declare a worker dead before its jobs are taken; its next renewal will tell it. False if it renewed meanwhile."""
+    """Declare a worker dead before its jobs are taken; its next renewal will tell it. False if it lives after all."""
     late = and_(w.id == worker, ALIVE, or_(w.lease_until < now, w.lease_until > now + AHEAD))
-    return bool(tx.execute(update(workers).where(late).values(state=WorkerState.DEAD, stopped_at=now)).rowcount)
+    tx.execute(update(workers).where(late).values(state=WorkerState.DEAD, stopped_at=now))
+    return not lives(tx, worker)
+
+
+def lives(tx: Tx, worker: str) -> bool:
+    """Whether a worker is up as far as anybody knows."""
+    return tx.execute(select(w.id).where(w.id == worker, ALIVE)).first() is not None
 
 
 def dead_with_jobs(tx: Tx, limit: int = 20) -> list[str]:

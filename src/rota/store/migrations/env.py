@@ -4,5 +4,6 @@ from alembic import context
 
 from rota.store.tables import metadata
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=metadata, render_as_batch=False)
+given = context.config.attributes
+context.configure(connection=given["connection"], target_metadata=metadata, on_version_apply=given["step"])
 context.run_migrations()

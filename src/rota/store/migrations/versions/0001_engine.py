@@ -13,11 +13,43 @@ def upgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
         op.execute("CREATE SEQUENCE fences")
     op.create_table(
+        "audit_log",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("at", Instant(), nullable=False),
+        sa.Column("user_id", sa.String(length=26), nullable=False),
+        sa.Column("key_id", sa.String(length=26), nullable=True),
+        sa.Column("action", sa.String(length=60), nullable=False),
+        sa.Column("resource", sa.String(length=40), nullable=False),
+        sa.Column("resource_id", sa.Text(), nullable=True),
+        sa.Column("before", Json(), nullable=True),
+        sa.Column("after", Json(), nullable=True),
+        sa.Column("address", sa.Text(), nullable=True),
+        sa.Column("request_id", sa.String(length=64), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_audit_log")),
+    )
+    op.create_index("ix_audit_log_org", "audit_log", ["org_id", "id"], unique=False)
+    op.create_table(
         "counters",
         sa.Column("name", sa.String(length=40), nullable=False),
         sa.Column("value", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_counters")),
     )
+    op.create_table(
+        "idempotency_keys",
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("key", sa.String(length=255), nullable=False),
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("fingerprint", sa.String(length=64), nullable=False),
+        sa.Column("state", sa.String(length=10), nullable=False),
+        sa.Column("lease_until", Instant(), nullable=False),
+        sa.Column("status", sa.Integer(), nullable=True),
+        sa.Column("headers", Json(), nullable=True),
+        sa.Column("body", sa.LargeBinary(), nullable=True),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.PrimaryKeyConstraint("org_id", "key", name=op.f("pk_idempotency_keys")),
+    )
+    op.create_index("ix_idempotency_keys_age", "idempotency_keys", ["created_at"], unique=False)
     op.create_table(
         "jobs",
         sa.Column("id", sa.String(length=26), nullable=False),
@@ -187,6 +219,7 @@ def upgrade() -> None:
         sa.Column("queued_at", Instant(), nullable=False),
         sa.Column("started_at", Instant(), nullable=True),
         sa.Column("finished_at", Instant(), nullable=False),
+        sa.Column("recorded_at", Instant(), nullable=False),
         sa.Column("worker", sa.String(length=26), nullable=True),
         sa.Column("fence", sa.BigInteger(), nullable=True),
         sa.Column("trace_id", sa.String(length=64), nullable=True),
@@ -195,8 +228,8 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
         sa.UniqueConstraint("job_id", "attempt", name=op.f("uq_runs_job_id_attempt")),
     )
-    op.create_index("ix_runs_finished", "runs", ["finished_at"], unique=False)
     op.create_index("ix_runs_org", "runs", ["org_id", "id"], unique=False)
+    op.create_index("ix_runs_recorded", "runs", ["org_id", "recorded_at", "id"], unique=False)
     op.create_index(
         "ix_runs_schedule",
         "runs",
@@ -204,6 +237,14 @@ def upgrade() -> None:
         unique=False,
         sqlite_where=sa.text("schedule_id IS NOT NULL"),
         postgresql_where=sa.text("schedule_id IS NOT NULL"),
+    )
+    op.create_index(
+        "ix_runs_status",
+        "runs",
+        ["org_id", "status", "id"],
+        unique=False,
+        sqlite_where=sa.text("status <> 'success'"),
+        postgresql_where=sa.text("status <> 'success'"),
     )
     op.create_table(
         "slots",
@@ -264,19 +305,6 @@ def upgrade() -> None:
         postgresql_where=sa.text("state = 'alive'"),
     )
     op.create_table(
-        "api_keys",
-        sa.Column("id", sa.String(length=26), nullable=False),
-        sa.Column("org_id", sa.String(length=26), nullable=False),
-        sa.Column("name", sa.String(length=200), nullable=False),
-        sa.Column("role", sa.String(length=20), nullable=False),
-        sa.Column("prefix", sa.String(length=12), nullable=False),
-        sa.Column("hash", sa.String(length=64), nullable=False),
-        sa.Column("created_at", Instant(), nullable=False),
-        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_api_keys_org_id")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_api_keys")),
-        sa.UniqueConstraint("hash", name=op.f("uq_api_keys_hash")),
-    )
-    op.create_table(
         "schedules",
         sa.Column("id", sa.String(length=26), nullable=False),
         sa.Column("org_id", sa.String(length=26), nullable=False),
@@ -315,6 +343,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_schedules")),
     )
     op.create_index(
+        "ix_schedules_made",
+        "schedules",
+        ["org_id", "id"],
+        unique=False,
+        sqlite_where=sa.text("deleted_at IS NULL"),
+        postgresql_where=sa.text("deleted_at IS NULL"),
+    )
+    op.create_index(
         "ix_schedules_name",
         "schedules",
         ["org_id", "name"],
@@ -322,6 +358,7 @@ def upgrade() -> None:
         sqlite_where=sa.text("deleted_at IS NULL"),
         postgresql_where=sa.text("deleted_at IS NULL"),
     )
+    op.create_index("ix_schedules_updated", "schedules", ["org_id", "updated_at", "id"], unique=False)
     op.create_table(
         "tasks",
         sa.Column("id", sa.String(length=26), nullable=False),
@@ -340,6 +377,58 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_tasks")),
         sa.UniqueConstraint("org_id", "name", name=op.f("uq_tasks_org_id_name")),
     )
+    op.create_table(
+        "users",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("email", sa.String(length=320), nullable=True),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("password_hash", sa.Text(), nullable=True),
+        sa.Column("role", sa.String(length=20), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.Column("updated_at", Instant(), nullable=False),
+        sa.Column("deleted_at", Instant(), nullable=True),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_users_org_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_users")),
+    )
+    op.create_index(
+        "ix_users_email",
+        "users",
+        ["org_id", "email"],
+        unique=True,
+        sqlite_where=sa.text("deleted_at IS NULL"),
+        postgresql_where=sa.text("deleted_at IS NULL"),
+    )
+    op.create_index(
+        "ix_users_system",
+        "users",
+        ["org_id"],
+        unique=True,
+        sqlite_where=sa.text("email IS NULL"),
+        postgresql_where=sa.text("email IS NULL"),
+    )
+    op.create_table(
+        "api_keys",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("user_id", sa.String(length=26), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("role", sa.String(length=20), nullable=False),
+        sa.Column("scopes", Json(), nullable=False),
+        sa.Column("instance_admin", sa.Boolean(), nullable=False),
+        sa.Column("prefix", sa.String(length=12), nullable=False),
+        sa.Column("hash", sa.String(length=64), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.Column("expires_at", Instant(), nullable=True),
+        sa.Column("last_used_at", Instant(), nullable=True),
+        sa.Column("revoked_at", Instant(), nullable=True),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_api_keys_org_id")),
+        sa.ForeignKeyConstraint(["user_id"], ["users.id"], name=op.f("fk_api_keys_user_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_api_keys")),
+        sa.UniqueConstraint("hash", name=op.f("uq_api_keys_hash")),
+    )
+    op.create_index("ix_api_keys_org", "api_keys", ["org_id", "id"], unique=False)
+    op.create_index("ix_api_keys_prefix", "api_keys", ["prefix"], unique=False)
     op.create_table(
         "clocks",
         sa.Column("schedule_id", sa.String(length=26), nullable=False),
@@ -387,9 +476,10 @@ def downgrade() -> None:
     for table in [
         "schedule_stats",
         "clocks",
+        "api_keys",
+        "users",
         "tasks",
         "schedules",
-        "api_keys",
         "workers",
         "trigger_spans",
         "slots",
@@ -398,7 +488,9 @@ def downgrade() -> None:
         "orgs",
         "logs",
         "jobs",
+        "idempotency_keys",
         "counters",
+        "audit_log",
     ]:
         op.drop_table(table)
     if op.get_bind().dialect.name == "postgresql":

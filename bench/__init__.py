@@ -1,0 +1,1 @@
+"""How fast Rota is: `make bench`. It only prints; nothing here is a test."""

@@ -1,0 +1,141 @@
+"""Why a run or a slot is as it is, in plain sentences. Pure: the caller brings the rows."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rota.core.states import State, Verdict
+
+Row = Mapping[str, Any]
+
+BECAUSE = {  # reasons of statuses and verdicts, as the rest of a sentence
+    "logic": "the work failed by itself",
+    "internal": "something failed that is not the work's fault",
+    "timeout": "it ran longer than its timeout",
+    "transient": "the cause may pass",
+    "quarantined": "its worker died under it too often",
+    "approval": "a person must act first",
+    "reconciliation": "nobody knows whether its effect happened; a person must look",
+    "overlap": "another job of the schedule was not done yet, and its overlap policy is skip",
+    "window": "its execution window had closed",
+    "disabled": "the schedule was disabled or deleted before it started",
+    "paused": "the schedule was paused",
+    "frozen": "the org was frozen",
+    "deadline": "it could not start within its start deadline",
+    "operator": "somebody asked for it",
+    "superseded": "the schedule was edited before it started",
+    "replaced": "a newer job took its place, as its overlap policy says",
+    "busy": "where it runs was busy",
+    "budget": "the budget was used up",
+    "grant_not_found": "its grant is not there",
+    "grant_revoked": "its grant was revoked",
+    "grant_expired": "its grant had expired",
+    "grant_scope": "its grant does not allow it",
+    "scheduler_failed": "the scheduler could not fire it",
+    "shutdown": "its worker was stopped; it was handed back",
+    "limit": "catching up is limited, and the limit was reached",
+    "unroutable": "no live worker can run it",
+}
+VERDICTS = {
+    Verdict.SKIPPED: "were skipped",
+    Verdict.MISSED: "were missed: nobody was up when they were due",
+    Verdict.COALESCED: "were coalesced",
+}
+
+
+def why_run(runs: Sequence[Row], job: Row | None, schedule: Row | None, waits: Sequence[str]) -> list[str]:
+    """The story of a job: who wanted it, each attempt, and what it waits for now. `waits` are the caller's findings."""
+    first: Row = runs[0] if runs else job or {}
+    told = [wanted(first, schedule)]
+    if schedule is not None:
+        told.append(policy(schedule))
+    told += [attempt(run) for run in runs]
+    if job is not None:
+        told += [standing(job), *waits]
+        if job["cancel_requested_at"] is not None:
+            told.append(f"{job['cancel_reason']} asked at {at(job['cancel_requested_at'])} to stop it.")
+    return told
+
+
+def why_slot(slot: Row, schedule: Row) -> list[str]:
+    """What became of slots that did not fire, or not under their own name."""
+    first, last = slot["slot"], slot["last_slot"] or slot["slot"]
+    count = slot["count"]
+    which = f"The slot {at(first)}" if first == last else f"{count or 'The'} slots from {at(first)} to {at(last)}"
+    verdict = VERDICTS[Verdict(slot["verdict"])]
+    verdict = verdict if first != last else verdict.replace("were ", "was ", 1).replace("they were", "it was")
+    into = f" into {at(slot['into_slot'])}, whose job did the work" if slot["into_slot"] else ""
+    note = f" ({slot['note']})" if slot["note"] else ""
+    return [f"{which} of schedule {schedule['name']} {verdict}{into}{because(slot['reason'])}{note}.", policy(schedule)]
+
+
+def wanted(row: Row, schedule: Row | None) -> str:
+    """Who or what asked for it, and when."""
+    of = f"schedule {schedule['name']}" if schedule else f"{row['kind']} {row['target']}"
+    queued = f"queued at {at(row['queued_at'])}"
+    slot: datetime | None = row["slot"]
+    match row["trigger"]:
+        case "manual":
+            return f"Somebody asked for {of} to run at once; it was {queued}."
+        case "retry":
+            return f"Somebody asked for another attempt after run {row['retry_of']} of {of}; it was {queued}."
+        case "backfill":
+            return f"A backfill asked for the slot {at(slot)} of {of}; it was {queued}."
+        case trigger if slot is not None:
+            late = span((row["queued_at"] - slot).total_seconds())
+            return f"The slot {at(slot)} of {of} came due ({trigger}); its job was {queued}, {late} after the slot."
+        case trigger:
+            return f"{trigger} asked for {of}; it was {queued}."
+
+
+def policy(schedule: Row) -> str:
+    retry = schedule["retry"] or {}
+    tries = f"{retry.get('max_retries', 0)} retries" if retry else "the default retries"
+    words = f"{schedule['words']}; " if schedule["words"] else ""
+    return f"The schedule's rules now: {words}misfire {schedule['misfire']}, overlap {schedule['overlap']}, {tries}."
+
+
+def attempt(run: Row) -> str:
+    ended = f"{run['status']}{because(run['reason'])}"
+    if run["started_at"] is None:
+        return f"Attempt {run['attempt']} never started: {ended}, at {at(run['finished_at'])}."
+    took = span((run["finished_at"] - run["started_at"]).total_seconds())
+    error = run["error"] or {}
+    said = f" It said {error.get('type')}: {error.get('message')}." if error else ""
+    worker = f" on worker {run['worker']}" if run["worker"] else ""
+    return f"Attempt {run['attempt']} started at {at(run['started_at'])}{worker} and ended after {took}: {ended}.{said}"
+
+
+def standing(job: Row) -> str:
+    """Where a job in the queue stands."""
+    match State(job["state"]):
+        case State.LATER:
+            return f"It waits for its moment, {at(job['run_at'])}."
+        case State.BLOCKED:
+            return "It waits for its turn: another job of its serial key comes first."
+        case State.READY:
+            return f"It is ready since {at(job['run_at'])} and waits for a worker, in queue {job['queue']}."
+        case State.RETRY:
+            return f"It backs off until {at(job['run_at'])}; then attempt {job['attempt'] + 1} follows."
+        case State.PARKED:
+            return f"It is put aside{because(job['parked_reason'])}."
+        case State.RUNNING if job["run_id"] is None:
+            return f"Worker {job['lease_owner']} has taken it and is about to start it."
+        case State.RUNNING:
+            return f"Attempt {job['attempt']} runs since {at(job['started_at'])} on worker {job['lease_owner']}."
+
+
+def because(reason: str | None) -> str:
+    if reason is None:
+        return ""
+    return f", because {BECAUSE[reason]} ({reason})" if reason in BECAUSE else f", by {reason}"
+
+
+def at(moment: datetime | None) -> str:
+    return "?" if moment is None else moment.isoformat(timespec="seconds")
+
+
+def span(seconds: float) -> str:
+    if abs(seconds) < 60:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} min" if abs(seconds) < 7200 else f"{seconds / 3600:.0f} h"

@@ -1,0 +1,264 @@
+"""Worker processes on one database, as an operator would run them; and a witness that does not ask the database.
+
+Tasks of the apps here append lines to a file: what the ledger says is compared with what really happened.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import select
+
+from rota.app.application import load_app
+from rota.core.clock import SystemClock
+from rota.core.errors import Unavailable
+from rota.engine.audit import audit
+from rota.engine.declare import declare
+from rota.engine.engine import Engine, EngineSettings
+from rota.kinds.tasks import TaskRunner, die_with_parent
+from rota.store import accounts, workers
+from rota.store.database import open_database
+from rota.store.dialect import Tx
+from rota.store.migrate import migrate
+from rota.store.tables import jobs, runs, schedules, slots
+from rota.store.tables import workers as worker_rows
+from rota.store.wake import Wake
+
+PRELUDE = """
+import asyncio, os, signal, time
+from rota import Rota, RunContext
+
+app = Rota()
+
+def note(ctx, what):
+    slot = ctx.slot.isoformat() if ctx.slot else "-"
+    line = f"{what} {ctx.job.id} {ctx.run_id} {ctx.attempt} {ctx.job.target} {slot} {os.getpid()} {time.time()}\\n"
+    witness = os.open(os.environ["WITNESS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(witness, line.encode())
+    os.close(witness)
+
+@app.task
+async def quick(ctx: RunContext):
+    note(ctx, "begin")
+    note(ctx, "end")
+
+@app.task
+async def sleeper(ctx: RunContext, seconds: float = 1.0):
+    note(ctx, "begin")
+    await asyncio.sleep(seconds)
+    note(ctx, "end")
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A line of the witness."""
+
+    what: str
+    job_id: str
+    run_id: str
+    attempt: int
+    target: str
+    slot: str
+    pid: int
+    at: float
+
+
+class Process:
+    """One process under test. Signals go to its own pid only."""
+
+    def __init__(self, command: list[str], env: Mapping[str, str], log: Path) -> None:
+        self.log = log
+        with log.open("ab") as out:
+            self.popen = subprocess.Popen(
+                command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, preexec_fn=die_with_parent
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.popen.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        self.popen.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9, also of a stopped one; returns when it is gone."""
+        if self.alive:
+            self.popen.kill()
+        self.popen.wait(10)
+
+    async def ended(self, seconds: float) -> int:
+        """Wait for its end; returns its exit code."""
+        await until(lambda: not self.alive, seconds, f"process {self.pid} ends")
+        return self.popen.wait()
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
+class Cluster:
+    """Processes that share a database and an app file. Leaves nothing running behind."""
+
+    def __init__(self, home: Path, url: str, app: str = "", *, bare: bool = False, **settings: object) -> None:
+        self.home, self.url, self.bare = home, url, bare  # bare: migrated, but nothing declared yet
+        self.settings = {f"ROTA_{name.upper()}": str(value) for name, value in settings.items()}
+        self.processes: list[Process] = []
+        self.app = home / "app.py"
+        self.app.write_text(PRELUDE + app)
+        self.witness = home / "witness"
+        self.db = open_database(url)
+        self.clock = SystemClock()
+        self.org = ""
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(migrate, self.url)
+        self.clock.sync(*await self.db.tx(workers.measure))
+        if self.bare:
+            return self
+        self.org, _ = await self.db.tx(accounts.ensure_default_org, self.clock.now())
+        registry = load_app(str(self.app)).registry
+        runner = TaskRunner(registry, self.db)
+        self.engine = Engine(self.db, self.clock, Wake(), {runner.kind: runner}, EngineSettings())
+        await declare(self.engine, "default", None, registry, [])
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self.processes:
+            process.kill()
+        await self.db.close()
+        if kind is not None:
+            for process in self.processes:
+                print(f"--- process {process.pid}, exit code {process.popen.returncode}\n{process.said()[-4000:]}")
+
+    # processes
+
+    def start(self, count: int = 1, *, url: str | None = None, **settings: object) -> list[Process]:
+        """Start worker processes. Settings in capitals are environment variables as they stand."""
+        env = {
+            **os.environ,
+            "ROTA_DATABASE_URL": url or self.url,
+            "ROTA_DATA_DIR": str(self.home / "data"),
+            "WITNESS": str(self.witness),
+            **self.settings,
+            **{name if name.isupper() else f"ROTA_{name.upper()}": str(value) for name, value in settings.items()},
+        }
+        command = [sys.executable, "-m", "rota.app.cli", "worker", str(self.app)]
+        new = [Process(command, env, self.home / f"worker-{len(self.processes) + n}.log") for n in range(count)]
+        self.processes += new
+        return new
+
+    async def up(self, count: int = 1, **settings: Any) -> list[Process]:
+        """Start worker processes and wait until they are registered."""
+        new = self.start(count, **settings)
+        pids = {process.pid for process in new}
+
+        async def registered() -> bool:
+            gone = [process for process in new if not process.alive]
+            assert not gone, f"a worker process ended at once: {gone[0].said()[-3000:]}"
+            return pids <= {row.pid for row in await self.workers() if row.state == "alive"}
+
+        await until(registered, 60, f"{count} workers register")
+        return new
+
+    # the database, looked at from outside
+
+    async def runs(self, *where: Any) -> list[Any]:
+        return await self.rows(select(runs).where(*where).order_by(runs.c.id))
+
+    async def jobs(self, *where: Any) -> list[Any]:
+        return await self.rows(select(jobs).where(*where).order_by(jobs.c.id))
+
+    async def slots(self, *where: Any) -> list[Any]:
+        return await self.rows(select(slots).where(*where).order_by(slots.c.slot))
+
+    async def schedules(self, *where: Any) -> list[Any]:
+        return await self.rows(select(schedules).where(*where).order_by(schedules.c.id))
+
+    async def workers(self) -> list[Any]:
+        return await self.rows(select(worker_rows).order_by(worker_rows.c.id))
+
+    async def rows(self, stmt: Any) -> list[Any]:
+        def step(tx: Tx) -> list[Any]:
+            return list(tx.execute(stmt))
+
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                return await self.db.read(step)
+            except Unavailable:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.2)
+
+    async def audit(self) -> dict[str, Any]:
+        return await audit(self.db, self.org, None, None, self.clock.now())
+
+    async def idle(self, seconds: float = 60) -> None:
+        """Wait until the queue is empty."""
+
+        async def empty() -> bool:
+            return not await self.rows(select(jobs.c.id).limit(1))
+
+        await until(empty, seconds, "the queue is empty")
+
+    # commands
+
+    async def enqueue(self, target: str, count: int = 1, **payload: Any) -> list[str]:
+        return await self.engine.enqueue(self.org, "task", target, [payload or None] * count)
+
+    async def schedule(self, name: str, target: str, **fields: Any) -> str:
+        return (await self.schedule_all([{"name": name, "target": target, **fields}]))[0]
+
+    async def schedule_all(self, bodies: list[dict[str, Any]]) -> list[str]:
+        made = await self.engine.create_schedules(self.org, [{"kind": "task", **body} for body in bodies])
+        return [one.id for one in made]
+
+    # the witness
+
+    def seen(self, what: str | None = None, **traits: object) -> list[Seen]:
+        """What really happened, in order."""
+        if not self.witness.exists():
+            return []
+        found = []
+        for line in self.witness.read_text().splitlines():
+            verb, job_id, run_id, attempt, target, slot, pid, at = line.split()
+            found.append(Seen(verb, job_id, run_id, int(attempt), target, slot, int(pid), float(at)))
+        return [
+            one
+            for one in found
+            if what in (None, one.what) and all(getattr(one, name) == value for name, value in traits.items())
+        ]
+
+    async def saw(self, what: str, seconds: float = 20, count: int = 1, **traits: object) -> list[Seen]:
+        """Wait until it happened."""
+        await until(lambda: len(self.seen(what, **traits)) >= count, seconds, f"{count} times {what} {traits}")
+        return self.seen(what, **traits)
+
+    def said(self) -> str:
+        """Everything that the processes logged."""
+        return "\n".join(process.said() for process in self.processes)
+
+
+async def until(true: Callable[[], bool | Awaitable[bool]], seconds: float, what: str, every: float = 0.05) -> None:
+    """Wait for something that happens; fails when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = true()
+        if answer is True or (not isinstance(answer, bool) and await answer):
+            return
+        assert time.monotonic() < deadline, f"after {seconds:g} s still waiting: {what}"
+        await asyncio.sleep(every)

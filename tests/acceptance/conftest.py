@@ -1,0 +1,45 @@
+"""A cluster on a fresh database of either kind; on PostgreSQL a copy of one that is migrated already."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.store.migrate import migrate
+from tests.acceptance.cluster import Cluster
+from tests.postgres import create_database, database_name, drop_database
+
+MakeCluster = Callable[..., Cluster]
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_url: str) -> Iterator[str]:
+    url = create_database(postgres_url)
+    migrate(url)
+    yield database_name(url)
+    drop_database(postgres_url, url)
+
+
+@pytest.fixture
+def postgres_database(postgres_url: str, postgres_template: str) -> Iterator[str]:
+    """A fresh PostgreSQL database."""
+    url = create_database(postgres_url, postgres_template)
+    yield url
+    drop_database(postgres_url, url)
+
+
+@pytest.fixture
+def sqlite_database(tmp_path: Path) -> str:
+    """A fresh SQLite file."""
+    return f"sqlite:///{tmp_path / 'rota.db'}"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, database_url: str) -> MakeCluster:
+    """Makes a cluster, once on each kind of database."""
+
+    def make(app: str = "", **settings: Any) -> Cluster:
+        return Cluster(tmp_path, database_url, app, **settings)
+
+    return make

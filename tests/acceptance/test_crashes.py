@@ -1,0 +1,117 @@
+"""AT_LEAST_ONCE and NO_MOVE_WITHOUT_THE_LEASE: workers that are killed, frozen or taken down by their work."""
+
+import asyncio
+import signal
+from collections import Counter
+
+import pytest
+
+from rota.store.tables import runs
+from tests.acceptance.cluster import Cluster, until
+from tests.acceptance.conftest import MakeCluster
+
+LEASE = 3
+
+
+async def test_the_run_of_a_killed_worker_is_crashed_and_tried_again_by_another(cluster: MakeCluster) -> None:
+    async with cluster(lease_seconds=LEASE) as one:
+        both = await one.up(2)
+        (job,) = await one.enqueue("sleeper", seconds=4)
+        (begun,) = await one.saw("begin", job_id=job)
+        await until(lambda: marked(one, job), 5, "the start is written down")
+        next(process for process in both if process.pid == begun.pid).kill()
+        killed_at = one.clock.now()
+        await one.idle()
+
+        crashed, success = await one.runs()
+        assert [(run.status, run.attempt) for run in (crashed, success)] == [("crashed", 1), ("success", 2)]
+        assert (crashed.id, crashed.error["code"]) == (begun.run_id, "crash")
+        assert success.retry_of == crashed.id
+        assert success.fence > crashed.fence
+        assert (success.started_at - killed_at).total_seconds() < LEASE + 5
+        assert [ended.run_id for ended in one.seen("end")] == [success.id]
+
+
+async def test_the_late_result_of_a_frozen_worker_is_refused(cluster: MakeCluster) -> None:
+    async with cluster(lease_seconds=LEASE) as one:
+        both = await one.up(2)
+        (job,) = await one.enqueue("sleeper", seconds=5)
+        (begun,) = await one.saw("begin", job_id=job)
+        await until(lambda: marked(one, job), 5, "the start is written down")
+        (frozen,) = [process for process in both if process.pid == begun.pid]
+        frozen.signal(signal.SIGSTOP)
+        await one.saw("begin", seconds=LEASE + 15, job_id=job, attempt=2)
+        await asyncio.sleep(5 - LEASE)  # the sleep of the frozen run is over: its result is the first thing it has
+        frozen.signal(signal.SIGCONT)
+        await until(lambda: "declared dead" in frozen.said() or "refused" in frozen.said(), 20, "it is told")
+        await one.idle()
+
+        crashed, success = await one.runs()
+        assert [(run.status, run.attempt) for run in (crashed, success)] == [("crashed", 1), ("success", 2)]
+        assert (crashed.id, success.retry_of) == (begun.run_id, begun.run_id)
+        assert frozen.alive
+        (again,) = await one.enqueue("quick")  # and it works on, under a new name
+        await one.idle()
+        assert len(await one.runs(runs.c.job_id == again)) == 1
+        assert sum(row.pid == frozen.pid for row in await one.workers()) == 2
+
+
+POISON = """
+@app.task
+async def poison(ctx: RunContext):
+    note(ctx, "begin")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.timeout(180)
+async def test_a_job_that_kills_its_worker_is_quarantined_and_hurts_nobody_else(cluster: MakeCluster) -> None:
+    async with cluster(POISON, lease_seconds=LEASE, concurrency=8) as one:
+        workers = await one.up(2)
+
+        async def supervise() -> None:
+            while True:
+                for process in [process for process in workers if not process.alive]:
+                    workers.remove(process)
+                    workers.extend(one.start(1))
+                await asyncio.sleep(0.2)
+
+        supervisor = asyncio.ensure_future(supervise())
+        try:
+            early = await one.enqueue("sleeper", 250, seconds=0.2)
+            (bad,) = await one.enqueue("poison")
+            sleepers = {*early, *await one.enqueue("sleeper", 249, seconds=0.2)}
+            await one.idle(150)
+        finally:
+            supervisor.cancel()
+
+        ledger = await one.runs()
+        assert [run.job_id for run in ledger if run.reason == "quarantined"] == [bad]
+        assert Counter(run.job_id for run in ledger if run.status == "success") == dict.fromkeys(sleepers, 1)
+        assert {run.status for run in ledger} <= {"success", "crashed", "failed"}
+        begun = {seen.run_id for seen in one.seen("begin")}
+        assert [run for run in ledger if run.status == "crashed" and run.id not in begun] == []
+        assert len([run for run in ledger if run.job_id == bad]) <= 3
+
+
+BLOCKER = f"""
+@app.task
+async def blocker(ctx: RunContext):
+    note(ctx, "begin")
+    time.sleep({3 * LEASE})
+    note(ctx, "end")
+"""
+
+
+async def test_a_task_that_blocks_the_event_loop_keeps_its_lease(cluster: MakeCluster) -> None:
+    async with cluster(BLOCKER, lease_seconds=LEASE) as one:
+        await one.up(2)
+        (job,) = await one.enqueue("blocker")
+        await one.idle()
+        assert [(run.status, run.attempt) for run in await one.runs()] == [("success", 1)]
+        assert [row.state for row in await one.workers()] == ["alive", "alive"]
+        assert len(one.seen("begin", job_id=job)) == 1
+
+
+async def marked(one: Cluster, job: str) -> bool:
+    return any(row.started_at is not None for row in await one.jobs() if row.id == job)

@@ -1,0 +1,84 @@
+"""PostgreSQL goes away and comes back; answers to commits are lost. Nothing is lost with them, nothing done twice."""
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.cluster import Cluster, until
+from tests.acceptance.proxy import Proxy
+from tests.postgres import StopMode, create_database, own_server
+
+COMMAND = """
+app.shell("command", "sleep 0.2")
+"""
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+async def test_workers_come_back_by_themselves_when_postgresql_restarts(tmp_path: Path, mode: StopMode) -> None:
+    with own_server() as server:
+        async with Cluster(tmp_path, create_database(server.url), COMMAND, lease_seconds=15, concurrency=10) as cluster:
+            processes = await cluster.up(3)
+            ids = await fires_each_second(cluster, seconds=15, schedules=20)
+            jobs = await cluster.enqueue("quick", 500)
+            jobs += await cluster.enqueue("command", 150)  # their starts are written down first
+            jobs += await cluster.enqueue("sleeper", 150, seconds=0.5)
+            await cluster.saw("end", count=500)
+            await asyncio.to_thread(server.restart, mode)
+            await over(cluster, ids)
+
+            ledger = await cluster.runs()
+            assert Counter(run.status for run in ledger) == {"success": len(ledger)}
+            assert Counter(run.job_id for run in ledger).most_common(1)[0][1] == 1
+            assert set(jobs) <= {run.job_id for run in ledger}
+            assert len(ledger) == len(jobs) + 15 * len(ids)
+            assert all(process.alive for process in processes)
+            assert [row.state for row in await cluster.workers()] == ["alive"] * 3
+            told = await cluster.audit()
+            assert told["ok"], told
+            assert "Traceback" not in cluster.said()
+
+
+@pytest.mark.parametrize("kind", ["claim", "finish", "fire"])
+async def test_a_commit_whose_answer_is_lost_happens_once(tmp_path: Path, postgres_database: str, kind: str) -> None:
+    async with Cluster(tmp_path, postgres_database, lease_seconds=10) as cluster, Proxy(postgres_database) as proxy:
+        await cluster.up(2, url=proxy.url, concurrency=5)
+        ids = await fires_each_second(cluster, seconds=12, schedules=10)
+        jobs = await cluster.enqueue("quick", 300)
+        proxy.arm(kind, times=4)
+        jobs += await cluster.enqueue("sleeper", 100, seconds=0.2)
+        await until(lambda: proxy.cuts == 4, 40, f"four answers to a {kind} are lost")
+        await over(cluster, ids)
+
+        ledger = await cluster.runs()
+        assert Counter(run.status for run in ledger) == {"success": len(jobs) + 12 * len(ids)}
+        assert Counter(run.job_id for run in ledger).most_common(1)[0][1] == 1
+        for what in ("begin", "end"):
+            assert Counter(one.run_id for one in cluster.seen(what)) == Counter(run.id for run in ledger)
+        assert [row.state for row in await cluster.workers()] == ["alive"] * 2
+        told = await cluster.audit()
+        assert told["ok"], told
+
+
+async def fires_each_second(cluster: Cluster, seconds: int, schedules: int) -> list[str]:
+    start = cluster.clock.now() + timedelta(seconds=1)
+    span: dict[str, Any] = {
+        "interval": 1,
+        "anchor": start.isoformat(),
+        "starts_at": start.isoformat(),
+        "ends_at": (start + timedelta(seconds=seconds)).isoformat(),
+    }
+    return await cluster.schedule_all(
+        [{"name": f"s{n}", "target": "quick", "overlap": "queue_all", **span} for n in range(schedules)]
+    )
+
+
+async def over(cluster: Cluster, ids: list[str]) -> None:
+    async def finished() -> bool:
+        rows = await cluster.schedules()
+        return all(row.condition == "finished" for row in rows if row.id in ids) and not await cluster.jobs()
+
+    await until(finished, 60, "all schedules are finished and the queue is empty", every=0.5)

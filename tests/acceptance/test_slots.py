@@ -1,0 +1,61 @@
+"""ONE_JOB_PER_SLOT and EVERY_SLOT_HAS_ONE_VERDICT with many processes that all may fire."""
+
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from rota.store.tables import schedules
+from tests.acceptance.cluster import Cluster, until
+
+SECONDS = 60
+SCHEDULES = 200
+
+
+@pytest.mark.timeout(240)
+async def test_eight_processes_on_postgresql_run_every_slot_once(tmp_path: Path, postgres_database: str) -> None:
+    async with Cluster(tmp_path, postgres_database) as cluster:
+        await every_slot_runs_once(cluster, processes=8)
+
+
+@pytest.mark.timeout(240)
+async def test_four_processes_on_one_sqlite_file_run_every_slot_once(tmp_path: Path, sqlite_database: str) -> None:
+    async with Cluster(tmp_path, sqlite_database) as cluster:
+        await every_slot_runs_once(cluster, processes=4)
+
+
+async def every_slot_runs_once(cluster: Cluster, processes: int) -> None:
+    await cluster.up(processes)
+    start = cluster.clock.now() + timedelta(seconds=2)
+    span = {
+        "interval": 1,
+        "anchor": start.isoformat(),
+        "starts_at": start.isoformat(),
+        "ends_at": (start + timedelta(seconds=SECONDS)).isoformat(),  # half-open
+    }
+    overlaps = ("allow", "queue_all")  # with these each slot has a job of its own, however busy the machine is
+    ids = await cluster.schedule_all(
+        [{"name": f"every-second-{n}", "target": "quick", "overlap": overlaps[n % 2], **span} for n in range(SCHEDULES)]
+    )
+
+    async def over() -> bool:
+        return not await cluster.schedules(schedules.c.condition != "finished") and not await cluster.jobs()
+
+    await until(over, SECONDS + 60, "all schedules are finished and the queue is empty", every=1)
+
+    wanted = {(one, start + timedelta(seconds=n)) for one in ids for n in range(SECONDS)}
+    slots = await cluster.slots()
+    assert {(row.schedule_id, row.slot) for row in slots} == wanted
+    assert all(row.verdict is None for row in slots)
+    ledger = await cluster.runs()
+    assert Counter((run.status, run.attempt) for run in ledger) == {("success", 1): len(wanted)}
+    assert {(run.schedule_id, run.slot) for run in ledger} == wanted
+    for what in ("begin", "end"):  # the witness says the same
+        happened = Counter(one.run_id for one in cluster.seen(what))
+        assert set(happened) == {run.id for run in ledger}
+        assert set(happened.values()) == {1}
+    told = await cluster.audit()
+    assert told["ok"], told
+    assert told["slots"] == len(wanted)
+    assert len({one.pid for one in cluster.seen("begin")}) == processes  # everybody had a share

@@ -1,0 +1,227 @@
+"""Processes that come up together, come up after a long night, and go down when they are asked to."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from sqlalchemy import func, select
+
+from rota.core.clock import ManualClock
+from rota.engine.audit import audit
+from rota.engine.engine import Engine, EngineSettings
+from rota.store.dialect import Tx
+from rota.store.tables import runs, schedules, slots
+from rota.store.wake import Wake
+from tests.acceptance.cluster import Cluster, Process, until
+from tests.acceptance.conftest import MakeCluster
+
+QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.py"
+
+DECLARING = """
+app.shell("command", "true")
+for n in range(20):
+    app.schedule(f"declared-{n}", ("quick", "command")[n % 2], every="1h")
+"""
+
+
+async def test_eight_processes_that_start_at_once_declare_each_schedule_once(cluster: MakeCluster) -> None:
+    async with cluster(DECLARING, bare=True) as one:
+        processes = await one.up(8)
+        assert Counter(row.name for row in await one.schedules()) == {f"declared-{n}": 1 for n in range(20)}
+        assert {(row.revision, row.condition, row.paused_at) for row in await one.schedules()} == {(1, "ok", None)}
+        assert all(process.alive for process in processes)
+        assert "Traceback" not in one.said()
+
+
+async def test_a_worker_that_is_asked_to_stop_hands_its_runs_back(cluster: MakeCluster) -> None:
+    async with cluster(lease_seconds=30, cancel_grace_seconds=2, concurrency=3) as one:
+        (first,) = await one.up(1)
+        short = await one.enqueue("sleeper", 1, seconds=2.5)
+        long = await one.enqueue("sleeper", 2, seconds=20)
+        waiting = await one.enqueue("quick", 5)  # no room for these
+        await one.saw("begin", count=3)
+        await asyncio.sleep(1)  # the short one ends within the grace, the long ones do not
+        first.signal(signal.SIGTERM)
+        asked_at = time.monotonic()
+        assert await first.ended(20) == 0
+        assert time.monotonic() - asked_at < 2 + 3
+
+        ledger = {run.job_id: run for run in await one.runs()}
+        assert set(ledger) == {*short, *long}
+        assert ledger[short[0]].status == "success"
+        assert {(ledger[job].status, ledger[job].reason) for job in long} == {("canceled", "shutdown")}
+        queue = {row.id: row for row in await one.jobs()}
+        assert set(queue) == {*long, *waiting}
+        assert {(row.state, row.tries, row.lease_owner) for row in queue.values()} == {("ready", 0, None)}
+        assert {queue[job].attempt for job in long} == {1}
+        assert [row.state for row in await one.workers()] == ["stopped"]
+
+        await one.up(1)  # at once: nobody waits for a lease
+        begun = await one.saw("begin", count=2, attempt=2)
+        assert {seen.job_id for seen in begun} == set(long)
+        assert time.monotonic() - asked_at < 30
+
+
+async def test_an_idle_worker_stops_at_once(cluster: MakeCluster) -> None:
+    async with cluster() as one:
+        (worker,) = await one.up(1)
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended(5) == 0
+        assert [row.state for row in await one.workers()] == ["stopped"]
+
+
+STUBBORN = """
+@app.task
+def stubborn(ctx: RunContext):
+    note(ctx, "begin")
+    time.sleep(60)
+"""
+
+
+async def test_a_second_signal_does_not_wait(cluster: MakeCluster) -> None:
+    async with cluster(STUBBORN, cancel_grace_seconds=20) as one:
+        (worker,) = await one.up(1)
+        await one.enqueue("stubborn")
+        await one.saw("begin")
+        worker.signal(signal.SIGTERM)
+        await asyncio.sleep(0.5)
+        assert worker.alive
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended(3) == 1
+
+
+async def test_the_quickstart_accounts_for_every_slot_after_a_crash(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    env = {**os.environ, "ROTA_DATA_DIR": str(data), "ROTA_PORT": "0", "ROTA_LEASE_SECONDS": "3"}
+    command = [sys.executable, "-m", "rota.app.cli", "up", str(QUICKSTART)]
+    first = Process(command, env, tmp_path / "first.log")
+    try:
+        async with client(data, first) as api:
+            await until(lambda: any_run(api, "heartbeat"), 30, "the quickstart fires")
+            assert (await api.post("/tasks", json={"name": "nap", "command": "sleep 3"})).status_code == 201
+            nap = {"name": "naps", "target": "nap", "schedule_type": "interval", "interval": 1}
+            assert (await api.post("/schedules", json=nap)).status_code == 201
+            await until(lambda: running(api, "nap"), 30, "a run is under way")
+    finally:
+        first.kill()
+    second = Process(command, env, tmp_path / "second.log")
+    try:
+        async with client(data, second) as api:
+            await until(lambda: any_run(api, "nap", "crashed"), 30, "the killed run is found")
+            await until(lambda: any_run(api, "nap", "success"), 30, "and tried again")
+            told = (await api.get("/slots/$audit")).json()
+            assert told["ok"], told
+            assert told["schedules"] == 3
+            ended = (await api.get("/runs", params={"limit": 200})).json()["items"]
+            (crashed,) = [run for run in ended if run["status"] == "crashed"]
+            assert [run["status"] for run in ended if run["retry_of"] == crashed["id"]] == ["success"]
+    finally:
+        second.kill()
+
+
+@asynccontextmanager
+async def client(data: Path, process: Process) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server that is just coming up."""
+    note = data / "server.json"
+
+    def up() -> bool:
+        assert process.alive, process.said()
+        return note.exists() and orjson.loads(note.read_bytes())["pid"] == process.pid
+
+    await until(up, 30, "the server is up")
+    url = orjson.loads(note.read_bytes())["url"]
+    async with httpx.AsyncClient(base_url=f"{url}/api/v1") as api:
+
+        async def ready() -> bool:
+            try:
+                return (await api.get(f"{url}/health/ready")).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        await until(ready, 30, "the server is ready")
+        api.headers["authorization"] = f"Bearer {(data / 'admin.key').read_text().strip()}"
+        yield api
+
+
+async def any_run(api: httpx.AsyncClient, target: str, status: str = "success") -> bool:
+    answer = await api.get("/runs", params={"limit": 200})
+    assert answer.status_code == 200, answer.text
+    found = answer.json()["items"]
+    return any(run["status"] == status and run["target"] == target for run in found)
+
+
+async def running(api: httpx.AsyncClient, target: str) -> bool:
+    return await any_run(api, target, "running")
+
+
+@pytest.mark.timeout(240)
+async def test_ten_thousand_schedules_are_up_again_in_seconds_after_two_hours_down(cluster: MakeCluster) -> None:
+    async with cluster(misfire_grace_seconds=60) as one:
+        night = one.clock.now() - timedelta(hours=2)
+        await created_at(one, night, [{"name": f"m{n}", "cron_expression": "* * * * *"} for n in range(10_000)])
+        (worker,) = await one.up(1)
+        up_at = time.monotonic()
+
+        async def all_fired() -> bool:
+            stmt = select(func.count(slots.c.schedule_id.distinct())).where(slots.c.job_id.is_not(None))
+            return bool((await one.rows(stmt))[0][0] == 10_000)
+
+        await until(all_fired, 60, "each has fired", every=0.2)
+        assert time.monotonic() - up_at < 30
+        worker.kill()
+
+        per = select(slots.c.schedule_id, func.sum(slots.c.count), func.min(slots.c.slot), func.max(slots.c.last_slot))
+        first = night.replace(second=0, microsecond=0) + timedelta(minutes=1)
+        for _, count, since, until_slot in await one.rows(per.group_by(slots.c.schedule_id)):
+            assert since == first
+            assert count == (until_slot - first) // timedelta(minutes=1) + 1
+        for name in ("m0", "m4999", "m9999"):
+            told = await audit(one.db, one.org, name, None, one.clock.now())
+            assert told["ok"], told
+            assert told["slots"] >= 119
+
+
+@pytest.mark.parametrize("damaged", ['{"nonsense": true}', "{this is not JSON"])
+async def test_one_unreadable_schedule_stops_nobody(cluster: MakeCluster, damaged: str) -> None:
+    async with cluster() as one:
+        night = one.clock.now() - timedelta(hours=2)
+        ids = await created_at(one, night, [{"name": f"m{n}", "cron_expression": "* * * * *"} for n in range(500)])
+        bad = ids[250]
+        await one.db.tx(damage, bad, damaged)
+        await one.up(1)
+
+        async def others_fired() -> bool:
+            return {row.schedule_id for row in await one.slots(slots.c.job_id.is_not(None))} == set(ids) - {bad}
+
+        await until(others_fired, 30, "the other 499 fire", every=0.2)
+        stmt = select(schedules.c.condition, schedules.c.condition_reason).where(schedules.c.id == bad)
+
+        async def put_aside() -> bool:
+            return bool((await one.rows(stmt))[0].condition == "broken")
+
+        await until(put_aside, 10, "the bad one is put aside")
+        assert (await one.rows(stmt))[0].condition_reason
+        await one.idle()
+        assert len({run.schedule_id for run in await one.runs(runs.c.status == "success")}) == 499
+
+
+def damage(tx: Tx, schedule_id: str, text: str) -> None:
+    tx.exec_driver_sql(f"UPDATE schedules SET timing = '{text}' WHERE id = '{schedule_id}'")
+
+
+async def created_at(one: Cluster, moment: Any, bodies: list[dict[str, Any]]) -> list[str]:
+    """Schedules that were made at a moment of the past; nobody has looked after them since."""
+    past = Engine(one.db, ManualClock(moment), Wake(), one.engine.runners, EngineSettings())
+    made = await past.create_schedules(one.org, [{"kind": "task", "target": "quick", **body} for body in bodies])
+    return [schedule.id for schedule in made]

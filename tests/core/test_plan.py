@@ -1,0 +1,115 @@
+"""What a due schedule does: every slot from the clock's up to now is decided exactly once, whatever the policies."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rota.core.model import Due, Plan, Schedule
+from rota.core.parse import Defaults, parse_schedule
+from rota.core.plan import FIRE_LIMIT, TICK, first_plan, plan
+from rota.core.policy import Misfire, Overlap
+from rota.core.triggers import next_slot, run_at, slots_between
+
+NINE = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
+MINUTE, GRACE = timedelta(minutes=1), timedelta(seconds=60)
+
+
+def schedule(**body: Any) -> Schedule:
+    fields = {"target": "t", "cron_expression": "*/10 * * * *", **body}
+    if "interval" in body:
+        del fields["cron_expression"]
+    return parse_schedule(fields, org_id="o", defaults={"task": Defaults()}, now=NINE, source="test", by=None)
+
+
+def due(one: Schedule, **more: Any) -> Due:
+    values = {"next_slot": first_plan(one, NINE)[0], "fired": 0, "frozen_at": None, "frozen_until": None, **more}
+    return Due(one, **values)
+
+
+triggers = st.sampled_from(
+    [
+        {"cron_expression": "*/10 * * * *"},
+        {"cron_expression": "3,4,59 * * * *"},
+        {"interval": "20s"},
+        {"interval": "7m", "jitter_seconds": 300},
+        {"interval": "30s", "jitter_seconds": 100},
+        {"cron_expression": "*/5 * * * *", "window_start": "09:00", "window_end": "09:40"},
+        {"cron_expression": "0 3 * * *", "window_start": "10:00", "window_end": "11:00"},
+    ]
+)
+moments = st.integers(-10, 200).map(lambda minutes: NINE + minutes * MINUTE)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    trigger=triggers,
+    misfire=st.sampled_from(Misfire),
+    overlap=st.sampled_from(Overlap),
+    limit=st.sampled_from([1, 3, 1000]),
+    max_runs=st.sampled_from([None, 1, 4]),
+    fired=st.integers(0, 5),
+    late=st.integers(0, 3 * 3600),
+    pause=st.none() | st.tuples(moments, moments),
+    freeze=st.none() | st.tuples(moments, moments),
+)
+def test_each_passed_slot_is_decided_exactly_once(
+    trigger: Any, misfire: Misfire, overlap: Overlap, limit: int, max_runs: int | None, fired: int, late: int,
+    pause: Any, freeze: Any,
+) -> None:  # fmt: skip
+    one = replace(schedule(**trigger), misfire=misfire, overlap=overlap, catch_up_limit=limit, max_runs=max_runs)
+    if pause:
+        one = replace(one, paused_at=pause[0], paused_until=pause[1])
+    state = due(one, fired=fired, frozen_at=freeze and freeze[0], frozen_until=freeze and freeze[1])
+    assert state.next_slot is not None
+    now = max(run_at(one.id, state.next_slot, one.timing.jitter), NINE) + timedelta(seconds=late)
+    found = plan(state, now, GRACE)
+    told = decided(one, found)
+    assert sorted(told) == list(slots_between(one.timing, state.next_slot - TICK, found.handled))
+    assert len(set(told)) == len(told)
+    assert [one.slot for one in found.fires] == sorted({one.slot for one in found.fires})
+    assert len(found.fires) <= FIRE_LIMIT
+    if max_runs is not None:
+        assert fired + len(found.fires) <= max(max_runs, fired)
+    if found.next_slot is not None:
+        assert found.next_slot == next_slot(one.timing, found.handled)
+        assert found.next_run_at is not None
+        assert found.next_run_at >= now
+
+
+def decided(one: Schedule, found: Plan) -> list[datetime]:
+    inside = [slot for gap in found.gaps for slot in slots_between(one.timing, gap.first - TICK, gap.last)]
+    for gap in found.gaps:
+        assert gap.count in (None, len(list(slots_between(one.timing, gap.first - TICK, gap.last))))
+    return [one.slot for one in found.fires] + inside
+
+
+def test_nothing_is_due_before_its_slot() -> None:
+    one = schedule()
+    found = plan(due(one), NINE + 5 * MINUTE, GRACE)
+    assert (found.fires, found.gaps, found.next_slot) == ((), (), NINE + 10 * MINUTE)
+
+
+def test_a_year_of_missed_minutes_takes_no_year() -> None:
+    one = replace(schedule(cron_expression="* * * * *"), misfire=Misfire.SKIP)
+    found = plan(due(one), NINE + timedelta(days=365), GRACE)
+    assert found.gaps[0].count is None  # counted later
+
+
+@pytest.mark.parametrize("jitter", [0, 30, 600])
+def test_jitter_delays_but_never_advances(jitter: int) -> None:
+    one = schedule(jitter_seconds=jitter)
+    slot, at = first_plan(one, NINE)
+    assert slot is not None
+    assert at is not None
+    assert slot <= at < slot + timedelta(seconds=jitter) or at == slot
+
+
+def test_a_used_up_max_runs_finishes_without_a_fire() -> None:
+    one = replace(schedule(), max_runs=2)
+    found = plan(due(one, fired=5), NINE + 10 * MINUTE, GRACE)
+    assert (found.fires, found.gaps, found.next_slot) == ((), (), None)
+    assert found.handled < NINE + 10 * MINUTE

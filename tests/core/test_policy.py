@@ -1,0 +1,171 @@
+"""What follows a failure, when a job may start, and how room is shared."""
+
+from collections import Counter
+from datetime import UTC, datetime, time, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rota.core.errors import AuthError, Invalid, LogicError, PermissionDenied, TransientError
+from rota.core.policy import (
+    TRANSIENT,
+    Again,
+    Backoff,
+    Failure,
+    FailureClass,
+    GiveUp,
+    Lane,
+    Overlap,
+    Park,
+    Retry,
+    Terms,
+    after_failure,
+    classify,
+    parse_overlap,
+    parse_retry,
+    shares,
+)
+from rota.core.triggers import Window
+
+NINE = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (TransientError("net"), FailureClass.TRANSIENT),
+        (ConnectionResetError("gone"), FailureClass.TRANSIENT),
+        (TimeoutError(), FailureClass.TRANSIENT),
+        (AuthError("key"), FailureClass.AUTH),
+        (PermissionDenied("no"), FailureClass.PERMISSION),
+        (LogicError("wrong"), FailureClass.LOGIC),
+        (ValueError("timeout transient auth"), FailureClass.LOGIC),  # never by matching text
+        (SystemExit(3), FailureClass.LOGIC),
+    ],
+)
+def test_a_failure_is_classified_by_its_type(error: BaseException, kind: FailureClass) -> None:
+    failure = classify(raised(error))
+    assert failure.kind is kind
+    assert failure.type == type(error).__name__
+    assert failure.message
+
+
+def test_a_failure_can_always_be_stored() -> None:
+    assert Failure(FailureClass.LOGIC, "E", "half \ud800").dump()["message"] == "half \\ud800"
+
+
+FAILURE = {kind: Failure(kind, "E", "x") for kind in FailureClass}
+
+
+@pytest.mark.parametrize(
+    ("kind", "retry", "tries", "expected"),
+    [
+        (FailureClass.LOGIC, None, 1, GiveUp()),
+        (FailureClass.LOGIC, Retry(2, 1000), 1, Again(timedelta(seconds=1))),
+        (FailureClass.LOGIC, Retry(2, 1000), 2, Again(timedelta(seconds=1))),
+        (FailureClass.LOGIC, Retry(2, 1000), 3, GiveUp()),
+        (FailureClass.INTERNAL, Retry(1), 1, Again(timedelta(seconds=2))),
+        (FailureClass.TIMEOUT, Retry(1), 1, Again(timedelta(seconds=2))),
+        (FailureClass.TRANSIENT, None, 1, Again(timedelta(seconds=10))),
+        (FailureClass.TRANSIENT, None, 5, Again(timedelta(seconds=160))),
+        (FailureClass.TRANSIENT, None, 6, GiveUp()),
+        (FailureClass.TRANSIENT, Retry(0), 1, GiveUp()),
+        (FailureClass.AUTH, Retry(9), 1, Park("approval")),
+        (FailureClass.PERMISSION, None, 1, Park("approval")),
+        (FailureClass.INDETERMINATE, Retry(9), 1, Park("reconciliation")),
+        (FailureClass.BUDGET, Retry(9), 1, GiveUp()),
+    ],
+)
+def test_what_follows_a_failure(kind: FailureClass, retry: Retry | None, tries: int, expected: Any) -> None:
+    assert after_failure(FAILURE[kind], retry, tries) == expected
+
+
+def test_delays_grow_to_their_cap_and_never_overflow() -> None:
+    assert [TRANSIENT.delay(tries).total_seconds() for tries in (1, 2, 3, 7, 1000)] == [10, 20, 40, 600, 600]
+    assert Retry(9, 500).delay(9) == timedelta(milliseconds=500)
+
+
+@given(
+    st.builds(
+        Terms,
+        timeout=st.none() | st.just(timedelta(seconds=5)),
+        retry=st.none() | st.builds(Retry, st.integers(0, 9), st.integers(0, 9000), st.sampled_from(Backoff)),
+        deadline_at=st.none() | st.just(NINE),
+        window=st.none() | st.just(Window(time(9), time(10))),
+    )
+)
+def test_terms_survive_being_stored(terms: Terms) -> None:
+    assert Terms.load(terms.dump()) == terms
+
+
+def test_when_it_is_too_late_to_start() -> None:
+    terms = Terms(deadline_at=NINE, window=Window(time(8), time(10)), window_until=NINE + timedelta(hours=1))
+    assert terms.too_late(NINE) is None
+    assert terms.too_late(NINE + timedelta(seconds=1)) == "deadline"
+    later = Terms(window=Window(time(8), time(9)), window_until=NINE)
+    assert later.too_late(NINE - timedelta(seconds=1)) is None
+    assert later.too_late(NINE) == "window"  # half-open
+    assert later.not_before(NINE) == NINE + timedelta(hours=23)
+    assert Terms().not_before(NINE) == NINE
+
+
+lanes = st.lists(
+    st.builds(Lane, st.sampled_from("abcde"), st.sampled_from("xyz"), st.none() | st.integers(0, 9)),
+    unique_by=lambda lane: (lane.org_id, lane.queue),
+)
+
+
+@given(lanes, st.integers(0, 60), st.integers(0, 99))
+def test_room_is_shared_within_all_limits(found: list[Lane], room: int, turn: int) -> None:
+    given_ = shares(found, room, turn)
+    assert sum(count for _, count in given_) <= room
+    assert all(count > 0 and (lane.cap is None or count <= lane.cap) for lane, count in given_)
+
+
+@given(st.integers(1, 9), st.integers(1, 60), st.integers(0, 99))
+def test_orgs_without_limits_get_equal_shares(orgs: int, room: int, turn: int) -> None:
+    found = [Lane(f"org{n}", "q") for n in range(orgs)]
+    counts = Counter({lane.org_id: count for lane, count in shares(found, room, turn)})
+    assert sum(counts.values()) == room
+    everyone = [counts[f"org{n}"] for n in range(orgs)]
+    assert max(everyone) - min(everyone) <= 1
+
+
+def test_whoever_got_less_is_not_always_the_same() -> None:
+    found = [Lane(f"org{n}", "q") for n in range(3)]
+    firsts = {shares(found, 1, turn)[0][0].org_id for turn in range(3)}
+    assert firsts == {"org0", "org1", "org2"}
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        ("often", "retry"),
+        ({"max_retries": -1}, "retry.max_retries"),
+        ({"max_retries": True}, "retry.max_retries"),
+        ({"backoff_ms": 1.5}, "retry.backoff_ms"),
+        ({"backoff_type": "linear"}, "retry.backoff_type"),
+        ({"times": 3}, "retry.times"),
+    ],
+)
+def test_a_wrong_retry_policy_is_told_by_its_field(value: Any, field: str) -> None:
+    with pytest.raises(Invalid) as told:
+        parse_retry(value)
+    assert told.value.field == field
+
+
+def test_names_of_kubernetes_are_understood() -> None:
+    assert [parse_overlap(name) for name in ("Allow", "Forbid", "Replace", "queue_one")] == [
+        Overlap.ALLOW, Overlap.SKIP, Overlap.REPLACE, Overlap.QUEUE_ONE,
+    ]  # fmt: skip
+    with pytest.raises(Invalid):
+        parse_overlap("sometimes")

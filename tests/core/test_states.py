@@ -1,0 +1,55 @@
+"""The tables of states and moves: complete, without dead ends, and in agreement with each other."""
+
+from rota.core.states import (
+    HEADS,
+    MOVES,
+    PHASE_MOVES,
+    RAN,
+    REASONS,
+    Move,
+    Phase,
+    State,
+    Status,
+    Verdict,
+    sources,
+    target,
+    verdict_of,
+)
+
+
+def test_each_move_leads_to_one_state() -> None:
+    for move in Move:
+        assert target(move) in State
+        assert sources(move)
+
+
+def test_no_state_is_a_dead_end_and_each_can_be_reached() -> None:
+    assert {before for before, _ in MOVES} == set(State)
+    assert set(MOVES.values()) == set(State) - {State.LATER}
+
+
+def test_only_a_claim_leads_to_running() -> None:
+    assert [move for (_, move), after in MOVES.items() if after is State.RUNNING] == [Move.CLAIM]
+
+
+def test_a_head_stays_a_head_until_it_leaves_the_queue() -> None:
+    for (before, _), after in MOVES.items():
+        if before in HEADS:
+            assert after in HEADS
+
+
+def test_every_status_of_a_run_that_is_over_has_a_verdict() -> None:
+    for status in set(Status) - {Status.PENDING, Status.RUNNING}:
+        assert verdict_of(status) in Verdict
+    assert {verdict_of(status) for status in RAN} == {Verdict.RAN}
+
+
+def test_reasons_belong_to_statuses_that_need_one() -> None:
+    assert set(REASONS) <= set(Status)
+    assert "superseded" in REASONS[Status.SKIPPED]
+
+
+def test_phases_only_move_forward() -> None:
+    order = list(Phase)
+    for before, after in PHASE_MOVES:
+        assert order.index(before) < order.index(after)

@@ -1,0 +1,336 @@
+"""The whole engine in one process, step by step: a test crosses days in a moment and sees what became of each slot."""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import select, update
+
+from rota.core import triggers
+from rota.core.clock import ManualClock
+from rota.core.model import Job, new_id
+from rota.core.parse import Defaults
+from rota.core.plan import TICK
+from rota.core.states import RAN, State, Status
+from rota.engine.audit import audit
+from rota.engine.engine import Engine, EngineSettings
+from rota.engine.runner import RunContext
+from rota.engine.scheduler import Scheduler, next_moment
+from rota.engine.worker import Worker
+from rota.store import jobs as queue
+from rota.store import workers
+from rota.store.database import Database, open_database
+from rota.store.dialect import Tx, insert_rows
+from rota.store.tables import clocks, jobs, orgs, runs, schedule_stats, schedules, slots, trigger_spans
+from rota.store.wake import Wake
+
+NINE = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)  # a Monday
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+
+def at(clock: str) -> datetime:
+    """A moment of the first day: `at("9:05")`."""
+    hour, minute, *second = (int(part) for part in clock.split(":"))
+    return NINE.replace(hour=hour, minute=minute, second=second[0] if second else 0)
+
+
+@dataclass
+class Hands:
+    """A kind of work whose runs end when and how the test says."""
+
+    kind: str = "task"
+    defaults: Defaults = field(default_factory=Defaults)
+    long: Callable[[Job], bool] = lambda job: False  # which jobs stay until they are released
+    stubborn: bool = False  # a long job does not heed its cancellation
+    errors: list[BaseException | None] = field(default_factory=list)  # what the next runs end with
+    began: list[Job] = field(default_factory=list)
+    gates: dict[str, asyncio.Event] = field(default_factory=dict)
+    first: bool = False  # starts are written down before the work
+
+    def routes(self) -> set[str]:
+        return {self.kind}
+
+    async def resolve(self, org_id: str, target: str, payload: Any) -> str:
+        return self.kind
+
+    def marks_first(self, job: Job) -> bool:
+        return self.first
+
+    def limits(self, job: Job) -> timedelta | None:
+        return None
+
+    async def execute(self, ctx: RunContext) -> Any:
+        self.began.append(ctx.job)
+        if self.long(ctx.job):
+            gate = self.gates[ctx.job.id] = asyncio.Event()
+            while not gate.is_set():
+                try:
+                    await gate.wait()
+                except asyncio.CancelledError:
+                    if not self.stubborn:
+                        del self.gates[ctx.job.id]
+                        raise
+            self.gates.pop(ctx.job.id, None)
+        error = self.errors.pop(0) if self.errors else None
+        if error is not None:
+            raise error
+        return "done"
+
+
+@dataclass
+class House:
+    """One installation. `live` lets time pass while it is up; `outage` while nobody is."""
+
+    engine: Engine
+    clock: ManualClock
+    hands: Hands
+    scheduler: Scheduler
+    worker: Worker
+    org_id: str
+    clean: bool = True  # whether the audit must find nothing at the end
+
+    @property
+    def db(self) -> Database:
+        return self.engine.db
+
+    # schedules
+
+    async def schedule(self, name: str = "job", cron: str | None = "*/10 * * * *", **fields: Any) -> str:
+        body = {"name": name, "target": name, "cron_expression": cron, **fields}
+        return (await self.engine.create_schedules(self.org_id, [body]))[0].id
+
+    async def edit(self, key: str = "job", **changes: Any) -> None:
+        await self.engine.edit_schedule(self.org_id, key, changes)
+
+    async def run_now(self, name: str = "job", **how: Any) -> str:
+        return await self.engine.run_now(self.org_id, name, **how)
+
+    async def backfill(self, since: datetime, until: datetime, name: str = "job", **how: Any) -> list[str]:
+        found = await self.engine.backfill(self.org_id, name, since=since, until=until, **how)
+        return [str(told(slot)) for slot in found]
+
+    # time
+
+    async def live(self, until: datetime) -> None:
+        """Let time pass, doing each thing at its moment."""
+        await self.act()
+        while True:
+            moment = await self.db.read(next_moment, self.scheduler.kinds)
+            if moment is None or moment > until:
+                break
+            self.clock.set(max(moment, self.clock.now()))
+            await self.act()
+        self.clock.set(until)
+        await self.act()
+
+    async def wake_up(self, when: datetime) -> None:
+        """Nobody was up until then."""
+        self.clock.set(when)
+        await self.act()
+
+    async def act(self) -> None:
+        await self.fire()
+        await self.work()
+
+    async def fire(self) -> None:
+        for _ in range(100):
+            moment = await self.db.read(next_moment, self.scheduler.kinds)
+            if moment is None or moment > self.clock.now():
+                return
+            await self.scheduler.step()
+        raise AssertionError("the scheduler turns without end")
+
+    async def work(self) -> None:
+        """Start what can start, until only long runs are left; write down what ended."""
+        while True:
+            self.worker.heed(await self.db.read(queue.cancels, self.worker.id))
+            more = await self.worker.claim()
+            for _ in range(1_000_000):
+                if not self.in_motion():
+                    break
+                await asyncio.sleep(0)
+            ended = bool(self.worker.ended)
+            while self.worker.ended:
+                await self.worker.flush()
+            if not more and not ended:
+                return
+
+    def in_motion(self) -> bool:
+        """Whether a run is on its way to its end, or to the gate where long ones stay."""
+        stops = not self.hands.stubborn
+        active = self.worker.active
+        return any(one not in self.hands.gates or (active[one].stopped_for and stops) for one in active)
+
+    async def release(self, slot: str | None = None) -> None:
+        """Let a long run end, by its slot; all of them without one."""
+        for job_id, gate in list(self.hands.gates.items()):
+            job = self.worker.active[job_id].attempt.job
+            if slot is None or (job.slot is not None and told(job.slot) == slot):
+                gate.set()
+                del self.hands.gates[job_id]
+        await self.work()
+
+    # what became of it
+
+    async def verdicts(self, name: str = "job") -> list[str]:
+        """Each slot row in words, by its row, its job and its runs."""
+        return await self.db.read(verdicts, name)
+
+    async def fired_slots(self, name: str = "job") -> list[str]:
+        """The slots that a run began for, in the order in which they began."""
+        return [str(told(job.slot)) for job in self.hands.began if job.target == name and job.slot is not None]
+
+    async def planned(self, name: str = "job") -> tuple[str | None, str | None]:
+        """The clock: next slot, next wake-up."""
+        row = (await self.rows(select(clocks.c.next_slot, clocks.c.next_run_at).where(of(name))))[0]
+        return told(row[0]), told(row[1])
+
+    async def history(self, name: str = "job") -> list[str]:
+        """The ledger: slot (or `manual`), attempt, status and reason."""
+        stmt = select(runs).where(runs.c.target == name).order_by(runs.c.finished_at, runs.c.id)
+        return [
+            f"{told(row.slot) or row.trigger} #{row.attempt} {row.status}{f': {row.reason}' if row.reason else ''}"
+            for row in await self.rows(stmt)
+        ]
+
+    async def stats(self, name: str = "job") -> Any:
+        return (await self.rows(select(schedule_stats, clocks.c.fired).join(
+            clocks, clocks.c.schedule_id == schedule_stats.c.schedule_id).where(of(name))))[0]  # fmt: skip
+
+    async def record(self, name: str = "job") -> Any:
+        return (await self.rows(select(schedules).where(schedules.c.name == name)))[0]
+
+    async def queue(self) -> list[Any]:
+        return await self.rows(select(jobs).order_by(jobs.c.run_at, jobs.c.id))
+
+    async def rows(self, stmt: Any) -> list[Any]:
+        return await self.db.read(lambda tx: list(tx.execute(stmt)))
+
+    async def write(self, stmt: Any) -> None:
+        def step(tx: Tx) -> None:
+            tx.execute(stmt)
+
+        await self.db.tx(step)
+
+    async def add_org(self, slug: str, **limits: Any) -> str:
+        org = {"id": new_id(), "slug": slug, "name": slug, "created_at": self.clock.now(), **limits}
+        await self.db.tx(insert_rows, orgs, [org])
+        return str(org["id"])
+
+    async def limit_org(self, **values: Any) -> None:
+        await self.write(update(orgs).where(orgs.c.id == self.org_id).values(values))
+
+    # always
+
+    async def check(self) -> None:
+        """EVERY_SLOT_HAS_ONE_VERDICT, by the product's own audit and by counting here."""
+        if not self.clean:
+            return
+        found = await audit(self.db, self.org_id, None, None, self.clock.now())
+        assert found["ok"], found["problems"]
+        await self.db.read(count_slots, self.clock.now())
+
+    async def close(self) -> None:
+        self.worker.abandon()
+        for one in list(self.worker.active.values()):
+            if one.attempt.job.id in self.hands.gates:
+                self.hands.gates[one.attempt.job.id].set()
+        await asyncio.gather(*(one.task for one in self.worker.active.values() if one.task), return_exceptions=True)
+        await self.db.close()
+
+
+async def open_house(url: str, start: datetime = NINE, **settings: Any) -> House:
+    db, clock, hands = open_database(url), ManualClock(start), Hands()
+    engine = Engine(db, clock, Wake(), {"task": hands}, EngineSettings(**settings))
+    org = {"id": new_id(), "slug": "default", "name": "Default", "created_at": start}
+    await db.tx(insert_rows, orgs, [org])
+    worker = Worker(engine)
+    await register(worker, engine)
+    return House(engine, clock, hands, Scheduler(engine), worker, str(org["id"]))
+
+
+async def register(worker: Worker, engine: Engine) -> None:
+    def step(tx: Tx) -> None:
+        workers.register(
+            tx, worker=worker.id, pid=1, version="test", concurrency=50, kinds=["task"], routes=["task"], queues=None,
+            lease=timedelta(seconds=30), now=engine.clock.now(),
+        )  # fmt: skip
+
+    await engine.db.tx(step)
+
+
+def of(name: str) -> Any:
+    return clocks.c.schedule_id == select(schedules.c.id).where(schedules.c.name == name).scalar_subquery()
+
+
+def told(moment: datetime | None) -> str | None:
+    """A moment of the first day as `9:05`, of a later one as `+1 9:05`."""
+    if moment is None:
+        return None
+    days = (moment.date() - NINE.date()).days
+    text = f"{moment:%-H:%M}" + (f":{moment:%S}" if moment.second else "")
+    return f"{days:+} {text}" if days else text
+
+
+def verdicts(tx: Tx, name: str) -> list[str]:
+    mine = slots.c.schedule_id.in_(select(schedules.c.id).where(schedules.c.name == name))
+    return [row_told(tx, row) for row in tx.execute(select(slots).where(mine).order_by(slots.c.slot)).all()]
+
+
+def row_told(tx: Tx, row: Any) -> str:
+    span = told(row.slot)
+    if row.last_slot is not None and row.last_slot != row.slot:
+        span = f"{span}-{told(row.last_slot)} x{row.count}"
+    if row.verdict is not None:
+        assert row.job_id is None or row.verdict != "missed"
+        reason = f": {row.reason}" if row.reason else ""
+        into = f" > {told(row.into_slot)}" if row.into_slot is not None else ""
+        return f"{span} {row.verdict}{reason}{into}"
+    job = tx.execute(select(jobs).where(jobs.c.id == row.job_id)).one_or_none()
+    if job is not None:
+        return f"{span} ({job.state})"
+    last = tx.execute(select(runs).where(runs.c.job_id == row.job_id).order_by(runs.c.attempt.desc())).first()
+    assert last is not None, f"slot {row.slot} has neither a job nor a run"
+    status = Status(last.status)
+    reason = f": {last.reason}" if last.reason else ""
+    return f"{span} ran" if status in RAN else f"{span} {status.value}{reason}"
+
+
+def count_slots(tx: Tx, now: datetime) -> None:
+    """The trigger's slots over the recorded spans, walked one by one, against the rows; and no slot with two jobs."""
+    for clock in tx.execute(select(clocks)).all():
+        floor = clock.decided_until or NINE - 10_000 * DAY
+        edge = now if clock.next_slot is None else min(now, clock.next_slot - TICK)
+        mine = select(trigger_spans).where(trigger_spans.c.schedule_id == clock.schedule_id)
+        expected = [
+            slot
+            for span in tx.execute(mine.order_by(trigger_spans.c.from_at)).all()
+            for slot in triggers.slots_between(
+                triggers.load(span.timing), max(span.from_at, floor), min(span.until_at or edge, edge)
+            )
+        ]
+        rows: Sequence[Any] = tx.execute(
+            select(slots).where(slots.c.schedule_id == clock.schedule_id).order_by(slots.c.slot)
+        ).all()
+        starts = [row.slot for row in rows]
+        covered = {row.slot: 0 for row in rows}
+        for slot in expected:
+            row = rows[max(0, bisect_right(starts, slot) - 1)] if rows else None
+            assert row is not None, f"slot {slot} has no row"
+            assert row.slot <= slot <= (row.last_slot or row.slot), f"slot {slot} has no row"
+            covered[row.slot] += 1
+        for row in rows:
+            if row.count is not None and floor < row.slot and (row.last_slot or row.slot) <= edge:
+                outside = covered[row.slot] == 0 and row.job_id is not None  # a backfill where no trigger ruled
+                assert covered[row.slot] == row.count or outside, (
+                    f"{row.slot} counts {row.count}, not {covered[row.slot]}"
+                )
+        living = tx.execute(select(jobs.c.slot).where(jobs.c.schedule_id == clock.schedule_id)).scalars().all()
+        assert len([one for one in living if one is not None]) == len({one for one in living if one is not None})
+
+
+def states(found: Sequence[Any]) -> list[State]:
+    return [State(row.state) for row in found]

@@ -1,0 +1,190 @@
+"""Firing slots of the past, by consent."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from rota.core.errors import Invalid
+from rota.engine.maintenance import Maintenance
+from rota.store import slots as slot_rows
+from rota.store.dialect import insert_rows
+from rota.store.tables import queues, runs, slots
+from tests.engine.harness import DAY, HOUR, House, at
+
+
+async def outage(house: House, **fields: Any) -> None:
+    """9:10 ran, 9:20 to 10:10 were missed, the next is 10:20."""
+    await house.schedule(misfire="skip", **fields)
+    await house.live(at("9:12"))
+    await house.wake_up(at("10:15"))
+    assert await house.verdicts() == ["9:10 ran", "9:20-10:10 x6 missed"]
+
+
+async def test_a_dry_run_tells_the_slots_and_changes_nothing(house: House) -> None:
+    await outage(house)
+    assert await house.backfill(at("9:05"), at("9:40"), dry_run=True) == ["9:20", "9:30", "9:40"]
+    assert await house.verdicts() == ["9:10 ran", "9:20-10:10 x6 missed"]
+    assert await house.queue() == []
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "expected"),
+    [
+        ("9:20", "10:10", ["9:20 ran", "9:30 ran", "9:40 ran", "9:50 ran", "10:00 ran", "10:10 ran"]),
+        ("9:35", "9:45", ["9:20-9:30 x2 missed", "9:40 ran", "9:50-10:10 x3 missed"]),
+        ("9:20", "9:20", ["9:20 ran", "9:30-10:10 x5 missed"]),
+        ("10:10", "10:10", ["9:20-10:00 x5 missed", "10:10 ran"]),
+        ("9:25", "9:30", ["9:20 missed", "9:30 ran", "9:40-10:10 x4 missed"]),
+    ],
+)
+async def test_slots_leave_the_gap_they_lie_in(house: House, since: str, until: str, expected: list[str]) -> None:
+    await outage(house)
+    await house.backfill(at(since), at(until))
+    await house.work()
+    assert await house.verdicts() == ["9:10 ran", *expected]
+    assert await house.planned() == ("10:20", "10:20")
+
+
+async def test_only_slots_that_never_ran_unless_asked_to_reprocess(house: House) -> None:
+    await outage(house)
+    assert await house.backfill(at("9:05"), at("9:20")) == ["9:20"]
+    await house.work()
+    assert await house.backfill(at("9:05"), at("9:20")) == []
+    assert await house.backfill(at("9:05"), at("9:20"), reprocess=True) == ["9:10", "9:20"]
+    await house.work()
+    ledger = await house.rows(select(runs).where(runs.c.slot == at("9:10")).order_by(runs.c.attempt))
+    assert [(row.attempt, row.trigger) for row in ledger] == [(1, "schedule:*/10 * * * *"), (2, "backfill")]
+    assert ledger[1].retry_of == ledger[0].id
+    assert ledger[1].job_id != ledger[0].job_id
+
+
+async def test_never_the_next_slot_nor_one_after_it(house: House) -> None:
+    await outage(house)
+    assert (await house.backfill(at("10:05"), at("12:00")))[-1] == "10:10"
+
+
+async def test_the_limit_takes_the_oldest(house: House) -> None:
+    await outage(house)
+    assert await house.backfill(at("9:05"), at("12:00"), limit=2) == ["9:20", "9:30"]
+    with pytest.raises(Invalid):
+        await house.backfill(at("9:05"), at("12:00"), limit=0)
+    with pytest.raises(Invalid):
+        await house.backfill(at("9:30"), at("9:20"))
+
+
+async def test_slots_on_their_way_are_left_to_their_job(house: House) -> None:
+    await outage(house)
+    assert len(await house.backfill(at("9:05"), at("12:00"))) == 6
+    assert await house.backfill(at("9:05"), at("12:00"), reprocess=True) == ["9:10"]
+    await house.work()
+
+
+@pytest.mark.parametrize("overlap", ["queue_one", "queue_all", "skip", "allow", "replace"])
+async def test_one_after_the_other_behind_live_slots_and_never_displaced(house: House, overlap: str) -> None:
+    await outage(house, overlap=overlap)
+    house.hands.long = lambda job: True
+    await house.backfill(at("9:20"), at("9:40"))
+    await house.work()
+    assert await house.fired_slots() == ["9:10", "9:20"]  # one at a time
+    await house.live(at("10:20"))
+    for _ in range(6):
+        await house.release()
+    ran = await house.fired_slots()
+    if overlap == "replace":
+        assert ran == ["9:10", "9:20", "10:20", "9:30", "9:40"]
+    elif overlap == "skip":
+        assert ran == ["9:10", "9:20", "9:30", "9:40"]
+    else:
+        assert ran == ["9:10", "9:20", "10:20", "9:30", "9:40"]
+
+
+async def test_a_newer_live_slot_keeps_its_place_before_a_backfill(house: House) -> None:
+    await outage(house)
+    await house.db.tx(insert_rows, queues, [{"org_id": house.org_id, "name": "default", "paused_at": at("9:00")}])
+    await house.live(at("10:21"))
+    await house.backfill(at("9:20"), at("9:30"))
+    await house.live(at("10:31"))  # 10:20 waited for the queue and gives way to 10:30
+    await house.write(update(queues).values(paused_at=None))
+    await house.work()
+    assert await house.fired_slots() == ["9:10", "10:30", "9:20", "9:30"]
+
+
+async def test_slots_before_the_schedule_was_made(house: House) -> None:
+    await house.schedule(cron="0 * * * *")
+    assert await house.backfill(at("6:30"), at("8:30")) == ["7:00", "8:00"]
+    await house.work()
+    assert await house.verdicts() == ["7:00 ran", "8:00 ran"]
+    await house.live(at("10:00"))
+    assert await house.verdicts() == ["7:00 ran", "8:00 ran", "10:00 ran"]
+
+
+async def test_the_past_has_the_slots_of_the_trigger_that_ruled_then(house: House) -> None:
+    await outage(house)
+    await house.edit(cron_expression="*/15 * * * *")
+    await house.live(at("10:35"))
+    assert await house.backfill(at("9:25"), at("9:45")) == ["9:30", "9:40"]
+    await house.work()
+    assert await house.verdicts() == [
+        "9:10 ran", "9:20 missed", "9:30 ran", "9:40 ran", "9:50-10:10 x3 missed", "10:30 ran",
+    ]  # fmt: skip
+
+
+async def test_a_slot_that_was_skipped_by_its_deadline_did_not_run(house: House) -> None:
+    house.hands.long = lambda job: job.slot == at("9:10")
+    await house.schedule(overlap="queue_all", start_deadline_seconds=60)
+    await house.live(at("9:29"))
+    await house.release()
+    assert await house.verdicts() == ["9:10 ran", "9:20 skipped: deadline"]
+    assert await house.backfill(at("9:05"), at("9:25")) == ["9:20"]
+    await house.work()
+    assert await house.verdicts() == ["9:10 ran", "9:20 ran"]
+
+
+async def test_coalesced_and_skipped_slots_can_be_asked_for(house: House) -> None:
+    house.hands.long = lambda job: job.slot == at("9:10")
+    await house.schedule()
+    await house.live(at("9:35"))
+    await house.release()
+    await house.engine.skip_next(house.org_id, "job")
+    await house.live(at("9:45"))
+    assert await house.verdicts() == ["9:10 ran", "9:20 coalesced > 9:30", "9:30 ran", "9:40 skipped: operator"]
+    assert await house.backfill(at("9:05"), at("9:45")) == ["9:20", "9:40"]
+    await house.work()
+    assert await house.verdicts() == ["9:10 ran", "9:20 ran", "9:30 ran", "9:40 ran"]
+
+
+async def test_a_paused_schedule_can_be_backfilled_only_up_to_its_pause(house: House) -> None:
+    await outage(house)
+    await house.engine.pause_schedule(house.org_id, "job")
+    await house.live(at("11:00"))
+    assert (await house.backfill(at("9:05"), at("11:00")))[-1] == "10:10"
+    await house.work()
+
+
+async def test_nothing_that_retention_has_taken_can_fire_again(house: House) -> None:
+    await outage(house)
+    await house.db.tx(slot_rows.prune, at("9:15"), 100)
+    assert await house.verdicts() == ["9:20-10:10 x6 missed"]
+    assert await house.backfill(at("9:05"), at("9:15"), reprocess=True) == []
+
+
+async def test_a_slot_whose_runs_retention_has_taken_still_ran(house: House) -> None:
+    await house.schedule(cron="0 * * * *")
+    await house.live(at("10:30"))
+    house.clock.set(house.clock.now() + 40 * DAY)
+    await house.fire()
+    await Maintenance(house.engine, house.worker.id).prune(house.clock.now())
+    assert await house.rows(select(runs)) == []
+    assert (await house.rows(select(slots).where(slots.c.slot == at("10:00"))))[0].job_id is not None
+    await house.check()
+    assert await house.backfill(at("9:30"), at("10:30")) == []
+
+
+async def test_a_long_backfill_of_a_long_gap(house: House) -> None:
+    await house.schedule(cron="* * * * *", misfire="skip")
+    await house.wake_up(at("9:00") + 20 * HOUR)
+    house.hands.long = lambda job: True
+    assert len(await house.backfill(at("9:05"), at("9:00") + 20 * HOUR, limit=500)) == 500
+    rows = await house.rows(select(slots).where(slots.c.job_id.is_(None)).order_by(slots.c.slot))
+    assert [row.count for row in rows] == [4, 1200 - 4 - 500 - 2, 1]  # of the two within the grace one fired

@@ -1,0 +1,19 @@
+"""The rehearsal at start."""
+
+from sqlalchemy import func, select
+
+from rota.engine.rehearsal import rehearse
+from rota.store.dialect import Tx
+from rota.store.tables import jobs, runs, schedules, slots
+from tests.engine.harness import House
+
+
+async def test_a_rehearsal_leaves_nothing_behind(house: House) -> None:
+    def count(tx: Tx) -> list[int]:
+        return [
+            tx.execute(select(func.count()).select_from(table)).scalar_one() for table in (schedules, slots, jobs, runs)
+        ]
+
+    before = await house.db.read(count)
+    await rehearse(house.engine, "default")
+    assert await house.db.read(count) == before

@@ -1,0 +1,17 @@
+"""A migrated, empty database of either kind."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rota.store.database import Database, open_database
+from tests.databases import clean_url, migrated_url, postgres_template, shared_postgres, sqlite_template
+
+__all__ = ["clean_url", "migrated_url", "postgres_template", "shared_postgres", "sqlite_template"]
+
+
+@pytest.fixture
+async def db(clean_url: str) -> AsyncIterator[Database]:
+    one = open_database(clean_url)
+    yield one
+    await one.close()

@@ -1,0 +1,251 @@
+"""What goes in comes out again, and what a database refuses is told apart from a database out of reach."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from sqlalchemy import BigInteger, SmallInteger, Text, insert, select
+from sqlalchemy import text as sql
+
+from rota.core.errors import DataRefused, Unavailable
+from rota.core.model import new_id
+from rota.store.database import Database, open_database
+from rota.store.dialect import Batch, Tx, database_now, insert_new, insert_rows, on_sqlite
+from rota.store.tables import Instant, Json, counters, orgs, tasks
+from tests.postgres import own_server
+
+NOW = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
+
+ODD_TEXTS = [
+    "",
+    "'",
+    '"',
+    "\\",
+    "a\nb",
+    "{}",
+    "[1]",
+    "null",
+    "%s :x ?",
+    "emoji 🦉",
+    "\u202eright to left",
+    "\x01",
+    "ß" * 300,
+]
+
+
+@pytest.mark.parametrize("odd", ODD_TEXTS)
+async def test_odd_texts_come_back_as_they_were(db: Database, odd: str) -> None:
+    def step(tx: Tx) -> list[Any]:
+        batch = Batch("r", a=Text(), n=BigInteger())
+        source = batch.table(tx)
+        stmt = select(source.c.a, source.c.n).order_by(source.c.n)
+        return [tuple(row) for row in tx.execute(stmt, batch.values(tx, [(odd, 1), (None, 2)]))]
+
+    assert await db.tx(step) == [(odd, 1), (None, 2)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, 0, 1.5, True, "x", [], {}, {"nul": "a\0b"}, {"emoji": "🦉"}, {"deep": [[{"a": None}]]}, 2**53, -(2**63)],
+)
+async def test_json_comes_back_as_it_was(db: Database, value: Any) -> None:
+    def step(tx: Tx) -> Any:
+        batch = Batch("r", v=Json())
+        return tx.execute(select(batch.table(tx).c.v), batch.values(tx, [(value,)])).scalar_one()
+
+    found = await db.tx(step)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        NOW,
+        NOW + timedelta(microseconds=1),
+        datetime(1970, 1, 1, tzinfo=UTC),
+        datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+        datetime(9899, 12, 31, tzinfo=UTC),
+        datetime(2026, 5, 4, 9, tzinfo=timezone(timedelta(hours=5, minutes=30))),
+    ],
+)
+async def test_moments_come_back_as_they_were_in_utc(db: Database, moment: datetime) -> None:
+    def step(tx: Tx) -> Any:
+        batch = Batch("r", at=Instant())
+        at = batch.table(tx).c.at
+        stmt = select(at).where(at <= moment, at >= moment)
+        return tx.execute(stmt, batch.values(tx, [(moment,)])).scalar_one()
+
+    found = await db.tx(step)
+    assert found == moment
+    assert found.tzinfo is UTC
+
+
+async def test_moments_of_plain_statements_come_back_too(db: Database) -> None:
+    org = {"id": new_id(), "slug": "a", "name": "A", "created_at": NOW, "frozen_at": None}
+    await db.tx(insert_rows, orgs, [org])
+    (row,) = await db.read(lambda tx: list(tx.execute(select(orgs).where(orgs.c.created_at == NOW))))
+    assert (row.created_at, row.frozen_at) == (NOW, None)
+
+
+def org(**values: Any) -> dict[str, Any]:
+    return {"id": new_id(), "slug": new_id(), "name": "A", "created_at": NOW, "max_running": None, **values}
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "half a surrogate pair": {"name": "x\ud800"},
+    "a missing value": {"name": None},
+    "a number beyond 64 bits": {"max_running": 2**80},
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize("way", ["batch", "plain"])
+async def test_what_cannot_be_stored_is_refused_and_leaves_nothing(db: Database, what: str, way: str) -> None:
+    def step(tx: Tx) -> None:
+        insert_rows(tx, orgs, [org()])
+        if way == "batch":
+            insert_rows(tx, orgs, [org(), org(**REFUSED[what])])
+        else:
+            tx.execute(insert(orgs).values(org(**REFUSED[what])))
+
+    with pytest.raises(DataRefused):
+        await db.tx(step)
+    assert await db.read(lambda tx: tx.execute(select(orgs)).all()) == []
+    await db.tx(insert_rows, orgs, [org()])  # and it goes on
+
+
+async def test_a_second_row_with_the_same_key_is_refused(db: Database) -> None:
+    await db.tx(insert_rows, orgs, [org(slug="a")])
+    with pytest.raises(DataRefused):
+        await db.tx(insert_rows, orgs, [org(slug="a")])
+
+
+async def test_a_foreign_key_that_leads_nowhere_is_refused(db: Database) -> None:
+    task = {
+        "id": new_id(), "org_id": "nobody", "name": "t", "task_type": "shell", "command": "x", "enabled": True,
+        "source": "api", "created_at": NOW, "updated_at": NOW,
+    }  # fmt: skip
+    with pytest.raises(DataRefused):
+        await db.tx(insert_rows, tasks, [task])
+
+
+@pytest.mark.parametrize("way", ["batch", "plain"])
+async def test_postgresql_refuses_a_text_that_is_too_long_and_cuts_none(db: Database, way: str) -> None:
+    if db.url.startswith("sqlite"):
+        pytest.skip("SQLite keeps texts of any length; the limit is checked where they come in")
+    long = org(name="n" * 300)
+    with pytest.raises(DataRefused):
+        await db.tx(
+            lambda tx: insert_rows(tx, orgs, [long]) if way == "batch" else tx.execute(insert(orgs).values(long))
+        )
+
+
+async def test_postgresql_refuses_nul_in_a_text(db: Database) -> None:
+    if db.url.startswith("sqlite"):
+        pytest.skip("SQLite stores NUL; the check is where texts come in")
+    with pytest.raises(DataRefused):
+        await db.tx(insert_rows, orgs, [org(name="a\0b")])
+
+
+async def test_postgresql_refuses_a_number_that_is_too_large_for_its_column(db: Database) -> None:
+    if db.url.startswith("sqlite"):
+        pytest.skip("SQLite has one size of integer")
+
+    def step(tx: Tx) -> Any:
+        batch = Batch("r", n=SmallInteger())
+        return tx.execute(select(batch.table(tx).c.n), batch.values(tx, [(99_999,)])).all()
+
+    with pytest.raises(DataRefused):
+        await db.tx(step)
+
+
+async def test_rows_that_meet_no_conflict_are_told(db: Database) -> None:
+    one, two = org(slug="a"), org(slug="b")
+    await db.tx(insert_rows, orgs, [one])
+    found = await db.tx(insert_new, orgs, [{**one, "id": new_id()}, two], ("id",))
+    assert [row.id for row in found] == [two["id"]]
+
+
+async def test_a_step_that_raises_leaves_nothing(db: Database) -> None:
+    def step(tx: Tx) -> None:
+        insert_rows(tx, orgs, [org()])
+        raise LookupError("changed my mind")
+
+    with pytest.raises(LookupError):
+        await db.tx(step)
+    assert await db.read(lambda tx: tx.execute(select(orgs)).all()) == []
+
+
+async def test_a_wrong_statement_is_no_outage(db: Database) -> None:
+    if db.url.startswith("sqlite"):
+        pytest.skip("SQLite tells a missing table and a locked file by the same error")
+    with pytest.raises(DataRefused):
+        await db.tx(lambda tx: tx.execute(sql("SELECT nonsense FROM nowhere")))
+
+
+async def test_transactions_of_one_row_follow_each_other(db: Database) -> None:
+    await db.tx(insert_rows, counters, [{"name": "n", "value": 0}])
+
+    def bump(tx: Tx) -> None:
+        tx.execute(sql("UPDATE counters SET value = value + 1 WHERE name = 'n'"))
+
+    await asyncio.gather(*(db.tx(bump) for _ in range(50)))
+    assert await db.read(lambda tx: tx.execute(sql("SELECT value FROM counters WHERE name = 'n'")).scalar_one()) == 50
+
+
+async def test_the_databases_clock_is_near_ours(db: Database) -> None:
+    found = await db.tx(database_now)
+    assert abs(found - datetime.now(UTC)) < timedelta(seconds=5)
+    assert found.tzinfo is UTC
+
+
+async def test_a_server_that_is_gone_is_out_of_reach_and_then_back() -> None:
+    with own_server() as server:
+        db = open_database(server.url)
+        assert await db.read(lambda tx: on_sqlite(tx)) is False
+        server.stop("immediate")
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                await db.tx(lambda tx: tx.execute(sql("SELECT 1")).scalar_one())
+        server.start()
+        for _ in range(20):  # connections of before are found dead one by one
+            try:
+                assert await db.tx(lambda tx: tx.execute(sql("SELECT 1")).scalar_one()) == 1
+                break
+            except Unavailable:
+                continue
+        else:
+            raise AssertionError("it never came back")
+        await db.close()
+
+
+async def test_a_statement_that_takes_too_long_is_an_outage_not_bad_data(db: Database) -> None:
+    if db.url.startswith("sqlite"):
+        pytest.skip("SQLite has no time limit")
+
+    def step(tx: Tx) -> None:
+        tx.execute(sql("SET LOCAL statement_timeout = 50"))
+        tx.execute(sql("SELECT pg_sleep(5)"))
+
+    with pytest.raises(Unavailable):
+        await db.tx(step)
+
+
+async def test_a_deadlock_is_tried_again(db: Database) -> None:
+    if db.url.startswith("sqlite"):
+        pytest.skip("SQLite has one writer")
+    await db.tx(insert_rows, counters, [{"name": "a", "value": 0}, {"name": "b", "value": 0}])
+
+    def step(tx: Tx, first: str, second: str) -> None:
+        bump = sql("UPDATE counters SET value = value + 1 WHERE name = :name")
+        tx.execute(bump, {"name": first})
+        tx.execute(sql("SELECT pg_sleep(0.05)"))
+        tx.execute(bump, {"name": second})
+
+    await asyncio.gather(*(db.tx(step, *pair) for pair in [("a", "b"), ("b", "a")] * 2))
+    assert (
+        await db.read(lambda tx: tx.execute(sql("SELECT sum(value) FROM counters WHERE name <> 'fences'")).scalar_one())
+        == 8
+    )

@@ -1,0 +1,363 @@
+"""The queue's contract, the same on both databases: keys, order, leases, moves."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from rota.core.errors import Conflict, DataRefused
+from rota.core.model import Attempt, Ended, Job, NewJob, new_id
+from rota.core.policy import Lane
+from rota.core.states import HEADS, MOVES, Move, State, Status, sources
+from rota.store import jobs as queue
+from rota.store import runs as ledger_rows
+from rota.store.database import Database
+from rota.store.dialect import Tx
+from rota.store.tables import jobs, runs
+
+NOW = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
+LATER = NOW + timedelta(hours=1)
+
+
+def new(key: str | None = None, **how: Any) -> NewJob:
+    fields = {"org_id": "org", "kind": "task", "target": "t", "payload": None, "run_at": NOW, "trigger": "manual"}
+    return NewJob(**{**fields, "job_key": key, "route": "task", **how})
+
+
+async def add(db: Database, *some: NewJob, key_mode: str = "reject", now: datetime = NOW) -> list[str]:
+    return await db.tx(queue.enqueue, some, now, key_mode)
+
+
+async def claim(db: Database, worker: str = "w", room: int = 100, turn: int = 0) -> list[Job]:
+    def step(tx: Tx) -> list[Job]:
+        return queue.claim(tx, queue.lanes(tx), worker=worker, routes=["task"], room=room, turn=turn)
+
+    return await db.tx(step)
+
+
+async def rows(db: Database) -> list[Any]:
+    return await db.read(lambda tx: list(tx.execute(select(jobs).order_by(jobs.c.id))))
+
+
+async def ledger(db: Database) -> list[Any]:
+    return await db.read(lambda tx: list(tx.execute(select(runs).order_by(runs.c.attempt, runs.c.id))))
+
+
+async def state_of(db: Database, job_id: str) -> str | None:
+    return {row.id: row.state for row in await rows(db)}.get(job_id)
+
+
+def end(job: Job, status: Status = Status.SUCCESS, **how: Any) -> Ended:
+    return Ended(job, status, None, NOW, new_id(), job.attempt + 1, NOW, **how)
+
+
+async def bring(db: Database, job: NewJob, state: State) -> str:
+    """Put a job into a state by legal steps."""
+    if state is State.LATER:
+        return (await add(db, replace(job, run_at=LATER)))[0]
+    if state is State.BLOCKED:
+        await add(db, new(serial_key="held"))
+        return (await add(db, replace(job, serial_key="held")))[0]
+    (job_id,) = await add(db, job)
+    if state is State.READY:
+        return job_id
+    (held,) = await claim(db)
+    if state is State.RETRY:
+        await db.tx(queue.finish, [end(held, Status.FAILED, move=Move.BACK_OFF, run_at=LATER, counts=True)], "w")
+    elif state is State.PARKED:
+        await db.tx(queue.finish, [end(held, Status.PAUSED, move=Move.PARK)], "w")
+    return job_id
+
+
+# keys
+
+STARTED = (State.RUNNING, State.RETRY, State.PARKED)
+
+
+@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("mode", ["reject", "preserve", "replace"])
+async def test_a_key_that_a_living_job_holds(db: Database, mode: str, state: State) -> None:
+    holder = await bring(db, new("k"), state)
+    second = new("k", payload={"second": True})
+    if mode == "reject":
+        with pytest.raises(Conflict):
+            await add(db, second)
+        assert await state_of(db, holder) == state
+        return
+    (stands,) = await add(db, second, key_mode=mode)
+    if mode == "preserve" or state in STARTED:
+        assert stands == holder
+        assert await state_of(db, holder) == state
+    else:
+        assert stands == second.id
+        assert await state_of(db, holder) is None
+        told = [row for row in await ledger(db) if row.job_id == holder]
+        assert [(row.status, row.reason) for row in told] == [("skipped", "superseded")]
+    keyed = [row for row in await rows(db) if row.job_key == "k"]
+    assert len(keyed) == 1
+
+
+@pytest.mark.parametrize("mode", ["reject", "preserve", "replace"])
+async def test_a_key_is_free_again_when_its_job_has_finished(db: Database, mode: str) -> None:
+    await add(db, new("k"))
+    await db.tx(queue.finish, [end(one) for one in await claim(db)], "w")
+    (second,) = await add(db, new("k"), key_mode=mode)
+    assert await state_of(db, second) == "ready"
+
+
+async def test_keys_of_different_orgs_do_not_meet(db: Database) -> None:
+    await add(db, new("k"))
+    await add(db, new("k", org_id="other"))
+    assert len(await rows(db)) == 2
+
+
+async def test_replacing_the_head_of_another_serial_key_promotes_the_next(db: Database) -> None:
+    await add(db, new("k", serial_key="a"))
+    (behind,) = await add(db, new(serial_key="a"))
+    await add(db, new("k", serial_key="b"), key_mode="replace")
+    assert await state_of(db, behind) == "ready"
+    assert await db.read(queue.headless) == []
+
+
+async def test_concurrent_enqueues_of_one_key_make_one_job(db: Database) -> None:
+    found = await asyncio.gather(*(add(db, new("k"), key_mode="preserve") for _ in range(20)))
+    assert len({ids[0] for ids in found}) == 1
+    assert len(await rows(db)) == 1
+
+
+# order
+
+
+async def test_claims_take_urgent_first_then_older_then_in_the_order_of_ids(db: Database) -> None:
+    early = NOW - timedelta(minutes=1)
+    some = [new(priority=0), new(priority=9), new(priority=0, run_at=early), new(priority=-9, run_at=early)]
+    await add(db, *some)
+    assert [job.id for job in await claim(db)] == [some[1].id, some[2].id, some[0].id, some[3].id]
+
+
+async def test_a_claim_takes_no_more_than_its_room(db: Database) -> None:
+    await add(db, *(new() for _ in range(300)))
+    seen: set[str] = set()
+    for room in (1, 7, 50, 100, 200):
+        took = await claim(db, room=room)
+        assert len(took) == min(room, 300 - len(seen))
+        assert not seen & {job.id for job in took}
+        seen |= {job.id for job in took}
+
+
+async def test_a_claim_leaves_what_its_worker_cannot_run(db: Database) -> None:
+    await add(db, new(route="task:elsewhere"), new())
+    (job,) = await claim(db)
+    assert job.route == "task"
+
+
+async def test_fences_rise_along_a_serial_key(db: Database) -> None:
+    await add(db, *(new(serial_key="k") for _ in range(5)))
+    fences = []
+    for _ in range(5):
+        (job,) = await claim(db)
+        fences.append(job.fence)
+        await db.tx(queue.finish, [end(job)], "w")
+    assert fences == sorted(set(fences))
+
+
+async def test_future_work_is_let_in_when_its_moment_comes(db: Database) -> None:
+    plain, keyed, behind = await add(
+        db, new(run_at=LATER), new(run_at=LATER, serial_key="k"), new(run_at=LATER, serial_key="k")
+    )
+    assert await db.read(queue.next_due) == LATER
+    assert await db.tx(queue.due, NOW) == 0
+    assert await db.tx(queue.due, LATER) == 3
+    assert [await state_of(db, one) for one in (plain, keyed, behind)] == ["ready", "ready", "blocked"]
+    assert await db.read(queue.next_due) is None
+
+
+async def test_letting_in_keeps_to_its_limit(db: Database) -> None:
+    await add(db, *(new(run_at=LATER) for _ in range(30)))
+    assert await db.tx(queue.due, LATER, 10) == 10
+    assert len([row for row in await rows(db) if row.state == "ready"]) == 10
+
+
+# serial keys
+
+
+async def test_one_head_per_key_and_the_rest_in_order(db: Database) -> None:
+    first, low, high = await add(db, new(serial_key="k"), new(serial_key="k"), new(serial_key="k", priority=5))
+    states = [await state_of(db, one) for one in (first, low, high)]
+    assert states == ["blocked", "blocked", "ready"]  # together: the most urgent is the head
+    for expected in (high, first, low):
+        (job,) = await claim(db)
+        assert job.id == expected
+        await db.tx(queue.finish, [end(job)], "w")
+
+
+@pytest.mark.parametrize("move", [Move.BACK_OFF, Move.PARK, Move.HAND_BACK])
+async def test_a_job_that_waits_for_its_next_attempt_keeps_its_key(db: Database, move: Move) -> None:
+    await add(db, new(serial_key="k"))
+    (behind,) = await add(db, new(serial_key="k"))
+    (job,) = await claim(db)
+    await db.tx(queue.finish, [end(job, Status.PAUSED, move=move, run_at=LATER)], "w")
+    assert await state_of(db, behind) == "blocked"
+
+
+async def test_the_database_itself_refuses_two_heads(db: Database) -> None:
+    await add(db, new(serial_key="k"), new(serial_key="k"))
+
+    def force(tx: Tx) -> None:
+        tx.execute(update(jobs).values(state="ready"))
+
+    with pytest.raises(DataRefused):
+        await db.tx(force)
+
+
+# NO_MOVE_WITHOUT_THE_LEASE
+
+
+async def stolen(db: Database) -> tuple[Job, Job]:
+    """A job that one worker lost and another holds."""
+    await add(db, new())
+    (old,) = await claim(db, "old")
+    await db.tx(queue.rescue, "old", NOW)
+    (fresh,) = await claim(db, "new")
+    return old, fresh
+
+
+WRITES: dict[str, Callable[[Tx, Job], Any]] = {
+    "finish": lambda tx, job: queue.finish(tx, [end(job)], "old"),
+    "back off": lambda tx, job: queue.finish(tx, [end(job, Status.FAILED, move=Move.BACK_OFF, run_at=LATER)], "old"),
+    "park": lambda tx, job: queue.finish(tx, [end(job, Status.PAUSED, move=Move.PARK)], "old"),
+    "mark": lambda tx, job: queue.mark_started(tx, [Attempt(job, new_id(), 1, NOW)]),
+    "hand back": lambda tx, job: queue.hand_back(tx, "old", [job.id]),
+    "hand back all": lambda tx, job: queue.hand_back(tx, "old", None),
+    "rescue": lambda tx, job: queue.rescue(tx, "old", NOW)[0],
+}
+
+
+@pytest.mark.parametrize("what", WRITES)
+async def test_a_worker_that_lost_its_lease_changes_nothing(db: Database, what: str) -> None:
+    old, fresh = await stolen(db)
+    before = await rows(db)
+    assert not await db.tx(WRITES[what], old)
+    assert await rows(db) == before
+    assert await ledger(db) == []
+    assert before[0].fence == fresh.fence > old.fence
+
+
+async def test_an_answer_given_twice_counts_once(db: Database) -> None:
+    await add(db, new())
+    (job,) = await claim(db)
+    one = end(job)
+    assert await db.tx(queue.finish, [one], "w") == {one.run_id}
+    assert await db.tx(queue.finish, [one], "w") == set()
+    assert await db.read(ledger_rows.known, [one.run_id, new_id()]) == {one.run_id}
+    assert len(await ledger(db)) == 1
+
+
+async def test_one_lost_lease_in_a_batch_costs_only_itself(db: Database) -> None:
+    await add(db, *(new(serial_key=f"k{n % 3}" if n % 2 else None) for n in range(10)))
+    took = await claim(db)
+    ended = [end(replace(job, fence=job.fence + 999) if n == 2 else job) for n, job in enumerate(took)]
+    kept = await db.tx(queue.finish, ended, "w")
+    assert kept == {one.run_id for n, one in enumerate(ended) if n != 2}
+    assert took[2].id in {row.id for row in await rows(db)}
+
+
+# rescue
+
+
+async def test_a_job_that_never_started_returns_without_a_trace(db: Database) -> None:
+    await add(db, new())
+    await claim(db, "old")
+    assert await db.tx(queue.rescue, "old", NOW) == (1, False)
+    (row,) = await rows(db)
+    assert (row.state, row.attempt, row.crashes, row.rescues, row.lease_owner) == ("ready", 0, 0, 1, None)
+    assert await ledger(db) == []
+
+
+async def test_a_started_job_becomes_a_crashed_run_and_a_new_attempt(db: Database) -> None:
+    await add(db, new(serial_key="k"))
+    (job,) = await claim(db, "old")
+    run_id = new_id()
+    assert await db.tx(queue.mark_started, [Attempt(job, run_id, 1, NOW)]) == {run_id}
+    await db.tx(queue.rescue, "old", NOW)
+    (row,) = await rows(db)
+    assert (row.state, row.attempt, row.crashes, row.last_run_id, row.run_id) == ("ready", 1, 1, run_id, None)
+    (run,) = await ledger(db)
+    assert (run.id, run.status, run.worker) == (run_id, "crashed", "old")
+    (again,) = await claim(db)
+    assert again.attempt == 1
+    assert again.suspect
+
+
+async def test_the_third_crash_ends_the_job_and_frees_its_key(db: Database) -> None:
+    await add(db, new(serial_key="k"))
+    (behind,) = await add(db, new(serial_key="k"))
+    for number in (1, 2, 3):
+        (job,) = await claim(db, "old")
+        await db.tx(queue.mark_started, [Attempt(job, new_id(), number, NOW)])
+        await db.tx(queue.rescue, "old", NOW)
+    assert [row.status for row in await ledger(db)] == ["crashed", "crashed", "failed"]
+    assert (await ledger(db))[-1].reason == "quarantined"
+    assert await state_of(db, behind) == "ready"
+
+
+async def test_a_crashed_run_that_somebody_had_canceled_stays_canceled(db: Database) -> None:
+    (job_id,) = await add(db, new())
+    (job,) = await claim(db, "old")
+    await db.tx(queue.mark_started, [Attempt(job, new_id(), 1, NOW)])
+    await db.tx(queue.request_cancel, [job_id], "ann", NOW)
+    assert await db.read(queue.cancels, "old") == {job_id: "ann"}
+    await db.tx(queue.rescue, "old", NOW)
+    assert await rows(db) == []
+    assert [(row.status, row.reason) for row in await ledger(db)] == [("canceled", "ann")]
+
+
+async def test_rescue_goes_in_portions(db: Database) -> None:
+    await add(db, *(new() for _ in range(25)))
+    await claim(db, "old")
+    assert [await db.tx(queue.rescue, "old", NOW, 10) for _ in range(3)] == [(10, True), (10, True), (5, False)]
+
+
+async def test_a_worker_hands_back_what_it_does_not_know_of(db: Database) -> None:
+    await add(db, *(new() for _ in range(3)))
+    took = await claim(db)
+    assert await db.tx(queue.hand_back, "w", None, [took[0].id]) == 2
+    assert sorted(row.state for row in await rows(db)) == ["ready", "ready", "running"]
+
+
+# each pair of state and move
+
+STEPS: dict[Move, Callable[[Tx, str, Job], Any]] = {
+    Move.DUE: lambda tx, job_id, job: queue.due(tx, LATER),
+    Move.CLAIM: lambda tx, job_id, job: queue.claim(
+        tx, queue.lanes(tx) or [Lane("org", "default")], worker="v", routes=["task"], room=9, turn=0
+    ),
+    Move.BACK_OFF: lambda tx, job_id, job: queue.finish(tx, [end(job, move=Move.BACK_OFF, run_at=LATER)], "w"),
+    Move.HAND_BACK: lambda tx, job_id, job: queue.hand_back(tx, "w", [job_id]),
+    Move.RESCUE: lambda tx, job_id, job: queue.rescue(tx, "w", NOW),
+    Move.PARK: lambda tx, job_id, job: queue.finish(tx, [end(job, Status.PAUSED, move=Move.PARK)], "w"),
+    Move.STRAND: lambda tx, job_id, job: queue.park_unroutable(tx, ["elsewhere"], LATER),
+    Move.RESUME: lambda tx, job_id, job: queue.resume(tx, job_id, NOW),
+}
+
+
+@pytest.mark.parametrize("move", list(STEPS))
+@pytest.mark.parametrize("state", list(State))
+async def test_each_pair_of_state_and_move_is_legal_or_changes_nothing(db: Database, state: State, move: Move) -> None:
+    job_id = await bring(db, new(), state)
+    held = {row.id: row for row in await rows(db)}[job_id]
+    job = await db.read(lambda tx: queue.job_of(tx.execute(select(jobs).where(jobs.c.id == job_id)).one()))
+    await db.tx(STEPS[move], job_id, job)
+    expected = MOVES.get((state, move), state)
+    assert await state_of(db, job_id) == expected
+    if (state, move) not in MOVES:
+        assert {row.id: row for row in await rows(db)}[job_id] == held
+    assert (state in sources(move)) == ((state, move) in MOVES)
+
+
+def test_every_head_state_is_one_in_which_a_job_was_promoted() -> None:
+    assert set(HEADS) == set(State) - {State.LATER, State.BLOCKED}

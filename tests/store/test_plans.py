@@ -1,0 +1,198 @@
+"""Hot statements use their indexes, however much future work and history there is.
+
+The real statements are caught on their way to the database and explained there.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, create_engine, event
+from sqlalchemy import text as sql
+from sqlalchemy.engine import Engine
+
+from rota.core.policy import Lane
+from rota.store import jobs, schedules, workers
+from rota.store.database import open_database
+from rota.store.dialect import Tx
+from tests.databases import copy_sqlite
+from tests.postgres import create_database, drop_database
+
+NOW = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
+MANY = 1_000_000
+ORG = "01J00000000000000000000000"
+LANES = [Lane(ORG, "default"), Lane(ORG, "other")]
+
+FILL = """
+INSERT INTO jobs (id, org_id, kind, target, route, queue, serial_key, priority, queued_at, run_at, state, trigger,
+                  attempt, tries, crashes, rescues, fence)
+SELECT 'F' || lpad(n::text, 25, '0'), 'org' || n % 50, 'task', 't', 'task', 'default',
+       CASE WHEN n % 2 = 0 THEN 'k' || n END, 0, now(), timestamptz '2027-01-01' + n * interval '1 second', 'later',
+       'manual', 0, 0, 0, 0, 0
+FROM generate_series(1, {many}) AS n
+"""
+FILL_OTHERS = """
+INSERT INTO jobs (id, org_id, kind, target, route, queue, serial_key, priority, queued_at, run_at, state, trigger,
+                  attempt, tries, crashes, rescues, fence, lease_owner)
+SELECT 'R' || lpad(n::text, 25, '0'), 'org' || n % 50, 'task', 't', 'task', 'default',
+       CASE WHEN n % 4 >= 2 THEN 'b' || n % 100 END, 0, now(), timestamptz '2026-05-04', 
+       CASE n % 4 WHEN 0 THEN 'ready' WHEN 1 THEN 'running' ELSE 'blocked' END, 'manual', 0, 0, 0, 0, 0,
+       CASE WHEN n % 4 = 1 THEN 'w' || n % 20 END
+FROM generate_series(1, 5000) AS n
+"""
+FILL_CLOCKS = """
+INSERT INTO schedules (id, org_id, name, description, tags, kind, target, route, timing, misfire, catch_up_limit,
+                       overlap, priority, queue, enabled, condition, revision, source, created_at, updated_at)
+SELECT 'S' || lpad(n::text, 25, '0'), '{org}', 's' || n, '', '[]', 'task', 't', 'task', '{{}}', 'skip', 1, 'skip', 0,
+       'default', true, 'ok', 1, 'api', now(), now() FROM generate_series(1, 20000) AS n;
+INSERT INTO clocks (schedule_id, org_id, kind, next_slot, next_run_at, fired)
+SELECT 'S' || lpad(n::text, 25, '0'), '{org}', 'task', timestamptz '2027-01-01' + n * interval '1 second',
+       CASE WHEN n % 10 <> 0 THEN timestamptz '2027-01-01' + n * interval '1 second' END, 0
+FROM generate_series(1, 20000) AS n;
+"""
+
+STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
+    "claim": (
+        lambda tx: jobs.claim(tx, LANES, worker="v", routes=["task", "shell"], room=50, turn=0),
+        {"ix_jobs_ready"},
+    ),
+    "lanes": (lambda tx: jobs.lanes(tx), {"ix_jobs_ready"}),
+    "lanes from the middle": (lambda tx: jobs.lanes(tx, None, LANES[0]), {"ix_jobs_ready"}),
+    "next due": (lambda tx: jobs.next_due(tx), {"ix_jobs_later"}),
+    "due": (lambda tx: jobs.due(tx, NOW), {"ix_jobs_later"}),
+    "promote": (lambda tx: jobs.promote(tx, ["b2", "b3"]), {"ix_jobs_blocked", "ix_jobs_head"}),
+    "rescue": (lambda tx: jobs.rescue(tx, "w1", NOW), {"ix_jobs_held"}),
+    "cancels": (lambda tx: jobs.cancels(tx, "w1"), {"ix_jobs_held"}),
+    "hand back": (lambda tx: jobs.hand_back(tx, "w1", None), {"ix_jobs_held"}),
+    "of schedules": (lambda tx: jobs.of_schedules(tx, ["S1", "S2"]), {"ix_jobs_schedule"}),
+    "schedules due": (lambda tx: schedules.due(tx, ["task"], NOW, 200), {"ix_clocks_due"}),
+    "next run": (lambda tx: schedules.next_run(tx, ["task"]), {"ix_clocks_due"}),
+    "dead with jobs": (lambda tx: workers.dead_with_jobs(tx), {"ix_jobs_held"}),
+}
+WHOLE_TABLE = ("Seq Scan on jobs", "Seq Scan on clocks", "SCAN jobs", "SCAN clocks", "SCAN waiting", "SCAN head")
+
+
+@contextmanager
+def caught(engine: Engine, found: list[tuple[str, Any]]) -> Iterator[None]:
+    def catch(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool) -> None:
+        if " jobs" in statement or " clocks" in statement:
+            found.append((statement, parameters))
+
+    event.listen(engine, "before_cursor_execute", catch)
+    try:
+        yield
+    finally:
+        event.remove(engine, "before_cursor_execute", catch)
+
+
+# PostgreSQL
+
+
+@pytest.fixture(scope="module")
+def crowded(postgres_url: str, postgres_template: str) -> Iterator[str]:
+    """A million jobs of the future, some thousands of today's, twenty thousand schedules."""
+    url = create_database(postgres_url, template=postgres_template)
+
+    def fill(tx: Tx) -> None:
+        tx.execute(sql("SET LOCAL statement_timeout = 0"))
+        tx.execute(sql("SET LOCAL synchronous_commit = off"))
+        tx.execute(sql(f"INSERT INTO orgs (id, slug, name, created_at) VALUES ('{ORG}', 'o', 'o', now())"))
+        tx.execute(sql(FILL.format(many=MANY)))
+        tx.execute(sql(FILL_OTHERS))
+        for part in FILL_CLOCKS.format(org=ORG).split(";")[:2]:
+            tx.execute(sql(part))
+        tx.execute(sql("ANALYZE"))
+
+    run_in(url, fill)
+    yield url
+    drop_database(postgres_url, url)
+
+
+def run_in(url: str, step: Callable[[Tx], Any]) -> Any:
+    async def run() -> Any:
+        db = open_database(url)
+        try:
+            return await db.tx(step)
+        finally:
+            await db.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, run()).result()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("what", STEPS)
+def test_postgresql_walks_no_table_for(crowded: str, what: str) -> None:
+    step, indexes = STEPS[what]
+
+    def explained(tx: Connection) -> list[tuple[str, str]]:
+        found: list[tuple[str, Any]] = []
+        with caught(tx.engine, found):
+            inner = tx.begin_nested()
+            step(tx)
+            inner.rollback()
+        plans = []
+        for mode in ("force_custom_plan", "force_generic_plan"):
+            tx.execute(sql(f"SET LOCAL plan_cache_mode = {mode}"))
+            for statement, parameters in found:
+                plan = tx.exec_driver_sql(f"EXPLAIN {statement}", parameters).scalars().all()
+                plans.append((mode, "\n".join(plan)))
+        return plans
+
+    plans = run_in(crowded, explained)
+    assert plans
+    for mode, plan in plans:
+        assert not any(bad in plan for bad in WHOLE_TABLE), f"{mode}:\n{plan}"
+    for index in indexes:
+        for mode in ("force_custom_plan", "force_generic_plan"):
+            text = "\n\n".join(plan for how, plan in plans if how == mode)
+            assert index in text, f"{mode} without {index}:\n{text}"
+
+
+# SQLite
+
+
+@pytest.fixture(scope="module")
+def sqlite_file(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plans") / "rota.db"
+    copy_sqlite(sqlite_template, f"sqlite:///{path}")
+    return path
+
+
+@pytest.mark.parametrize("what", STEPS)
+def test_sqlite_walks_no_table_for(sqlite_file: Path, what: str) -> None:
+    step, indexes = STEPS[what]
+    engine = create_engine(f"sqlite:///{sqlite_file}")
+    found: list[tuple[str, Any]] = []
+    plans: list[str] = []
+    with engine.connect() as tx:
+        tx.execute(
+            sql(
+                "INSERT INTO jobs (id, org_id, kind, target, route, queue, priority, queued_at, run_at, state, trigger,"
+                " attempt, tries, crashes, rescues, fence) VALUES"
+                " ('R', :org, 'task', 't', 'task', 'default', 0, 0, 0, 'ready', '', 0, 0, 0, 0, 0),"
+                " ('L', :org, 'task', 't', 'task', 'default', 0, 0, 0, 'later', '', 0, 0, 0, 0, 0)"
+            ),
+            {"org": ORG},
+        )
+        with caught(engine, found):
+            step(tx)
+        for statement, parameters in found:
+            plans += [row[3] for row in tx.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+        tx.rollback()
+    engine.dispose()
+    text = "\n".join(plans)
+    for line in plans:
+        if any(line.startswith(bad) for bad in WHOLE_TABLE):
+            assert "INDEX ix_" in line, text
+    for index in indexes:
+        assert index in text, f"without {index}:\n{text}"
+
+
+def test_the_clock_of_these_plans_lies_before_all_future_work() -> None:
+    assert NOW + timedelta(days=1) < datetime(2027, 1, 1, tzinfo=UTC)
