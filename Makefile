@@ -20,7 +20,7 @@ up: $(VENV)/.installed
 	$(BIN)/rota up examples/quickstart.py
 
 test: lint
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 $(ARGS)
+	$(BIN)/python -m pytest -n 4 --maxschedchunk 1 $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -25,6 +25,11 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[SERVER_URL] = server.url  # the workers inherit it: one server for all of them
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first: then no process is left alone with one at the end."""
+    items.sort(key=lambda item: "acceptance" not in item.path.parts)
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     if server := config.stash.get(shared, None):
         server.remove()

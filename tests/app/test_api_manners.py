@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from rota.app.api import manners
+from rota.app.api.schemas import ROUTES
 from rota.core.errors import DataRefused, Unavailable
 from rota.store import accounts, reports
 from tests.app.conftest import NINE, Api
@@ -244,6 +245,18 @@ async def test_the_api_describes_itself(api: Api) -> None:
     assert "/api/v1/schedules/{key}/$skip-next" in paths
     parameters = paths["/api/v1/runs"]["get"]["parameters"]
     assert {"status", "since", "limit"} <= {one["name"] for one in parameters}
+
+
+async def test_every_route_says_what_it_takes_and_gives(api: Api) -> None:
+    document = (await api.client.get("/openapi.json")).json()
+    assert document["openapi"].startswith("3.1")
+    found = {
+        f"{method.upper()} {path.removeprefix('/api/v1')}"
+        for path, methods in document["paths"].items()
+        for method in methods
+        if path.startswith("/api/v1")
+    }
+    assert found == set(ROUTES)
 
 
 async def test_two_who_take_one_name_at_once_are_told(api: Api) -> None:

@@ -239,6 +239,6 @@ async def test_workers_and_queues_are_told(api: Api, schedule: Any) -> None:
     assert worker["lease_until"] == "2026-05-04T09:00:30+00:00"
     assert (await api.get("/workers", state="dead"))["items"] == []
     (queue,) = (await api.get("/queues"))["items"]
-    assert (queue["name"], queue["limit"], queue["paused"]) == ("default", None, False)
+    assert (queue["name"], queue["max_running"], queue["paused"]) == ("default", None, False)
     assert (queue["depth"]["running"], queue["depth"]["ready"]) == (1, 1)
     assert queue["oldest_ready_at"] == "2026-05-04T09:00:01+00:00"

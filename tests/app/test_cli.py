@@ -1,10 +1,15 @@
 """The command line against a real server: `rota up` in a process of its own."""
 
+import fcntl
 import json
 import os
+import pty
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rota.app.cli import app
+from rota.app.cli.show import yaml_lines
 
 APP = """
 from rota.app.application import Rota
@@ -147,6 +153,156 @@ def test_a_shell_command_is_scheduled_with_its_task_or_not_at_all(rota: Rota) ->
         assert rota("schedule", "rm", "sh").returncode == 0
     assert rota("schedule", "add", "sh", "--shell", "echo other", "--every", "1h").returncode == 4
     assert rota("task", "rm", "sh").returncode == 0
+
+
+def on_terminal(place: Path, *args: str) -> str:
+    """What a person sees who types this into a terminal of 80 columns."""
+    outside, inside = pty.openpty()
+    fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, "-m", "rota.app.cli", *args]
+    env = environment(TERM="xterm-256color")
+    process = subprocess.Popen(command, cwd=place, env=env, stdin=inside, stdout=inside, stderr=inside)
+    os.close(inside)
+    seen = bytearray()
+    while True:
+        try:
+            part = os.read(outside, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        seen += part
+    os.close(outside)
+    assert process.wait(30) == 0, seen.decode()
+    return seen.decode()
+
+
+WIDE = "a-schedule-with-a-name-that-is-much-longer-than-anybody-would-think-reasonable-for-a-name"
+
+
+@pytest.mark.parametrize(
+    "args", ["schedule list", "run list", "slots list", "task list", "queue list", "key list", "user list", "org list",
+             "audit", "workers", "doctor --data-dir data"],
+)  # fmt: skip
+def test_tables_fit_a_terminal_of_80_columns_and_pipes_get_no_colours(home: Path, rota: Rota, args: str) -> None:
+    if rota("schedule", "show", WIDE).returncode:
+        assert rota("schedule", "add", WIDE, "--task", "hello", "--every", "1h", "--tag", "x" * 100).returncode == 0
+        assert rota("schedule", "run", WIDE, "--wait").returncode == 0
+    seen = on_terminal(home, *args.split())
+    assert "\x1b[1m" in seen  # a bold header
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", seen).splitlines()
+    assert max(map(len, lines)) <= 80, max(lines, key=len)
+    piped = run(home, *args.split())
+    assert (piped.returncode, "\x1b" in piped.stdout) == (0, False)
+
+
+def test_answers_come_as_json_lines_and_yaml(rota: Rota) -> None:
+    yaml = rota("-o", "yaml", "key", "list").stdout
+    assert yaml.startswith('items:\n  -\n    id: "')
+    lines = rota("-o", "jsonl", "key", "list").stdout.splitlines()
+    assert [json.loads(line)["name"] for line in lines] == ["first admin key"]
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ({}, "{}"),
+        ({"a": [], "b": [1, {"c": None}]}, "a: []\nb:\n  - 1\n  -\n    c: null"),
+        ({"yes": "no", "x y": "a: b"}, '"yes": "no"\n"x y": "a: b"'),
+    ],
+)
+def test_yaml_is_plain(data: object, text: str) -> None:
+    assert "\n".join(yaml_lines(data)) == text
+
+
+def test_people_and_keys_are_managed_from_the_shell(rota: Rota, home: Path) -> None:
+    made = rota("user", "add", "ada@example.org", "--role", "operator", ROTA_PASSWORD="correct horse")
+    assert made.returncode == 0, made.stderr
+    assert "admin" in rota("user", "edit", "ada@example.org", "--role", "admin").stdout
+    key = read(rota("-o", "json", "key", "add", "ci", "--role", "viewer", "--scope", "runs:read"))
+    assert rota("--key", key["key"], "run", "list").returncode == 0
+    assert rota("--key", key["key"], "schedule", "list").returncode == 5
+    assert rota("key", "rm", key["id"]).returncode == 0
+    assert rota("--key", key["key"], "run", "list").returncode == 5
+    assert rota("user", "rm", "ada@example.org").returncode == 0
+    assert read(rota("-o", "json", "org", "add", "acme", "--name", "Acme"))["admin_key"].startswith("rota_")
+    assert "api-keys.delete" in rota("audit").stdout
+
+
+def test_a_profile_names_a_server(rota: Rota, home: Path, tmp_path: Path) -> None:
+    place = {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert rota("profile", "set", "here", **place).returncode == 0
+    assert (tmp_path / "rota" / "profiles.json").stat().st_mode & 0o777 == 0o600
+    assert "here" in rota("profile", "list", **place).stdout
+    elsewhere = {**place, "ROTA_DATA_DIR": "elsewhere"}
+    assert rota("--profile", "here", "run", "list", **elsewhere).returncode == 0
+    assert rota("run", "list", **elsewhere, ROTA_PROFILE="here").returncode == 0
+    assert rota("--profile", "there", "run", "list", **place).returncode == 2
+    assert rota("profile", "rm", "here", **place).returncode == 0
+    assert rota("profile", "rm", "here", **place).returncode == 3
+
+
+def test_queues_freeze_and_why(rota: Rota) -> None:
+    assert "max_running      5" in rota("queue", "limit", "default", "5").stdout
+    assert "yes" in rota("queue", "pause", "default").stdout
+    assert "paused" in rota("queue", "list").stdout
+    assert rota("queue", "resume", "default").returncode == 0
+    assert rota("queue", "limit", "default").returncode == 0
+    assert "frozen" in rota("freeze", "on", "--reason", "x").stdout
+    assert "x" in rota("freeze", "show").stdout
+    assert rota("freeze", "off").returncode == 0
+    assert rota("schedule", "add", "asked", "--task", "hello", "--every", "1h").returncode == 0
+    job = read(rota("-o", "json", "schedule", "run", "asked", "--wait"))
+    assert "asked" in rota("why", job["id"]).stdout
+    assert rota("run", "wait", job["id"]).returncode == 0
+
+
+def test_wait_tells_the_outcome_by_its_exit_code(rota: Rota) -> None:
+    for name, command in (("ends", "exit 3"), ("lasts", "sleep 30")):
+        assert rota("schedule", "add", name, "--shell", command, "--every", "1h").returncode == 0
+    failed = read(rota("-o", "json", "schedule", "run", "ends"))["job_id"]
+    assert rota("run", "wait", failed).returncode == 7
+    running = read(rota("-o", "json", "schedule", "run", "lasts"))["job_id"]
+    assert rota("run", "wait", running, "--timeout", "0.1").returncode == 6
+    assert rota("run", "cancel", running).returncode == 0
+    assert rota("run", "wait", running).returncode == 7
+
+
+def test_watch_shows_it_again_and_again(home: Path) -> None:
+    command = [sys.executable, "-m", "rota.app.cli", "--watch", "queue", "list"]
+    process = subprocess.Popen(command, cwd=home, env=environment(), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    seen = [process.stdout.readline() for _ in range(4)]
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 0
+    assert sum("NAME" in line for line in seen) >= 1
+
+
+def test_shells_can_complete(home: Path) -> None:
+    env = {"_ROTA_COMPLETE": "complete_bash", "COMP_WORDS": "rota sche", "COMP_CWORD": "1"}
+    code = "import sys; sys.argv = ['rota']; from rota.app.cli import main; main()"
+    answer = subprocess.run(
+        [sys.executable, "-c", code], env=environment(**env), capture_output=True, text=True, check=False
+    )
+    assert "schedule" in answer.stdout
+
+
+def test_a_server_with_only_its_first_key_stays_on_this_machine(tmp_path: Path) -> None:
+    refused = run(tmp_path, "up", "--host", "0.0.0.0", "--port", "0")
+    assert (refused.returncode, refused.stdout) == (5, "")
+    assert "--allow-remote" in refused.stderr
+    assert not (tmp_path / "data" / "server.json").exists()
+
+
+def test_the_doctor_sees_what_is_wrong(tmp_path: Path) -> None:
+    missing = run(tmp_path, "doctor")
+    assert (missing.returncode, "rota up" in missing.stdout) == (1, True)
+    assert run(tmp_path, "migrate").returncode == 0
+    found = run(tmp_path, "-o", "json", "doctor")
+    assert found.returncode == 0, found.stdout
+    verdicts = {one["what"]: one["verdict"] for one in json.loads(found.stdout)["items"]}
+    assert verdicts["migrations"] == verdicts["wake-ups"] == verdicts["clock"] == "ok"
+    assert verdicts["workers"] == "note"
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,25 @@
 """Who calls, and what they may do. `Authorization: Bearer …` or `X-API-Key: …`."""
 
+import contextlib
+import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Annotated
 
-from fastapi import Depends, Request
+import structlog
+from fastapi import BackgroundTasks, Depends, Request
 
-from rota.core.errors import Refused
+from rota.core.errors import Refused, RotaError
+from rota.engine.engine import Engine
+from rota.engine.trail import Act
 from rota.store import accounts
 from rota.store.database import Database
+
+SHELL = "shell"  # the one scope that adds to a role: whoever holds it may run anything on the workers
+USED_EVERY = timedelta(minutes=1)  # how exact `last_used_at` is: a write for each request would be dear
+VERBS = {"POST": "create", "PUT": "edit", "PATCH": "edit", "DELETE": "delete"}
 
 
 class Role(IntEnum):
@@ -17,14 +27,31 @@ class Role(IntEnum):
 
     VIEWER = 1  # reads
     OPERATOR = 2  # runs and edits
-    ADMIN = 3  # everything
+    ADMIN = 3  # manages people, hosts and keys
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
     org_id: str
-    role: Role
+    user_id: str  # for whom the key acts
     key_id: str
+    role: Role
+    scopes: frozenset[str]
+    instance_admin: bool
+    used_at: datetime | None = None
+
+    def check(self, role: Role, resource: str) -> None:
+        """The one place that compares roles and scopes."""
+        if self.role < role:
+            raise Refused(f"this needs the role {role.name.lower()}; this key has {self.role.name.lower()}")
+        narrow = self.scopes - {SHELL}
+        read = {f"{resource}:read"} if role is Role.VIEWER else set()
+        if narrow and not narrow & {resource, *read}:
+            raise Refused(f"this needs the scope {resource}; this key has {', '.join(sorted(narrow))}")
+
+    def check_shell(self) -> None:
+        if self.role < Role.ADMIN and SHELL not in self.scopes:
+            raise Refused("shell tasks need an admin's key, or an operator's with the scope shell")
 
 
 class Unauthenticated(Refused):
@@ -33,32 +60,103 @@ class Unauthenticated(Refused):
     code = "unauthenticated"
 
 
+class TooManyFailures(Refused):
+    """Somebody guesses: 429."""
+
+    code = "too_many_failures"
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"too many failed attempts from here; try again in {seconds} s")
+        self.seconds = seconds
+
+
+class Failures:
+    """Failed attempts of the last minute, by address and by what was tried. Kept in the process: each server of an
+    installation counts for itself, and a guesser cannot make the database write."""
+
+    LIMIT = 20
+    SPAN = timedelta(minutes=1)
+    MOST = 10_000  # that are remembered
+
+    def __init__(self) -> None:
+        self.seen: dict[str, list[datetime]] = {}
+
+    def check(self, now: datetime, *who: str) -> None:
+        """Raises TooManyFailures when one of these has failed too often."""
+        for one in who:
+            recent = [at for at in self.seen.get(one, ()) if now - at < self.SPAN]
+            if len(recent) >= self.LIMIT:
+                raise TooManyFailures(max(1, round((recent[0] + self.SPAN - now).total_seconds())))
+
+    def add(self, now: datetime, *who: str) -> None:
+        for one in who:
+            recent = [at for at in self.seen.pop(one, ()) if now - at < self.SPAN]
+            self.seen[one] = [*recent, now][-self.LIMIT :]  # as the newest: the oldest are forgotten first
+        while len(self.seen) > self.MOST:
+            del self.seen[next(iter(self.seen))]
+
+
 async def authenticate(request: Request) -> Caller:
-    """The caller behind a request; FastAPI asks once per request."""
+    """The caller behind a request; FastAPI asks once per request. Only an unknown key is a guess, and counts."""
     text = key_text(request)
     if text is None:
         raise Unauthenticated("this needs an API key: send `Authorization: Bearer rota_…` or `X-API-Key: rota_…`")
     db: Database = request.app.state.db
+    now: datetime = request.app.state.engine.clock.now()
     key = await db.read(accounts.find_key, text) if text.isprintable() else None
     if key is None:
+        failures: Failures = request.app.state.failures
+        who = (f"address {address_of(request)}", f"prefix {text[: accounts.PREFIX]}")
+        failures.check(now, *who)
+        failures.add(now, *who)
         raise Unauthenticated("this API key is not known here; it may have been revoked, or belong to another server")
-    return Caller(key.org_id, Role[key.role.upper()], key.id)
+    if key.revoked_at is not None:
+        raise Unauthenticated("this API key has been revoked")
+    if key.expires_at is not None and key.expires_at <= now:
+        raise Unauthenticated(f"this API key expired at {key.expires_at.isoformat(timespec='seconds')}")
+    role = min(Role[key.role.upper()], Role[key.user_role.upper()])
+    return Caller(
+        key.org_id, key.user_id, key.id, role, frozenset(key.scopes), key.instance_admin, key.last_used_at
+    )  # fmt: skip
 
 
-def at_least(role: Role) -> Callable[[Caller], Awaitable[Caller]]:
-    """The one place that compares roles."""
+async def note_caller(
+    request: Request, later: BackgroundTasks, caller: Annotated[Caller, Depends(authenticate)]
+) -> None:
+    """Before each route: what it writes will be told in the audit log, and when the key was used is kept."""
+    engine: Engine = request.app.state.engine
+    now = engine.clock.now()
+    if caller.used_at is None or now - caller.used_at >= USED_EVERY:
+        later.add_task(touch, request.app.state.db, caller.key_id, now)  # after the answer: nobody waits for a writer
+    if request.method in VERBS:
+        request.state.engine = engine.acting(act_of(request, caller))
 
-    async def check(caller: Annotated[Caller, Depends(authenticate)]) -> Caller:
-        if caller.role < role:
-            raise Refused(f"this needs the role {role.name.lower()}; this key has {caller.role.name.lower()}")
+
+def at_least(role: Role) -> Callable[[Request, Caller], Awaitable[Caller]]:
+    async def check(request: Request, caller: Annotated[Caller, Depends(authenticate)]) -> Caller:
+        caller.check(role, resource_of(request))
         return caller
 
     return check
 
 
+async def instance_admin(caller: Annotated[Caller, Depends(at_least(Role.ADMIN))]) -> Caller:
+    if not caller.instance_admin:
+        raise Refused("orgs are made with the first key of this installation: admin.key in its data directory")
+    return caller
+
+
+async def service(request: Request) -> None:
+    """Another service of ours, by the token that the operator gave both: for internal routes, and only there."""
+    expected: str = request.app.state.service_token
+    if not expected or not hmac.compare_digest((key_text(request) or "").encode(), expected.encode()):
+        raise Unauthenticated("this needs the service token: `Authorization: Bearer …` with ROTA_SERVICE_TOKEN")
+
+
 Viewer = Annotated[Caller, Depends(at_least(Role.VIEWER))]
 Operator = Annotated[Caller, Depends(at_least(Role.OPERATOR))]
 Admin = Annotated[Caller, Depends(at_least(Role.ADMIN))]
+InstanceAdmin = Annotated[Caller, Depends(instance_admin)]
 
 
 def key_text(request: Request) -> str | None:
@@ -66,3 +164,27 @@ def key_text(request: Request) -> str | None:
     if scheme.lower() == "bearer" and token.strip():
         return token.strip()
     return request.headers.get("x-api-key") or None
+
+
+def address_of(request: Request) -> str | None:
+    return request.client.host if request.client else None
+
+
+def resource_of(request: Request) -> str:
+    """`schedules` of `/api/v1/schedules/nightly/$pause`."""
+    return request.url.path.split("/")[3]
+
+
+def act_of(request: Request, caller: Caller) -> Act:
+    """What a request is about to do, by its route."""
+    last = str(request.scope["route"].path).rpartition("/")[2]
+    return Act(
+        caller.org_id, caller.user_id, resource_of(request), last[1:] if last[0] == "$" else VERBS[request.method],
+        next(iter(request.path_params.values()), None), caller.key_id, address_of(request),
+        structlog.contextvars.get_contextvars().get("request_id"),
+    )  # fmt: skip
+
+
+async def touch(db: Database, key_id: str, now: datetime) -> None:
+    with contextlib.suppress(RotaError):
+        await db.tx(accounts.touch_key, key_id, now)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import signal
@@ -16,15 +17,18 @@ import orjson
 import structlog
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 
 from rota.app.api import create_api
 from rota.app.application import Rota, load_app
 from rota.app.settings import Settings
 from rota.core.clock import SystemClock, pause
-from rota.core.errors import Unavailable
+from rota.core.errors import Refused, Unavailable
 from rota.engine.declare import declare
 from rota.engine.engine import Engine
 from rota.engine.maintenance import Maintenance
+from rota.engine.meter import Meter
+from rota.engine.rehearsal import rehearse
 from rota.engine.runner import capture_output
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
@@ -43,6 +47,7 @@ def up(settings: Settings, app: str | None) -> None:
     """Everything in one process: migrate, then API, scheduler and worker."""
     configure_logs(settings)
     schema.migrate(settings.database_url)
+    asyncio.run(refuse_exposure(settings))
     program = load_app(app) if app else Rota()
     node = Node(settings, program, app)
     with listening(settings) as (sock, url):
@@ -62,6 +67,7 @@ def server(settings: Settings, app: str | None) -> None:
     configure_logs(settings)
     program = load_app(app) if app else Rota()
     asyncio.run(refuse_old_schema(settings))
+    asyncio.run(refuse_exposure(settings))
     with listening(settings) as (sock, url):
         api = ApiThread(settings, program, sock, None)
         api.start()
@@ -85,8 +91,9 @@ def worker(settings: Settings, app: str | None) -> None:
     os._exit(0)
 
 
-def migrate(settings: Settings) -> None:
-    schema.migrate(settings.database_url)
+def migrate(settings: Settings, step: Callable[[int], None] = lambda _: None) -> None:
+    """Bring the database up to date; `step` hears of each migration that is done."""
+    schema.migrate(settings.database_url, step)
 
 
 class Node:
@@ -98,6 +105,8 @@ class Node:
         self.wake: Wake | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.scheduler: Scheduler | None = None
+        self.meter = Meter()
+        self.heard: Callable[[], None] = lambda: None  # tells the API of this process that something happened
 
     def trouble(self) -> str | None:
         """Why this process does not fire, if so."""
@@ -110,10 +119,11 @@ class Node:
 
     async def run(self, stop: asyncio.Event) -> None:
         capture_output()
-        self.loop, self.wake = asyncio.get_running_loop(), Wake()
+        self.loop, self.wake = asyncio.get_running_loop(), Wake(lambda _: self.heard())
         db = open_database(self.settings.database_url)
-        engine = await make_engine(self.settings, self.program, self.app, db, self.clock, self.wake)
+        engine = await make_engine(self.settings, self.program, self.app, db, self.clock, self.wake, self.meter)
         await declare(engine, self.program.org, self.app, self.program.registry, self.program.schedules)
+        await rehearse(engine, self.program.org)
         self.scheduler = scheduler = Scheduler(engine)
         loops = [asyncio.ensure_future(self.wake.listen(db)), asyncio.ensure_future(scheduler.run())]
         try:
@@ -154,6 +164,8 @@ class ApiThread(threading.Thread):
         self.settings, self.program, self.sock, self.node = settings, program, sock, node
         self.ready = threading.Event()
         self.server: uvicorn.Server | None = None
+        self.api: FastAPI | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     def run(self) -> None:
         try:
@@ -168,10 +180,20 @@ class ApiThread(threading.Thread):
         db = open_database(settings.database_url)
         clock = self.node.clock if self.node else SystemClock()
         wake = Wake(self.node.signal if self.node else None)
-        engine = await make_engine(settings, self.program, None, db, clock, wake)
+        meter = self.node.meter if self.node else Meter()
+        engine = await make_engine(settings, self.program, None, db, clock, wake, meter)
         await declare(engine, self.program.org, None, self.program.registry, [])
+        self.api = create_api(
+            engine,
+            db,
+            scheduler=self.node.trouble if self.node else None,
+            service_token=settings.service_token,
+        )
+        self.loop = asyncio.get_running_loop()
+        if self.node is not None:
+            self.node.heard = self.stir
         config = uvicorn.Config(
-            create_api(engine, db, scheduler=self.node.trouble if self.node else None),
+            self.api,
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=5,
@@ -186,21 +208,28 @@ class ApiThread(threading.Thread):
             resync.cancel()
             await db.close()
 
+    def stir(self) -> None:
+        """Let those look who follow what changes; called from other threads, often, and mostly for nobody."""
+        if self.api is not None and self.api.state.streams and self.loop is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.api.state.engine.wake.stir)
+
     def stop(self) -> None:
-        if self.server is not None:
+        if self.server is not None and self.api is not None:
             self.server.should_exit = True
+            self.api.state.closing = True
+            self.stir()
         self.join(timeout=10)
 
 
 async def make_engine(
-    settings: Settings, program: Rota, app: str | None, db: Database, clock: SystemClock, wake: Wake
+    settings: Settings, program: Rota, app: str | None, db: Database, clock: SystemClock, wake: Wake, meter: Meter
 ) -> Engine:
     clock.sync(*await patiently(lambda: db.read(workers.measure)))
     _, key = await db.tx(accounts.ensure_default_org, clock.now())
     if key is not None:
         write_secret(Path(settings.data_dir) / "admin.key", key)
     runner = TaskRunner(program.registry, db, app, threads=settings.concurrency)
-    return Engine(db, clock, wake, {runner.kind: runner}, settings.engine_settings())
+    return Engine(db, clock, wake, {runner.kind: runner}, settings.engine_settings(), meter)
 
 
 async def patiently(ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -229,6 +258,28 @@ async def refuse_old_schema(settings: Settings) -> None:
             raise Unavailable(wrong)
     finally:
         await db.close()
+
+
+async def refuse_exposure(settings: Settings) -> None:
+    """Whoever can reach a server that nobody has set up yet must be on this machine."""
+    if settings.allow_remote or is_loopback(settings.host):
+        return
+    db = open_database(settings.database_url)
+    try:
+        if await patiently(lambda: db.read(accounts.only_first_key)):
+            raise Refused(
+                f"{settings.host} can be reached from other machines, and only the first key guards this server: start "
+                "it on 127.0.0.1 and make a user or a key (`rota user add`, `rota key add`), or say --allow-remote"
+            )
+    finally:
+        await db.close()
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def run_until_signal(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
@@ -282,7 +333,7 @@ def mind_processes(count: int) -> None:
 
 @contextlib.contextmanager
 def listening(settings: Settings) -> Iterator[tuple[socket.socket, str]]:
-    """The port, taken before anything else starts, and `server.json` beside the data while it is served."""
+    """The port, taken before anything else starts."""
     sock = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -292,17 +343,18 @@ def listening(settings: Settings) -> Iterator[tuple[socket.socket, str]]:
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; choose another with --port"
         ) from error
     url = f"http://{settings.host}:{sock.getsockname()[1]}"
-    note = Path(settings.data_dir) / "server.json"
-    note.parent.mkdir(parents=True, exist_ok=True)
-    note.write_bytes(orjson.dumps({"url": url, "pid": os.getpid()}))
     try:
         yield sock, url
     finally:
-        note.unlink(missing_ok=True)
+        (Path(settings.data_dir) / "server.json").unlink(missing_ok=True)
         sock.close()
 
 
 def announce(settings: Settings, url: str) -> None:
+    """Tell people and, by `server.json` beside the data, programs where the API is; the admin key is there by now."""
+    note = Path(settings.data_dir) / "server.json"
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_bytes(orjson.dumps({"url": url, "pid": os.getpid()}))
     print(f"Rota is up at {url} (API docs: {url}/docs)", file=sys.stderr)
     print(f"data and admin key: {Path(settings.data_dir).absolute()}", file=sys.stderr)
 

@@ -26,6 +26,8 @@ class Settings(BaseSettings):
     cancel_grace_seconds: Annotated[int, Field(ge=0, le=3600)] = 10
     keep_success_days: Annotated[int, Field(ge=1, le=36_500)] = 30
     keep_failed_days: Annotated[int, Field(ge=1, le=36_500)] = 90
+    service_token: str = ""
+    allow_remote: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
 

@@ -128,7 +128,7 @@ def hash_password(text: str) -> str:
 # keys
 
 
-def create_key(tx: Tx, org_id: str, name: str, role: str, now: datetime, **more: Any) -> str:
+def create_key(tx: Tx, /, org_id: str, name: str, role: str, now: datetime, **more: Any) -> str:
     """A new key of an org. Returns its text, which nobody can read again."""
     return issue_key(tx, org_id, name, role, now, **more)[1]
 

@@ -404,10 +404,11 @@ runs = Table(  # the ledger: a row per attempt, written when it ended
     Column("usage", Json),
     UniqueConstraint("job_id", "attempt"),
 )
-partial("ix_runs_schedule", runs.c.schedule_id, runs.c.id, where=text("schedule_id IS NOT NULL"))
-Index("ix_runs_org", runs.c.org_id, runs.c.id)
-Index("ix_runs_recorded", runs.c.org_id, runs.c.recorded_at, runs.c.id)  # what is new, and what is old
-partial("ix_runs_status", runs.c.org_id, runs.c.status, runs.c.id, where=text("status <> 'success'"))
+Index("ix_runs_recorded", runs.c.org_id, runs.c.recorded_at, runs.c.id)  # what is new, what is old, and lists
+partial("ix_runs_schedule", runs.c.schedule_id, runs.c.recorded_at, runs.c.id, where=text("schedule_id IS NOT NULL"))
+partial(
+    "ix_runs_status", runs.c.org_id, runs.c.status, runs.c.recorded_at, runs.c.id, where=text("status <> 'success'")
+)
 
 logs = Table(
     "logs",

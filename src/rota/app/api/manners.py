@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rota.app.auth import Unauthenticated
+from rota.app.auth import TooManyFailures, Unauthenticated
 from rota.core import errors
 from rota.core.errors import Invalid, InvalidMany, RotaError, StaleRevision, shown
 from rota.core.model import new_id
@@ -24,8 +24,10 @@ DEPTH_LIMIT = 100
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 STATUSES: dict[type[RotaError], HTTPStatus] = {  # the first that fits
     Unauthenticated: HTTPStatus.UNAUTHORIZED,
+    TooManyFailures: HTTPStatus.TOO_MANY_REQUESTS,
     errors.Invalid: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.NotFound: HTTPStatus.NOT_FOUND,
+    errors.KeyMismatch: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.StaleRevision: HTTPStatus.PRECONDITION_FAILED,
     errors.Conflict: HTTPStatus.CONFLICT,
     errors.Refused: HTTPStatus.FORBIDDEN,
@@ -41,7 +43,8 @@ log = structlog.get_logger("rota.api")
 
 
 def engine_of(request: Request) -> Engine:
-    engine: Engine = request.app.state.engine
+    """The engine; for a request that may write, one that tells the audit log (see `auth.authenticate`)."""
+    engine: Engine = getattr(request.state, "engine", request.app.state.engine)
     return engine
 
 
@@ -156,7 +159,9 @@ async def on_rota_error(_: Request, error: Exception) -> Response:
     if status is None:
         raise error
     wrong = error.all if isinstance(error, Invalid) else ()
-    return problem(status, error.code, storable(error.message), wrong, EXTRA.get(status))
+    extra = {"retry-after": str(error.seconds)} if isinstance(error, TooManyFailures) else EXTRA.get(status)
+    extra = {"retry-after": "1"} if isinstance(error, errors.KeyInUse) else extra
+    return problem(status, error.code, storable(error.message), wrong, extra)
 
 
 async def on_http_error(_: Request, error: Exception) -> Response:

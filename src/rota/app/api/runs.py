@@ -6,10 +6,10 @@ from fastapi import APIRouter, Query, Request, Response
 
 from rota.app.api.manners import Cursor, Limit, Moment, answer, answer_page, engine_of, read_body
 from rota.app.api.schedules import span
+from rota.app.api.streams import log_stream
 from rota.app.auth import Operator, Viewer
-from rota.core.policy import choice
 from rota.core.states import Status
-from rota.store import reports
+from rota.store import reports, why
 
 router = APIRouter(tags=["runs"])
 
@@ -22,7 +22,7 @@ async def list_all(
     cursor: Cursor = None,
     schedule_id: Annotated[str | None, Query(description="id or name")] = None,
     job_id: str | None = None,
-    status: Annotated[str | None, Query(description=", ".join(Status))] = None,
+    status: Status | None = None,
     reason: str | None = None,
     kind: str | None = None,
     target: str | None = None,
@@ -32,7 +32,7 @@ async def list_all(
     """Newest first; those that are pending or running stand before those that ended."""
     given: dict[str, Any] = {
         "limit": limit, "cursor": cursor, "schedule_id": schedule_id, "job_id": job_id, "reason": reason, "kind": kind,
-        "status": None if status is None else choice(Status, status, "status").value, "target": target,
+        "status": status, "target": target,
         **span(since, until),
     }  # fmt: skip
     return answer_page(await engine_of(request).db.read(reports.list_runs, caller.org_id, **given))
@@ -43,6 +43,13 @@ async def read(request: Request, caller: Viewer, run_id: str) -> Response:
     return answer(await engine_of(request).db.read(reports.run, caller.org_id, run_id))
 
 
+@router.get("/runs/{run_id}/$why")
+async def why_run(request: Request, caller: Viewer, run_id: str) -> Response:
+    """Why a run is as it is: who asked for it, each attempt, what it waits for. Also by the id of its job."""
+    engine = engine_of(request)
+    return answer(await engine.db.read(why.of_run, caller.org_id, run_id, engine.clock.now()))
+
+
 @router.get("/runs/{run_id}/logs")
 async def logs(
     request: Request,
@@ -51,7 +58,10 @@ async def logs(
     after: Annotated[int, Query(ge=0, le=2**62, description="the id of the last line that was read")] = 0,
     limit: Limit = 200,
 ) -> Response:
-    """What the run wrote, oldest first. `next_cursor` is the next `after`."""
+    """What the run wrote, oldest first. `next_cursor` is the next `after`. With `Accept: text/event-stream` the lines
+    come as they are written, until the run ends."""
+    if "text/event-stream" in request.headers.get("accept", ""):
+        return await log_stream(request, caller.org_id, run_id, after)
     db = engine_of(request).db
     return answer_page(await db.read(reports.run_logs, caller.org_id, run_id, after=after, limit=limit))
 

@@ -19,32 +19,20 @@ from rota.app.auth import Operator, Viewer
 from rota.core import parse, triggers
 from rota.core.errors import Invalid
 from rota.core.plan import TICK
+from rota.core.policy import choice
+from rota.core.states import Condition, Status
 from rota.core.triggers import Timing
 from rota.store import reports, schedules
 
 router = APIRouter(prefix="/schedules", tags=["schedules"])
 
-EXAMPLE = {
-    "name": "nightly", "target": "report", "schedule_type": "cron", "cron_expression": "0 2 * * *",
-    "timezone": "Europe/Oslo", "input": {"day": "yesterday"}, "retry": {"max_retries": 2}, "tags": ["reports"],
-}  # fmt: skip
-SCHEDULE_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {"type": "object", "properties": {field: {} for field in sorted(parse.FIELDS)}},
-                "example": EXAMPLE,
-            }
-        },
-    }
-}
+FILTERS = frozenset({"name", "kind", "tag", "enabled", "condition"})
 
 
-@router.post("", status_code=201, openapi_extra=SCHEDULE_BODY)
+@router.post("", status_code=201)
 async def create(request: Request, caller: Operator) -> Response:
     """Make a schedule."""
-    (made,) = await engine_of(request).create_schedules(caller.org_id, [await read_body(request)], by=caller.key_id)
+    (made,) = await engine_of(request).create_schedules(caller.org_id, [await read_body(request)], by=caller.user_id)
     return one(reports.new_schedule(made), 201, {"location": f"/api/v1/schedules/{made.id}"})
 
 
@@ -54,7 +42,7 @@ async def create_many(request: Request, caller: Operator) -> Response:
     items = (await read_body(request, ["items"])).get("items")
     if not isinstance(items, list) or any(not isinstance(item, dict) for item in items):
         raise Invalid("items", items, "is not a list of schedules")
-    made = await engine_of(request).create_schedules(caller.org_id, items, by=caller.key_id)
+    made = await engine_of(request).create_schedules(caller.org_id, items, by=caller.user_id)
     return answer({"items": [reports.new_schedule(one) for one in made]}, 201)
 
 
@@ -71,6 +59,24 @@ async def preview(request: Request, _: Viewer) -> Response:
     return answer(coming(timing, after, count))
 
 
+@router.post("/$pause")
+async def pause_many(request: Request, caller: Operator) -> Response:
+    """Pause all schedules with a tag, or as a filter says: `{tag | filter, reason, until?}`."""
+    body = await read_body(request, ["tag", "filter", "reason", "until"])
+    wanted = wanted_of(body)
+    paused = await engine_of(request).pause_many(caller.org_id, wanted, **body)
+    return answer({"count": len(paused)})
+
+
+@router.post("/$resume")
+async def resume_many(request: Request, caller: Operator) -> Response:
+    """End the pauses of all schedules with a tag, or as a filter says: `{tag | filter, gap?}`."""
+    body = await read_body(request, ["tag", "filter", "gap"])
+    wanted = wanted_of(body)
+    resumed = await engine_of(request).resume_many(caller.org_id, wanted, **body)
+    return answer({"count": len(resumed)})
+
+
 @router.get("")
 async def list_all(
     request: Request,
@@ -81,11 +87,14 @@ async def list_all(
     kind: str | None = None,
     tag: str | None = None,
     enabled: bool | None = None,
+    paused: bool | None = None,
     condition: Literal["ok", "broken", "finished"] | None = None,
+    sort: Literal["name", "-name", "id", "-id"] = "name",
 ) -> Response:
+    """The living ones by name or, with `sort=id`, by when they were made; `-` turns the order round."""
     given: dict[str, Any] = {
-        "limit": limit, "cursor": cursor, "name": name, "kind": kind, "tag": tag, "enabled": enabled,
-        "condition": condition,
+        "limit": limit, "cursor": cursor, "name": name, "kind": kind, "tag": tag, "enabled": enabled, "paused": paused,
+        "condition": condition, "sort": sort,
     }  # fmt: skip
     return answer_page(await engine_of(request).db.read(reports.list_schedules, caller.org_id, **given))
 
@@ -96,13 +105,22 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
     return one(await engine_of(request).db.read(reports.schedule, caller.org_id, key))
 
 
-@router.patch("/{key}", openapi_extra=SCHEDULE_BODY)
+@router.patch("/{key}")
 async def edit(request: Request, caller: Operator, key: str) -> Response:
     """Change some fields; what is not said stays. `If-Match` with the ETag that was read guards against overwriting."""
     engine = engine_of(request)
     changed = await engine.edit_schedule(
         caller.org_id, key, await read_body(request), expected=expected_revision(request)
     )
+    return one(await engine.db.read(reports.schedule, caller.org_id, changed.id))
+
+
+@router.put("/{key}")
+async def put(request: Request, caller: Operator, key: str) -> Response:
+    """Write a schedule anew: what is not said is as in a new one. Guarded by `If-Match` like an edit."""
+    engine = engine_of(request)
+    expected = expected_revision(request)
+    changed = await engine.edit_schedule(caller.org_id, key, await read_body(request), expected=expected, whole=True)
     return one(await engine.db.read(reports.schedule, caller.org_id, changed.id))
 
 
@@ -115,9 +133,10 @@ async def delete(request: Request, caller: Operator, key: str) -> Response:
 
 @router.post("/{key}/$run", status_code=202)
 async def run(request: Request, caller: Operator, key: str) -> Response:
-    """A job at once, beside the slots: `{input?, overlap?}`."""
+    """A job at once, beside the slots: `{input?, overlap?}`. A `traceparent` header gives its run the trace id."""
     body = await read_body(request, ["input", "overlap"], optional=True)
-    return answer({"job_id": await engine_of(request).run_now(caller.org_id, key, **body)}, 202)
+    trace_id = parse.traceparent(request.headers.get("traceparent"))
+    return answer({"job_id": await engine_of(request).run_now(caller.org_id, key, trace_id=trace_id, **body)}, 202)
 
 
 @router.post("/{key}/$pause")
@@ -180,7 +199,7 @@ async def runs(
     key: str,
     limit: Limit = 50,
     cursor: Cursor = None,
-    status: str | None = None,
+    status: Status | None = None,
     reason: str | None = None,
     since: Moment = None,
     until: Moment = None,
@@ -212,6 +231,23 @@ async def slots(
 
 def one(found: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return answer(found, status, {"etag": f'"{found["revision"]}"', **(headers or {})})
+
+
+def wanted_of(body: dict[str, Any]) -> dict[str, Any]:
+    """Which schedules a body means; what says so is taken out of it."""
+    tag, among = body.pop("tag", None), body.pop("filter", None)
+    if (tag is None) == (among is None):
+        raise Invalid("filter", among, "is needed, or else a tag: `{}` means every schedule of the org")
+    if not isinstance(among, dict | None):
+        raise Invalid("filter", among, "is not an object")
+    form = parse.Form({"tag": tag} if among is None else among, FILTERS)
+    found = {
+        "name": form.take("name", parse.name, None), "kind": form.take("kind", parse.name, None),
+        "tag": form.take("tag", parse.name, None), "enabled": form.take("enabled", parse.flag, None),
+        "condition": form.take("condition", lambda value, field: choice(Condition, value, field).value, None),
+    }  # fmt: skip
+    form.done()
+    return found
 
 
 def span(since: str | None, until: str | None) -> dict[str, datetime | None]:

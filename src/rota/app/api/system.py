@@ -7,9 +7,10 @@ from fastapi import APIRouter, Query, Request, Response
 from rota.app.api.manners import Cursor, Limit, Moment, answer, answer_page, engine_of, read_body
 from rota.app.api.schedules import span
 from rota.app.auth import Operator, Viewer
+from rota.core import parse, triggers
 from rota.core.errors import Unavailable
 from rota.engine.audit import audit
-from rota.store import migrate, reports
+from rota.store import migrate, reports, why
 
 router = APIRouter(tags=["system"])
 health = APIRouter(prefix="/health", tags=["health"])
@@ -42,7 +43,20 @@ async def audit_slots(request: Request, caller: Viewer, schedule: ScheduleKey = 
     return answer(await audit(engine.db, caller.org_id, schedule, start, engine.clock.now()))
 
 
-@router.get("/workers")
+@router.get("/slots/$why", tags=["slots"])
+async def why_slot(
+    request: Request,
+    caller: Viewer,
+    schedule: Annotated[str, Query(description="id or name")],
+    slot: Annotated[str, Query(description="RFC 3339 with offset", examples=["2026-05-04T09:00:00+00:00"])],
+) -> Response:
+    """What became of a moment at which a schedule was due, and why."""
+    engine = engine_of(request)
+    at = triggers.parse_instant(slot, "slot")
+    return answer(await engine.db.read(why.of_slot, caller.org_id, schedule, at, engine.clock.now()))
+
+
+@router.get("/workers", tags=["workers"])
 async def list_workers(
     request: Request,
     _: Viewer,
@@ -54,9 +68,41 @@ async def list_workers(
     return answer_page(await engine_of(request).db.read(reports.list_workers, limit=limit, cursor=cursor, state=state))
 
 
-@router.get("/queues")
+@router.get("/queues", tags=["queues"])
 async def list_queues(request: Request, caller: Viewer) -> Response:
+    """Those that have work, a limit or a pause: how much lies in each, by state, and since when the oldest is ready."""
     return answer_page((await engine_of(request).db.read(reports.list_queues, caller.org_id), None))
+
+
+@router.get("/queues/{name}", tags=["queues"])
+async def read_queue(request: Request, caller: Viewer, name: str) -> Response:
+    return answer(await engine_of(request).db.read(reports.queue, caller.org_id, name))
+
+
+@router.put("/queues/{name}", tags=["queues"])
+async def put_queue(request: Request, caller: Operator, name: str) -> Response:
+    """Limit or pause a queue `{max_running?, paused?}`; what is not said is unlimited, and goes on."""
+    return await change_queue(request, caller, name, {"max_running": None, "paused": False})
+
+
+@router.patch("/queues/{name}", tags=["queues"])
+async def edit_queue(request: Request, caller: Operator, name: str) -> Response:
+    """Change the limit or the pause of a queue; what is not said stays, and null lifts the limit."""
+    db = engine_of(request).db
+    listed = await db.read(reports.list_queues, caller.org_id)
+    before = next((one for one in listed if one["name"] == name), {"max_running": None, "paused": False})
+    return await change_queue(request, caller, name, before)
+
+
+async def change_queue(request: Request, caller: Operator, name: str, before: dict[str, Any]) -> Response:
+    engine, body = engine_of(request), await read_body(request)
+    form = parse.Form(body, frozenset({"max_running", "paused"}))
+    limit = form.take("max_running", lambda value, field: parse.whole(value, field, 0, 1_000_000), None)
+    paused = form.take("paused", parse.flag, before["paused"])
+    form.done()
+    limit = limit if "max_running" in body else before["max_running"]
+    await engine.set_queue(caller.org_id, parse.name(name, "name"), max_running=limit, paused=bool(paused))
+    return answer(await engine.db.read(reports.queue, caller.org_id, name))
 
 
 @router.get("/freeze")

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request, Response
 
 from rota.app.api.manners import Cursor, Limit, answer, answer_page, engine_of, read_body
-from rota.app.auth import Admin, Viewer
+from rota.app.auth import Operator, Viewer
 from rota.core import parse
 from rota.core.errors import Conflict
 from rota.store import reports, tasks
@@ -24,8 +24,9 @@ async def list_all(
 
 
 @router.post("", status_code=201)
-async def create(request: Request, caller: Admin) -> Response:
+async def create(request: Request, caller: Operator) -> Response:
     """A shell task `{name, command, task_type: "shell"}`. Whoever may make one may run anything on the workers."""
+    caller.check_shell()
     engine = engine_of(request)
     form = parse.Form(await read_body(request), frozenset({"name", "command", "task_type"}))
     name = form.need("name", parse.name)
@@ -45,8 +46,9 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
 
 
 @router.delete("/{key}", status_code=204)
-async def delete(request: Request, caller: Admin, key: str) -> Response:
+async def delete(request: Request, caller: Operator, key: str) -> Response:
     """Take a task away that no schedule needs and no program declares."""
+    caller.check_shell()
 
     def step(tx: Tx) -> None:
         found = reports.task(tx, caller.org_id, key)

@@ -4,23 +4,35 @@ Data goes to stdout, talk and errors to stderr. Modules that take long to import
 people wait for `rota --help`.
 """
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-from rota.app.cli import processes, runs, schedules, system
+from rota.app.cli import people, processes, runs, schedules, system
 from rota.app.cli.connection import Connection, Output
 
-app = typer.Typer(
-    name="rota", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
-)
+WATCH = 2.0  # seconds
+INTERRUPTED = 130
+
+app = typer.Typer(name="rota", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.add_typer(schedules.app, name="schedule")
 app.add_typer(runs.app, name="run")
 app.add_typer(system.slots, name="slots")
 app.add_typer(system.tasks, name="task")
-app.command("workers")(system.workers)
-for command in (processes.up, processes.server, processes.worker, processes.migrate):
+app.add_typer(system.queues, name="queue")
+app.add_typer(system.frozen, name="freeze")
+app.add_typer(people.orgs, name="org")
+app.add_typer(people.users, name="user")
+app.add_typer(people.keys, name="key")
+app.add_typer(people.profiles, name="profile")
+COMMANDS: tuple[Callable[..., None], ...] = (
+    system.workers, system.why, people.audit, processes.up, processes.server, processes.worker, processes.migrate,
+    processes.doctor,
+)  # fmt: skip
+for command in COMMANDS:
     app.command()(command)
 
 
@@ -34,12 +46,39 @@ def options(
     key: Annotated[str | None, typer.Option(envvar="ROTA_KEY", help="API key (else of admin.key)")] = None,
     data_dir: Annotated[Path, typer.Option(envvar="ROTA_DATA_DIR", help="data directory")] = Path(".rota"),
     output: Annotated[Output, typer.Option("--output", "-o", help="how answers are written")] = Output.TABLE,
+    profile: Annotated[
+        str | None, typer.Option(envvar="ROTA_PROFILE", help="a server and key of `rota profile`")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="again and again, until Ctrl-C")] = False,
 ) -> None:
     """A durable rota for code: runs it at the right moment, once per slot, and accounts for every slot.
 
     Exit codes: 0 ok, 1 failed, 2 wrong use, 3 not found, 4 conflict, 5 refused, 6 timed out, 7 the run failed.
     """
-    ctx.obj = Connection(server, key, data_dir, output)
+    ctx.obj = Connection(server, key, data_dir, output, profile)
+    if watch:
+        repeat([one for one in sys.argv[1:] if one != "--watch"])
+
+
+def repeat(args: list[str]) -> NoReturn:
+    """Run the same command line again and again, on a clear screen each time, until it fails or somebody stops it."""
+    from rota.core.clock import sleep
+
+    try:
+        while True:
+            if sys.stdout.isatty():
+                print("\x1b[H\x1b[2J", end="")
+            try:
+                app(args)
+            except SystemExit as end:
+                if end.code == INTERRUPTED:
+                    break
+                if end.code:
+                    raise
+            sleep(WATCH)
+    except KeyboardInterrupt:
+        pass  # that is how it ends
+    raise typer.Exit
 
 
 def main() -> None:

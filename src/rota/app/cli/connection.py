@@ -1,6 +1,7 @@
 """The way to the server, and what its refusals become: one clear message and an exit code."""
 
 import json
+import os
 import sys
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -9,12 +10,12 @@ from typing import Any, NoReturn
 
 import typer
 
-TIMEOUT = 60.0  # seconds for one answer
-
 
 class Output(StrEnum):
     TABLE = "table"
     JSON = "json"
+    JSONL = "jsonl"
+    YAML = "yaml"
 
 
 class Exit(IntEnum):
@@ -29,7 +30,7 @@ class Exit(IntEnum):
 
 CODES = {
     400: Exit.USAGE, 413: Exit.USAGE, 415: Exit.USAGE, 422: Exit.USAGE, 404: Exit.NOT_FOUND, 409: Exit.CONFLICT,
-    412: Exit.CONFLICT, 401: Exit.REFUSED, 403: Exit.REFUSED,
+    412: Exit.CONFLICT, 401: Exit.REFUSED, 403: Exit.REFUSED, 429: Exit.REFUSED,
 }  # fmt: skip
 
 
@@ -49,12 +50,19 @@ class Connection:
     key: str | None
     data_dir: Path
     output: Output
+    profile: str | None = None
 
     def get(self, path: str, **query: Any) -> Any:
         return self.call("GET", path, query=query)
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
         return self.call("POST", path, body or {})
+
+    def put(self, path: str, body: dict[str, Any]) -> Any:
+        return self.call("PUT", path, body)
+
+    def patch(self, path: str, body: dict[str, Any]) -> Any:
+        return self.call("PATCH", path, body)
 
     def delete(self, path: str) -> None:
         self.call("DELETE", path)
@@ -70,19 +78,24 @@ class Connection:
         """The answer; raises Answered when the server refuses."""
         import httpx
 
-        url = self.server or self.noted_server()
-        headers = {"authorization": f"Bearer {self.key or self.noted_key()}"}
-        given = {name: value for name, value in (query or {}).items() if value is not None}
+        from rota.client import ApiError, Client, TimedOut, Unreachable
+
+        url, key = self.address()
         try:
-            with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT) as client:
-                answer = client.request(method, f"/api/v1{path}", json=body, params=given)
-        except httpx.TimeoutException:
+            with Client(url, key, tries=3) as client:
+                return client.call(method, path, body, **(query or {}))
+        except ApiError as error:
+            raise Answered(error.status, dict(error.problem)) from None
+        except TimedOut:
             fail(f"the server at {url} did not answer in time", Exit.TIMED_OUT)
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+        except (Unreachable, httpx.InvalidURL, UnicodeError) as error:
             fail(f"cannot reach the server at {url}: {error}; is it running? (`rota up` starts one)")
-        if answer.is_success:
-            return answer.json() if answer.content else None
-        raise Answered(answer.status_code, problem_of(answer))
+
+    def address(self) -> tuple[str, str]:
+        """The server and the key: as given, else of the profile, else of the server that runs on the data directory."""
+        noted = read_profile(self.profile) if self.profile else {}
+        server = self.server or noted.get("server") or self.noted_server()
+        return server, self.key or noted.get("key") or self.noted_key()
 
     def noted_server(self) -> str:
         try:
@@ -97,14 +110,27 @@ class Connection:
             fail(f"no key: {self.data_dir.absolute()} has no admin.key; give one with --key or ROTA_KEY", Exit.REFUSED)
 
 
-def problem_of(answer: Any) -> dict[str, Any]:
+def profiles_file() -> Path:
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "rota" / "profiles.json"
+
+
+def read_profiles() -> dict[str, dict[str, str]]:
+    """Servers and keys that the user has given names."""
     try:
-        found = answer.json()
-    except ValueError:
-        found = None
-    if isinstance(found, dict) and "detail" in found:
-        return found
-    return {"detail": f"HTTP {answer.status_code} from {answer.url}: is this a Rota server?"}
+        found = json.loads(profiles_file().read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        fail(f"{profiles_file()} cannot be read: {error}")
+    return found if isinstance(found, dict) else {}
+
+
+def read_profile(name: str) -> dict[str, str]:
+    known = read_profiles()
+    if name not in known:
+        fail(f"profile {name}: there is none in {profiles_file()}; known are {', '.join(known) or 'none'}", Exit.USAGE)
+    return known[name]
 
 
 def explain(refusal: Answered) -> NoReturn:

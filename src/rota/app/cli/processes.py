@@ -1,18 +1,23 @@
 """The commands that are a process themselves. Only these load the engine."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from rota.app.cli.connection import Connection, Exit, fail
+from rota.app.cli.show import listing, progress
 
 App = Annotated[str | None, typer.Argument(help="a Python file, or module:attribute, with a Rota object")]
 DataDir = Annotated[Path | None, typer.Option(help="data directory [ROTA_DATA_DIR]")]
 DatabaseUrl = Annotated[str | None, typer.Option(help="sqlite:///path or postgresql://… [ROTA_DATABASE_URL]")]
 Host = Annotated[str | None, typer.Option(help="address to listen on [ROTA_HOST]")]
 Port = Annotated[int | None, typer.Option(help="port to listen on [ROTA_PORT]")]
+Remote = Annotated[
+    bool | None, typer.Option("--allow-remote", help="let others reach a server that has only its first key")
+]
 Concurrency = Annotated[int | None, typer.Option(help="runs at once [ROTA_CONCURRENCY]")]
 
 
@@ -24,9 +29,13 @@ def up(
     port: Port = None,
     database_url: DatabaseUrl = None,
     concurrency: Concurrency = None,
+    allow_remote: Remote = None,
 ) -> None:
     """Run everything in one process: API, scheduler and worker."""
-    given = {"host": host, "port": port, "database_url": database_url, "concurrency": concurrency}
+    given = {
+        "host": host, "port": port, "database_url": database_url, "concurrency": concurrency,
+        "allow_remote": allow_remote,
+    }  # fmt: skip
     start(ctx, lambda main, settings: main.up(settings, app), data_dir=data_dir, **given)
 
 
@@ -37,9 +46,12 @@ def server(
     host: Host = None,
     port: Port = None,
     database_url: DatabaseUrl = None,
+    allow_remote: Remote = None,
 ) -> None:
     """Run the API alone."""
-    given = {"data_dir": data_dir, "host": host, "port": port, "database_url": database_url}
+    given = {
+        "data_dir": data_dir, "host": host, "port": port, "database_url": database_url, "allow_remote": allow_remote
+    }  # fmt: skip
     start(ctx, lambda main, settings: main.server(settings, app), **given)
 
 
@@ -59,13 +71,36 @@ def worker(
 
 def migrate(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: DataDir = None) -> None:
     """Bring the database to the schema that this version needs."""
-    start(ctx, lambda main, settings: main.migrate(settings), data_dir=data_dir, database_url=database_url)
+
+    def migrate(main: Any, settings: Any) -> None:
+        from rota.store.migrate import known_migrations
+
+        with progress(known_migrations(), "migrations") as advance:
+            main.migrate(settings, advance)
+
+    start(ctx, migrate, data_dir=data_dir, database_url=database_url)
+
+
+def doctor(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: DataDir = None) -> None:
+    """Look for what is wrong: the database, its schema and clock, wake-ups, leases, orphans, schedules. Needs no
+    server; exit code 1 if something must be done."""
+
+    def examine(_: Any, settings: Any) -> None:
+        from rota.app.doctor import examine
+
+        found = [asdict(one) for one in examine(settings)]
+        rows = ([one["verdict"], one["what"], one["detail"]] for one in found)
+        listing(ctx.obj, {"items": found, "next_cursor": None}, ("verdict", "what", "detail"), rows)
+        if any(one["verdict"] == "wrong" for one in found):
+            raise typer.Exit(Exit.FAILED)
+
+    start(ctx, examine, data_dir=data_dir, database_url=database_url)
 
 
 def start(ctx: typer.Context, process: Callable[[Any, Any], None], **given: Any) -> None:
     from rota.app import main
     from rota.app.settings import Settings
-    from rota.core.errors import Invalid, RotaError
+    from rota.core.errors import Invalid, Refused, RotaError
 
     connection: Connection = ctx.obj
     given["data_dir"] = given["data_dir"] or connection.data_dir
@@ -74,4 +109,4 @@ def start(ctx: typer.Context, process: Callable[[Any, Any], None], **given: Any)
     except Invalid as error:
         fail(error.message, Exit.USAGE)
     except RotaError as error:
-        fail(error.message)
+        fail(error.message, Exit.REFUSED if isinstance(error, Refused) else Exit.FAILED)

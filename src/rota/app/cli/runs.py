@@ -1,12 +1,13 @@
 """`rota run …`"""
 
+import json
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
 from rota.app.cli.connection import Answered, Connection, Exit, Output, explain, fail, say
-from rota.app.cli.show import as_json, details, listing, took, when
+from rota.app.cli.show import as_data, details, listing, took, when
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what ran, and what is running.")
 
@@ -16,6 +17,7 @@ SHOWN = (
     "id", "job_id", "status", "reason", "kind", "target", "target_version", "schedule_id", "slot", "trigger", "attempt",
     "retry_of", "queued_at", "started_at", "finished_at", "worker", "outcome", "artifact_id", "trace_id", "usage",
 )  # fmt: skip
+RECONNECTS = 10
 LOOK = 0.5  # seconds between looks at something that goes on
 
 
@@ -71,6 +73,8 @@ def logs(
         found = find(connection, found["job_id"])
     if found["id"] is None:
         fail(f"job {found['job_id']} has not started yet; -f waits for it", Exit.CONFLICT)
+    if follow and connection.output is Output.TABLE and stream_logs(connection, found["id"]):
+        return
     after = 0
     while True:
         over = not follow or connection.get(f"/runs/{found['id']}")["status"] not in LIVING
@@ -78,6 +82,16 @@ def logs(
         if over:
             return
         sleep()
+
+
+@app.command()
+def wait(
+    ctx: typer.Context,
+    run_id: RunId,
+    timeout: Annotated[float, typer.Option(help="seconds to wait; exit code 6 after that")] = 3600.0,
+) -> None:
+    """Wait until a run has ended. Exit code 0 if it succeeded, 7 if not, 6 if it takes too long."""
+    wait_for_job(ctx.obj, find(ctx.obj, run_id)["job_id"], timeout)
 
 
 @app.command()
@@ -108,12 +122,40 @@ def print_logs(connection: Connection, run_id: str, after: int) -> int:
     """Print the lines behind `after`; returns where they end."""
     while True:
         page = connection.get(f"/runs/{run_id}/logs", after=after)
-        if page["items"] and not as_json(connection, page):
+        if page["items"] and not as_data(connection, page):
             for line in page["items"]:
                 print(line["text"], flush=True)
         after = page["items"][-1]["id"] if page["items"] else after
         if page["next_cursor"] is None:
             return after
+
+
+def stream_logs(connection: Connection, run_id: str) -> bool:
+    """Print lines as the server sends them, until the run has ended; False if it sends no stream."""
+    import httpx
+
+    server, key = connection.address()
+    headers = {"authorization": f"Bearer {key}", "accept": "text/event-stream"}
+    known: set[int] = set()  # after a break, the last ones come again
+    for _ in range(RECONNECTS):
+        try:
+            with httpx.stream("GET", f"{server}/api/v1/runs/{run_id}/logs", headers=headers, timeout=60) as answer:
+                if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+                    return False
+                event = ""
+                for line in answer.iter_lines():
+                    field, _, value = line.partition(": ")
+                    if field == "event":
+                        event = value
+                    elif field == "data" and event == "end":
+                        return True
+                    elif field == "data" and (told := json.loads(value))["id"] not in known:
+                        known.add(told["id"])
+                        headers["last-event-id"] = str(told["id"])
+                        print(told["text"], flush=True)
+        except httpx.TransportError:
+            sleep()
+    return False
 
 
 def wait_for_job(connection: Connection, job_id: str, timeout: float) -> None:
@@ -131,12 +173,10 @@ def wait_for_job(connection: Connection, job_id: str, timeout: float) -> None:
         raise typer.Exit(Exit.RUN_FAILED)
 
 
-def sleep() -> None:
-    import asyncio
+def sleep(seconds: float = LOOK) -> None:
+    from rota.core import clock
 
-    from rota.core.clock import pause
-
-    asyncio.run(pause(LOOK))
+    clock.sleep(seconds)
 
 
 def status_of(one: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from rota.app.cli.connection import Answered, Connection, Exit, explain, fail, say
 from rota.app.cli.runs import wait_for_job
-from rota.app.cli.show import as_json, details, listing, local, table, when
+from rota.app.cli.show import as_data, details, listing, local, progress, table, when
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Say when things run, and see what is planned.")
 
@@ -17,6 +17,7 @@ Name = Annotated[str, typer.Argument(help="name or id of the schedule")]
 Input = Annotated[str | None, typer.Option(help="input as JSON, or @file")]
 Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
 Cursor = Annotated[str | None, typer.Option(help="where the page before ended")]
+CHUNK = 100
 SHOWN = (
     "id", "name", "description", "words", "kind", "target", "input", "next_run_at", "timezone", "enabled", "paused",
     "pause_reason", "paused_until", "condition", "condition_reason", "overlap", "misfire", "retry", "timeout_seconds",
@@ -114,7 +115,7 @@ def show(ctx: typer.Context, name: Name) -> None:
 def upcoming(ctx: typer.Context, name: Name, count: Annotated[int, typer.Option(help="up to 100")] = 10) -> None:
     """The coming slots."""
     told = ctx.obj.get(f"{path_of(name)}/$next", count=count)
-    if as_json(ctx.obj, told):
+    if as_data(ctx.obj, told):
         return
     table(("utc", "local", "note"), ([utc(one["at"]), one["local"], one["note"] or ""] for one in told["slots"]))
     for warning in told["warnings"]:
@@ -185,13 +186,27 @@ def backfill(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only tell which slots")] = False,
 ) -> None:
     """Fire slots of the past that did not run."""
-    body = {"from": since, "to": until, "reprocess": reprocess, "limit": limit, "dry_run": dry_run}
+    body = {"from": since, "to": until, "reprocess": reprocess, "limit": limit, "dry_run": True}
     told = ctx.obj.post(f"{path_of(name)}/$backfill", body)
-    if as_json(ctx.obj, told):
+    if not dry_run:
+        told["slots"] = fire(ctx.obj, name, body, told["slots"])
+    if as_data(ctx.obj, {"count": len(told["slots"]), "slots": told["slots"]}):
         return
     for slot in told["slots"]:
         print(slot)
-    say(f"{told['count']} slots{' would fire' if dry_run else ''}")
+    say(f"{len(told['slots'])} slots{' would fire' if dry_run else ''}")
+
+
+def fire(connection: Connection, name: str, body: dict[str, Any], wanted: list[str]) -> list[str]:
+    """Fire these slots, a hundred at a time: a long backfill holds up nobody, and shows how far it is."""
+    fired: list[str] = []
+    with progress(len(wanted), "slots") as advance:
+        for start in range(0, len(wanted), CHUNK):
+            chunk = wanted[start : start + CHUNK]
+            part = {**body, "from": chunk[0], "to": chunk[-1], "limit": len(chunk), "dry_run": False}
+            fired += connection.post(f"{path_of(name)}/$backfill", part)["slots"]
+            advance(len(chunk))
+    return fired
 
 
 def path_of(name: str) -> str:
@@ -200,7 +215,7 @@ def path_of(name: str) -> str:
 
 def tell(connection: Connection, one: dict[str, Any]) -> None:
     """A schedule in a line, after it was changed."""
-    if not as_json(connection, one):
+    if not as_data(connection, one):
         planned = f"next {local(one['next_run_at'])}" if one["next_run_at"] else "nothing planned"
         print(f"{one['name']}: {one['words']}, {state_of(one)}, {planned}")
 

@@ -1,28 +1,54 @@
 """Answers as people read them: tables that fit 80 columns, and moments relative to now."""
 
+import contextlib
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from rota.app.cli.connection import Connection, Output, say
 
+PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[a-z_]+")  # what YAML reads as the text it is
 UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
-def as_json(connection: Connection, data: Any) -> bool:
-    """Print the answer as it came, if that was asked for."""
-    if connection.output is Output.JSON:
-        print(json.dumps(data, indent=2, ensure_ascii=False))
-        return True
-    return False
+def as_data(connection: Connection, data: Any) -> bool:
+    """Print the answer as it came, if that was asked for; a list as JSON Lines is an item per line."""
+    match connection.output:
+        case Output.JSON:
+            print(json.dumps(data, indent=2, ensure_ascii=False))
+        case Output.JSONL:
+            for item in data["items"] if isinstance(data, dict) and "items" in data else [data]:
+                print(json.dumps(item, ensure_ascii=False), flush=True)
+        case Output.YAML:
+            print("\n".join(yaml_lines(data)))
+        case Output.TABLE:
+            return False
+    return True
+
+
+def yaml_lines(data: Any, indent: str = "") -> list[str]:
+    """YAML in its plainest form: blocks for lists and objects, JSON for everything else, which YAML reads as well."""
+    if isinstance(data, dict) and data:
+        pairs = [(f"{name if PLAIN.fullmatch(name) else json.dumps(name)}:", value) for name, value in data.items()]
+    elif isinstance(data, list) and data:
+        pairs = [("-", value) for value in data]
+    else:
+        return [f"{indent}{json.dumps(data, ensure_ascii=False)}"]
+    lines = []
+    for head, value in pairs:
+        inner = yaml_lines(value, indent + "  ")
+        nested = isinstance(value, dict | list) and value
+        lines += [f"{indent}{head}", *inner] if nested else [f"{indent}{head} {inner[0].strip()}"]
+    return lines
 
 
 def listing(
     connection: Connection, page: dict[str, Any], columns: Sequence[str], rows: Iterable[Sequence[str]]
 ) -> None:
     """A list as a table."""
-    if as_json(connection, page):
+    if as_data(connection, page):
         return
     table(columns, rows)
     if page["next_cursor"]:
@@ -42,9 +68,22 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     Console(highlight=False).print(grid)
 
 
+@contextlib.contextmanager
+def progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
+    """A bar on the terminal while something long goes on; nothing where nobody looks."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
 def details(connection: Connection, data: dict[str, Any], fields: Iterable[str]) -> None:
     """One thing, a field per line; empty ones are left out."""
-    if as_json(connection, data):
+    if as_data(connection, data):
         return
     found = [(field, plain(data.get(field))) for field in fields]
     width = max(len(field) for field, _ in found)

@@ -228,12 +228,11 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
         sa.UniqueConstraint("job_id", "attempt", name=op.f("uq_runs_job_id_attempt")),
     )
-    op.create_index("ix_runs_org", "runs", ["org_id", "id"], unique=False)
     op.create_index("ix_runs_recorded", "runs", ["org_id", "recorded_at", "id"], unique=False)
     op.create_index(
         "ix_runs_schedule",
         "runs",
-        ["schedule_id", "id"],
+        ["schedule_id", "recorded_at", "id"],
         unique=False,
         sqlite_where=sa.text("schedule_id IS NOT NULL"),
         postgresql_where=sa.text("schedule_id IS NOT NULL"),
@@ -241,7 +240,7 @@ def upgrade() -> None:
     op.create_index(
         "ix_runs_status",
         "runs",
-        ["org_id", "status", "id"],
+        ["org_id", "status", "recorded_at", "id"],
         unique=False,
         sqlite_where=sa.text("status <> 'success'"),
         postgresql_where=sa.text("status <> 'success'"),

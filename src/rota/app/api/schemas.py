@@ -1,0 +1,410 @@
+"""The OpenAPI document: what each route takes and gives, told once, as records that are put together from few types.
+
+`ROUTES` has a line per route. What all share (refusals, the key, `Idempotency-Key`) follows from method and path.
+"""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from rota.app.auth import Role
+from rota.core.policy import Backoff, Misfire, Overlap
+from rota.core.states import Condition, State, Status, Verdict, WorkerState
+
+Schema = dict[str, Any]
+
+ROOT = "/api/v1"
+
+
+def a(kind: str, **more: Any) -> Schema:
+    return {"type": kind, **more}
+
+
+def maybe(schema: Schema) -> Schema:
+    """Or null."""
+    kind = schema.get("type")
+    return {**schema, "type": [kind, "null"]} if isinstance(kind, str) and "enum" not in schema else one_of(schema)
+
+
+def one_of(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def among(names: Any) -> Schema:
+    return a("string", enum=[str(name) for name in names])
+
+
+def listed(items: Schema) -> Schema:
+    return a("array", items=items)
+
+
+def ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def gives(example: Any = None, /, **fields: Schema) -> Schema:
+    """A record that is answered: always all of its fields, and no others."""
+    told = a("object", properties=fields, required=list(fields), additionalProperties=False)
+    return told if example is None else {**told, "examples": [example]}
+
+
+def takes(example: Any, needed: tuple[str, ...] = (), /, **fields: Schema) -> Schema:
+    """A body: other fields are refused."""
+    told = a("object", properties=fields, additionalProperties=False, examples=[example])
+    return {**told, "required": list(needed)} if needed else told
+
+
+def page(name: str) -> Schema:
+    return gives(items=listed(ref(name)), next_cursor=maybe(a("string", description="`cursor` of the next page")))
+
+
+ANY: Schema = {}
+TEXT, WHOLE, NUMBER, FLAG = a("string"), a("integer"), a("number"), a("boolean")
+ID = a("string", description="a ULID", examples=["01KQRS3Z5T8M0A2N6Y4V7W9XCD"])
+AT = a("string", format="date-time", examples=["2026-05-04T09:00:00+00:00"])
+NAME = a("string", minLength=1, maxLength=200, examples=["nightly"])
+REASON = a("string", maxLength=1000, examples=["maintenance"])
+ROLE = among(role.name.lower() for role in Role)
+SPAN = a("integer", minimum=1, maximum=366 * 86_400)
+RETRY = a(
+    "object",
+    properties={
+        "max_retries": a("integer", minimum=0, maximum=1000),
+        "backoff_ms": a("integer", minimum=0),
+        "backoff_type": among(Backoff),
+        "max_backoff_ms": a("integer", minimum=0),
+    },
+    additionalProperties=False,
+)
+
+TIMING = {
+    "schedule_type": among(("cron", "interval", "once")),
+    "cron_expression": a("string", examples=["0 2 * * *"]),
+    "interval_seconds": a("number", exclusiveMinimum=0),
+    "anchor": AT,
+    "run_at": AT,
+    "timezone": a("string", examples=["Europe/Oslo"]),
+    "window_start": a("string", examples=["08:00"]),
+    "window_end": a("string", examples=["18:00"]),
+    "starts_at": AT,
+    "ends_at": AT,
+    "jitter_seconds": a("number", minimum=0, maximum=86_400),
+}
+WRITTEN = {
+    "name": NAME,
+    "kind": a("string", examples=["task"]),
+    "target": a("string", minLength=1, maxLength=500, examples=["report"]),
+    "input": ANY,
+    "max_runs": a("integer", minimum=1, maximum=1_000_000_000),
+    "misfire": among(Misfire),
+    "catch_up_limit": a("integer", minimum=1),
+    "overlap": among(Overlap),
+    "start_deadline_seconds": SPAN,
+    "timeout_seconds": SPAN,
+    "retry": RETRY,
+    "priority": a("integer", minimum=-100, maximum=100),
+    "queue": NAME,
+    "enabled": FLAG,
+    "tags": a("array", items=NAME, maxItems=50),
+    "description": a("string", maxLength=2000),
+    "grant_id": a("string", maxLength=26),
+}
+LENGTH = a("string", description="a span of time instead of interval_seconds", examples=["5m"])
+TIMED = {name: maybe(schema) for name, schema in {**TIMING, "interval": LENGTH}.items()}
+NIGHTLY = {
+    "name": "nightly", "target": "report", "schedule_type": "cron", "cron_expression": "0 2 * * *",
+    "timezone": "Europe/Oslo", "input": {"day": "yesterday"}, "retry": {"max_retries": 2}, "tags": ["reports"],
+}  # fmt: skip
+EITHER = {"cron_expression": "0 9 * * 1-5", "timezone": "Europe/Oslo", "count": 3}
+FORM = {**TIMED, **{name: maybe(schema) for name, schema in WRITTEN.items()}}
+NEVER_NULL = (
+    *("name", "kind", "target", "misfire", "catch_up_limit", "overlap", "priority", "queue", "enabled", "tags"),
+    "description",
+)
+EVENTS = (
+    *("open", "run.started", "run.ended", "schedule.created", "schedule.changed", "schedule.deleted", "worker.up"),
+    *("worker.down", "status", "log", "end"),
+)
+PERSON = {
+    "email": a("string", maxLength=320, examples=["ada@example.org"]), "name": NAME,
+    "password": a("string", minLength=8, maxLength=1000), "role": ROLE,
+}  # fmt: skip
+FILTER = a(
+    "object",
+    properties={"name": NAME, "kind": NAME, "tag": NAME, "enabled": FLAG, "condition": among(Condition)},
+    additionalProperties=False,
+)
+
+SCHEMAS: dict[str, Schema] = {
+    "Problem": a(
+        "object",
+        description="a refusal with its reason (RFC 9457)",
+        properties={
+            "type": TEXT, "title": TEXT, "status": WHOLE, "code": TEXT, "detail": TEXT, "request_id": maybe(TEXT),
+            "errors": listed(gives(field=TEXT, value=TEXT, message=TEXT)),
+        },
+        required=["type", "title", "status", "code", "detail", "request_id"],
+        examples=[
+            {
+                "type": "urn:rota:problem:not_found", "title": "Not Found", "status": 404, "code": "not_found",
+                "detail": "schedule nightly: there is none", "request_id": "01KQRS3Z5T8M0A2N6Y4V7W9XCD",
+            }
+        ],
+    ),
+    # schedules
+    "ScheduleBody": takes(NIGHTLY, **FORM),
+    "Schedule": gives(
+        **{name: schema if name in NEVER_NULL else maybe(schema) for name, schema in {**WRITTEN, **TIMING}.items()},
+        id=ID, next_run_at=maybe(AT), next_slot=maybe(AT), last_run_at=maybe(AT), last_run_id=maybe(ID),
+        last_job_id=maybe(ID), last_run_status=maybe(TEXT), run_count=WHOLE, failure_count=WHOLE, skipped_count=WHOLE,
+        revision=WHOLE, condition=among(Condition), condition_reason=maybe(TEXT), paused=FLAG, paused_at=maybe(AT),
+        paused_until=maybe(AT), pause_reason=maybe(TEXT), source=TEXT, created_at=AT, updated_at=AT,
+        words=maybe(a("string", examples=["at 02:00 every day"])),
+    ),
+    "SchedulesBody": takes({"items": [NIGHTLY]}, ("items",), items=a("array", items=ref("ScheduleBody"), minItems=1)),
+    "Schedules": gives(items=listed(ref("Schedule"))),
+    "PreviewBody": takes(
+        EITHER, **TIMED, count=maybe(a("integer", minimum=1, maximum=100)), after=maybe(AT)
+    ),
+    "Coming": gives(words=TEXT, slots=listed(gives(at=AT, local=AT, note=maybe(TEXT))), warnings=listed(TEXT)),
+    "PauseBody": takes({"reason": "maintenance"}, reason=maybe(REASON), until=maybe(AT)),
+    "ResumeBody": takes({"gap": "once"}, gap=maybe(among(Misfire))),
+    "PauseManyBody": takes({"tag": "reports", "reason": "x"}, tag=NAME, filter=FILTER, reason=REASON, until=AT),
+    "ResumeManyBody": takes({"filter": {"kind": "task"}}, tag=NAME, filter=FILTER, gap=among(Misfire)),
+    "Count": gives({"count": 3}, count=WHOLE),
+    "RunBody": takes({"input": {"day": "today"}}, input=ANY, overlap=maybe(among(Overlap))),
+    "SkipBody": takes({"reason": "holiday"}, reason=maybe(REASON)),
+    "Skipped": gives(slot=AT, verdict=among(("skipped",)), reason=among(("operator",))),
+    "BackfillBody": takes(
+        {"from": "2026-05-01T00:00:00Z", "to": "2026-05-04T00:00:00Z", "dry_run": True}, ("from", "to"),
+        **{"from": AT, "to": AT}, reprocess=maybe(FLAG), limit=maybe(a("integer", minimum=1)), dry_run=maybe(FLAG),
+    ),
+    "Backfilled": gives(count=WHOLE, slots=listed(AT)),
+    # runs and jobs
+    "Run": gives(
+        id=maybe(ID), job_id=ID, kind=TEXT, target=TEXT, target_name=maybe(TEXT), target_version=maybe(TEXT),
+        schedule_id=maybe(ID), slot=maybe(AT), trigger=a("string", examples=["schedule:0 2 * * *"]), attempt=WHOLE,
+        retry_of=maybe(ID), status=among(Status), reason=maybe(TEXT), error=one_of(ref("Error")), outcome=ANY,
+        queued_at=AT, started_at=maybe(AT), finished_at=maybe(AT), worker=maybe(ID), artifact_id=maybe(ID),
+        trace_id=maybe(TEXT), usage=ANY,
+    ),
+    "Error": a("object", properties={"code": TEXT, "type": TEXT, "message": TEXT, "traceback": maybe(TEXT)}),
+    "Line": gives(
+        {"id": 17, "at": "2026-05-04T09:00:00+00:00", "stream": "stdout", "text": "hello"},
+        id=WHOLE, at=AT, stream=TEXT, text=TEXT,
+    ),
+    "Job": gives(
+        id=ID, submitted_at=AT, status=among(Status), kind=TEXT, target=TEXT, attempt=WHOLE, started_at=maybe(AT),
+        finished_at=maybe(AT), error=one_of(ref("Error")), artifact_id=maybe(ID), run_ids=listed(ID),
+    ),
+    "JobRef": gives({"job_id": ID["examples"][0]}, job_id=ID),
+    "Why": gives(
+        job_id=maybe(ID), schedule_id=maybe(ID), slot=maybe(AT), status=TEXT,
+        sentences=a("array", items=TEXT, examples=[["Somebody asked for schedule nightly to run at once; …"]]),
+    ),
+    "Event": gives(
+        {"id": "17", "event": "log", "data": '{"id": 17, "stream": "stdout", "text": "hello"}'},
+        id=TEXT, event=among(EVENTS), data=a("string", contentMediaType="application/json"),
+    ),
+    # slots and the installation
+    "Slot": gives(
+        schedule_id=ID, schedule_name=TEXT, slot=AT, last_slot=maybe(AT), count=maybe(WHOLE),
+        verdict=maybe(among(Verdict)), reason=maybe(TEXT), note=maybe(TEXT), into_slot=maybe(AT), run_id=maybe(ID),
+        status=maybe(among(Status)),
+    ),
+    "SlotAudit": gives(ok=FLAG, schedules=WHOLE, slots=WHOLE, problems=listed(TEXT)),
+    "Worker": gives(
+        id=ID, state=among(WorkerState), host=TEXT, pid=WHOLE, version=TEXT, concurrency=WHOLE, kinds=listed(TEXT),
+        queues=maybe(listed(TEXT)), started_at=AT, renewed_at=AT, lease_until=AT, running=WHOLE,
+    ),
+    "QueueBody": takes({"max_running": 5}, max_running=maybe(a("integer", minimum=0, maximum=1_000_000)), paused=FLAG),
+    "Queue": gives(
+        name=NAME, depth=gives(**{state.value: WHOLE for state in State}), oldest_ready_at=maybe(AT),
+        max_running=maybe(WHOLE), paused=FLAG,
+    ),
+    "Freeze": gives(frozen=FLAG, frozen_at=maybe(AT), until=maybe(AT), reason=maybe(TEXT)),
+    "Health": a("object", properties={"status": among(("ok", "unavailable"))}, required=["status"]),
+    # tasks
+    "TaskBody": takes(
+        {"name": "disk", "command": "df -h"}, ("name", "command"),
+        name=NAME, command=a("string", minLength=1, maxLength=100_000), task_type=maybe(among(("shell",))),
+    ),
+    "Task": gives(
+        id=ID, name=NAME, task_type=TEXT, command=TEXT, parameters=ANY, enabled=FLAG, source=TEXT, created_at=AT,
+        updated_at=AT,
+    ),
+    # people
+    "OrgBody": takes({"name": "Ops", "slug": "ops"}, ("name", "slug"), name=NAME, slug=a("string", maxLength=60)),
+    "Org": gives(id=ID, slug=TEXT, name=NAME, created_at=AT),
+    "NewOrg": gives(id=ID, slug=TEXT, name=NAME, admin_key=TEXT),
+    "UserBody": takes(
+        {"email": "ada@example.org", "name": "Ada", "password": "correct horse", "role": "operator"},
+        ("email", "password", "role"), **PERSON,
+    ),
+    "UserChanges": takes({"role": "admin"}, **{name: maybe(schema) for name, schema in PERSON.items()}),
+    "User": gives(id=ID, email=maybe(TEXT), name=NAME, role=ROLE, created_at=AT, updated_at=AT),
+    "KeyBody": takes(
+        {"name": "deploy", "role": "operator", "scopes": ["schedules", "runs:read"]}, ("name", "role"),
+        name=NAME, role=ROLE, scopes=maybe(a("array", items=NAME, maxItems=50)), expires_at=maybe(AT),
+    ),
+    "Key": gives(
+        id=ID, name=NAME, user_id=ID, user_name=TEXT, role=ROLE, scopes=listed(TEXT), prefix=TEXT, created_at=AT,
+        expires_at=maybe(AT), last_used_at=maybe(AT), revoked_at=maybe(AT),
+    ),
+    "Act": gives(
+        id=ID, at=AT, user_id=ID, user_name=maybe(TEXT), key_id=maybe(ID), key_name=maybe(TEXT), action=TEXT,
+        resource=TEXT, resource_id=maybe(TEXT), before=ANY, after=ANY, address=maybe(TEXT), request_id=maybe(TEXT),
+    ),
+}  # fmt: skip
+SCHEMAS["NewKey"] = gives(**SCHEMAS["Key"]["properties"], key=TEXT)
+for _name in ("Schedule", "Run", "Line", "Slot", "Worker", "Queue", "Task", "Org", "User", "Key", "Act"):
+    SCHEMAS[f"{_name}Page"] = page(_name)
+
+ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its status, what it gives
+    "POST /schedules": ("ScheduleBody", 201, "Schedule"),
+    "POST /schedules/$bulk": ("SchedulesBody", 201, "Schedules"),
+    "POST /schedules/$preview": ("PreviewBody", 200, "Coming"),
+    "POST /schedules/$pause": ("PauseManyBody", 200, "Count"),
+    "POST /schedules/$resume": ("ResumeManyBody", 200, "Count"),
+    "GET /schedules": (None, 200, "SchedulePage"),
+    "GET /schedules/{key}": (None, 200, "Schedule"),
+    "PATCH /schedules/{key}": ("ScheduleBody", 200, "Schedule"),
+    "PUT /schedules/{key}": ("ScheduleBody", 200, "Schedule"),
+    "DELETE /schedules/{key}": (None, 204, None),
+    "POST /schedules/{key}/$run": ("RunBody", 202, "JobRef"),
+    "POST /schedules/{key}/$pause": ("PauseBody", 200, "Schedule"),
+    "POST /schedules/{key}/$resume": ("ResumeBody", 200, "Schedule"),
+    "POST /schedules/{key}/$skip-next": ("SkipBody", 200, "Skipped"),
+    "POST /schedules/{key}/$backfill": ("BackfillBody", 200, "Backfilled"),
+    "GET /schedules/{key}/$next": (None, 200, "Coming"),
+    "GET /schedules/{key}/runs": (None, 200, "RunPage"),
+    "GET /schedules/{key}/slots": (None, 200, "SlotPage"),
+    "GET /runs": (None, 200, "RunPage"),
+    "GET /runs/{run_id}": (None, 200, "Run"),
+    "GET /runs/{run_id}/$why": (None, 200, "Why"),
+    "GET /runs/{run_id}/logs": (None, 200, "LinePage"),
+    "POST /runs/{run_id}/$cancel": (None, 202, "JobRef"),
+    "POST /runs/{run_id}/$retry": (None, 202, "JobRef"),
+    "GET /jobs/{job_id}": (None, 200, "Job"),
+    "POST /jobs/{job_id}/$cancel": (None, 202, "JobRef"),
+    "GET /jobs/{job_id}/$stream": (None, 200, None),
+    "GET /events": (None, 200, None),
+    "GET /slots": (None, 200, "SlotPage"),
+    "GET /slots/$audit": (None, 200, "SlotAudit"),
+    "GET /slots/$why": (None, 200, "Why"),
+    "GET /workers": (None, 200, "WorkerPage"),
+    "GET /queues": (None, 200, "QueuePage"),
+    "GET /queues/{name}": (None, 200, "Queue"),
+    "PUT /queues/{name}": ("QueueBody", 200, "Queue"),
+    "PATCH /queues/{name}": ("QueueBody", 200, "Queue"),
+    "GET /freeze": (None, 200, "Freeze"),
+    "PUT /freeze": ("PauseBody", 200, "Freeze"),
+    "DELETE /freeze": (None, 204, None),
+    "GET /tasks": (None, 200, "TaskPage"),
+    "POST /tasks": ("TaskBody", 201, "Task"),
+    "GET /tasks/{key}": (None, 200, "Task"),
+    "DELETE /tasks/{key}": (None, 204, None),
+    "POST /orgs": ("OrgBody", 201, "NewOrg"),
+    "GET /orgs": (None, 200, "OrgPage"),
+    "POST /users": ("UserBody", 201, "User"),
+    "GET /users": (None, 200, "UserPage"),
+    "GET /users/{user_id}": (None, 200, "User"),
+    "PATCH /users/{user_id}": ("UserChanges", 200, "User"),
+    "DELETE /users/{user_id}": (None, 204, None),
+    "POST /api-keys": ("KeyBody", 201, "NewKey"),
+    "GET /api-keys": (None, 200, "KeyPage"),
+    "GET /api-keys/{key_id}": (None, 200, "Key"),
+    "DELETE /api-keys/{key_id}": (None, 204, None),
+    "GET /audit": (None, 200, "ActPage"),
+}
+OPTIONAL = ("RunBody", "PauseBody", "ResumeBody", "SkipBody")  # bodies that may be left out
+STREAMS = ("GET /events", "GET /jobs/{job_id}/$stream", "GET /runs/{run_id}/logs")
+PROBLEMS = {
+    401: "no key, or one that is not known", 403: "the key may not", 404: "there is none", 409: "not in this state",
+    412: "it changed since it was read", 413: "the body is too long", 415: "the body is not application/json",
+    422: "a value is wrong", 429: "too many failed attempts", 503: "the database is out of reach",
+}  # fmt: skip
+HEADERS = {
+    "Idempotency-Key": ("the same key with the same request gets the first answer again", "[!-~]{1,255}"),
+    "If-Match": ("the ETag that was read; refused with 412 if it changed since", None),
+    "traceparent": ("the trace that the run belongs to (W3C)", None),
+    "Last-Event-ID": ("the id of the last event that was read", None),
+}
+
+
+def describe(app: FastAPI) -> None:
+    """Let the app tell its document from these tables."""
+
+    def openapi() -> Schema:
+        if app.openapi_schema is None:
+            app.openapi_schema = document(app)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def document(app: FastAPI) -> Schema:
+    found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    keys = {
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    }
+    found["components"] = {"schemas": SCHEMAS, "securitySchemes": keys}
+    for path, operations in found["paths"].items():
+        for method, operation in operations.items():
+            if path.startswith(ROOT):
+                complete(operation, method.upper(), path.removeprefix(ROOT))
+            else:
+                complete_open(operation, path)
+    return found
+
+
+def complete(operation: Schema, method: str, path: str) -> None:
+    """What a route takes and gives, and how it may refuse."""
+    body, status, answer = ROUTES.get(f"{method} {path}", (None, 200, None))
+    problems = [401, 403, 422, 429, 503]
+    headers = []
+    if "{" in path or "schedule" in path or path == "/slots/$why":
+        problems.append(404)
+    if method != "GET":
+        problems += [409, 413, 415]
+    if method == "POST":
+        headers.append("Idempotency-Key")
+    if path == "/schedules/{key}" and method != "GET":
+        problems.append(412)
+        headers.append("If-Match")
+    if path.endswith("$run"):
+        headers.append("traceparent")
+    content = {"application/json": {"schema": ref(answer)}} if answer else {}
+    if f"{method} {path}" in STREAMS:
+        headers.append("Last-Event-ID")
+        content["text/event-stream"] = {"schema": ref("Event")}
+    good: Schema = {"description": "done" if method != "GET" else "what was asked for"}
+    operation["responses"] = {str(status): {**good, "content": content} if content else good}
+    operation["responses"] |= refusals(problems)
+    if body is not None:
+        told = {"application/json": {"schema": ref(body), "example": SCHEMAS[body]["examples"][0]}}
+        operation["requestBody"] = {"required": body not in OPTIONAL, "content": told}
+    for name in headers:
+        text, pattern = HEADERS[name]
+        schema = a("string", pattern=f"^{pattern}$") if pattern else TEXT
+        header = {"name": name, "in": "header", "required": False, "description": text, "schema": schema}
+        operation.setdefault("parameters", []).append(header)
+    operation["security"] = [{"bearer": []}, {"key": []}]
+
+
+def complete_open(operation: Schema, path: str) -> None:
+    """Health and metrics, which need no key."""
+    kind, schema = ("text/plain", TEXT) if path == "/metrics" else ("application/json", ref("Health"))
+    good = {"description": "what was asked for", "content": {kind: {"schema": schema}}}
+    operation["responses"] = {"200": good}
+    if path == "/metrics":
+        operation["responses"] |= refusals([401, 429])
+    if path == "/health/ready":
+        operation["responses"]["503"] = {**good, "description": "something is not ready"}
+
+
+def refusals(numbers: list[int]) -> Schema:
+    told = {"application/problem+json": {"schema": ref("Problem")}}
+    return {str(number): {"description": PROBLEMS[number], "content": told} for number in sorted(numbers)}

@@ -1,0 +1,427 @@
+"""A client for programs: `Client` blocks, `AsyncClient` is awaited; both have the same methods.
+
+    with Client("http://127.0.0.1:8420", key) as rota:
+        job_id = rota.run_schedule("nightly")
+        print(rota.wait(job_id)["status"])
+
+Calls that are safe to repeat are repeated when the server or the way to it fails: reads, and every POST, because each
+carries an `Idempotency-Key`. What the server refuses is raised as one of the errors below, with its `code`.
+"""
+
+import os
+import random
+from collections.abc import AsyncIterator, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Literal, Self, TypedDict
+from urllib.parse import quote
+
+import httpx
+
+from rota.core.clock import pause, sleep, stopwatch
+from rota.core.model import new_id
+
+TRIES = 4
+LONGEST = 30.0  # seconds that a server may ask us to wait between two tries
+AGAIN = (429, 502, 503, 504)
+SAFE = ("GET", "HEAD", "PUT", "POST")  # a POST by its key
+OPEN = ("pending", "running")
+LOOK = 0.5  # seconds between looks at a job
+
+Json = dict[str, Any]
+Status = Literal["pending", "running", "success", "failed", "timeout", "canceled", "crashed", "skipped", "missed"] | str
+
+
+class Problem(TypedDict, total=False):
+    """RFC 9457, as the server tells it."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    request_id: str
+    errors: list[dict[str, str]]
+
+
+class Schedule(TypedDict, total=False):
+    id: str
+    name: str
+    kind: str
+    target: str
+    input: Any
+    words: str | None
+    timezone: str
+    enabled: bool
+    paused: bool
+    condition: Literal["ok", "broken", "finished"]
+    next_run_at: str | None
+    last_run_at: str | None
+    last_run_status: Status | None
+    run_count: int
+    tags: list[str]
+    revision: int
+
+
+class Run(TypedDict, total=False):
+    id: str | None
+    job_id: str
+    kind: str
+    target: str
+    schedule_id: str | None
+    slot: str | None
+    attempt: int
+    status: Status
+    reason: str | None
+    error: Json | None
+    outcome: Any
+    queued_at: str
+    started_at: str | None
+    finished_at: str | None
+
+
+class Job(TypedDict, total=False):
+    id: str
+    status: Status
+    kind: str
+    target: str
+    attempt: int
+    error: Json | None
+    run_ids: list[str]
+
+
+class LogLine(TypedDict):
+    id: int
+    at: str
+    stream: str
+    text: str
+
+
+class Page(TypedDict):
+    items: list[Any]
+    next_cursor: str | None
+
+
+class ClientError(Exception):
+    """Something went wrong between a program and the server."""
+
+
+class Unreachable(ClientError):
+    """No answer: the server is down, or the way to it."""
+
+
+class TimedOut(ClientError):
+    """No answer in time, or a job that takes longer than the caller wants to wait."""
+
+
+class ApiError(ClientError):
+    """The server refused. `code` is stable, `problem` is all that it said."""
+
+    def __init__(self, status: int, problem: Problem) -> None:
+        super().__init__(problem.get("detail", f"HTTP {status}"))
+        self.status, self.problem, self.code = status, problem, problem.get("code", "unknown")
+
+
+class BadRequest(ApiError):
+    """400, 413, 415, 422: what was sent is wrong; `problem["errors"]` names the fields."""
+
+
+class NotAuthenticated(ApiError):
+    """401: no key, or one that is not good any more."""
+
+
+class Forbidden(ApiError):
+    """403: this key may not do that."""
+
+
+class NotFound(ApiError):
+    """404: there is no such thing, or it is another org's."""
+
+
+class Conflict(ApiError):
+    """409, 412: it is not in a state that allows this, or has changed since it was read."""
+
+
+class TooManyRequests(ApiError):
+    """429: later."""
+
+
+class ServerError(ApiError):
+    """5xx: the server's own trouble."""
+
+
+KINDS: dict[int, type[ApiError]] = {
+    400: BadRequest, 413: BadRequest, 415: BadRequest, 422: BadRequest, 401: NotAuthenticated, 403: Forbidden,
+    404: NotFound, 409: Conflict, 412: Conflict, 429: TooManyRequests,
+}  # fmt: skip
+
+
+class Client:
+    def __init__(
+        self,
+        server: str | None = None,
+        key: str | None = None,
+        *,
+        timeout: float = 60.0,
+        tries: int = TRIES,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        """A server by its URL and an API key; else ROTA_SERVER and ROTA_KEY."""
+        self.tries = tries
+        self.http = httpx.Client(**connection(server, key, timeout), transport=transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.http.close()
+
+    def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        """Any route below /api/v1: its answer, or one of the errors of this module."""
+        request = request_of(self.http, method, path, body, query)
+        for left in reversed(range(self.tries)):
+            answer: httpx.Response | httpx.TransportError
+            try:
+                answer = self.http.send(request)
+            except httpx.TransportError as error:
+                answer = error
+            delay = again(request, answer, self.tries - left) if left else None
+            if delay is None:
+                return read(request, answer)
+            sleep(delay)
+        raise AssertionError("unreachable")
+
+    def pages(self, path: str, **query: Any) -> Iterator[Any]:
+        """The items of a list, page by page."""
+        cursor = None
+        while True:
+            page: Page = self.call("GET", path, **{**query, "cursor": cursor})
+            yield from page["items"]
+            if (cursor := page["next_cursor"]) is None:
+                return
+
+    def create_schedule(self, **fields: Any) -> Schedule:
+        return self.call("POST", "/schedules", fields)
+
+    def schedule(self, key: str) -> Schedule:
+        return self.call("GET", f"/schedules/{quoted(key)}")
+
+    def schedules(self, **filters: Any) -> Iterator[Schedule]:
+        return self.pages("/schedules", **filters)
+
+    def edit_schedule(self, key: str, **fields: Any) -> Schedule:
+        return self.call("PATCH", f"/schedules/{quoted(key)}", fields)
+
+    def delete_schedule(self, key: str) -> None:
+        self.call("DELETE", f"/schedules/{quoted(key)}")
+
+    def run_schedule(self, key: str, **given: Any) -> str:
+        """Run it now, with its own input or the given one; the job's id."""
+        return str(self.call("POST", f"/schedules/{quoted(key)}/$run", given)["job_id"])
+
+    def pause_schedule(self, key: str, reason: str = "", until: str | None = None) -> Schedule:
+        return self.call("POST", f"/schedules/{quoted(key)}/$pause", {"reason": reason, "until": until})
+
+    def resume_schedule(self, key: str, gap: str = "skip") -> Schedule:
+        return self.call("POST", f"/schedules/{quoted(key)}/$resume", {"gap": gap})
+
+    def job(self, job_id: str) -> Job:
+        return self.call("GET", f"/jobs/{quoted(job_id)}")
+
+    def run(self, run_id: str) -> Run:
+        return self.call("GET", f"/runs/{quoted(run_id)}")
+
+    def runs(self, **filters: Any) -> Iterator[Run]:
+        return self.pages("/runs", **filters)
+
+    def logs(self, run_id: str, after: int = 0) -> Iterator[LogLine]:
+        while True:
+            page: Page = self.call("GET", f"/runs/{quoted(run_id)}/logs", after=after)
+            yield from page["items"]
+            if page["next_cursor"] is None:
+                return
+            after = int(page["next_cursor"])
+
+    def cancel(self, job_or_run_id: str) -> None:
+        self.call("POST", f"/runs/{quoted(job_or_run_id)}/$cancel")
+
+    def retry(self, run_id: str) -> str:
+        return str(self.call("POST", f"/runs/{quoted(run_id)}/$retry")["job_id"])
+
+    def wait(self, job_id: str, seconds: float = 3600.0) -> Job:
+        """The job when it has ended; raises TimedOut when that takes longer."""
+        end = stopwatch() + seconds
+        while (job := self.job(job_id))["status"] in OPEN:
+            late(job, end, seconds)
+            sleep(LOOK)
+        return job
+
+
+class AsyncClient:
+    def __init__(
+        self,
+        server: str | None = None,
+        key: str | None = None,
+        *,
+        timeout: float = 60.0,
+        tries: int = TRIES,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """A server by its URL and an API key; else ROTA_SERVER and ROTA_KEY."""
+        self.tries = tries
+        self.http = httpx.AsyncClient(**connection(server, key, timeout), transport=transport)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self.http.aclose()
+
+    async def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        """Any route below /api/v1: its answer, or one of the errors of this module."""
+        request = request_of(self.http, method, path, body, query)
+        for left in reversed(range(self.tries)):
+            answer: httpx.Response | httpx.TransportError
+            try:
+                answer = await self.http.send(request)
+            except httpx.TransportError as error:
+                answer = error
+            delay = again(request, answer, self.tries - left) if left else None
+            if delay is None:
+                return read(request, answer)
+            await pause(delay)
+        raise AssertionError("unreachable")
+
+    async def pages(self, path: str, **query: Any) -> AsyncIterator[Any]:
+        """The items of a list, page by page."""
+        cursor = None
+        while True:
+            page: Page = await self.call("GET", path, **{**query, "cursor": cursor})
+            for item in page["items"]:
+                yield item
+            if (cursor := page["next_cursor"]) is None:
+                return
+
+    async def create_schedule(self, **fields: Any) -> Schedule:
+        return await self.call("POST", "/schedules", fields)
+
+    async def schedule(self, key: str) -> Schedule:
+        return await self.call("GET", f"/schedules/{quoted(key)}")
+
+    def schedules(self, **filters: Any) -> AsyncIterator[Schedule]:
+        return self.pages("/schedules", **filters)
+
+    async def edit_schedule(self, key: str, **fields: Any) -> Schedule:
+        return await self.call("PATCH", f"/schedules/{quoted(key)}", fields)
+
+    async def delete_schedule(self, key: str) -> None:
+        await self.call("DELETE", f"/schedules/{quoted(key)}")
+
+    async def run_schedule(self, key: str, **given: Any) -> str:
+        """Run it now, with its own input or the given one; the job's id."""
+        return str((await self.call("POST", f"/schedules/{quoted(key)}/$run", given))["job_id"])
+
+    async def pause_schedule(self, key: str, reason: str = "", until: str | None = None) -> Schedule:
+        return await self.call("POST", f"/schedules/{quoted(key)}/$pause", {"reason": reason, "until": until})
+
+    async def resume_schedule(self, key: str, gap: str = "skip") -> Schedule:
+        return await self.call("POST", f"/schedules/{quoted(key)}/$resume", {"gap": gap})
+
+    async def job(self, job_id: str) -> Job:
+        return await self.call("GET", f"/jobs/{quoted(job_id)}")
+
+    async def run(self, run_id: str) -> Run:
+        return await self.call("GET", f"/runs/{quoted(run_id)}")
+
+    def runs(self, **filters: Any) -> AsyncIterator[Run]:
+        return self.pages("/runs", **filters)
+
+    async def logs(self, run_id: str, after: int = 0) -> AsyncIterator[LogLine]:
+        while True:
+            page: Page = await self.call("GET", f"/runs/{quoted(run_id)}/logs", after=after)
+            for line in page["items"]:
+                yield line
+            if page["next_cursor"] is None:
+                return
+            after = int(page["next_cursor"])
+
+    async def cancel(self, job_or_run_id: str) -> None:
+        await self.call("POST", f"/runs/{quoted(job_or_run_id)}/$cancel")
+
+    async def retry(self, run_id: str) -> str:
+        return str((await self.call("POST", f"/runs/{quoted(run_id)}/$retry"))["job_id"])
+
+    async def wait(self, job_id: str, seconds: float = 3600.0) -> Job:
+        """The job when it has ended; raises TimedOut when that takes longer."""
+        end = stopwatch() + seconds
+        while (job := await self.job(job_id))["status"] in OPEN:
+            late(job, end, seconds)
+            await pause(LOOK)
+        return job
+
+
+# what both share
+
+
+def connection(server: str | None, key: str | None, timeout: float) -> dict[str, Any]:
+    url = server or os.environ.get("ROTA_SERVER") or "http://127.0.0.1:8420"
+    text = key or os.environ.get("ROTA_KEY") or ""
+    return {"base_url": url, "headers": {"authorization": f"Bearer {text}"} if text else {}, "timeout": timeout}
+
+
+def request_of(
+    http: httpx.Client | httpx.AsyncClient, method: str, path: str, body: Any, query: Mapping[str, Any]
+) -> httpx.Request:
+    headers = {"idempotency-key": new_id()} if method == "POST" else {}
+    given = {name: value for name, value in query.items() if value is not None}
+    return http.build_request(method, f"/api/v1{path}", json=body, params=given, headers=headers)
+
+
+def again(request: httpx.Request, answer: httpx.Response | httpx.TransportError, tried: int) -> float | None:
+    """How long to wait before the next try; None when there is none."""
+    if request.method not in SAFE:
+        return None
+    if isinstance(answer, httpx.Response):
+        if answer.status_code not in AGAIN:
+            return None
+        asked = answer.headers.get("retry-after", "")
+        if asked.isdecimal():
+            return float(asked) if float(asked) <= LONGEST else None
+    return float(min(0.1 * 2**tried, 5.0) * random.uniform(0.5, 1))
+
+
+def read(request: httpx.Request, answer: httpx.Response | httpx.TransportError) -> Any:
+    if isinstance(answer, httpx.TimeoutException):
+        raise TimedOut(f"{request.url.host}:{request.url.port} did not answer in time") from answer
+    if isinstance(answer, httpx.TransportError):
+        raise Unreachable(f"cannot reach {request.url.host}:{request.url.port}: {answer}") from answer
+    if answer.is_success:
+        return answer.json() if answer.content else None
+    kind = ServerError if answer.status_code >= 500 else KINDS.get(answer.status_code, ApiError)
+    raise kind(answer.status_code, problem_of(answer))
+
+
+def problem_of(answer: httpx.Response) -> Problem:
+    try:
+        found = answer.json()
+    except ValueError:
+        found = None
+    if isinstance(found, dict) and "detail" in found:
+        return Problem(**found)  # type: ignore[typeddict-item]
+    return {"code": "unknown", "detail": f"HTTP {answer.status_code} from {answer.url}: is this a Rota server?"}
+
+
+def late(job: Job, end: float, seconds: float) -> None:
+    if stopwatch() > end:
+        raise TimedOut(f"job {job['id']} is still {job['status']} after {seconds:g} s")
+
+
+def quoted(text: str) -> str:
+    return quote(text, safe="")

@@ -1,0 +1,61 @@
+"""An API that listens on a port of its own, for what needs real connections: streams, and fuzzing from outside."""
+
+import asyncio
+import socket
+import threading
+from typing import Any, Self
+
+import uvicorn
+from fastapi import FastAPI
+
+from rota.app.api import create_api
+from rota.core.clock import SystemClock
+from rota.engine.engine import Engine, EngineSettings
+from rota.kinds.tasks import TaskRegistry, TaskRunner
+from rota.store import accounts, tasks
+from rota.store.database import open_database
+from rota.store.wake import Wake
+
+
+class LiveApi:
+    """`with LiveApi(url) as live`: the server runs in a thread, on its own event loop, as in production."""
+
+    def __init__(self, database_url: str) -> None:
+        self.database_url = database_url
+        self.sock = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.sock.getsockname()[1]}"
+        self.org_id = self.key = ""
+        self.app: FastAPI
+        self.server: uvicorn.Server
+        self.ready = threading.Event()
+        self.thread = threading.Thread(target=lambda: asyncio.run(self.serve()), daemon=True)
+
+    async def serve(self) -> None:
+        db = open_database(self.database_url)
+        clock, registry = SystemClock(), TaskRegistry()
+        registry.register_function("hello", lambda name="you", day="": f"hello {name} {day}")
+        engine = Engine(db, clock, Wake(), {"task": TaskRunner(registry, db)}, EngineSettings())
+        self.org_id, key = await db.tx(accounts.ensure_default_org, clock.now())
+        self.key = key or ""
+        await db.tx(tasks.sync, self.org_id, [("hello", "python", "hello")], clock.now())
+        self.app = create_api(engine, db)
+        config = uvicorn.Config(self.app, log_config=None, lifespan="off", timeout_graceful_shutdown=2)
+        self.server = uvicorn.Server(config)
+        self.ready.set()
+        await self.server.serve(sockets=[self.sock])
+        await db.close()
+
+    def __enter__(self) -> Self:
+        self.thread.start()
+        assert self.ready.wait(30)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.app.state.closing = True
+        self.server.should_exit = True
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.key}"}

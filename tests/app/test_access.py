@@ -1,0 +1,236 @@
+"""Who may call what: each route, by each kind of caller. A route that is not in the table fails the test."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+from starlette.types import Message
+
+from rota.store import accounts
+from rota.store.dialect import Tx
+from tests.app.conftest import NINE, Api
+
+CALLERS = ("no key", "viewer", "operator", "admin", "other org's admin", "expired key", "revoked key")
+Row = tuple[int, ...]
+
+
+def row(viewer: int, operator: int, admin: int, other: int) -> Row:
+    return (401, viewer, operator, admin, other, 401, 401)
+
+
+OPEN = (200,) * 7
+READ = row(200, 200, 200, 404)  # a thing, by its id
+LIST = row(200, 200, 200, 200)  # the other org's list is its own: nothing of ours is in it
+ADMIN_READ = row(403, 403, 200, 404)
+ADMIN_LIST = row(403, 403, 200, 200)
+
+SCHEDULE = {"target": "hello", "cron_expression": "0 12 * * *"}
+SPAN = {"from": "2026-05-01T00:00:00Z", "to": "2026-05-03T00:00:00Z"}
+USER = {"name": "x", "password": "long enough", "role": "viewer"}
+
+# route: what each caller gets, and the body that is sent. `{schedule}`, `{run}` … are ours and new for each call;
+# `{fresh}` is a name that nobody has.
+TABLE: dict[str, tuple[Row, Any]] = {
+    "GET /health/live": (OPEN, None),
+    "GET /health/ready": (OPEN, None),
+    "GET /metrics": (OPEN, None),  # on loopback
+    "POST /api/v1/schedules": (row(403, 201, 201, 422), SCHEDULE),  # the other org has no task `hello`
+    "GET /api/v1/schedules": (LIST, None),
+    "POST /api/v1/schedules/$bulk": (row(403, 201, 201, 422), {"items": [SCHEDULE]}),
+    "POST /api/v1/schedules/$preview": (LIST, {"cron_expression": "0 12 * * *"}),
+    "POST /api/v1/schedules/$pause": (row(403, 200, 200, 200), {"tag": "none"}),
+    "POST /api/v1/schedules/$resume": (row(403, 200, 200, 200), {"tag": "none"}),
+    "GET /api/v1/schedules/{schedule}": (READ, None),
+    "PUT /api/v1/schedules/{schedule}": (row(403, 200, 200, 404), SCHEDULE),
+    "PATCH /api/v1/schedules/{schedule}": (row(403, 200, 200, 404), {"description": "x"}),
+    "DELETE /api/v1/schedules/{schedule}": (row(403, 204, 204, 404), None),
+    "POST /api/v1/schedules/{schedule}/$run": (row(403, 202, 202, 404), {}),
+    "POST /api/v1/schedules/{schedule}/$pause": (row(403, 200, 200, 404), {}),
+    "POST /api/v1/schedules/{schedule}/$resume": (row(403, 409, 409, 404), {}),  # it is not paused
+    "POST /api/v1/schedules/{schedule}/$skip-next": (row(403, 200, 200, 404), {}),
+    "POST /api/v1/schedules/{schedule}/$backfill": (row(403, 200, 200, 404), SPAN),
+    "GET /api/v1/schedules/{schedule}/$next": (READ, None),
+    "GET /api/v1/schedules/{schedule}/runs": (READ, None),
+    "GET /api/v1/schedules/{schedule}/slots": (READ, None),
+    "GET /api/v1/runs": (LIST, None),
+    "GET /api/v1/runs/{run}": (READ, None),
+    "GET /api/v1/runs/{run}/logs": (READ, None),
+    "GET /api/v1/runs/{run}/$why": (READ, None),
+    "POST /api/v1/runs/{run}/$cancel": (row(403, 409, 409, 404), None),  # it has ended
+    "POST /api/v1/runs/{run}/$retry": (row(403, 202, 202, 404), None),
+    "GET /api/v1/jobs/{job}": (READ, None),
+    "POST /api/v1/jobs/{job}/$cancel": (row(403, 202, 202, 404), None),
+    "GET /api/v1/jobs/{job}/$stream": (READ, None),
+    "GET /api/v1/events": (LIST, None),
+    "GET /api/v1/tasks": (LIST, None),
+    "POST /api/v1/tasks": (row(403, 403, 201, 201), {"name": "{fresh}", "command": "true"}),
+    "GET /api/v1/tasks/{task}": (READ, None),
+    "DELETE /api/v1/tasks/{task}": (row(403, 403, 204, 404), None),
+    "GET /api/v1/slots": (LIST, None),
+    "GET /api/v1/slots/$audit": (LIST, None),
+    "GET /api/v1/slots/$why?schedule={skipped}&slot=2026-05-04T12:00:00Z": (READ, None),
+    "GET /api/v1/workers": (LIST, None),
+    "GET /api/v1/queues": (LIST, None),
+    "GET /api/v1/queues/{queue}": (READ, None),
+    "PUT /api/v1/queues/{queue}": (row(403, 200, 200, 200), {"max_running": 1}),  # the other org's own, by its name
+    "PATCH /api/v1/queues/{queue}": (row(403, 200, 200, 200), {"max_running": 1}),
+    "GET /api/v1/freeze": (LIST, None),
+    "PUT /api/v1/freeze": (row(403, 200, 200, 200), {"reason": "x"}),
+    "DELETE /api/v1/freeze": (row(403, 204, 409, 204), None),  # the operator has ended it
+    "POST /api/v1/orgs": (row(403, 403, 403, 403), {"name": "x", "slug": "{fresh}"}),  # the first key alone may
+    "GET /api/v1/orgs": (LIST, None),
+    "POST /api/v1/users": (row(403, 403, 201, 201), {**USER, "email": "{fresh}@example.org"}),
+    "GET /api/v1/users": (ADMIN_LIST, None),
+    "GET /api/v1/users/{user}": (ADMIN_READ, None),
+    "PATCH /api/v1/users/{user}": (ADMIN_READ, {"name": "x"}),
+    "DELETE /api/v1/users/{user}": (row(403, 403, 204, 404), None),
+    "POST /api/v1/api-keys": (row(403, 403, 201, 201), {"name": "x", "role": "viewer"}),
+    "GET /api/v1/api-keys": (ADMIN_LIST, None),
+    "GET /api/v1/api-keys/{api_key}": (ADMIN_READ, None),
+    "DELETE /api/v1/api-keys/{api_key}": (row(403, 403, 204, 404), None),
+    "GET /api/v1/audit": (ADMIN_LIST, None),
+}
+SILENT = {f"POST /api/v1/schedules/{verb}" for verb in ("$preview", "$pause", "$resume")}  # these change nothing here
+CANARY = "canary"  # in the name of everything that is ours
+numbers = itertools.count(1)
+
+
+async def test_each_route_answers_each_caller_as_the_table_says(api: Api) -> None:
+    routes = {f"{method.upper()} {path}" for path, found in api.app.openapi()["paths"].items() for method in found}
+    assert {generic(route) for route in routes} == {generic(route) for route in TABLE}
+    hidden = [r for one in api.app.routes for r in getattr(one, "original_router", one).__dict__.get("routes", [])]
+    assert all(route.include_in_schema for route in hidden)
+    keys = await make_callers(api)
+    wrong = []
+    for route, (expected, body) in TABLE.items():
+        for caller, status in zip(CALLERS, expected, strict=True):
+            method, path = route.split(" ")
+            path = await fill(api, path)
+            sent = None if body is None else json.loads(json.dumps(body).replace("{fresh}", f"fresh-{next(numbers)}"))
+            before = await api.count("audit_log")
+            found, text = await ask(api, method, path, keys[caller], sent)
+            if found != status:
+                wrong.append(f"{route} as {caller}: {found}, not {status}: {text[:200]}")
+            if caller.startswith("other") and CANARY in text:
+                wrong.append(f"{route} as {caller} tells about us: {text[:200]}")
+            told = await api.count("audit_log") - before
+            if told != (found < 300 and method != "GET" and route not in SILENT):
+                wrong.append(f"{route} as {caller}: {told} lines in the audit log")
+    assert wrong == []
+
+
+def generic(route: str) -> str:
+    """A route without the names of its parameters."""
+    return "/".join("{}" if part.startswith("{") else part for part in route.partition("?")[0].split("/"))
+
+
+async def make_callers(api: Api) -> dict[str, str | None]:
+    def step(tx: Tx) -> dict[str, str | None]:
+        keys: dict[str, str | None] = {"no key": None}
+        for role in ("viewer", "operator", "admin"):
+            keys[role] = accounts.create_key(tx, api.org_id, role, role, NINE)
+        keys["other org's admin"] = accounts.create_org(tx, "Other", "other", NINE)[1]
+        end = NINE - timedelta(seconds=1)
+        keys["expired key"] = accounts.create_key(tx, api.org_id, "expired", "admin", NINE, expires_at=end)
+        key_id, keys["revoked key"] = accounts.issue_key(tx, api.org_id, "revoked", "admin", NINE)
+        accounts.revoke_key(tx, api.org_id, key_id, NINE)
+        return keys
+
+    return await api.db.tx(step)
+
+
+async def fill(api: Api, path: str) -> str:
+    """The path with new things of ours in the place of its parameters."""
+    makers: dict[str, Callable[[Api, str], Awaitable[str]]] = {
+        "schedule": make_schedule, "task": make_task, "job": make_job, "run": make_run, "user": make_user,
+        "api_key": make_key, "skipped": make_skipped, "queue": make_queue,
+    }  # fmt: skip
+    for name, make in makers.items():
+        if f"{{{name}}}" in path:
+            path = path.replace(f"{{{name}}}", await make(api, f"{CANARY}-{next(numbers)}"))
+    return path
+
+
+async def make_schedule(api: Api, name: str) -> str:
+    (made,) = await api.engine.create_schedules(api.org_id, [{**SCHEDULE, "name": name}])
+    return made.id
+
+
+async def make_skipped(api: Api, name: str) -> str:
+    """A schedule with a slot in the books."""
+    schedule_id = await make_schedule(api, name)
+    await api.engine.skip_next(api.org_id, schedule_id)
+    return schedule_id
+
+
+async def make_queue(api: Api, name: str) -> str:
+    name = name.removeprefix(f"{CANARY}-")  # callers name it themselves, so the answers do
+    await api.engine.set_queue(api.org_id, name, max_running=5, paused=False)
+    return name
+
+
+async def make_task(api: Api, name: str) -> str:
+    answer = await api.call("POST", "/tasks", {"name": name, "command": "true"})
+    return str(answer.json()["id"])
+
+
+async def make_job(api: Api, name: str) -> str:
+    return await api.engine.run_now(api.org_id, await make_schedule(api, name))
+
+
+async def make_run(api: Api, name: str) -> str:
+    job_id = await make_job(api, name)
+    begun = await api.start()
+    await api.end(begun)
+    return next(one.run_id for one in begun if one.job.id == job_id)
+
+
+async def make_user(api: Api, name: str) -> str:
+    return await api.db.tx(accounts.create_user, api.org_id, f"{name}@example.org", name, "x", "viewer", NINE)
+
+
+async def make_key(api: Api, name: str) -> str:
+    return (await api.db.tx(accounts.issue_key, api.org_id, name, "viewer", NINE))[0]
+
+
+async def ask(api: Api, method: str, path: str, key: str | None, body: Any) -> tuple[int, str]:
+    """Status and text of an answer; of a stream that goes on, what came at once."""
+    path, _, query = path.partition("?")
+    headers = [] if key is None else [(b"authorization", f"Bearer {key}".encode())]
+    raw = b"" if body is None else json.dumps(body).encode()
+    headers += [] if body is None else [(b"content-type", b"application/json")]
+    scope = {
+        "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode(),
+        "headers": headers, "client": ("127.0.0.1", 1), "server": ("rota", 80), "scheme": "http", "http_version": "1.1",
+    }  # fmt: skip
+    status, parts, streams = 0, bytearray(), asyncio.Event()
+    sent = False
+
+    async def receive() -> Message:
+        nonlocal sent
+        if sent:
+            await asyncio.Event().wait()  # the client stays
+        sent = True
+        return {"type": "http.request", "body": raw, "more_body": False}
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        status = message.get("status", status)
+        parts.extend(message.get("body", b""))
+        if any(value.startswith(b"text/event-stream") for _, value in message.get("headers", [])):
+            streams.set()
+
+    answering = asyncio.ensure_future(api.app(scope, receive, send))
+    streaming = asyncio.ensure_future(streams.wait())
+    await asyncio.wait([answering, streaming], return_when=asyncio.FIRST_COMPLETED)
+    if not answering.done():
+        await asyncio.wait([answering], timeout=0.2)
+        answering.cancel()
+    streaming.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await answering
+    return status, parts.decode()

@@ -1,0 +1,140 @@
+"""The whole OpenAPI document, fuzzed: no 5xx, no undocumented status, no answer that breaks its schema."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import FailureGroup
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from rota.core.model import Attempt, Ended, new_id
+from rota.core.states import Status
+from rota.store import jobs, runs, workers
+from rota.store.database import open_database
+from rota.store.dialect import Tx
+from tests.app.live import LiveApi
+
+CHECKS = [
+    not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
+    response_schema_conformance,
+]  # fmt: skip
+EXAMPLES = 12  # per operation, of what the document allows and of what it does not
+ORDER = {"get": 1, "post": 2, "put": 3, "patch": 4, "delete": 5}  # while things are there
+
+
+@pytest.fixture
+def live(migrated_url: str) -> Iterator[LiveApi]:
+    with LiveApi(migrated_url) as live:
+        live.app.state.closing = True  # streams end after their first look
+        yield live
+
+
+def test_the_document_is_kept(live: LiveApi) -> None:
+    known = populate(live)
+    schema = schemathesis.openapi.from_url(f"{live.url}/openapi.json")
+    operations = sorted(
+        (one.ok() for one in schema.get_all_operations() if isinstance(one, Ok)), key=lambda one: ORDER[one.method]
+    )
+    assert len(operations) > 50
+    wrong: list[str] = []
+    for operation in operations:
+        for mode in GenerationMode:
+            try:
+                fuzz(operation, mode, live, known)
+            except FailureGroup as error:
+                wrong.append(f"{operation.label}: {error}")
+    assert not wrong, "\n\n".join(wrong)
+
+
+def test_the_examples_of_the_document_work(live: LiveApi) -> None:
+    known = populate(live)
+    document = httpx.get(f"{live.url}/openapi.json").json()
+    paths = document["paths"].items()
+    calls = [(path, method, one) for path, methods in paths for method, one in methods.items() if "requestBody" in one]
+    with httpx.Client(base_url=live.url, headers=live.headers) as client:
+        client.post("/api/v1/tasks", json={"name": "report", "command": "true"})
+        for path, method, operation in sorted(calls, key=lambda call: ORDER[call[1]]):
+            client.delete("/api/v1/schedules/nightly")  # its name is in more than one example
+            if path.endswith("{key}/$resume"):
+                client.post("/api/v1/schedules/real/$pause")
+            example = operation["requestBody"]["content"]["application/json"]["example"]
+            path = path.format(**known)
+            if method in ("put", "patch"):
+                example = {field: value for field, value in example.items() if field != "name"}
+            answer = client.request(method, path, json=example)
+            assert answer.is_success, f"{method} {path}: {answer.text}"
+
+
+def fuzz(operation: Any, mode: GenerationMode, live: LiveApi, known: dict[str, str]) -> None:
+    @seed(1)
+    @settings(
+        max_examples=EXAMPLES, deadline=None, database=None, derandomize=False,
+        phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(case=operation.as_strategy(generation_mode=mode), real=st.booleans())
+    def ask(case: Any, real: bool) -> None:
+        if real:  # things that are there: else every path is a 404
+            case.path_parameters = {name: known.get(name, value) for name, value in case.path_parameters.items()}
+            case.headers.pop("If-Match", None)
+            if isinstance(case.body, dict) and "target" in case.body:
+                case.body["target"] = "hello"
+        response = case.call(headers=live.headers, timeout=20)
+        case.validate_response(response, checks=CHECKS)
+
+    with contextlib.suppress(Unsatisfiable):  # an operation that takes nothing cannot be asked wrongly
+        ask()
+
+
+def populate(live: LiveApi) -> dict[str, str]:
+    """One of each thing, and what its path parameter is."""
+    body = {"name": "real", "target": "hello", "cron_expression": "0 2 * * *", "overlap": "allow"}
+    with httpx.Client(base_url=f"{live.url}/api/v1", headers=live.headers) as client:
+        assert client.post("/schedules", json=body).status_code == 201
+        for _ in range(3):
+            assert client.post("/schedules/real/$run").status_code == 202
+        client.post("/schedules/real/$skip-next")
+        person = {"email": "grace@example.org", "password": "correct horse", "role": "viewer"}
+        user_id = client.post("/users", json=person).json()["id"]
+        key_id = client.post("/api-keys", json={"name": "x", "role": "viewer"}).json()["id"]
+    ids = asyncio.run(work(live.database_url))
+    return {"key": "real", "name": "default", "user_id": user_id, "key_id": key_id, **ids}
+
+
+async def work(url: str) -> dict[str, str]:
+    """A worker came up, ended one run, has another under way and a third before it."""
+    db, now = open_database(url), datetime.now(UTC)
+
+    def step(tx: Tx) -> dict[str, str]:
+        workers.register(
+            tx, worker=new_id(), pid=1, version="1", concurrency=2, kinds=["task"], routes=["task:hello"], queues=None,
+            lease=workers.AHEAD, now=now,
+        )  # fmt: skip
+        taken = jobs.claim(tx, jobs.lanes(tx), worker=new_id(), routes=["task:hello"], room=2, turn=0)
+        first, second = (Attempt(job, new_id(), 1, now) for job in taken)
+        error = {"code": "logic", "type": "ValueError", "message": "no", "traceback": None}
+        ended = Ended(first.job, Status.FAILED, "logic", now, first.run_id, 1, now, error)
+        jobs.finish(tx, [ended], None, now)
+        jobs.mark_started(tx, [second])
+        runs.write_logs(tx, [(first.run_id, now, "stdout", "hello")])
+        return {"run_id": first.run_id, "job_id": first.job.id}
+
+    try:
+        return await db.tx(step)
+    finally:
+        await db.close()

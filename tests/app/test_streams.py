@@ -1,0 +1,226 @@
+"""Streams: who follows sees everything once, and who comes back with the last id misses nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from rota.core.model import Attempt, Ended, new_id
+from rota.core.states import Status
+from rota.store import jobs, runs
+from rota.store.database import Database, open_database
+from rota.store.dialect import Tx, insert_rows
+from rota.store.tables import logs
+from tests.app.live import LiveApi
+
+Event = tuple[str, str, Any]
+SOON = 20  # seconds that anything may take at the most
+
+
+@pytest.fixture
+def live(migrated_url: str) -> Iterator[LiveApi]:
+    with LiveApi(migrated_url) as live:
+        yield live
+
+
+@pytest.fixture
+async def db(live: LiveApi) -> AsyncIterator[Database]:
+    db = open_database(live.database_url)
+    yield db
+    await db.close()
+
+
+@pytest.fixture
+async def client(live: LiveApi) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=f"{live.url}/api/v1", headers=live.headers, timeout=SOON) as client:
+        made = await client.post("/schedules", json={"name": "nightly", "target": "hello", "interval": "1h"})
+        assert made.status_code == 201
+        yield client
+
+
+async def read(
+    client: httpx.AsyncClient, path: str, enough: Callable[[list[Event]], bool] | None = None, last: str | None = None
+) -> list[Event]:
+    """Events until there are enough, or the stream ends by itself."""
+    seen: list[Event] = []
+    headers = {"accept": "text/event-stream", **({"last-event-id": last} if last else {})}
+    async with asyncio.timeout(SOON), client.stream("GET", path, headers=headers) as stream:
+        assert stream.status_code == 200, await stream.aread()
+        fields: dict[str, str] = {}
+        async for line in stream.aiter_lines():
+            name, _, value = line.partition(": ")
+            if line:
+                fields[name] = value
+            elif "data" in fields:
+                seen.append((fields["event"], fields["id"], orjson.loads(fields["data"])))
+                fields = {}
+                if enough is not None and enough(seen):
+                    break
+    return seen
+
+
+def ended_in(seen: list[Event]) -> set[str]:
+    return {data["id"] for name, _, data in seen if name == "run.ended"}
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON):
+        while not true():  # noqa: ASYNC110  another thread makes it true
+            await asyncio.sleep(0.05)
+
+
+async def begin(db: Database) -> list[Attempt]:
+    """Take what is ready and begin it, as a worker would."""
+
+    def step(tx: Tx) -> list[Attempt]:
+        taken = jobs.claim(tx, jobs.lanes(tx), worker=new_id(), routes=["task:hello"], room=100, turn=0)
+        begun = [Attempt(job, new_id(), job.attempt + 1, datetime.now(UTC)) for job in taken]
+        jobs.mark_started(tx, begun)
+        return begun
+
+    return await db.tx(step)
+
+
+async def end(db: Database, begun: list[Attempt], at: datetime | None = None) -> None:
+    now = at or datetime.now(UTC)
+    ended = [Ended(one.job, Status.SUCCESS, None, now, one.run_id, one.number, one.started_at) for one in begun]
+    await db.tx(jobs.finish, ended, None, now)
+
+
+async def run(client: httpx.AsyncClient) -> str:
+    answer = await client.post("/schedules/nightly/$run", json={"overlap": "allow"})
+    return str(answer.json()["job_id"])
+
+
+async def test_a_log_is_told_until_its_run_ends(client: httpx.AsyncClient, db: Database) -> None:
+    await run(client)
+    (begun,) = await begin(db)
+    write = [(begun.run_id, datetime.now(UTC), "stdout", f"line {number}") for number in range(5)]
+    await db.tx(runs.write_logs, write[:2])
+    following = asyncio.ensure_future(read(client, f"/runs/{begun.run_id}/logs"))
+    await asyncio.sleep(0.5)
+    await db.tx(runs.write_logs, write[2:4])
+    await asyncio.sleep(0.3)
+    await end(db, [begun])
+    await db.tx(runs.write_logs, write[4:])  # written just after the end
+    seen = await following
+    assert [data["text"] for name, _, data in seen if name == "log"] == [f"line {number}" for number in range(5)]
+    assert seen[-1][0] == "end"
+    assert seen[-1][2] == {"run_id": begun.run_id, "status": "success"}
+    again = await read(client, f"/runs/{begun.run_id}/logs", last=seen[2][1])
+    assert {data["text"] for name, _, data in again if name == "log"} >= {"line 3", "line 4"}
+
+
+async def test_a_line_that_is_committed_late_is_told_all_the_same(client: httpx.AsyncClient, db: Database) -> None:
+    """Ids are drawn before the commit: a smaller one may appear after a greater one."""
+    await run(client)
+    (begun,) = await begin(db)
+    now = datetime.now(UTC)
+
+    async def write(number: int) -> None:
+        values = {"id": number, "run_id": begun.run_id, "at": now, "stream": "stdout", "text": str(number)}
+        await db.tx(insert_rows, logs, [values])
+
+    await write(1000)
+    following = asyncio.ensure_future(read(client, f"/runs/{begun.run_id}/logs"))
+    await asyncio.sleep(1)
+    await write(999)
+    await asyncio.sleep(1)
+    await end(db, [begun])
+    assert [data["id"] for name, _, data in await following if name == "log"] == [1000, 999]
+    again = await read(client, f"/runs/{begun.run_id}/logs", last="1000")
+    assert 999 in [data["id"] for name, _, data in again if name == "log"]
+
+
+async def test_a_job_tells_each_status_it_comes_to(client: httpx.AsyncClient, db: Database) -> None:
+    job_id = await run(client)
+    following = asyncio.ensure_future(read(client, f"/jobs/{job_id}/$stream"))
+    await asyncio.sleep(0.4)
+    await end(db, await begin(db))
+    seen = await following
+    assert [data["status"] for _, _, data in seen] == ["pending", "running", "success"]
+    assert [name for name, _, _ in seen] == ["status"] * 3
+    again = await read(client, f"/jobs/{job_id}/$stream", last=seen[0][1])
+    assert again == seen[1:]
+    assert (await client.get("/jobs/nobody/$stream")).status_code == 404
+
+
+async def test_the_org_hears_what_changes(client: httpx.AsyncClient, db: Database) -> None:
+    opened = asyncio.Event()
+
+    def enough(seen: list[Event]) -> bool:
+        opened.set()
+        return seen[-1][0] == "schedule.deleted"
+
+    following = asyncio.ensure_future(read(client, "/events", enough))
+    await opened.wait()
+    await client.post("/schedules", json={"name": "other", "target": "hello", "interval": "1h"})
+    await run(client)
+    begun = await begin(db)
+    await asyncio.sleep(1)
+    await end(db, begun)
+    await client.patch("/schedules/other", json={"description": "x"})
+    await asyncio.sleep(1)
+    await client.delete("/schedules/other")
+    seen = await following
+    assert [name for name, _, _ in seen] == [
+        "open", "schedule.created", "run.started", "run.ended", "schedule.changed", "schedule.deleted",
+    ]  # fmt: skip
+    ended = seen[3][2]
+    assert (ended["id"], ended["status"]) == (begun[0].run_id, "success")
+
+
+async def test_who_comes_back_misses_nothing(client: httpx.AsyncClient, db: Database) -> None:
+    """Runs end all the time, some written down late; the client goes away after every few events."""
+    total = 60
+    for _ in range(total):
+        await run(client)
+    begun = await begin(db)
+    assert len(begun) == total
+    (_, position, _), *_ = await read(client, "/events", lambda _: True)
+
+    async def work() -> None:
+        for number in range(0, total, 5):
+            late = timedelta(seconds=2 if number % 2 else 0)
+            await end(db, begun[number : number + 5], datetime.now(UTC) - late)
+            await asyncio.sleep(0.05)
+
+    working = asyncio.ensure_future(work())
+    wanted = {one.run_id for one in begun}
+    seen: set[str] = set()
+
+    def enough(got: list[Event]) -> bool:
+        return len(ended_in(got) - seen) >= 7 or wanted <= ended_in(got) | seen
+
+    while not wanted <= seen:
+        part = await read(client, "/events", enough, last=position)
+        seen |= ended_in(part)
+        positions = [int(one) for _, one, _ in part]
+        assert positions == sorted(positions)
+        assert positions[0] == int(position)
+        position = part[-1][1]
+    await working
+
+
+async def test_a_stream_ends_with_its_key_and_its_server(live: LiveApi, client: httpx.AsyncClient) -> None:
+    following = asyncio.ensure_future(read(client, "/events"))
+    await until(lambda: live.app.state.streams == 1)
+    live.app.state.closing = True
+    assert [name for name, _, _ in await following] == ["open"]
+    await until(lambda: live.app.state.streams == 0)  # nothing is left behind
+
+
+async def test_a_client_that_goes_leaves_nothing_behind(live: LiveApi, client: httpx.AsyncClient) -> None:
+    for _ in range(5):
+        await read(client, "/events", lambda _: True)
+    await until(lambda: live.app.state.streams == 0)
+
+
+async def test_an_odd_position_is_refused(client: httpx.AsyncClient) -> None:
+    for odd in ("x", "-1", "9" * 30, "1.5"):
+        answer = await client.get("/events", headers={"last-event-id": odd})
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "Last-Event-ID")
