@@ -47,6 +47,7 @@ class Active:
     attempt: Attempt
     ctx: RunContext
     task: asyncio.Task[Any] | None = None
+    place: "Place | None" = None
     entered: bool = False  # it has begun; before that it only waits for a place
     marked: bool = False
     stopped_for: str | None = None  # "timeout", "shutdown", "lost", or who cancelled it
@@ -64,6 +65,18 @@ class Active:
         if self.task is not None and not self.task.done():
             self.task.cancel()
             asyncio.get_running_loop().call_later(self.ctx.cancel_grace.total_seconds(), self.press)
+
+
+class Place:
+    """A place among few, given up once: when the run ended, or before."""
+
+    def __init__(self, among: asyncio.Semaphore) -> None:
+        self._among: asyncio.Semaphore | None = among
+
+    def leave(self) -> None:
+        if self._among is not None:
+            self._among.release()
+            self._among = None
 
 
 @dataclass(slots=True)
@@ -102,6 +115,7 @@ class Worker:
     keeper: Keeper | None = None
     claim_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     flush_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    doubts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))  # one suspect begins at a time
     places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ISOLATED_AT_ONCE))
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     busy: asyncio.Event = field(default_factory=asyncio.Event)
@@ -272,11 +286,16 @@ class Worker:
 
     async def attempt(self, one: Active) -> Any:
         """One attempt, from the first check to the outcome of the work."""
-        if not one.ctx.isolated:
+        if not one.attempt.job.suspect:
             return await self.enter(one)
-        async with self.places:  # waiting for a place is not running: if this worker dies now, it did not crash
+        places = self.places if one.ctx.isolated else self.doubts
+        await places.acquire()  # waiting for a place is not running: if this worker dies now, it did not crash
+        one.place = Place(places)
+        try:
             one.attempt = replace(one.attempt, started_at=self.engine.clock.now())
             return await self.enter(one)
+        finally:
+            one.place.leave()
 
     async def enter(self, one: Active) -> Any:
         one.entered = True
@@ -287,6 +306,8 @@ class Worker:
         runner = self.engine.runners[job.kind]
         if job.suspect or runner.marks_first(job):
             await self.mark_first(one)
+        if one.place is not None and not one.ctx.isolated:
+            asyncio.get_running_loop().call_later(MARK_AFTER.total_seconds(), one.place.leave)
         timeout = job.terms.timeout or runner.limits(job)
         if timeout is not None:
             one.timer = asyncio.get_running_loop().call_later(timeout.total_seconds(), one.stop, "timeout")
