@@ -278,7 +278,9 @@ def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime) -> None:
     make_room(tx, fires, busy, now)
     queue.add(tx, [job_of(schedule, fire, job_id) for schedule, fire, job_id in fires], now)
     slot_rows.record_gaps(tx, [(one.schedule, gap) for one, what in won for gap in what.gaps])
-    slot_rows.count_skips(tx, [one.schedule.id for one, what in won if what.fires and is_busy(one.schedule, busy)])
+    slot_rows.count_skips(
+        tx, [(one.schedule.id, len(what.fires)) for one, what in won if what.fires and is_busy(one.schedule, busy)]
+    )
     advance(
         tx, [(one, without_fires(one, what, now) if is_busy(one.schedule, busy) else what) for one, what in won], now
     )

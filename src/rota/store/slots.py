@@ -27,18 +27,17 @@ def record_gaps(tx: Tx, gaps: Sequence[tuple[Schedule, Gap]]) -> None:
         for schedule, gap in gaps
     ]  # fmt: skip
     insert_new(tx, slots, values, ("schedule_id",))
-    skipped = [
-        schedule.id for schedule, gap in gaps if gap.verdict == Verdict.SKIPPED for _ in range(min(gap.count or 1, 1))
-    ]
-    count_skips(tx, skipped)
+    # a gap too long to count while firing counts as one here
+    count_skips(tx, [(schedule.id, gap.count or 1) for schedule, gap in gaps if gap.verdict == Verdict.SKIPPED])
 
 
-def count_skips(tx: Tx, schedule_ids: Sequence[str]) -> None:
-    if not schedule_ids:
+def count_skips(tx: Tx, skipped: Sequence[tuple[str, int]]) -> None:
+    """Count slots that were skipped, for their schedules."""
+    if not skipped:
         return
     per: dict[str, int] = {}
-    for schedule_id in schedule_ids:
-        per[schedule_id] = per.get(schedule_id, 0) + 1
+    for schedule_id, count in skipped:
+        per[schedule_id] = per.get(schedule_id, 0) + count
     skips = Batch("skips", id=Text(), n=BigInteger())
     new = skips.table(tx)
     st = schedule_stats.c
