@@ -59,3 +59,8 @@ def test_a_decision_record_has_its_three_parts(record: Path) -> None:
 def test_decision_records_have_numbers_of_their_own() -> None:
     numbers = [record.name[:4] for record in RECORDS]
     assert len(numbers) == len(set(numbers))
+
+
+def test_the_readme_shows_the_quickstart_as_it_is() -> None:
+    code = (ROOT / "examples" / "quickstart.py").read_text()
+    assert code[code.index("from rota") :] in (ROOT / "README.md").read_text()
