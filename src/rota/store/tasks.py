@@ -8,7 +8,7 @@ from sqlalchemy import delete, or_, select, update
 
 from rota.core.errors import Conflict, NotFound
 from rota.core.model import new_id
-from rota.store.dialect import Tx, insert_rows
+from rota.store.dialect import Tx, insert_new
 from rota.store.tables import tasks
 
 t = tasks.c
@@ -25,14 +25,19 @@ def get(tx: Tx, org_id: str, key: str) -> Any:
 
 def insert(tx: Tx, org_id: str, name: str, task_type: str, command: str, source: str, now: datetime) -> str:
     """Store a new task; returns its id."""
-    if tx.execute(select(t.id).where(t.org_id == org_id, t.name == name)).first() is not None:
+    made = add(tx, org_id, name, task_type, command, source, now)
+    if made is None:
         raise Conflict(f"task {name}: there is already one with this name; choose another")
+    return made
+
+
+def add(tx: Tx, org_id: str, name: str, task_type: str, command: str, source: str, now: datetime) -> str | None:
+    """Store a task unless there is one of its name, also one that another process is about to store."""
     row = {
         "id": new_id(), "org_id": org_id, "name": name, "task_type": task_type, "command": command, "enabled": True,
         "source": source, "created_at": now, "updated_at": now,
     }  # fmt: skip
-    insert_rows(tx, tasks, [row])
-    return str(row["id"])
+    return str(row["id"]) if insert_new(tx, tasks, [row], ("id",)) else None
 
 
 def remove(tx: Tx, org_id: str, key: str) -> None:
@@ -46,7 +51,8 @@ def sync(tx: Tx, org_id: str, declared: Sequence[tuple[str, str, str]], now: dat
     for name, task_type, command in declared:
         row = known.get(name)
         if row is None:
-            changed.append(insert(tx, org_id, name, task_type, command, CODE, now))
+            made = add(tx, org_id, name, task_type, command, CODE, now)
+            changed += [made] if made is not None else []  # else another process that declares the same was quicker
         elif (row.task_type, row.command, row.source) != (task_type, command, CODE):
             values = {"task_type": task_type, "command": command, "source": CODE, "updated_at": now}
             tx.execute(update(tasks).where(t.id == row.id).values(values))
