@@ -21,7 +21,7 @@ from rota.app.application import Rota, load_app
 from rota.core.clock import SystemClock
 from rota.engine.declare import declare
 from rota.engine.engine import Engine, EngineSettings
-from rota.kinds.tasks import TaskRunner
+from rota.kinds.tasks import TaskRunner, task_rows
 from rota.store import accounts, workers
 from rota.store.database import Database, open_database, sql
 from rota.store.migrate import migrate
@@ -246,7 +246,7 @@ async def make_engine(db: Database) -> tuple[Engine, str]:
     org_id, _ = await db.tx(accounts.ensure_default_org, clock.now())
     runner = TaskRunner(program.registry, db)
     engine = Engine(db, clock, Wake(), {runner.kind: runner}, EngineSettings())
-    await declare(engine, program.org, None, program.registry, [])
+    await declare(engine, program.org, None, task_rows(program.registry, program.injector, None), [])
     return engine, org_id
 
 

@@ -7,32 +7,63 @@ from rota.version import __version__
 
 if TYPE_CHECKING:
     from rota.app.application import Rota
+    from rota.app.service import (
+        ArtifactHierarchy,
+        CrudPermissions,
+        ServiceBuilder,
+        ServiceInfo,
+        validate_and_disable_orphaned_tasks,
+    )
     from rota.core.errors import AuthError, LogicError, PermissionDenied, TransientError
     from rota.core.policy import Retry
     from rota.engine.runner import RunContext
-    from rota.kinds.tasks import TaskRegistry
+    from rota.engine.services import ArtifactManager, JobScheduler
+    from rota.kinds.tasks import TaskIn, TaskManager, TaskRegistry
+    from rota.store.session import AsyncSession, Database
 
 __all__ = [
+    "ArtifactHierarchy",
+    "ArtifactManager",
+    "AsyncSession",
     "AuthError",
+    "CrudPermissions",
+    "Database",
+    "JobScheduler",
     "LogicError",
     "PermissionDenied",
     "Retry",
     "Rota",
     "RunContext",
+    "ServiceBuilder",
+    "ServiceInfo",
+    "TaskIn",
+    "TaskManager",
     "TaskRegistry",
     "TransientError",
     "__version__",
+    "validate_and_disable_orphaned_tasks",
 ]
 
 HOMES = {
+    "ArtifactHierarchy": "rota.app.service",
+    "ArtifactManager": "rota.engine.services",
+    "AsyncSession": "rota.store.session",
     "AuthError": "rota.core.errors",
+    "CrudPermissions": "rota.app.service",
+    "Database": "rota.store.session",
+    "JobScheduler": "rota.engine.services",
     "LogicError": "rota.core.errors",
     "PermissionDenied": "rota.core.errors",
     "Retry": "rota.core.policy",
     "Rota": "rota.app.application",
     "RunContext": "rota.engine.runner",
+    "ServiceBuilder": "rota.app.service",
+    "ServiceInfo": "rota.app.service",
+    "TaskIn": "rota.kinds.tasks",
+    "TaskManager": "rota.kinds.tasks",
     "TaskRegistry": "rota.kinds.tasks",
     "TransientError": "rota.core.errors",
+    "validate_and_disable_orphaned_tasks": "rota.app.service",
 }
 
 

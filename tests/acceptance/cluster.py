@@ -23,7 +23,8 @@ from rota.core.errors import Unavailable
 from rota.engine.audit import audit
 from rota.engine.declare import declare
 from rota.engine.engine import Engine, EngineSettings
-from rota.kinds.tasks import TaskRunner, die_with_parent
+from rota.engine.processes import die_with_parent
+from rota.kinds.tasks import TaskRunner, task_rows
 from rota.store import accounts, workers
 from rota.store.database import open_database
 from rota.store.dialect import Tx
@@ -128,10 +129,10 @@ class Cluster:
         if self.bare:
             return self
         self.org, _ = await self.db.tx(accounts.ensure_default_org, self.clock.now())
-        registry = load_app(str(self.app)).registry
-        runner = TaskRunner(registry, self.db)
+        program = load_app(str(self.app))
+        runner = TaskRunner(program.registry, self.db)
         self.engine = Engine(self.db, self.clock, Wake(), {runner.kind: runner}, EngineSettings())
-        await declare(self.engine, "default", None, registry, [])
+        await declare(self.engine, "default", None, task_rows(program.registry, program.injector, None), [])
         return self
 
     async def __aexit__(

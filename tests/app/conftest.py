@@ -15,7 +15,8 @@ from rota.core.clock import ManualClock
 from rota.core.model import Attempt, Ended, Job, new_id
 from rota.core.states import Status
 from rota.engine.engine import Engine, EngineSettings
-from rota.kinds.tasks import TaskRegistry, TaskRunner
+from rota.engine.injection import Injector
+from rota.kinds.tasks import TaskRegistry, TaskRunner, task_rows
 from rota.store import accounts, jobs, tasks
 from rota.store.database import Database, open_database, sql
 from rota.store.dialect import Tx
@@ -117,12 +118,12 @@ def migrated_url(database_url: str, sqlite_template: bytes) -> str:
 async def api(migrated_url: str) -> AsyncIterator[Api]:
     db = open_database(migrated_url)
     clock = ManualClock(NINE)
-    registry = TaskRegistry()
+    registry = TaskRegistry.of_program()
     registry.register_function("hello", lambda name="you": f"hello {name}")
     engine = Engine(db, clock, Wake(), {"task": TaskRunner(registry, db)}, EngineSettings())
     org_id, key = await db.tx(accounts.ensure_default_org, NINE)
     assert key is not None
-    await db.tx(tasks.sync, org_id, [("hello", "python", "hello")], NINE)
+    await db.tx(tasks.sync, org_id, task_rows(registry, Injector(), None), NINE)
     app = create_api(engine, db)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     headers = {"authorization": f"Bearer {key}"}

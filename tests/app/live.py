@@ -11,7 +11,8 @@ from fastapi import FastAPI
 from rota.app.api import create_api
 from rota.core.clock import SystemClock
 from rota.engine.engine import Engine, EngineSettings
-from rota.kinds.tasks import TaskRegistry, TaskRunner
+from rota.engine.injection import Injector
+from rota.kinds.tasks import TaskRegistry, TaskRunner, task_rows
 from rota.store import accounts, tasks
 from rota.store.database import open_database
 from rota.store.wake import Wake
@@ -32,12 +33,12 @@ class LiveApi:
 
     async def serve(self) -> None:
         db = open_database(self.database_url)
-        clock, registry = SystemClock(), TaskRegistry()
+        clock, registry = SystemClock(), TaskRegistry.of_program()
         registry.register_function("hello", lambda name="you", day="": f"hello {name} {day}")
         engine = Engine(db, clock, Wake(), {"task": TaskRunner(registry, db)}, EngineSettings())
         self.org_id, key = await db.tx(accounts.ensure_default_org, clock.now())
         self.key = key or ""
-        await db.tx(tasks.sync, self.org_id, [("hello", "python", "hello")], clock.now())
+        await db.tx(tasks.sync, self.org_id, task_rows(registry, Injector(), None), clock.now())
         self.app = create_api(engine, db)
         config = uvicorn.Config(self.app, log_config=None, lifespan="off", timeout_graceful_shutdown=2)
         self.server = uvicorn.Server(config)

@@ -62,14 +62,29 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "GET /api/v1/runs/{run}/$why": (READ, None),
     "POST /api/v1/runs/{run}/$cancel": (row(403, 409, 409, 404), None),  # it has ended
     "POST /api/v1/runs/{run}/$retry": (row(403, 202, 202, 404), None),
+    "GET /api/v1/jobs": (LIST, None),
     "GET /api/v1/jobs/{job}": (READ, None),
+    "DELETE /api/v1/jobs/{job}": (row(403, 204, 204, 404), None),
     "POST /api/v1/jobs/{job}/$cancel": (row(403, 202, 202, 404), None),
     "GET /api/v1/jobs/{job}/$stream": (READ, None),
     "GET /api/v1/events": (LIST, None),
     "GET /api/v1/tasks": (LIST, None),
     "POST /api/v1/tasks": (row(403, 403, 201, 201), {"name": "{fresh}", "command": "true"}),
     "GET /api/v1/tasks/{task}": (READ, None),
+    "PUT /api/v1/tasks/{task}": (row(403, 403, 200, 404), {"command": "false"}),
+    "PATCH /api/v1/tasks/{task}": (row(403, 200, 200, 404), {"enabled": False}),
     "DELETE /api/v1/tasks/{task}": (row(403, 403, 204, 404), None),
+    "GET /api/v1/tasks/{function}/$schema": (READ, None),
+    "POST /api/v1/tasks/{task}/$execute": (row(403, 202, 202, 400), None),
+    "POST /api/v1/tasks/{task}/$schedule": (row(403, 201, 201, 404), {"cron_expression": "0 12 * * *"}),
+    "GET /api/v1/tasks/{task}/$schedules": (READ, None),
+    "PATCH /api/v1/tasks/{task}/$schedules/{task_schedule}": (row(403, 200, 200, 404), {"enabled": False}),
+    "DELETE /api/v1/tasks/{task}/$schedules/{task_schedule}": (row(403, 204, 204, 404), None),
+    "GET /api/v1/artifacts": (LIST, None),
+    "GET /api/v1/artifacts/{run}": (READ, None),
+    "GET /api/v1/artifacts/{run}/$tree": (READ, None),
+    "GET /api/v1/artifacts/{run}/$expand": (READ, None),
+    "GET /api/v1/artifacts/{run}/$content": (READ, None),
     "GET /api/v1/slots": (LIST, None),
     "GET /api/v1/slots/$audit": (LIST, None),
     "GET /api/v1/slots/$why?schedule={skipped}&slot=2026-05-04T12:00:00Z": (READ, None),
@@ -149,6 +164,12 @@ async def fill(api: Api, path: str) -> str:
         "schedule": make_schedule, "task": make_task, "job": make_job, "run": make_run, "user": make_user,
         "api_key": make_key, "skipped": make_skipped, "queue": make_queue,
     }  # fmt: skip
+    if "{task_schedule}" in path:
+        task = await make_task(api, f"{CANARY}-{next(numbers)}")
+        body = {"name": f"{CANARY}-{next(numbers)}", "target": task, "cron_expression": "0 12 * * *"}
+        (made,) = await api.engine.create_schedules(api.org_id, [body])
+        path = path.replace("{task}", task).replace("{task_schedule}", made.id)
+    path = path.replace("{function}", "hello")
     for name, make in makers.items():
         if f"{{{name}}}" in path:
             path = path.replace(f"{{{name}}}", await make(api, f"{CANARY}-{next(numbers)}"))

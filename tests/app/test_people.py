@@ -10,7 +10,8 @@ from argon2 import PasswordHasher
 from rota.app.auth import Failures, TooManyFailures
 from rota.core.redact import redacted
 from rota.engine.declare import declare
-from rota.kinds.tasks import TaskRegistry
+from rota.engine.injection import Injector
+from rota.kinds.tasks import TaskRegistry, task_rows
 from rota.store import accounts
 from tests.app.conftest import NINE, Api
 
@@ -185,13 +186,14 @@ async def test_what_was_refused_or_changed_nothing_is_not_in_the_audit_log(api: 
 
 
 async def test_what_code_declares_is_told_as_the_systems(api: Api) -> None:
-    registry = TaskRegistry()
+    registry = TaskRegistry.of_program()
     registry.register_function("hello", lambda: None)
     registry.register_function("bye", lambda: None)
+    rows = task_rows(registry, Injector(), "app")
     body = {"name": "coded", "target": "hello", "cron_expression": "0 1 * * *"}
     for changed in ({}, {}, {"description": "new"}):
-        await declare(api.engine, "default", "app.py", registry, [{**body, **changed}])
-    await declare(api.engine, "default", "app.py", registry, [])
+        await declare(api.engine, "default", "app.py", rows, [{**body, **changed}])
+    await declare(api.engine, "default", "app.py", rows, [])
     items = (await api.get("/audit"))["items"]
     told = ["schedules.pause", "schedules.edit", "schedules.create", "tasks.declare"]
     assert [one["action"] for one in items] == told

@@ -56,11 +56,8 @@ class Hands:
     async def resolve(self, org_id: str, target: str, payload: Any) -> str:
         return self.kind
 
-    def marks_first(self, job: Job) -> bool:
-        return self.first
-
-    def limits(self, job: Job) -> timedelta | None:
-        return None
+    async def prepare(self, ctx: RunContext) -> None:
+        ctx.about.marks_first = self.first
 
     async def execute(self, ctx: RunContext) -> Any:
         self.began.append(ctx.job)

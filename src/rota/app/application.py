@@ -6,12 +6,15 @@ import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar, overload
 
 from rota.core.errors import Invalid
 from rota.core.policy import Retry
-from rota.core.triggers import parse_interval
-from rota.kinds.tasks import Task, TaskRegistry
+from rota.engine.injection import Injector
+from rota.engine.runner import RunContext
+from rota.engine.services import Serializer
+from rota.kinds.tasks import Task, TaskRegistry, task_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,7 +32,8 @@ class Rota:
 
     def __init__(self, org: str = "default") -> None:
         self.org = org
-        self.registry = TaskRegistry()
+        self.registry = TaskRegistry.of_program()
+        self.injector = Injector()
         self.schedules: list[dict[str, Any]] = []
 
     @overload
@@ -37,7 +41,8 @@ class Rota:
     @overload
     def task(self, name: str | None = None, **options: Any) -> Callable[[F], F]: ...
     def task(self, name: Any = None, **options: Any) -> Any:
-        """Register a function, under its own name or the given one. Options: retry, timeout, isolation, version."""
+        """Register a function, under its own name or the given one. Options: retry, timeout, isolation (`process`),
+        version, cache_ttl, memory_mb."""
         if callable(name):
             self.registry.add(Task(name.__name__, function=name))
             return name
@@ -49,8 +54,21 @@ class Rota:
         return remember
 
     def shell(self, name: str, command: str, **options: Any) -> None:
-        """Register a command for the system's shell."""
+        """Register a command for the system's shell. Options: retry, timeout, env, cwd, stdin, memory_mb, cache_ttl."""
         self.registry.add(Task(name, command=command, **task_options(options)))
+
+    def provide(self, wanted: type, factory: Callable[..., Any], scope: str = "run") -> None:
+        """Inject what the factory makes wherever a task's parameter has this type: once per `run` or `process`."""
+        self.injector.provide(wanted, factory, scope)
+
+    def serializer(self, serializer: Serializer) -> None:
+        """Say how values of some type are kept, as results and artifacts."""
+        self.injector.serializers.append(serializer)
+
+    @property
+    def injectables(self) -> set[type]:
+        """The types that are injected."""
+        return {RunContext, *self.injector.providers}
 
     def schedule(
         self,
@@ -75,42 +93,15 @@ class Rota:
             body["run_at"] = at
         if retry is not None:
             body["retry"] = retry.dump() if isinstance(retry, Retry) else retry
-        own = self.registry.find(task)
-        if own is not None:
-            body.setdefault("retry", own.retry.dump() if own.retry else None)
-            body.setdefault("timeout_seconds", int(own.timeout.total_seconds()) if own.timeout else None)
         if any(one["name"] == name for one in self.schedules):
             raise Invalid("name", name, "is declared twice")
         self.schedules.append({key: value for key, value in body.items() if value is not None})
 
 
-def task_options(options: dict[str, Any]) -> dict[str, Any]:
-    known = {"retry", "timeout", "isolation", "version"}
-    for name, value in options.items():
-        if name not in known:
-            raise Invalid(name, value, f"is not an option of a task; known are {', '.join(sorted(known))}")
-    found = dict(options)
-    if found.get("timeout") is not None and not isinstance(found["timeout"], timedelta):
-        found["timeout"] = parse_interval(found["timeout"], "timeout")
-    if found.get("isolation", "none") not in ("none", "process"):
-        raise Invalid("isolation", found["isolation"], "is neither none nor process")
-    return found
-
-
 def load_app(where: str) -> Rota:
     """The `Rota` in a Python file, or at `module:attribute`."""
     if where.endswith(".py") or "/" in where:
-        path = Path(where).resolve()
-        if not path.is_file():
-            raise Invalid("APP", where, "is not a file")
-        sys.path.insert(0, str(path.parent))
-        spec = importlib.util.spec_from_file_location(f"rota_app_{path.stem}", path)
-        if spec is None or spec.loader is None:
-            raise Invalid("APP", where, "is not a Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        found = [value for value in vars(module).values() if isinstance(value, Rota)]
+        found = [value for value in vars(load_file(where)).values() if isinstance(value, Rota)]
         if len(found) != 1:
             raise Invalid("APP", where, f"has {len(found)} Rota objects where one is expected")
         return found[0]
@@ -120,3 +111,18 @@ def load_app(where: str) -> Rota:
     if not isinstance(value, Rota):
         raise Invalid("APP", where, "names no Rota object; write module:attribute")
     return value
+
+
+def load_file(where: str) -> ModuleType:
+    """Run a Python file as a module."""
+    path = Path(where).resolve()
+    if not path.is_file():
+        raise Invalid("APP", where, "is not a file")
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(f"rota_app_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise Invalid("APP", where, "is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module

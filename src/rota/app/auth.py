@@ -34,7 +34,7 @@ class Role(IntEnum):
 class Caller:
     org_id: str
     user_id: str  # for whom the key acts
-    key_id: str
+    key_id: str | None
     role: Role
     scopes: frozenset[str]
     instance_admin: bool
@@ -98,6 +98,9 @@ class Failures:
 
 async def authenticate(request: Request) -> Caller:
     """The caller behind a request; FastAPI asks once per request. Only an unknown key is a guess, and counts."""
+    anyone: Caller | None = request.app.state.anyone
+    if anyone is not None:
+        return anyone
     text = key_text(request)
     if text is None:
         raise Unauthenticated("this needs an API key: send `Authorization: Bearer rota_…` or `X-API-Key: rota_…`")
@@ -126,7 +129,7 @@ async def note_caller(
     """Before each route: what it writes will be told in the audit log, and when the key was used is kept."""
     engine: Engine = request.app.state.engine
     now = engine.clock.now()
-    if caller.used_at is None or now - caller.used_at >= USED_EVERY:
+    if caller.key_id is not None and (caller.used_at is None or now - caller.used_at >= USED_EVERY):
         later.add_task(touch, request.app.state.db, caller.key_id, now)  # after the answer: nobody waits for a writer
     if request.method in VERBS:
         request.state.engine = engine.acting(act_of(request, caller))

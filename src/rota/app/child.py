@@ -1,7 +1,6 @@
-"""The process of an isolated run: loads the app, runs one function, writes the result to a pipe, ends."""
+"""The process of an isolated run: loads the program, runs one function, writes the result to a pipe, ends."""
 
 import asyncio
-import inspect
 import os
 import sys
 from datetime import datetime
@@ -9,33 +8,48 @@ from typing import Any
 
 import orjson
 
-from rota.app.application import load_app
-from rota.core.clock import wall
+from rota.app.application import Rota, load_app, load_file
+from rota.core.clock import SystemClock, wall
 from rota.core.model import Job
 from rota.core.policy import NO_TERMS, classify
+from rota.engine.engine import Engine, EngineSettings
 from rota.engine.runner import RunContext, RunLog
-from rota.kinds.tasks import bound, checked
+from rota.kinds.tasks import TaskRunner
+from rota.store.database import open_database
+from rota.store.wake import Wake
 
 
 def main() -> None:
     order = orjson.loads(sys.stdin.buffer.read())
-    answer = run(order)
+    os.set_inheritable(order["result_fd"], False)
+    answer = asyncio.run(run(order))
     with os.fdopen(order["result_fd"], "wb") as results:
-        results.write(orjson.dumps(answer))
+        results.write(orjson.dumps(answer) + b"\n")
 
 
-def run(order: dict[str, Any]) -> dict[str, Any]:
+async def run(order: dict[str, Any]) -> dict[str, Any]:
+    db = open_database(order["database_url"])
     try:
-        task = load_app(order["app"]).registry.get(order["task"])
-        call = bound(task, context(order))
-        outcome = asyncio.run(call()) if inspect.iscoroutinefunction(task.function) else call()
-        return {"outcome": checked(outcome)}
+        program = program_of(order)
+        runner = TaskRunner(program.registry, db, injector=program.injector, threads=1)
+        ctx = context(order, Engine(db, SystemClock(), Wake(), {"task": runner}, EngineSettings()))
+        return {"outcome": await runner.call(ctx, program.registry.get(order["task"]), order["payload"])}
     except BaseException as error:
-        told = classify(error).dump()
+        told = (getattr(error, "failure", None) or classify(error)).dump()
         return {"failure": {"kind": told.pop("code"), **told}}
+    finally:
+        await db.close()
 
 
-def context(order: dict[str, Any]) -> RunContext:
+def program_of(order: dict[str, Any]) -> Rota:
+    """The program that the worker runs or, where it was given none, what the function's own file registers."""
+    if order["app"] is not None:
+        return load_app(order["app"])
+    load_file(order["module"])
+    return Rota()
+
+
+def context(order: dict[str, Any], engine: Engine) -> RunContext:
     now = wall()
     slot = datetime.fromisoformat(order["slot"]) if order["slot"] else None
     job = Job(
@@ -45,7 +59,9 @@ def context(order: dict[str, Any]) -> RunContext:
         terms=NO_TERMS, last_run_id=None, trace_id=None,
     )  # fmt: skip
     log = RunLog(order["run_id"], wall)
-    return RunContext(job, order["run_id"], order["attempt"], order["worker"], log)
+    ctx = RunContext(job, order["run_id"], order["attempt"], order["worker"], log, host=engine)
+    ctx.about.name = order["name"]
+    return ctx
 
 
 if __name__ == "__main__":

@@ -28,11 +28,12 @@ from rota.engine.declare import declare
 from rota.engine.engine import Engine
 from rota.engine.maintenance import Maintenance
 from rota.engine.meter import Meter
+from rota.engine.processes import die_with_parent
 from rota.engine.rehearsal import rehearse
 from rota.engine.runner import capture_output
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
-from rota.kinds.tasks import TaskRunner, die_with_parent
+from rota.kinds.tasks import TaskManager, TaskRunner, task_rows
 from rota.store import accounts, workers
 from rota.store import migrate as schema
 from rota.store.database import Database, open_database
@@ -51,7 +52,7 @@ def up(settings: Settings, app: str | None) -> None:
     program = load_app(app) if app else Rota()
     node = Node(settings, program, app)
     with listening(settings) as (sock, url):
-        api = ApiThread(settings, program, sock, node)
+        api = ApiThread(settings, program, app, sock, node)
         api.start()
         api.ready.wait()
         announce(settings, url)
@@ -69,7 +70,7 @@ def server(settings: Settings, app: str | None) -> None:
     asyncio.run(refuse_old_schema(settings))
     asyncio.run(refuse_exposure(settings))
     with listening(settings) as (sock, url):
-        api = ApiThread(settings, program, sock, None)
+        api = ApiThread(settings, program, app, sock, None)
         api.start()
         api.ready.wait()
         announce(settings, url)
@@ -121,11 +122,21 @@ class Node:
         capture_output()
         self.loop, self.wake = asyncio.get_running_loop(), Wake(lambda _: self.heard())
         db = open_database(self.settings.database_url)
-        engine = await make_engine(self.settings, self.program, self.app, db, self.clock, self.wake, self.meter)
-        await declare(engine, self.program.org, self.app, self.program.registry, self.program.schedules)
+        engine = make_engine(self.settings, self.program, self.app, db, self.clock, self.wake, self.meter)
+        await move_in(engine, self.settings)
+        await declare(engine, self.program.org, self.app, rows_of(self.program, self.app), self.program.schedules)
+        if self.app is not None:
+            await TaskManager(engine, await org_of(engine, self.program)).disable_orphans(Path(self.app).stem)
         await rehearse(engine, self.program.org)
+        try:
+            await self.work(engine, stop)
+        finally:
+            await db.close()
+
+    async def work(self, engine: Engine, stop: asyncio.Event) -> None:
+        """Fire and run what is due, until told to stop."""
         self.scheduler = scheduler = Scheduler(engine)
-        loops = [asyncio.ensure_future(self.wake.listen(db)), asyncio.ensure_future(scheduler.run())]
+        loops = [asyncio.ensure_future(engine.wake.listen(engine.db)), asyncio.ensure_future(scheduler.run())]
         try:
             while not stop.is_set():
                 await self.one_worker(engine, scheduler, stop)
@@ -133,7 +144,7 @@ class Node:
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
-            await db.close()
+            await self.program.injector.process.close()
 
     async def one_worker(self, engine: Engine, scheduler: Scheduler, stop: asyncio.Event) -> None:
         """A worker until it is told to stop or loses its lease; then the caller starts a new one, with a new id."""
@@ -159,9 +170,11 @@ class Node:
 class ApiThread(threading.Thread):
     """The API on an event loop of its own: tasks that block theirs do not block it."""
 
-    def __init__(self, settings: Settings, program: Rota, sock: socket.socket, node: Node | None) -> None:
+    def __init__(
+        self, settings: Settings, program: Rota, app: str | None, sock: socket.socket, node: Node | None
+    ) -> None:
         super().__init__(name="rota-api", daemon=True)
-        self.settings, self.program, self.sock, self.node = settings, program, sock, node
+        self.settings, self.program, self.app, self.sock, self.node = settings, program, app, sock, node
         self.ready = threading.Event()
         self.server: uvicorn.Server | None = None
         self.api: FastAPI | None = None
@@ -181,8 +194,9 @@ class ApiThread(threading.Thread):
         clock = self.node.clock if self.node else SystemClock()
         wake = Wake(self.node.signal if self.node else None)
         meter = self.node.meter if self.node else Meter()
-        engine = await make_engine(settings, self.program, None, db, clock, wake, meter)
-        await declare(engine, self.program.org, None, self.program.registry, [])
+        engine = make_engine(settings, self.program, None, db, clock, wake, meter)
+        await move_in(engine, settings)
+        await declare(engine, self.program.org, None, rows_of(self.program, self.app), [])
         self.api = create_api(
             engine,
             db,
@@ -221,15 +235,32 @@ class ApiThread(threading.Thread):
         self.join(timeout=10)
 
 
-async def make_engine(
+def make_engine(
     settings: Settings, program: Rota, app: str | None, db: Database, clock: SystemClock, wake: Wake, meter: Meter
 ) -> Engine:
-    clock.sync(*await patiently(lambda: db.read(workers.measure)))
-    _, key = await db.tx(accounts.ensure_default_org, clock.now())
+    runner = TaskRunner(program.registry, db, app, settings.concurrency, program.injector)
+    return Engine(db, clock, wake, {runner.kind: runner}, settings.engine_settings(), meter)
+
+
+async def move_in(engine: Engine, settings: Settings) -> str:
+    """Before anything else: know the database's time, and make the first org and its key where there is none. Returns
+    the id of the org `default`."""
+    assert isinstance(engine.clock, SystemClock)
+    engine.clock.sync(*await patiently(lambda: engine.db.read(workers.measure)))
+    org_id, key = await engine.db.tx(accounts.ensure_default_org, engine.clock.now())
     if key is not None:
         write_secret(Path(settings.data_dir) / "admin.key", key)
-    runner = TaskRunner(program.registry, db, app, threads=settings.concurrency)
-    return Engine(db, clock, wake, {runner.kind: runner}, settings.engine_settings(), meter)
+    return org_id
+
+
+async def org_of(engine: Engine, program: Rota) -> str:
+    found = await engine.db.read(accounts.org_by_slug, program.org)
+    assert found is not None  # its tasks were declared in it
+    return found
+
+
+def rows_of(program: Rota, app: str | None) -> list[dict[str, Any]]:
+    return task_rows(program.registry, program.injector, Path(app).stem if app else None)
 
 
 async def patiently(ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

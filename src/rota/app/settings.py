@@ -26,6 +26,8 @@ class Settings(BaseSettings):
     cancel_grace_seconds: Annotated[int, Field(ge=0, le=3600)] = 10
     keep_success_days: Annotated[int, Field(ge=1, le=36_500)] = 30
     keep_failed_days: Annotated[int, Field(ge=1, le=36_500)] = 90
+    max_schedules_per_task: Annotated[int | None, Field(ge=1)] = None
+    max_artifact_mb: Annotated[int, Field(ge=1, le=1000)] = 10
     service_token: str = ""
     allow_remote: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -72,6 +74,8 @@ class Settings(BaseSettings):
             concurrency=self.concurrency,
             keep_success=timedelta(days=self.keep_success_days),
             keep_failed=timedelta(days=self.keep_failed_days),
+            max_schedules_per_task=self.max_schedules_per_task,
+            artifact_limit=self.max_artifact_mb << 20,
         )
 
 

@@ -8,6 +8,7 @@ RotaError
 │   ├── StaleRevision  it changed since it was read
 │   └── KeyInUse       the first request with this idempotency key still runs
 ├── KeyMismatch        this idempotency key came before with another request
+├── NotRunnable        a task cannot be executed now: unknown, disabled, or without its function
 ├── Refused            who asks may not
 ├── Unavailable        the database is out of reach or its schema is old; try again, or migrate
 ├── DataRefused        the database refused a row: a constraint held, or a value that it cannot store
@@ -79,6 +80,10 @@ class KeyInUse(Conflict):
 
 class KeyMismatch(RotaError):
     code = "idempotency_mismatch"
+
+
+class NotRunnable(RotaError, ValueError):
+    code = "not_runnable"
 
 
 class Refused(RotaError):

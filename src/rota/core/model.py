@@ -162,6 +162,21 @@ class Attempt:
     started_at: datetime
 
 
+@dataclass(slots=True)
+class About:
+    """What a runner found out about the work of a run, and what the ledger keeps of that."""
+
+    name: str | None = None
+    version: str | None = None
+    timeout: timedelta | None = None  # the target's own, where the job has none
+    retry: Retry | None = None
+    marks_first: bool = False  # it acts on the world outside: its start is written down before it begins
+    reason: str | None = None  # of a success that is worth a word
+    usage: Any = None
+    artifact_id: str | None = None
+    work: Any = None  # what will be done; the runner's own
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How an attempt ended and where its job goes: out of the queue, or by a move to wait for the next attempt."""
@@ -178,9 +193,7 @@ class Ended:
     move: Move | None = None
     run_at: datetime | None = None
     counts: bool = False  # one of the tries that the retry policy allows
-    target_version: str | None = None
-    usage: Any = None
-    artifact_id: str | None = None
+    about: "About | None" = None
 
     @property
     def final(self) -> bool:

@@ -37,6 +37,7 @@ FIELDS = TIMING_FIELDS | {
     *("timeout_seconds", "retry", "priority", "queue", "enabled", "tags", "description", "grant_id"),
 }
 FIXED = ("kind",)  # what an edit cannot change
+ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 
 
@@ -315,6 +316,12 @@ def traceparent(value: str | None) -> str | None:
     """The trace id of a W3C `traceparent` header; None for one that breaks its rules, as they demand."""
     found = TRACEPARENT.fullmatch(value or "")
     return found[1] if found and found[1] != "0" * 32 and found[2] != "0" * 16 else None
+
+
+def ulid(value: Any, field: str) -> str:
+    if not isinstance(value, str) or not ULID.fullmatch(value):
+        raise Invalid(field, value, "is not a ULID: 26 digits and capital letters without I, L, O and U")
+    return value
 
 
 def payload(value: Any, field: str) -> Any:

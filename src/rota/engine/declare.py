@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -17,24 +17,20 @@ GONE = "no longer declared in the program"
 log = structlog.get_logger("rota.declare")
 
 
-class Declared(Protocol):
-    """What a program's registry tells of its tasks."""
-
-    def list_all(self) -> list[str]: ...
-
-    def get(self, name: str) -> Any: ...
-
-
 async def declare(
-    engine: Engine, org: str, app: str | None, registry: Declared, wanted: Sequence[Mapping[str, Any]]
+    engine: Engine,
+    org: str,
+    app: str | None,
+    declared: Sequence[Mapping[str, Any]],
+    wanted: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Make the database say what the program says. Any number of processes may do this at once."""
+    """Make the database say what the program says: its tasks, as rows, and its schedules, as people would write them.
+    Any number of processes may do this at once."""
     now = engine.clock.now()
     org_id = await engine.db.read(accounts.org_by_slug, org)
     if org_id is None:
         raise NotFound(f"org {org}: there is none; make it first, or declare for another")
     system = await engine.db.tx(accounts.system_user, org_id, now)
-    declared = [(name, registry.get(name).type, registry.get(name).command or name) for name in registry.list_all()]
     if declared:
         telling = engine.acting(Act(org_id, system, "tasks", "declare")).db
         await telling.tx(tasks.sync, org_id, declared, now)

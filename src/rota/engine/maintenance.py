@@ -12,7 +12,7 @@ from rota.core.errors import Unavailable
 from rota.core.plan import TICK
 from rota.core.states import Status
 from rota.engine.engine import Engine
-from rota.store import idempotency, jobs, runs, schedules, slots, workers
+from rota.store import idempotency, jobs, runs, schedules, slots, tasks, workers
 from rota.store.dialect import Tx
 
 RECONCILE_EVERY = timedelta(minutes=5)
@@ -107,6 +107,7 @@ class Maintenance:
         while await self.db.tx(slots.prune, now - settings.keep_failed, CHUNK) == CHUNK:
             await pause(0.05)
         await self.db.tx(workers.forget, now - FORGET_WORKERS)
+        await self.db.tx(tasks.prune_results, now)
         while await self.db.tx(idempotency.prune, now - idempotency.KEPT, CHUNK) == CHUNK:
             await pause(0.05)
 

@@ -8,11 +8,14 @@ from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from rota.core.model import Job
+from rota.core.model import About, Job
 from rota.core.parse import Defaults
 from rota.core.policy import Failure
+
+if TYPE_CHECKING:
+    from rota.engine.engine import Engine
 
 LOG_LIMIT = 1024 * 1024  # characters of one run's log that are kept, half of them from its end
 LINE_LIMIT = 16 * 1024
@@ -32,12 +35,8 @@ class Runner(Protocol):
         """The route of a target; raises Invalid when there is no such target or the payload does not fit it."""
         ...
 
-    def marks_first(self, job: Job) -> bool:
-        """Whether the start must be written down before the work may begin: it acts on the world outside."""
-        ...
-
-    def limits(self, job: Job) -> timedelta | None:
-        """A timeout of the target's own, where the schedule has none."""
+    async def prepare(self, ctx: "RunContext") -> None:
+        """Find what will run, and tell of it in `ctx.about`. Raises Skipped where it may not run now."""
         ...
 
     async def execute(self, ctx: "RunContext") -> Any:
@@ -56,11 +55,19 @@ class RunContext:
     log: "RunLog"
     isolated: bool = False  # it crashed a worker before: run it where it can hurt only itself
     cancel_grace: timedelta = timedelta(seconds=10)
+    about: About = field(default_factory=About)
+    host: "Engine | None" = None
     canceled: threading.Event = field(default_factory=threading.Event)
 
     @property
     def org_id(self) -> str:
         return self.job.org_id
+
+    @property
+    def engine(self) -> "Engine":
+        """For the services that are given to the work."""
+        assert self.host is not None
+        return self.host
 
     @property
     def slot(self) -> datetime | None:
@@ -175,6 +182,14 @@ def capture_output() -> None:
         logging.getLogger().addHandler(handler)
         if logging.getLogger().level > logging.INFO or logging.getLogger().level == logging.NOTSET:
             logging.getLogger().setLevel(logging.INFO)
+
+
+class Skipped(Exception):
+    """The work may not run now, and this slot or job goes without it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class ChildCrashed(Exception):

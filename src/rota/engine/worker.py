@@ -11,7 +11,7 @@ import asyncio
 import os
 import random
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -25,7 +25,7 @@ from rota.core.policy import QUARANTINE, Again, Failure, FailureClass, GiveUp, L
 from rota.core.states import Move, Status
 from rota.engine.engine import Engine
 from rota.engine.keeper import Keeper
-from rota.engine.runner import ChildCrashed, RunContext, RunLog, current_log
+from rota.engine.runner import ChildCrashed, RunContext, RunLog, Skipped, current_log
 from rota.store import jobs, runs, workers
 from rota.store.dialect import Tx
 from rota.version import __version__
@@ -276,7 +276,7 @@ class Worker:
         run_log = RunLog(attempt.run_id, self.engine.clock.now)
         ctx = RunContext(
             job, attempt.run_id, attempt.number, self.id, run_log,
-            isolated=job.crashes > 0, cancel_grace=self.engine.settings.cancel_grace,
+            isolated=job.crashes > 0, cancel_grace=self.engine.settings.cancel_grace, host=self.engine,
         )  # fmt: skip
         one = Active(attempt, ctx)
         self.active[job.id] = one
@@ -302,13 +302,14 @@ class Worker:
         job = one.attempt.job
         too_late = job.terms.too_late(one.attempt.started_at)
         if too_late is not None and job.attempt == 0:
-            raise TooLate(too_late)
-        runner = self.engine.runners[job.kind]
-        if job.suspect or runner.marks_first(job):
-            await self.mark_first(one)
+            raise Skipped(too_late)
+        runner, about = self.engine.runners[job.kind], one.ctx.about
+        await patiently(lambda: runner.prepare(one.ctx))
+        if job.suspect or about.marks_first:
+            await patiently(lambda: self.mark([one]))
         if one.place is not None and not one.ctx.isolated:
             asyncio.get_running_loop().call_later(MARK_AFTER.total_seconds(), one.place.leave)
-        timeout = job.terms.timeout or runner.limits(job)
+        timeout = job.terms.timeout or about.timeout
         if timeout is not None:
             one.timer = asyncio.get_running_loop().call_later(timeout.total_seconds(), one.stop, "timeout")
         current_log.set(one.ctx.log)
@@ -339,13 +340,14 @@ class Worker:
         now = self.engine.clock.now()
         attempt = one.attempt
         began = attempt.started_at if one.entered else None
-        base = Ended(attempt.job, Status.SUCCESS, None, now, attempt.run_id, attempt.number, began)
+        about = one.ctx.about
+        base = Ended(attempt.job, Status.SUCCESS, None, now, attempt.run_id, attempt.number, began, about=about)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is None:
-            return replace(base, outcome=task.result())
+            return replace(base, outcome=task.result(), reason=about.reason)
         if isinstance(error, Stranger):
             return None
-        if isinstance(error, TooLate):
+        if isinstance(error, Skipped):
             return replace(base, status=Status.SKIPPED, reason=error.reason, started_at=None)
         match one.stopped_for:
             case None:
@@ -354,7 +356,7 @@ class Worker:
                     return self.crashed(base, str(error))
                 return replace(self.failed(one, failure, failure.kind), outcome=getattr(error, "outcome", None))
             case "timeout":
-                limit = attempt.job.terms.timeout
+                limit = attempt.job.terms.timeout or about.timeout
                 text = f"still running after {limit.total_seconds():g} s" if limit else "it took too long"
                 return self.failed(one, Failure(FailureClass.TIMEOUT, "Timeout", text), FailureClass.TIMEOUT)
             case "shutdown":
@@ -375,9 +377,9 @@ class Worker:
         job = attempt.job
         base = Ended(
             job, Status.FAILED, kind.value, now, attempt.run_id, attempt.number, attempt.started_at,
-            error=failure.dump(), counts=True,
+            error=failure.dump(), counts=True, about=one.ctx.about,
         )  # fmt: skip
-        match after_failure(replace(failure, kind=kind), job.terms.retry, job.tries + 1):
+        match after_failure(replace(failure, kind=kind), job.terms.retry or one.ctx.about.retry, job.tries + 1):
             case Again(delay):
                 at = job.terms.not_before(now + delay)
                 transient = kind is FailureClass.TRANSIENT
@@ -466,16 +468,6 @@ class Worker:
                 log.warning("starts and logs are not written yet; trying again", error=error.message)
                 await pause(random.uniform(0.2, 1))
 
-    async def mark_first(self, one: Active) -> None:
-        """Write the start down before the work; a database out of reach is waited for."""
-        while True:
-            try:
-                await self.mark([one])
-                return
-            except Unavailable as error:
-                log.warning("a start is not written yet; trying again", error=error.message)
-                await pause(random.uniform(0.2, 1))
-
     async def mark(self, some: Sequence[Active], raising: bool = True) -> None:
         """Write down that these runs began; one whose lease is lost must not go on."""
         kept = await self.engine.db.tx(jobs.mark_started, [one.attempt for one in some])
@@ -519,16 +511,18 @@ class Worker:
             await pause(0)  # their callbacks take them off the list
 
 
-class TooLate(Exception):
-    """The job may not start any more."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
 class Stranger(Exception):
     """The job is not ours any more."""
+
+
+async def patiently(step: Callable[[], Awaitable[None]]) -> None:
+    """What must be read or written before the work may begin; a database out of reach is waited for."""
+    while True:
+        try:
+            return await step()
+        except Unavailable as error:
+            log.warning("a run cannot begin yet; trying again", error=error.message)
+            await pause(random.uniform(0.2, 1))
 
 
 def write_down(tx: Tx, batch: Sequence[Ended], lines: Sequence[Any], worker: str, clock: Clock) -> set[str]:

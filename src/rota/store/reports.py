@@ -6,7 +6,7 @@ however far down it is, and rows that come or go meanwhile shift nothing.
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -62,8 +62,9 @@ RUN = (
 )  # fmt: skip
 TASK = (
     tasks.c.id, tasks.c.name, tasks.c.task_type, tasks.c.command, tasks.c.parameters, tasks.c.enabled, tasks.c.source,
-    tasks.c.created_at, tasks.c.updated_at,
+    tasks.c.version, tasks.c.options, tasks.c.created_at, tasks.c.updated_at,
 )  # fmt: skip
+TASK_OPTIONS = ("retry", "timeout", "isolation", "cache_ttl", "env", "cwd", "stdin", "memory_mb")
 STARTED = and_(j.state == State.RUNNING, j.run_id.is_not(None))  # claimed is not started
 
 
@@ -105,10 +106,13 @@ def such_as(
     enabled: bool | None = None,
     paused: bool | None = None,
     condition: str | None = None,
+    targets: Sequence[str] | None = None,
 ) -> list[ColumnElement[bool]]:
     """What can be asked of schedules; None asks nothing."""
     plain = ((s.kind, kind), (s.enabled, enabled), (s.condition, condition), (s.paused_at.is_not(None), paused))
     found = [column == value for column, value in plain if value is not None]
+    if targets is not None:
+        found.append(s.target.in_(targets))
     if name is not None:
         found.append(s.name.icontains(name, autoescape=True))
     return found if tag is None else [*found, has_tag(tag)]
@@ -187,6 +191,7 @@ def list_runs(
     target: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
+    last_only: bool = False,
 ) -> Page:
     """Newest first: the pending and running ones, which are jobs, then those that ended, which are the ledger's, in the
     order of an index that also knows time: a page costs the same however long the history is.
@@ -221,6 +226,10 @@ def list_runs(
         stmt = stmt.where(r.status == literal_column(f"'{status.value}'"))
     if status not in (None, Status.SUCCESS) or reason is not None:  # a success has no reason
         stmt = stmt.where(r.status != literal_column("'success'"))  # SQLite does not conclude it by itself
+    if last_only:  # of each job
+        later = runs.alias()
+        again = select(later.c.id).where(later.c.job_id == r.job_id, later.c.attempt > r.attempt).exists()
+        stmt = stmt.where(~again, ~select(j.id).where(j.id == r.job_id).exists())
     if target is not None:
         stmt = stmt.where(or_(r.target == target, r.target_name == target))
     if since is not None:
@@ -238,8 +247,11 @@ def list_runs(
 
 
 def ended_run(row: Any) -> Record:
+    """A run that ended. One of a task that began is its own artifact."""
     found = dict_of(row)
-    del found["recorded_at"]
+    found.pop("recorded_at", None)
+    if found["kind"] == "task" and found["started_at"] is not None:
+        found["artifact_id"] = found["id"]
     return found
 
 
@@ -247,7 +259,7 @@ def run(tx: Tx, org_id: str, run_id: str) -> Record:
     """One run, ended or still running."""
     ended = tx.execute(select(*RUN).where(r.org_id == org_id, r.id == run_id)).one_or_none()
     if ended is not None:
-        return dict_of(ended)
+        return ended_run(ended)
     living = tx.execute(select(jobs).where(j.org_id == org_id, j.run_id == run_id, STARTED)).one_or_none()
     if living is None:
         raise NotFound(f"run {run_id}: there is none")
@@ -258,7 +270,7 @@ def job(tx: Tx, org_id: str, job_id: str) -> Record:
     """One job: from the queue while it lives, else from its last run."""
     living = tx.execute(select(jobs).where(j.org_id == org_id, j.id == job_id)).one_or_none()
     stmt = select(*RUN).where(r.org_id == org_id, r.job_id == job_id).order_by(r.attempt)
-    ended = [dict_of(row) for row in tx.execute(stmt)]
+    ended = [ended_run(row) for row in tx.execute(stmt)]
     run_ids = [one["id"] for one in ended]
     if living is not None:
         shown = living_run(living)
@@ -270,6 +282,16 @@ def job(tx: Tx, org_id: str, job_id: str) -> Record:
     same = ("status", "kind", "target", "attempt", "started_at", "finished_at", "error", "artifact_id")
     submitted_at = ended[0]["queued_at"] if ended else shown["queued_at"]
     return {"id": job_id, "submitted_at": submitted_at, **{field: shown[field] for field in same}, "run_ids": run_ids}
+
+
+def list_jobs(tx: Tx, /, org_id: str, **wanted: Any) -> Page:
+    """Jobs, newest first: as they stand, or as they ended."""
+    found, more = list_runs(tx, org_id, last_only=True, **wanted)
+    same = ("status", "kind", "target", "attempt", "started_at", "finished_at", "error", "artifact_id")
+    return [
+        {"id": one["job_id"], "submitted_at": one["queued_at"], **{field: one[field] for field in same}}
+        for one in found
+    ], more
 
 
 def run_logs(tx: Tx, org_id: str, run_id: str, *, after: int = 0, limit: int = LIMIT_MAX) -> Page:
@@ -417,12 +439,14 @@ def gauges(tx: Tx, now: datetime) -> Record:
 
 
 def list_tasks(
-    tx: Tx, org_id: str, *, limit: int = LIMIT, cursor: str | None = None, task_type: str | None = None
-) -> Page:
-    stmt = matching(select(*TASK).where(tasks.c.org_id == org_id).order_by(tasks.c.id), (tasks.c.task_type, task_type))
+    tx: Tx, org_id: str, *, limit: int = LIMIT, cursor: str | None = None, task_type: str | None = None,
+    enabled: bool | None = None,
+) -> Page:  # fmt: skip
+    stmt: Select[Any] = select(*TASK).where(tasks.c.org_id == org_id).order_by(tasks.c.id)
+    stmt = matching(stmt, (tasks.c.task_type, task_type), (tasks.c.enabled, enabled))
     if cursor:
         stmt = stmt.where(tasks.c.id > read_cursor(cursor)[0])
-    return page(tx, stmt, limit, dict_of, lambda row: [row.id])
+    return page(tx, stmt, limit, task_record, lambda row: [row.id])
 
 
 def task(tx: Tx, org_id: str, key: str) -> Record:
@@ -431,13 +455,21 @@ def task(tx: Tx, org_id: str, key: str) -> Record:
     found = tx.execute(select(*TASK).where(mine)).first()
     if found is None:
         raise NotFound(f"task {key}: there is none")
-    return dict_of(found)
+    return task_record(found)
 
 
-def first_user(tx: Tx, org_id: str, task: Record) -> str | None:
-    """The name of a living schedule that needs a task."""
-    needs = and_(s.kind == "task", s.target.in_([task["id"], task["name"]]), s.deleted_at.is_(None))
-    return tx.execute(select(s.name).where(s.org_id == org_id, needs).order_by(s.id).limit(1)).scalar()
+def task_record(row: Any) -> Record:
+    """Its options stand beside its other fields, as they are written."""
+    found = dict_of(row)
+    options = found.pop("options") or {}
+    return {**found, **{name: options.get(name) for name in TASK_OPTIONS}}
+
+
+def schedules_of(tx: Tx, org_id: str, task: Any, by_name: bool = False) -> list[str]:
+    """The ids of the living schedules that run a task; or only of those that know it by its name."""
+    named = s.target == task.name if by_name else s.target.in_([task.id, task.name])
+    stmt = select(s.id).where(s.org_id == org_id, s.kind == "task", named, s.deleted_at.is_(None))
+    return list(tx.execute(stmt.order_by(s.id)).scalars())
 
 
 def freeze(tx: Tx, org_id: str, now: datetime) -> Record:

@@ -6,10 +6,12 @@ from typing import Any
 
 from sqlalchemy import Integer, Text, and_, delete, func, select, update
 
-from rota.core.model import Ended
+from rota.core.model import About, Ended
 from rota.core.states import Status, Verdict, verdict_of
 from rota.store.dialect import Batch, Tx, insert_rows, once
-from rota.store.tables import Instant, jobs, logs, orgs, runs, schedule_stats, slots
+from rota.store.tables import Instant, artifacts, jobs, logs, orgs, runs, schedule_stats, slots
+
+NOTHING = About()
 
 
 def append(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | None = None) -> None:
@@ -97,13 +99,14 @@ def with_old(tx: Tx, before: datetime, statuses: Collection[str]) -> list[str]:
 
 
 def prune(tx: Tx, org_id: str, before: datetime, statuses: Collection[str], limit: int) -> int:
-    """Delete an org's old runs of these statuses with their logs; returns how many."""
+    """Delete an org's old runs of these statuses with their logs and artifacts; returns how many."""
     old = and_(runs.c.org_id == org_id, runs.c.recorded_at < before, runs.c.status.in_(statuses))
     found = tx.execute(select(runs).where(old).order_by(runs.c.recorded_at, runs.c.id).limit(limit)).all()
     ids = [row.id for row in found]
     if ids:
         settle_slots(tx, [row for row in found if row.slot is not None])
         tx.execute(delete(logs).where(logs.c.run_id.in_(ids)))
+        tx.execute(delete(artifacts).where(artifacts.c.run_id.in_(ids)))
         tx.execute(delete(runs).where(runs.c.id.in_(ids)))
     return len(ids)
 
@@ -124,13 +127,14 @@ def settle_slots(tx: Tx, found: Sequence[Any]) -> None:
 
 
 def row_of(one: Ended, worker: str | None, now: datetime) -> dict[str, Any]:
-    job = one.job
+    job, about = one.job, one.about or NOTHING
     return {
         "id": one.run_id, "job_id": job.id, "org_id": job.org_id, "kind": job.kind, "target": job.target,
-        "route": job.route, "input": job.payload, "target_name": job.target, "target_version": one.target_version,
+        "route": job.route, "input": job.payload, "target_name": about.name or job.target,
+        "target_version": about.version,
         "schedule_id": job.schedule_id, "slot": job.slot, "trigger": job.trigger, "attempt": one.number,
         "retry_of": job.last_run_id, "status": one.status.value, "reason": one.reason, "error": one.error,
         "outcome": one.outcome, "queued_at": job.queued_at, "started_at": one.started_at,
         "finished_at": one.finished_at, "recorded_at": now, "worker": worker, "fence": job.fence,
-        "trace_id": job.trace_id, "artifact_id": one.artifact_id, "usage": one.usage,
+        "trace_id": job.trace_id, "artifact_id": about.artifact_id, "usage": about.usage,
     }  # fmt: skip

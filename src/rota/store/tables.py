@@ -204,12 +204,52 @@ tasks = Table(
     Column("command", Text, nullable=False),
     Column("parameters", Json),
     Column("options", Json),
+    Column("schema", Json),  # of a function's parameters, for those who cannot see the function
     Column("enabled", Boolean, nullable=False),
     Column("source", String(10), nullable=False),
-    Column("version", String(60)),
+    Column("program", Name),  # which one declares it
+    Column("version", String(60), nullable=False),
     Column("created_at", Instant, nullable=False),
     Column("updated_at", Instant, nullable=False),
     UniqueConstraint("org_id", "name"),
+)
+
+task_versions = Table(  # append-only: what a run ran, however its task was edited or deleted since
+    "task_versions",
+    metadata,
+    Column("org_id", Id, primary_key=True),
+    Column("name", Name, primary_key=True),
+    Column("version", String(60), primary_key=True),
+    Column("snapshot", Json, nullable=False),
+    Column("created_at", Instant, nullable=False),
+)
+
+cached_results = Table(
+    "cached_results",
+    metadata,
+    Column("org_id", Id, primary_key=True),
+    Column("key", String(64), primary_key=True),
+    Column("outcome", Json),
+    Column("run_id", Id, nullable=False),
+    Column("expires_at", Instant, nullable=False),
+    Index("ix_cached_results_expires", "expires_at"),
+)
+
+artifacts = Table(  # what runs left beside their outcome; a run itself is the root of its own
+    "artifacts",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("org_id", Id, nullable=False),
+    Column("run_id", Id),
+    Column("parent_id", Id),
+    Column("level", Integer, nullable=False),
+    Column("label", Name, nullable=False),
+    Column("content_type", Name, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Index("ix_artifacts_org", "org_id", "id"),
+    Index("ix_artifacts_run", "run_id"),
+    Index("ix_artifacts_parent", "parent_id"),
 )
 
 schedules = Table(
@@ -252,6 +292,7 @@ schedules = Table(
 
 partial("ix_schedules_name", schedules.c.org_id, schedules.c.name, where=text("deleted_at IS NULL"), unique=True)
 partial("ix_schedules_made", schedules.c.org_id, schedules.c.id, where=text("deleted_at IS NULL"))
+partial("ix_schedules_target", schedules.c.org_id, schedules.c.target, where=text("deleted_at IS NULL"))
 Index("ix_schedules_updated", schedules.c.org_id, schedules.c.updated_at, schedules.c.id)
 
 clocks = Table(  # apart from schedules, so that firing and editing do not rewrite each other's rows

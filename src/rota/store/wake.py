@@ -31,12 +31,14 @@ class Wake:
         self.work = asyncio.Event()
         self.clock = asyncio.Event()
         self.cancel = asyncio.Event()
+        self.tasks = 0  # rises whenever a task may have changed
         self.changed = asyncio.Event()  # a new one after each signal: any number may wait for the next
 
     def signal(self, what: str) -> None:
         """Something happened in this process, or another one said so."""
         for event in self._events(what):
             event.set()
+        self.tasks += what not in TOPICS
         self.stir()
         if self._forward is not None:
             self._forward(what)

@@ -1,13 +1,13 @@
 """The REST API under `/api/v1`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from rota.app.api import manners, metrics, people, runs, schedules, streams, system, tasks
+from rota.app.api import artifacts, manners, metrics, people, runs, schedules, streams, system, tasks
 from rota.app.api.idempotency import Idempotency
 from rota.app.api.schemas import describe
 from rota.app.auth import Failures, note_caller
@@ -15,17 +15,21 @@ from rota.core.errors import RotaError
 from rota.engine.engine import Engine
 from rota.store.database import Database
 
+EVERYTHING = tuple(one.router for one in (schedules, runs, streams, tasks, artifacts, system, people))
+
 
 def create_api(
     engine: Engine,
     db: Database,
     *,
+    routers: Sequence[APIRouter] = EVERYTHING,
     scheduler: Callable[[], str | None] | None = None,
     service_token: str = "",
+    title: str = "Rota",
     lifespan: Any = None,
 ) -> FastAPI:
     """The API over an engine. `scheduler` says what is wrong with the scheduler of this process, where it has one."""
-    app = FastAPI(title="Rota", version="1", description=__doc__, lifespan=lifespan, redirect_slashes=False)
+    app = FastAPI(title=title, version="1", description=__doc__, lifespan=lifespan, redirect_slashes=False)
     app.state.engine, app.state.db, app.state.scheduler = engine, db, scheduler
     app.state.failures, app.state.service_token = Failures(), service_token
     app.add_exception_handler(RotaError, manners.on_rota_error)
@@ -36,9 +40,10 @@ def create_api(
     app.add_middleware(manners.Guard)
     app.include_router(system.health)
     app.include_router(metrics.router)
-    for module in (schedules, runs, streams, tasks, system, people):
+    app.state.anyone = None  # for whom requests without a key are taken
+    for router in routers:
         app.include_router(
-            module.router,
+            router,
             prefix="/api/v1",
             dependencies=[Depends(note_caller), Depends(manners.check_query)],
         )

@@ -80,6 +80,21 @@ async def retry(request: Request, caller: Operator, run_id: str) -> Response:
     return answer({"job_id": await engine_of(request).retry(caller.org_id, run_id)}, 202)
 
 
+@router.get("/jobs", tags=["jobs"])
+async def list_jobs(
+    request: Request,
+    caller: Viewer,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    status: Status | None = None,
+    kind: str | None = None,
+    target: str | None = None,
+) -> Response:
+    """Newest first; those that wait or run stand before those that ended."""
+    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "status": status, "kind": kind, "target": target}
+    return answer_page(await engine_of(request).db.read(reports.list_jobs, caller.org_id, **given))
+
+
 @router.get("/jobs/{job_id}", tags=["jobs"])
 async def read_job(request: Request, caller: Viewer, job_id: str) -> Response:
     return answer(await engine_of(request).db.read(reports.job, caller.org_id, job_id))
@@ -90,3 +105,10 @@ async def cancel_job(request: Request, caller: Operator, job_id: str) -> Respons
     """Stop a job, at once if it waits, through its worker if it runs."""
     await read_body(request, [], optional=True)
     return answer({"job_id": await engine_of(request).cancel(caller.org_id, job_id)}, 202)
+
+
+@router.delete("/jobs/{job_id}", status_code=204, tags=["jobs"])
+async def delete_job(request: Request, caller: Operator, job_id: str) -> Response:
+    """Stop a job, like `$cancel`. What it ran stays in the ledger."""
+    await engine_of(request).cancel(caller.org_id, job_id)
+    return Response(status_code=204)

@@ -136,6 +136,28 @@ FILTER = a(
     additionalProperties=False,
 )
 
+TASK = {
+    "id": ID,
+    "name": NAME,
+    "command": a("string", minLength=1, maxLength=100_000),
+    "task_type": among(("shell", "python")),
+    "parameters": a("object"),
+    "enabled": FLAG,
+    "retry": RETRY,
+    "timeout": {"description": "a span of time, `30s`, or seconds", "examples": ["30s", 30]},
+    "isolation": among(("none", "process")),
+    "cache_ttl": {"description": "how long a result is used again, `5m`, or seconds", "examples": ["5m"]},
+    "env": {"description": "variables, or names of those to let through", "examples": [{"A": "b"}, ["DATABASE_URL"]]},
+    "cwd": a("string", minLength=1, maxLength=4096),
+    "stdin": TEXT,
+    "memory_mb": a("integer", minimum=16, maximum=1_048_576),
+}
+ARTIFACT = {
+    "id": ID, "run_id": maybe(ID), "parent_id": maybe(ID), "level": WHOLE, "label": TEXT,
+    "content_type": a("string", examples=["application/json"]), "size": WHOLE, "data": ANY, "created_at": AT,
+    "updated_at": AT,
+}  # fmt: skip
+
 SCHEMAS: dict[str, Schema] = {
     "Problem": a(
         "object",
@@ -227,13 +249,22 @@ SCHEMAS: dict[str, Schema] = {
     "Health": a("object", properties={"status": among(("ok", "unavailable"))}, required=["status"]),
     # tasks
     "TaskBody": takes(
-        {"name": "disk", "command": "df -h"}, ("name", "command"),
-        name=NAME, command=a("string", minLength=1, maxLength=100_000), task_type=maybe(among(("shell",))),
+        {"name": "disk", "command": "df -h", "timeout": "30s"}, ("command",),
+        **{name: maybe(schema) for name, schema in TASK.items()},
     ),
+    "TaskChanges": takes({"enabled": False}, **{name: maybe(schema) for name, schema in TASK.items() if name != "id"}),
     "Task": gives(
-        id=ID, name=NAME, task_type=TEXT, command=TEXT, parameters=ANY, enabled=FLAG, source=TEXT, created_at=AT,
-        updated_at=AT,
+        **{name: maybe(schema) for name, schema in TASK.items()} | {"id": ID, "name": NAME, "enabled": FLAG},
+        source=TEXT, version=TEXT, created_at=AT, updated_at=AT,
     ),
+    "ExecuteBody": takes({"parameters": {"day": "today"}}, parameters=maybe(a("object"))),
+    "Executed": gives(job_id=ID, message=TEXT),
+    "Parameters": a("object", description="a JSON Schema"),
+    # artifacts
+    "Artifact": gives(**ARTIFACT),
+    "ArtifactBrief": gives(**{name: schema for name, schema in ARTIFACT.items() if name != "data"}),
+    "Expanded": gives(**ARTIFACT, children=a("null")),
+    "Tree": gives(**ARTIFACT, children=listed(a("object"))),
     # people
     "OrgBody": takes({"name": "Ops", "slug": "ops"}, ("name", "slug"), name=NAME, slug=a("string", maxLength=60)),
     "Org": gives(id=ID, slug=TEXT, name=NAME, created_at=AT),
@@ -258,7 +289,13 @@ SCHEMAS: dict[str, Schema] = {
     ),
 }  # fmt: skip
 SCHEMAS["NewKey"] = gives(**SCHEMAS["Key"]["properties"], key=TEXT)
-for _name in ("Schedule", "Run", "Line", "Slot", "Worker", "Queue", "Task", "Org", "User", "Key", "Act"):
+SCHEMAS["TaskSchedule"] = gives(**SCHEMAS["Schedule"]["properties"], task_id=ID)
+SCHEMAS["JobBrief"] = gives(**{name: one for name, one in SCHEMAS["Job"]["properties"].items() if name != "run_ids"})
+PAGED = (
+    *("Schedule", "Run", "Line", "Slot", "Worker", "Queue", "Task", "TaskSchedule", "ArtifactBrief", "JobBrief", "Org"),
+    *("User", "Key", "Act"),
+)
+for _name in PAGED:
     SCHEMAS[f"{_name}Page"] = page(_name)
 
 ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its status, what it gives
@@ -286,7 +323,9 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "GET /runs/{run_id}/logs": (None, 200, "LinePage"),
     "POST /runs/{run_id}/$cancel": (None, 202, "JobRef"),
     "POST /runs/{run_id}/$retry": (None, 202, "JobRef"),
+    "GET /jobs": (None, 200, "JobBriefPage"),
     "GET /jobs/{job_id}": (None, 200, "Job"),
+    "DELETE /jobs/{job_id}": (None, 204, None),
     "POST /jobs/{job_id}/$cancel": (None, 202, "JobRef"),
     "GET /jobs/{job_id}/$stream": (None, 200, None),
     "GET /events": (None, 200, None),
@@ -304,7 +343,20 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "GET /tasks": (None, 200, "TaskPage"),
     "POST /tasks": ("TaskBody", 201, "Task"),
     "GET /tasks/{key}": (None, 200, "Task"),
+    "PUT /tasks/{key}": ("TaskBody", 200, "Task"),
+    "PATCH /tasks/{key}": ("TaskChanges", 200, "Task"),
     "DELETE /tasks/{key}": (None, 204, None),
+    "GET /tasks/{key}/$schema": (None, 200, "Parameters"),
+    "POST /tasks/{key}/$execute": ("ExecuteBody", 202, "Executed"),
+    "POST /tasks/{key}/$schedule": ("ScheduleBody", 201, "TaskSchedule"),
+    "GET /tasks/{key}/$schedules": (None, 200, "TaskSchedulePage"),
+    "PATCH /tasks/{key}/$schedules/{schedule_id}": ("ScheduleBody", 200, "TaskSchedule"),
+    "DELETE /tasks/{key}/$schedules/{schedule_id}": (None, 204, None),
+    "GET /artifacts": (None, 200, "ArtifactBriefPage"),
+    "GET /artifacts/{artifact_id}": (None, 200, "Artifact"),
+    "GET /artifacts/{artifact_id}/$tree": (None, 200, "Tree"),
+    "GET /artifacts/{artifact_id}/$expand": (None, 200, "Expanded"),
+    "GET /artifacts/{artifact_id}/$content": (None, 200, None),
     "POST /orgs": ("OrgBody", 201, "NewOrg"),
     "GET /orgs": (None, 200, "OrgPage"),
     "POST /users": ("UserBody", 201, "User"),
@@ -318,9 +370,10 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "DELETE /api-keys/{key_id}": (None, 204, None),
     "GET /audit": (None, 200, "ActPage"),
 }
-OPTIONAL = ("RunBody", "PauseBody", "ResumeBody", "SkipBody")  # bodies that may be left out
+OPTIONAL = ("RunBody", "ExecuteBody", "PauseBody", "ResumeBody", "SkipBody")  # bodies that may be left out
 STREAMS = ("GET /events", "GET /jobs/{job_id}/$stream", "GET /runs/{run_id}/logs")
 PROBLEMS = {
+    400: "it cannot be executed now",
     401: "no key, or one that is not known", 403: "the key may not", 404: "there is none", 409: "not in this state",
     412: "it changed since it was read", 413: "the body is too long", 415: "the body is not application/json",
     422: "a value is wrong", 429: "too many failed attempts", 503: "the database is out of reach",
@@ -371,12 +424,16 @@ def complete(operation: Schema, method: str, path: str) -> None:
         problems += [409, 413, 415]
     if method == "POST":
         headers.append("Idempotency-Key")
-    if path == "/schedules/{key}" and method != "GET":
+    if path in ("/schedules/{key}", "/tasks/{key}/$schedules/{schedule_id}") and method != "GET":
         problems.append(412)
         headers.append("If-Match")
-    if path.endswith("$run"):
+    if path.endswith(("$run", "$execute")):
         headers.append("traceparent")
+    if path.endswith("$execute"):
+        problems.append(400)
     content = {"application/json": {"schema": ref(answer)}} if answer else {}
+    if path.endswith("$content"):
+        content = {"*/*": {"schema": {}}}
     if f"{method} {path}" in STREAMS:
         headers.append("Last-Event-ID")
         content["text/event-stream"] = {"schema": ref("Event")}

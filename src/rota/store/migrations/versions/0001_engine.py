@@ -13,6 +13,22 @@ def upgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
         op.execute("CREATE SEQUENCE fences")
     op.create_table(
+        "artifacts",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("run_id", sa.String(length=26), nullable=True),
+        sa.Column("parent_id", sa.String(length=26), nullable=True),
+        sa.Column("level", sa.Integer(), nullable=False),
+        sa.Column("label", sa.String(length=200), nullable=False),
+        sa.Column("content_type", sa.String(length=200), nullable=False),
+        sa.Column("content", sa.LargeBinary(), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_artifacts")),
+    )
+    op.create_index("ix_artifacts_org", "artifacts", ["org_id", "id"], unique=False)
+    op.create_index("ix_artifacts_parent", "artifacts", ["parent_id"], unique=False)
+    op.create_index("ix_artifacts_run", "artifacts", ["run_id"], unique=False)
+    op.create_table(
         "audit_log",
         sa.Column("id", sa.String(length=26), nullable=False),
         sa.Column("org_id", sa.String(length=26), nullable=False),
@@ -29,6 +45,16 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_audit_log")),
     )
     op.create_index("ix_audit_log_org", "audit_log", ["org_id", "id"], unique=False)
+    op.create_table(
+        "cached_results",
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("key", sa.String(length=64), nullable=False),
+        sa.Column("outcome", Json(), nullable=True),
+        sa.Column("run_id", sa.String(length=26), nullable=False),
+        sa.Column("expires_at", Instant(), nullable=False),
+        sa.PrimaryKeyConstraint("org_id", "key", name=op.f("pk_cached_results")),
+    )
+    op.create_index("ix_cached_results_expires", "cached_results", ["expires_at"], unique=False)
     op.create_table(
         "counters",
         sa.Column("name", sa.String(length=40), nullable=False),
@@ -269,6 +295,15 @@ def upgrade() -> None:
         postgresql_where=sa.text("count IS NULL"),
     )
     op.create_table(
+        "task_versions",
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("version", sa.String(length=60), nullable=False),
+        sa.Column("snapshot", Json(), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.PrimaryKeyConstraint("org_id", "name", "version", name=op.f("pk_task_versions")),
+    )
+    op.create_table(
         "trigger_spans",
         sa.Column("schedule_id", sa.String(length=26), nullable=False),
         sa.Column("revision", sa.Integer(), nullable=False),
@@ -357,6 +392,14 @@ def upgrade() -> None:
         sqlite_where=sa.text("deleted_at IS NULL"),
         postgresql_where=sa.text("deleted_at IS NULL"),
     )
+    op.create_index(
+        "ix_schedules_target",
+        "schedules",
+        ["org_id", "target"],
+        unique=False,
+        sqlite_where=sa.text("deleted_at IS NULL"),
+        postgresql_where=sa.text("deleted_at IS NULL"),
+    )
     op.create_index("ix_schedules_updated", "schedules", ["org_id", "updated_at", "id"], unique=False)
     op.create_table(
         "tasks",
@@ -367,9 +410,11 @@ def upgrade() -> None:
         sa.Column("command", sa.Text(), nullable=False),
         sa.Column("parameters", Json(), nullable=True),
         sa.Column("options", Json(), nullable=True),
+        sa.Column("schema", Json(), nullable=True),
         sa.Column("enabled", sa.Boolean(), nullable=False),
         sa.Column("source", sa.String(length=10), nullable=False),
-        sa.Column("version", sa.String(length=60), nullable=True),
+        sa.Column("program", sa.String(length=200), nullable=True),
+        sa.Column("version", sa.String(length=60), nullable=False),
         sa.Column("created_at", Instant(), nullable=False),
         sa.Column("updated_at", Instant(), nullable=False),
         sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_tasks_org_id")),
@@ -481,6 +526,7 @@ def downgrade() -> None:
         "schedules",
         "workers",
         "trigger_spans",
+        "task_versions",
         "slots",
         "runs",
         "queues",
@@ -489,7 +535,9 @@ def downgrade() -> None:
         "jobs",
         "idempotency_keys",
         "counters",
+        "cached_results",
         "audit_log",
+        "artifacts",
     ]:
         op.drop_table(table)
     if op.get_bind().dialect.name == "postgresql":

@@ -1,0 +1,231 @@
+"""`ServiceBuilder`: a web application of one's own with Rota inside, for those who start their server themselves."""
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import structlog
+from fastapi import APIRouter, FastAPI, Response
+from starlette.routing import BaseRoute
+
+from rota.app.api import artifacts as artifact_routes
+from rota.app.api import create_api
+from rota.app.api import runs as run_routes
+from rota.app.api import schedules as schedule_routes
+from rota.app.api import system as system_routes
+from rota.app.api import tasks as task_routes
+from rota.app.api.manners import answer
+from rota.app.api.people import router as people
+from rota.app.api.streams import router as streams
+from rota.app.application import Rota
+from rota.app.auth import Caller, Role
+from rota.app.main import Node, keep_time, make_engine, move_in
+from rota.app.settings import Settings
+from rota.core.clock import SystemClock
+from rota.engine.meter import Meter
+from rota.engine.services import ArtifactManager, JobScheduler
+from rota.kinds.tasks import TaskManager
+from rota.store import accounts, workers
+from rota.store import migrate as schema
+from rota.store.database import open_database
+from rota.store.session import Database
+from rota.store.wake import Wake
+
+Hook = Callable[[FastAPI], Any]
+
+HEALTHY, UNHEALTHY = "healthy", "unhealthy"
+
+log = structlog.get_logger("rota.service")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceInfo:
+    display_name: str
+    version: str = "1.0.0"
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CrudPermissions:
+    """What may be done to things over the API; what may not is answered with 405."""
+
+    create: bool = True
+    read: bool = True
+    update: bool = True
+    delete: bool = True
+
+    def allow(self, route: BaseRoute, path: str) -> bool:
+        """Whether a route of the rows themselves is left in; operations on them (`$…`) always are."""
+        methods: set[str] = getattr(route, "methods", None) or set()
+        granted = {
+            "POST": self.create,
+            "GET": self.read,
+            "PUT": self.update,
+            "PATCH": self.update,
+            "DELETE": self.delete,
+        }
+        return "$" in path or all(granted.get(method, True) for method in methods)
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactHierarchy:
+    """What the levels of artifacts are called."""
+
+    name: str
+    level_labels: Mapping[int, str] = field(default_factory=lambda: {0: "execution"})
+
+
+class ServiceBuilder:
+    """Puts an application together:
+
+    app = ServiceBuilder(info=ServiceInfo(display_name="Reports")).with_health().with_tasks().build()
+
+    Scheduler and worker run inside it, on any number of its processes. Without `with_auth` whoever reaches it is an
+    admin: then keep it on loopback, or behind something that asks who comes.
+    """
+
+    def __init__(self, info: ServiceInfo, database_url: str | None = None, program: Rota | None = None) -> None:
+        self.info, self.database_url, self.program = info, database_url, program or Rota()
+        self.routers: list[APIRouter] = []
+        self.checks: dict[str, Callable[[], Any]] | None = None
+        self.concurrency: int | None = None
+        self.auth = self.validating = False
+        self.starting: list[Hook] = []
+        self.stopping: list[Hook] = []
+        self.extra: list[APIRouter] = []
+
+    def with_health(self, checks: Mapping[str, Callable[[], Any]] | None = None) -> Self:
+        """`/health`: the database, and checks of one's own that raise, or answer false, when something is wrong."""
+        self.checks = dict(checks or {})
+        return self
+
+    def with_artifacts(self, hierarchy: ArtifactHierarchy | None = None) -> Self:
+        if hierarchy is not None:
+            self.program.injector.labels = hierarchy.level_labels
+        self.routers.append(artifact_routes.router)
+        return self
+
+    def with_jobs(self, max_concurrency: int | None = None) -> Self:
+        """Jobs and runs over the API, and how many may run at once."""
+        self.concurrency = max_concurrency
+        self.routers += [run_routes.router, streams]
+        return self
+
+    def with_tasks(self, permissions: CrudPermissions | None = None, *, validate_on_startup: bool = False) -> Self:
+        """Tasks over the API; `validate_on_startup` switches off those whose function is gone."""
+        allowed = permissions or CrudPermissions()
+        self.validating = validate_on_startup
+        self.routers.append(chosen(task_routes.router, allowed.allow))
+        return self
+
+    def with_schedules(self) -> Self:
+        """Schedules, slots, queues and workers over the API."""
+        self.routers += [schedule_routes.router, system_routes.router]
+        return self
+
+    def with_auth(self) -> Self:
+        """Only who has a key comes in. The first one is in `admin.key` of the data directory."""
+        self.auth = True
+        self.routers.append(people)
+        return self
+
+    def include_router(self, router: APIRouter) -> Self:
+        self.extra.append(router)
+        return self
+
+    def on_startup(self, hook: Hook) -> Self:
+        """Called with the application, in the order of these calls, before work begins."""
+        self.starting.append(hook)
+        return self
+
+    def on_shutdown(self, hook: Hook) -> Self:
+        self.stopping.append(hook)
+        return self
+
+    def build(self) -> FastAPI:
+        given = {"database_url": self.database_url, "concurrency": self.concurrency}
+        settings = Settings.load(**given)
+        db, clock, wake, meter = open_database(settings.database_url), SystemClock(), Wake(), Meter()
+        engine = make_engine(settings, self.program, None, db, clock, wake, meter)
+        node = Node(settings, self.program, None)
+
+        @contextlib.asynccontextmanager
+        async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+            await asyncio.to_thread(schema.migrate, settings.database_url)
+            org_id = await move_in(engine, settings)
+            system = await db.tx(accounts.system_user, org_id, clock.now())
+            if not self.auth:
+                app.state.anyone = Caller(org_id, system, None, Role.ADMIN, frozenset(), instance_admin=False)
+            app.state.tasks = TaskManager(engine, org_id, system)
+            app.state.jobs = JobScheduler(engine, org_id)
+            app.state.artifacts = ArtifactManager(engine, org_id)
+            app.state.database = Database(settings.database_url)
+            for hook in self.starting:
+                await called(hook, app)
+            if self.validating:
+                await validate_and_disable_orphaned_tasks(app)
+            stop = asyncio.Event()
+            working = [asyncio.ensure_future(node.work(engine, stop)), asyncio.ensure_future(keep_time(db, clock))]
+            try:
+                yield
+            finally:
+                app.state.closing = True
+                stop.set()
+                working[1].cancel()
+                await asyncio.gather(*working, return_exceptions=True)
+                for hook in self.stopping:
+                    await called(hook, app)
+                await app.state.database.close()
+                await db.close()
+
+        app = create_api(
+            engine, db, routers=self.routers, scheduler=node.trouble, title=self.info.display_name, lifespan=lifespan
+        )
+        app.version = self.info.version
+        for router in self.extra:
+            app.include_router(router)
+        if self.checks is not None:
+            add_health(app, self.checks)
+        return app
+
+
+async def validate_and_disable_orphaned_tasks(app: FastAPI) -> int:
+    """Switch off the tasks whose function is gone; returns how many those were."""
+    manager: TaskManager | None = getattr(app.state, "tasks", None)
+    return 0 if manager is None else await manager.disable_orphans()
+
+
+def chosen(router: APIRouter, allow: Callable[[BaseRoute, str], bool]) -> APIRouter:
+    """The same router with those routes only that are allowed."""
+    some = APIRouter()
+    some.routes.extend(route for route in router.routes if allow(route, getattr(route, "path", "")))
+    return some
+
+
+def add_health(app: FastAPI, checks: Mapping[str, Callable[[], Any]]) -> None:
+    async def database() -> None:
+        await app.state.db.read(workers.measure)
+
+    @app.get("/health", tags=["health"])
+    async def health() -> Response:
+        """The worst of all checks; a check that raises or answers false is unhealthy."""
+        found = {name: await outcome(name, check) for name, check in {"database": database, **checks}.items()}
+        worst = HEALTHY if all(one["state"] == HEALTHY for one in found.values()) else UNHEALTHY
+        return answer({"status": worst, "checks": found}, 200 if worst == HEALTHY else 503)
+
+
+async def outcome(name: str, check: Callable[[], Any]) -> dict[str, str | None]:
+    try:
+        fine = await called(check) is not False
+        return {"state": HEALTHY if fine else UNHEALTHY, "message": None}
+    except Exception as error:
+        log.warning("a health check failed", check=name, error=str(error))
+        return {"state": UNHEALTHY, "message": f"{type(error).__name__}: {error}"}
+
+
+async def called(hook: Callable[..., Any], *given: Any) -> Any:
+    result = hook(*given)
+    return await result if inspect.isawaitable(result) else result

@@ -1,0 +1,177 @@
+"""Processes that runs have to themselves: commands, and functions that must be killable.
+
+A process gets its input on stdin; what it says goes to the run's log as it comes. Cancelled: SIGTERM, the grace,
+SIGKILL, to everything that it started, and the run is over only when all of it is gone.
+"""
+
+import asyncio
+import ctypes
+import fnmatch
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rota.core.clock import pause, stopwatch
+from rota.engine.runner import RunContext
+
+OUTPUT_LIMIT = 64 * 1024  # characters of a process's output kept in its outcome; the log has more
+INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TMPDIR", "TERM", "VIRTUAL_ENV")
+SPOKEN_OUT = 1.0  # seconds that output is waited for after the end: somebody may have inherited the pipes
+DYING = 5.0  # seconds until a killed process must be gone
+
+
+async def start(
+    ctx: RunContext, command: str | Sequence[str], env: Mapping[str, str], cwd: str | None = None,
+    memory_mb: int | None = None, pass_fds: Sequence[int] = (),
+) -> asyncio.subprocess.Process:  # fmt: skip
+    """Start a process group: a text goes through the system's shell."""
+    how: dict[str, Any] = {
+        "stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE,
+        "start_new_session": True, "preexec_fn": limited(memory_mb), "cwd": cwd, "pass_fds": pass_fds,
+        "env": {**env, "ROTA_RUN_ID": ctx.run_id},
+    }  # fmt: skip
+    if isinstance(command, str):
+        return await asyncio.create_subprocess_shell(command, **how)
+    return await asyncio.create_subprocess_exec(*command, **how)
+
+
+async def supervise(ctx: RunContext, process: asyncio.subprocess.Process, feed: bytes) -> dict[str, str]:
+    """Feed a process, log what it says, and see it out; returns the end of what it said, by stream."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    kept = {"stdout": Tail(), "stderr": Tail()}
+    readers = [
+        asyncio.ensure_future(pump(ctx, stream, name, kept[name]))
+        for name, stream in (("stdout", process.stdout), ("stderr", process.stderr))
+    ]
+    writer = asyncio.ensure_future(pour(process.stdin, feed))
+    ended = asyncio.ensure_future(process.wait())
+    canceled = False
+    try:
+        while not ended.done():
+            try:
+                await asyncio.shield(ended)
+            except asyncio.CancelledError:
+                kill(family(process.pid, ctx.run_id), signal.SIGKILL if canceled else signal.SIGTERM)
+                canceled = True
+        await asyncio.wait(readers, timeout=SPOKEN_OUT)
+    finally:
+        kill_group(process.pid)
+        for task in (*readers, writer):
+            task.cancel()
+    if canceled:
+        await see_out(process.pid, ctx)
+        if process.returncode != 0:
+            raise asyncio.CancelledError
+    return {name: tail.text() for name, tail in kept.items()}
+
+
+async def see_out(pid: int, ctx: RunContext) -> None:
+    """Wait until everything that a cancelled process started is gone: what left its group too."""
+    since = stopwatch()
+    while (rest := family(pid, ctx.run_id)) and stopwatch() - since < DYING:
+        kill(rest, signal.SIGKILL)
+        await pause(0.02)
+    if rest:
+        ctx.log.line("system", f"processes that do not die: {', '.join(map(str, sorted(rest)))}")
+
+
+def family(leader: int, run_id: str) -> set[int]:
+    """The living processes of a run: those of its group and those that carry its mark, wherever they went. Where the
+    system does not list processes, only the leader, whose group is signalled as a whole."""
+    found: set[int] = set()
+    mark = f"ROTA_RUN_ID={run_id}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError, IndexError):  # it may be gone by now, or somebody else's
+            state, _, group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+            if state not in "ZX" and (int(group) == leader or mark in (entry / "environ").read_bytes().split(b"\0")):
+                found.add(int(entry.name))
+    return found - {os.getpid()}
+
+
+def kill(pids: set[int], how: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, how)
+
+
+def kill_group(leader: int) -> None:
+    """What is left of a group when its leader has ended."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+async def pump(ctx: RunContext, stream: asyncio.StreamReader, name: str, tail: "Tail") -> None:
+    while chunk := await stream.read(65_536):
+        text = chunk.decode("utf-8", "replace")
+        ctx.log.write(name, text)
+        tail.add(text)
+
+
+async def pour(stdin: asyncio.StreamWriter, feed: bytes) -> None:
+    try:
+        stdin.write(feed)
+        await stdin.drain()
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # it did not want to read
+    finally:
+        stdin.close()
+
+
+class Tail:
+    """The last part of a text that may be long."""
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def add(self, text: str) -> None:
+        self._text = (self._text + text)[-OUTPUT_LIMIT:]
+
+    def text(self) -> str:
+        return self._text.replace("\0", "␀")
+
+
+def environment(ctx: RunContext, allowed: Sequence[str] = (), given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a command sees: a few plain variables, those that its task lets through, and facts about its run. Rota's own
+    settings may hold secrets and are never passed on."""
+    patterns = (*INHERITED, *allowed)
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("ROTA_") and any(fnmatch.fnmatchcase(name, one) for one in patterns)
+    }
+    job = ctx.job
+    facts = {
+        "ROTA_RUN_ID": ctx.run_id, "ROTA_JOB_ID": job.id, "ROTA_ATTEMPT": str(ctx.attempt),
+        "ROTA_FENCE": str(job.fence), "ROTA_SLOT": job.slot.isoformat() if job.slot else "",
+    }  # fmt: skip
+    return inherited | dict(given or {}) | facts
+
+
+def limited(memory_mb: int | None) -> Callable[[], None]:
+    """What a new process does first: it must not outlive its worker, nor eat the machine. Linux only; elsewhere the
+    result of one that outlived its worker is refused."""
+
+    def first() -> None:
+        die_with_parent()
+        if memory_mb is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, (memory_mb << 20, memory_mb << 20))
+
+    return first
+
+
+def die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def died_of(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"signal {signal.Signals(-code).name}"
+    return f"exit code {code}"

@@ -1,0 +1,321 @@
+"""Runs tasks: async functions on the loop, sync ones in threads, commands and isolated functions in processes."""
+
+import asyncio
+import contextvars
+import ctypes
+import functools
+import hashlib
+import inspect
+import os
+import sys
+import threading
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import structlog
+
+from rota.core.clock import stopwatch
+from rota.core.errors import Invalid, InvalidMany, LogicError, NotFound, Unavailable
+from rota.core.model import PAYLOAD_LIMIT, Job
+from rota.core.parse import Defaults
+from rota.core.policy import Failure, FailureClass, classify
+from rota.engine import processes
+from rota.engine.injection import Injector, Made
+from rota.engine.runner import ChildCrashed, RunContext, Skipped, WorkFailed
+from rota.kinds.tasks.registry import Task, TaskRegistry, task_options
+from rota.store import tasks
+from rota.store.database import Database
+
+SHELL_ROUTE = "shell"  # commands that are stored, not declared: any worker can run them
+RESOLVED_FOR = 1.0  # seconds that a look-up of a task is trusted where nobody told of a change
+ISOLATED_AT_ONCE = 4
+ANSWER_LIMIT = 8 * PAYLOAD_LIMIT  # bytes of what a child process answers
+
+log = structlog.get_logger("rota.tasks")
+
+
+class TaskRunner:
+    """Runs tasks: async functions on the loop, sync ones in threads, commands in processes of their own."""
+
+    kind = "task"
+    defaults = Defaults()
+
+    def __init__(
+        self, registry: TaskRegistry, db: Database, app: str | None = None, threads: int = 50,
+        injector: Injector | None = None,
+    ) -> None:  # fmt: skip
+        self.registry, self.db, self.app = registry, db, app
+        self.injector = injector or Injector()
+        self._threads = ThreadPoolExecutor(threads, "rota-task")
+        self._isolated = asyncio.Semaphore(ISOLATED_AT_ONCE)
+        self._resolved: dict[tuple[str, str], tuple[float, Any]] = {}
+        self._disabled: set[tuple[str, str]] = set()
+        self._looked: tuple[int, float] | None = None  # when that was read: at which change, at what time
+
+    def routes(self) -> Collection[str]:
+        """A declared task is reached as `task:NAME`; as `row:NAME` the function for task rows that name it."""
+        return {
+            SHELL_ROUTE,
+            *(f"task:{name}" for name in self.registry.list_all()),
+            *(f"row:{name}" for name in self.registry.functions()),
+        }
+
+    async def resolve(self, org_id: str, target: str, payload: Any) -> str:
+        row = await self.look_up(org_id, target)
+        self.check(row, payload, "input")
+        if row.source == tasks.CODE:
+            return f"task:{row.name}"
+        return SHELL_ROUTE if row.task_type == "shell" else f"row:{row.command}"
+
+    def check(self, row: Any, payload: Any, field: str) -> None:
+        """Refuse what a task would not take. Where its function is not loaded, its types are checked when it runs."""
+        if payload is not None and not isinstance(payload, Mapping):
+            raise Invalid(field, payload, "is not an object of parameters")
+        if row.task_type == "python":
+            given = {**(row.parameters or {}), **(payload or {})}
+            task = self.registry.find(row.command)
+            if task is not None and task.function is not None:
+                self.injector.signature(task.function).check(given, field)
+            elif row.schema is not None:
+                check_names(row.schema, given, field)
+
+    async def prepare(self, ctx: RunContext) -> None:
+        task = self.declared(ctx.job)
+        if task is None:
+            task = await self.stored(ctx)
+        elif (ctx.org_id, task.name) in await self.disabled(ctx):
+            raise Skipped("disabled")
+        about = ctx.about
+        about.name, about.version, about.timeout, about.retry = task.name, task.version, task.timeout, task.retry
+        about.marks_first = task.function is None or task.isolation == "process"
+        about.work = task
+
+    async def execute(self, ctx: RunContext) -> Any:
+        task: Task = ctx.about.work
+        given = {**(task.parameters or {}), **(ctx.job.payload or {})} if task.parameters else ctx.job.payload
+        if task.cache_ttl is None:
+            return await self.run(ctx, task, given)
+        key = hashlib.sha256(orjson.dumps([task.name, task.version, given], option=orjson.OPT_SORT_KEYS)).hexdigest()
+        found = await self.db.read(tasks.find_result, ctx.org_id, key, ctx.engine.clock.now())
+        if found is not None:
+            ctx.about.reason = "cached"
+            ctx.log.line("system", f"the result of run {found.run_id} was used again")
+            return found.outcome
+        outcome = await self.run(ctx, task, given)
+        until = ctx.engine.clock.now() + task.cache_ttl
+        try:
+            await self.db.tx(tasks.keep_result, ctx.org_id, key, outcome, ctx.run_id, until)
+        except Unavailable as error:  # the work is done all the same
+            log.warning("a result is not kept for later", run=ctx.run_id, error=error.message)
+        return outcome
+
+    async def run(self, ctx: RunContext, task: Task, given: Any) -> Any:
+        if task.function is None:
+            return await run_command(ctx, task, given)
+        if ctx.isolated:  # its worker has counted it already
+            return await run_child(ctx, self.app, task, given)
+        if task.isolation == "process":
+            async with self._isolated:
+                return await run_child(ctx, self.app, task, given)
+        return await self.call(ctx, task.function, given)
+
+    async def call(self, ctx: RunContext, function: Callable[..., Any], given: Any) -> Any:
+        """Call a function in this process, with what it takes and what is injected."""
+        signature = self.injector.signature(function)
+        arguments = signature.check(given, "input")
+        if not signature.injected:
+            return await self.kept(ctx, await self.enter(function, arguments))
+        made = Made(self.injector, ctx)
+        try:
+            for name, wanted in signature.injected.items():
+                arguments[name] = await made.get(wanted)
+            return await self.kept(ctx, await self.enter(function, arguments))
+        finally:
+            await made.close()
+
+    async def enter(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+        pid = os.getpid()
+        try:
+            if inspect.iscoroutinefunction(function):
+                return await function(**arguments)
+            return await in_thread(self._threads, functools.partial(function, **arguments))
+        except (SystemExit, KeyboardInterrupt) as error:  # asyncio would end the worker
+            raise WorkFailed(classify(error)) from error
+        finally:
+            if os.getpid() != pid:  # the function forked, and this is the copy: it must not go on as a second worker
+                os._exit(0)
+
+    async def kept(self, ctx: RunContext, result: Any) -> Any:
+        """A result as the ledger keeps it: JSON as it is, what else can be saved as an artifact. The side effects of a
+        function whose result cannot be kept are its author's."""
+        if result is None or isinstance(result, str | int | float | bool):
+            return checked(result)
+        manager = self.injector.artifacts(ctx)
+        serializer = manager.serializer(result)
+        if serializer is None:
+            return checked(result)
+        artifact_id = await manager.save(result, label="result")
+        return {"artifact_id": artifact_id, "content_type": serializer.content_type}
+
+    def declared(self, job: Job) -> Task | None:
+        scheme, _, name = job.route.partition(":")
+        return self.registry.find(name) if scheme == "task" else None
+
+    async def stored(self, ctx: RunContext) -> Task:
+        """A task that is stored, not declared; or one that this worker no longer has."""
+        try:
+            row = await self.db.read(tasks.get, ctx.org_id, ctx.job.target)
+        except NotFound as error:
+            raise LogicError(f"{error.message}; it was deleted after the job was made") from error
+        if not row.enabled:
+            raise Skipped("disabled")
+        options = task_options(row.options or {})
+        if row.task_type == "shell":
+            return Task(row.name, command=row.command, parameters=row.parameters, version=row.version, **options)
+        known = self.registry.find(row.command)
+        if known is None or known.function is None:
+            raise LogicError(f"task {row.name}: its function {row.command} is not known to this worker")
+        own = {"name": row.name, "parameters": row.parameters, "version": row.version, **options}
+        return replace(known, **own)
+
+    async def disabled(self, ctx: RunContext) -> set[tuple[str, str]]:
+        """The tasks that are switched off, read again whenever one may have changed."""
+        change = ctx.engine.wake.tasks
+        if self._looked is None or self._looked[0] != change or stopwatch() - self._looked[1] > RESOLVED_FOR:
+            self._looked = (change, stopwatch())
+            self._disabled = await self.db.read(tasks.disabled)
+        return self._disabled
+
+    def forget(self, org_id: str) -> None:
+        """Trust no earlier look-up of this org's tasks: one of them was changed here."""
+        self._resolved = {key: found for key, found in self._resolved.items() if key[0] != org_id}
+
+    async def look_up(self, org_id: str, target: str) -> Any:
+        found = self._resolved.get((org_id, target))
+        if found is None or stopwatch() - found[0] > RESOLVED_FOR:
+            try:
+                row = await self.db.read(tasks.get, org_id, target)
+            except NotFound as error:
+                raise Invalid(
+                    "target", target, "is not a known task; `rota task list` shows those there are"
+                ) from error
+            found = self._resolved[(org_id, target)] = (stopwatch(), row)
+        return found[1]
+
+
+def check_names(schema: Mapping[str, Any], given: Mapping[str, Any], field: str) -> None:
+    """What can be said of parameters without their function: which are missing, and which are too many."""
+    wrong = [Invalid(f"{field}.{name}", None, "is missing") for name in schema.get("required", ()) if name not in given]
+    if schema.get("additionalProperties") is False:
+        known = schema.get("properties", {})
+        unknown = [name for name in given if name not in known]
+        wrong += [Invalid(f"{field}.{name}", given[name], "is not a parameter of this task") for name in unknown]
+    if wrong:
+        raise wrong[0] if len(wrong) == 1 else InvalidMany(wrong)
+
+
+def checked(outcome: Any) -> Any:
+    """An outcome that can be stored, or a clear error."""
+    try:
+        size = len(orjson.dumps(outcome))
+    except (TypeError, ValueError) as error:
+        raise LogicError(f"the task's result cannot be written as JSON: {error}") from error
+    if size > PAYLOAD_LIMIT:
+        raise LogicError(
+            f"the task's result has {size} bytes of JSON; at most {PAYLOAD_LIMIT} are kept: save it as an artifact"
+        )
+    return outcome
+
+
+# threads
+
+
+class Interrupted(BaseException):
+    """Raised inside a thread whose run was cancelled and went on past the grace."""
+
+
+async def in_thread(threads: ThreadPoolExecutor, call: Callable[[], Any]) -> Any:
+    """Run a sync function in a thread. A cancelled one is asked through `ctx.canceled`, then interrupted at its next
+    Python instruction; it is over only when it has really ended."""
+    ident: list[int] = []
+
+    def body() -> Any:
+        ident.append(threading.get_ident())
+        pid = os.getpid()
+        try:
+            return call()
+        finally:
+            if os.getpid() != pid:  # see `enter`
+                os._exit(0)
+
+    future = asyncio.get_running_loop().run_in_executor(threads, contextvars.copy_context().run, body)
+    told = False
+    while True:
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if future.done():
+                return future.result()
+            if told and ident:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident[0]), ctypes.py_object(Interrupted))
+            told = True
+
+
+# processes
+
+
+async def run_command(ctx: RunContext, task: Task, given: Any) -> dict[str, Any]:
+    """Run a command through the system's shell. Its parameters come as JSON on stdin, where the task says nothing."""
+    assert task.command is not None
+    allowed, given_env = ((), task.env) if isinstance(task.env, Mapping) else (task.env, {})
+    env = processes.environment(ctx, allowed, given_env)
+    try:
+        process = await processes.start(ctx, task.command, env, task.cwd, task.memory_mb)
+    except OSError as error:
+        raise LogicError(f"the command cannot be started: {error}") from error
+    feed = task.stdin.encode() if task.stdin is not None else orjson.dumps(given) if given is not None else b""
+    kept = await processes.supervise(ctx, process, feed)
+    outcome = {"exit_code": process.returncode, **kept}
+    if process.returncode:
+        last = next((line for line in reversed(kept["stderr"].splitlines()) if line.strip()), "")
+        text = processes.died_of(process.returncode) + (f": {last}" if last else "")
+        raise WorkFailed(Failure(FailureClass.LOGIC, "CommandFailed", text), outcome)
+    return outcome
+
+
+async def run_child(ctx: RunContext, app: str | None, task: Task, given: Any) -> Any:
+    """Run a function in a Python process of its own, where it can hurt only itself."""
+    assert task.function is not None
+    reading, writing = os.pipe()
+    job = ctx.job
+    order = {
+        "app": app, "module": inspect.getsourcefile(task.function), "task": task.command, "payload": given,
+        "run_id": ctx.run_id, "attempt": ctx.attempt, "worker": ctx.worker, "job_id": job.id, "org_id": job.org_id,
+        "fence": job.fence, "trigger": job.trigger, "slot": job.slot and job.slot.isoformat(), "result_fd": writing,
+        "database_url": ctx.engine.db.url, "name": task.name,
+    }  # fmt: skip
+    try:
+        command = [sys.executable, "-m", "rota.app.child"]
+        process = await processes.start(ctx, command, os.environ, task.cwd, task.memory_mb, [writing])
+    finally:
+        os.close(writing)
+    results = asyncio.StreamReader(limit=ANSWER_LIMIT)
+    loop = asyncio.get_running_loop()
+    pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(results), os.fdopen(reading, "rb"))
+    answer = asyncio.ensure_future(results.readline())
+    try:
+        await processes.supervise(ctx, process, orjson.dumps(order))
+        await asyncio.wait([answer], timeout=processes.SPOKEN_OUT)  # a process that it left behind may hold the pipe
+        told = answer.result() if answer.done() else b""
+    finally:
+        answer.cancel()
+        pipe.close()
+    if not told:
+        raise ChildCrashed(f"the process of this run died ({processes.died_of(process.returncode)})")
+    result = orjson.loads(told)
+    if "failure" in result:
+        raise WorkFailed(Failure(**{**result["failure"], "kind": FailureClass(result["failure"]["kind"])}))
+    return result["outcome"]
