@@ -1,4 +1,4 @@
-"""The processes: `up` is everything in one, `server` the API, `worker` scheduler and worker, any number of them."""
+"""The processes: `up` is everything in one, `server` API and dashboard, `worker` scheduler and worker, any number."""
 
 import asyncio
 import contextlib
@@ -19,9 +19,9 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
-from rota.app.api import create_api
 from rota.app.application import Rota, load_app
 from rota.app.settings import Settings
+from rota.app.site import create_site
 from rota.core.clock import SystemClock, pause
 from rota.core.errors import Refused, Unavailable
 from rota.engine.declare import declare
@@ -33,9 +33,10 @@ from rota.engine.runner import capture_output
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
 from rota.kinds.tasks import TaskRunner, die_with_parent
-from rota.store import accounts, workers
+from rota.store import accounts, sessions, workers
 from rota.store import migrate as schema
 from rota.store.database import Database, open_database
+from rota.store.sessions import Link
 from rota.store.wake import Wake
 
 RESYNC = 10.0  # seconds between measurements of the database's clock
@@ -44,7 +45,7 @@ log = structlog.get_logger("rota")
 
 
 def up(settings: Settings, app: str | None) -> None:
-    """Everything in one process: migrate, then API, scheduler and worker."""
+    """Everything in one process: migrate, then API, dashboard, scheduler and worker."""
     configure_logs(settings)
     schema.migrate(settings.database_url)
     asyncio.run(refuse_exposure(settings))
@@ -54,7 +55,7 @@ def up(settings: Settings, app: str | None) -> None:
         api = ApiThread(settings, program, sock, node)
         api.start()
         api.ready.wait()
-        announce(settings, url)
+        announce(settings, url, api.link)
         try:
             run_until_signal(node.run)
         finally:
@@ -63,7 +64,7 @@ def up(settings: Settings, app: str | None) -> None:
 
 
 def server(settings: Settings, app: str | None) -> None:
-    """The API alone."""
+    """API and dashboard alone."""
     configure_logs(settings)
     program = load_app(app) if app else Rota()
     asyncio.run(refuse_old_schema(settings))
@@ -72,7 +73,7 @@ def server(settings: Settings, app: str | None) -> None:
         api = ApiThread(settings, program, sock, None)
         api.start()
         api.ready.wait()
-        announce(settings, url)
+        announce(settings, url, api.link)
         try:
             run_until_signal(wait_for)
         finally:
@@ -157,7 +158,7 @@ class Node:
 
 
 class ApiThread(threading.Thread):
-    """The API on an event loop of its own: tasks that block theirs do not block it."""
+    """API and dashboard on an event loop of its own: tasks that block theirs do not block them."""
 
     def __init__(self, settings: Settings, program: Rota, sock: socket.socket, node: Node | None) -> None:
         super().__init__(name="rota-api", daemon=True)
@@ -165,6 +166,7 @@ class ApiThread(threading.Thread):
         self.ready = threading.Event()
         self.server: uvicorn.Server | None = None
         self.api: FastAPI | None = None
+        self.link: Link | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def run(self) -> None:
@@ -183,7 +185,8 @@ class ApiThread(threading.Thread):
         meter = self.node.meter if self.node else Meter()
         engine = await make_engine(settings, self.program, None, db, clock, wake, meter)
         await declare(engine, self.program.org, None, self.program.registry, [])
-        self.api = create_api(
+        self.link = await db.tx(sessions.first_link, clock.now())
+        self.api = create_site(
             engine,
             db,
             scheduler=self.node.trouble if self.node else None,
@@ -350,12 +353,16 @@ def listening(settings: Settings) -> Iterator[tuple[socket.socket, str]]:
         sock.close()
 
 
-def announce(settings: Settings, url: str) -> None:
-    """Tell people and, by `server.json` beside the data, programs where the API is; the admin key is there by now."""
+def announce(settings: Settings, url: str, link: Link | None) -> None:
+    """Tell people and, by `server.json` beside the data, programs where the API is; the admin key is there by now.
+
+    Whoever reads the terminal of a server on their own machine may log in; others read logs of servers elsewhere."""
     note = Path(settings.data_dir) / "server.json"
     note.parent.mkdir(parents=True, exist_ok=True)
     note.write_bytes(orjson.dumps({"url": url, "pid": os.getpid()}))
     print(f"Rota is up at {url} (API docs: {url}/docs)", file=sys.stderr)
+    if link is not None and is_loopback(settings.host):
+        print(f"dashboard, for the next 15 minutes: {url}/login?token={link.token}", file=sys.stderr)
     print(f"data and admin key: {Path(settings.data_dir).absolute()}", file=sys.stderr)
 
 

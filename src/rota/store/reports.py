@@ -64,7 +64,8 @@ TASK = (
     tasks.c.id, tasks.c.name, tasks.c.task_type, tasks.c.command, tasks.c.parameters, tasks.c.enabled, tasks.c.source,
     tasks.c.created_at, tasks.c.updated_at,
 )  # fmt: skip
-STARTED = and_(j.state == State.RUNNING, j.run_id.is_not(None))  # claimed is not started
+RUNNING = j.state == literal_column(f"'{State.RUNNING.value}'")  # as text: a partial index serves no parameter
+STARTED = and_(RUNNING, j.run_id.is_not(None))  # claimed is not started
 
 
 # schedules
@@ -361,7 +362,7 @@ def slot_record(row: Any) -> Record:
 def list_workers(tx: Tx, *, limit: int = LIMIT, cursor: str | None = None, state: str | None = None) -> Page:
     """Worker processes, newest first. They serve every org."""
     w = workers.c
-    counted = select(j.lease_owner, func.count().label("n")).where(j.state == State.RUNNING)
+    counted = select(j.lease_owner, func.count().label("n")).where(RUNNING)
     held = counted.group_by(j.lease_owner).subquery()
     columns = (
         w.id, w.state, w.host, w.pid, w.version, w.concurrency, w.kinds, w.queues, w.started_at, w.renewed_at,
