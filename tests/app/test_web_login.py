@@ -468,7 +468,12 @@ async def test_runs_are_counted_up_to_a_bound(api: Api, monkeypatch: pytest.Monk
         await api.job()
         await api.end(await api.start(), status)
     found = await api.db.read(overview.counts, api.org_id, NINE - overview.DAY)
-    assert (found[Status.SUCCESS], found[Status.FAILED], found[Status.MISSED]) == (2, 1, 0)
+    assert (found[Status.SUCCESS], found[Status.FAILED], found[Status.MISSED]) == (3, 1, 0)
+    for status in (Status.FAILED, Status.SUCCESS, Status.FAILED, Status.FAILED):
+        await api.job()
+        await api.end(await api.start(), status)
+    found = await api.db.read(overview.counts, api.org_id, NINE - overview.DAY)
+    assert (found.get(Status.SUCCESS), found[Status.FAILED]) == (None, 3)
 
 
 @on_sqlite

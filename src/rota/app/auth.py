@@ -34,7 +34,7 @@ class Role(IntEnum):
 class Caller:
     org_id: str
     user_id: str  # for whom the key acts
-    key_id: str | None  # none: somebody who logged in with a password
+    key_id: str | None  # none: somebody who is logged in, and not by a key's link
     role: Role
     scopes: frozenset[str]
     instance_admin: bool

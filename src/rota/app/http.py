@@ -28,15 +28,15 @@ def status_of(error: RotaError) -> HTTPStatus | None:
     return next((status for kind, status in STATUSES.items() if isinstance(error, kind)), None)
 
 
-async def read_bytes(request: Request, limit: int = BODY_LIMIT) -> bytes:
+async def read_bytes(request: Request) -> bytes:
     """The body, up to the limit: one that says it is longer is not read at all."""
-    too_long = HTTPException(413, f"the body is longer than {limit} bytes")
+    too_long = HTTPException(413, f"the body is longer than {BODY_LIMIT} bytes")
     said = request.headers.get("content-length", "")
-    if said.isdecimal() and int(said) > limit:
+    if said.isdecimal() and int(said) > BODY_LIMIT:
         raise too_long
     raw = bytearray()
     async for part in request.stream():
         raw += part
-        if len(raw) > limit:
+        if len(raw) > BODY_LIMIT:
             raise too_long
     return bytes(raw)

@@ -185,7 +185,8 @@ class ApiThread(threading.Thread):
         meter = self.node.meter if self.node else Meter()
         engine = await make_engine(settings, self.program, None, db, clock, wake, meter)
         await declare(engine, self.program.org, None, self.program.registry, [])
-        self.link = await db.tx(sessions.first_link, clock.now())
+        if is_loopback(settings.host):  # who reads its terminal may log in; others read the logs of servers elsewhere
+            self.link = await db.tx(sessions.first_link, clock.now())
         self.api = create_site(
             engine,
             db,
@@ -354,14 +355,12 @@ def listening(settings: Settings) -> Iterator[tuple[socket.socket, str]]:
 
 
 def announce(settings: Settings, url: str, link: Link | None) -> None:
-    """Tell people and, by `server.json` beside the data, programs where the API is; the admin key is there by now.
-
-    Whoever reads the terminal of a server on their own machine may log in; others read logs of servers elsewhere."""
+    """Tell people and, by `server.json` beside the data, programs where the API is; the admin key is there by now."""
     note = Path(settings.data_dir) / "server.json"
     note.parent.mkdir(parents=True, exist_ok=True)
     note.write_bytes(orjson.dumps({"url": url, "pid": os.getpid()}))
     print(f"Rota is up at {url} (API docs: {url}/docs)", file=sys.stderr)
-    if link is not None and is_loopback(settings.host):
+    if link is not None:
         print(f"dashboard, for the next 15 minutes: {url}/login?token={link.token}", file=sys.stderr)
     print(f"data and admin key: {Path(settings.data_dir).absolute()}", file=sys.stderr)
 
