@@ -10,7 +10,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from rota.app.api import create_api
+from rota.app.site import create_site
 from rota.core.clock import ManualClock
 from rota.core.model import Attempt, Ended, Job, new_id
 from rota.core.states import Status
@@ -124,7 +124,7 @@ async def api(migrated_url: str) -> AsyncIterator[Api]:
     org_id, key = await db.tx(accounts.ensure_default_org, NINE)
     assert key is not None
     await db.tx(tasks.sync, org_id, task_rows(registry, Injector(), None), NINE)
-    app = create_api(engine, db)
+    app = create_site(engine, db)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     headers = {"authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(transport=transport, base_url="http://rota", headers=headers) as client:

@@ -8,7 +8,7 @@ from typing import Any, Self
 import uvicorn
 from fastapi import FastAPI
 
-from rota.app.api import create_api
+from rota.app.site import create_site
 from rota.core.clock import SystemClock
 from rota.engine.engine import Engine, EngineSettings
 from rota.engine.injection import Injector
@@ -39,7 +39,7 @@ class LiveApi:
         self.org_id, key = await db.tx(accounts.ensure_default_org, clock.now())
         self.key = key or ""
         await db.tx(tasks.sync, self.org_id, task_rows(registry, Injector(), None), clock.now())
-        self.app = create_api(engine, db)
+        self.app = create_site(engine, db)
         config = uvicorn.Config(self.app, log_config=None, lifespan="off", timeout_graceful_shutdown=2)
         self.server = uvicorn.Server(config)
         self.ready.set()

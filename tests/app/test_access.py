@@ -107,6 +107,7 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "GET /api/v1/api-keys": (ADMIN_LIST, None),
     "GET /api/v1/api-keys/{api_key}": (ADMIN_READ, None),
     "DELETE /api/v1/api-keys/{api_key}": (row(403, 403, 204, 404), None),
+    "POST /api/v1/login-links": (row(201, 201, 201, 201), None),  # each their own
     "GET /api/v1/audit": (ADMIN_LIST, None),
 }
 SILENT = {f"POST /api/v1/schedules/{verb}" for verb in ("$preview", "$pause", "$resume")}  # these change nothing here

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from rota.app.api import manners
 from rota.app.api.schemas import ROUTES
+from rota.app.http import BODY_LIMIT
 from rota.core.errors import DataRefused, Unavailable
 from rota.store import accounts, reports
 from tests.app.conftest import NINE, Api
@@ -119,7 +119,7 @@ async def test_a_body_that_is_too_long_is_not_read(api: Api) -> None:
     headers = {"content-type": "application/json"}
     problem(await api.call("POST", "/schedules", content=endless(), headers=headers), 413, "request_entity_too_large")
     assert read <= 10
-    longer = {**headers, "content-length": str(manners.BODY_LIMIT + 1)}
+    longer = {**headers, "content-length": str(BODY_LIMIT + 1)}
     problem(await api.call("POST", "/schedules", content=b"{}", headers=longer), 413, "request_entity_too_large")
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -361,3 +362,16 @@ def test_help_loads_nothing_heavy() -> None:
     code = f"import sys, rota.app.cli; print([one for one in '{heavy}'.split() if one in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+def test_a_login_link_is_printed_at_the_start_and_on_demand(rota: Rota, home: Path) -> None:
+    printed = re.findall(r"http://127\.0\.0\.1:\d+/login\?token=\S+", (home / "up.log").read_text())
+    asked = rota("login")
+    assert asked.returncode == 0
+    assert "works once" in asked.stderr
+    assert len(printed) == 1
+    for url in (printed[0], asked.stdout.strip(), read(rota("-o", "json", "login"))["url"]):
+        with httpx.Client() as browser:
+            assert browser.get(url).headers["location"] == "/"
+            assert "<h1>Now" in browser.get(url.partition("login")[0]).text
+            assert browser.get(url).status_code == 403

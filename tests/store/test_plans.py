@@ -17,7 +17,7 @@ from sqlalchemy import text as sql
 from sqlalchemy.engine import Engine
 
 from rota.core.policy import Lane
-from rota.store import jobs, schedules, workers
+from rota.store import jobs, overview, reports, schedules, workers
 from rota.store.database import open_database
 from rota.store.dialect import Tx
 from tests.databases import copy_sqlite
@@ -73,6 +73,10 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     "schedules due": (lambda tx: schedules.due(tx, ["task"], NOW, 200), {"ix_clocks_due"}),
     "next run": (lambda tx: schedules.next_run(tx, ["task"]), {"ix_clocks_due"}),
     "dead with jobs": (lambda tx: workers.dead_with_jobs(tx), {"ix_jobs_held"}),
+    "parked": (lambda tx: overview.parked(tx, ORG), {"ix_jobs_parked"}),
+    "running": (lambda tx: overview.running(tx, ORG), set()),
+    "slots to come": (lambda tx: overview.due(tx, ORG, ["task"]), {"ix_clocks_due"}),
+    "workers": (lambda tx: reports.list_workers(tx), set()),
 }
 WHOLE_TABLE = ("Seq Scan on jobs", "Seq Scan on clocks", "SCAN jobs", "SCAN clocks", "SCAN waiting", "SCAN head")
 

@@ -1,4 +1,4 @@
-"""Who calls, and what they may do. `Authorization: Bearer …` or `X-API-Key: …`."""
+"""Who calls, and what they may do. `Authorization: Bearer …` or `X-API-Key: …`; the dashboard has its own sessions."""
 
 import contextlib
 import hmac
@@ -34,7 +34,7 @@ class Role(IntEnum):
 class Caller:
     org_id: str
     user_id: str  # for whom the key acts
-    key_id: str | None
+    key_id: str | None  # none: somebody who is logged in, and not by a key's link
     role: Role
     scopes: frozenset[str]
     instance_admin: bool
@@ -43,11 +43,11 @@ class Caller:
     def check(self, role: Role, resource: str) -> None:
         """The one place that compares roles and scopes."""
         if self.role < role:
-            raise Refused(f"this needs the role {role.name.lower()}; this key has {self.role.name.lower()}")
+            raise Refused(f"this needs the role {role.name.lower()}; yours is {self.role.name.lower()}")
         narrow = self.scopes - {SHELL}
         read = {f"{resource}:read"} if role is Role.VIEWER else set()
         if narrow and not narrow & {resource, *read}:
-            raise Refused(f"this needs the scope {resource}; this key has {', '.join(sorted(narrow))}")
+            raise Refused(f"this needs the scope {resource}; yours are {', '.join(sorted(narrow))}")
 
     def check_shell(self) -> None:
         if self.role < Role.ADMIN and SHELL not in self.scopes:
@@ -95,6 +95,12 @@ class Failures:
         while len(self.seen) > self.MOST:
             del self.seen[next(iter(self.seen))]
 
+    def forgive(self, at: datetime, *who: str) -> None:
+        """One attempt that was counted at its start, and did not fail."""
+        for one in who:
+            if at in self.seen.get(one, ()):
+                self.seen[one].remove(at)
+
 
 async def authenticate(request: Request) -> Caller:
     """The caller behind a request; FastAPI asks once per request. Only an unknown key is a guess, and counts."""
@@ -113,6 +119,11 @@ async def authenticate(request: Request) -> Caller:
         failures.check(now, *who)
         failures.add(now, *who)
         raise Unauthenticated("this API key is not known here; it may have been revoked, or belong to another server")
+    return caller_of(key, now)
+
+
+def caller_of(key: accounts.Key, now: datetime) -> Caller:
+    """The caller behind a known key, if it is still good."""
     if key.revoked_at is not None:
         raise Unauthenticated("this API key has been revoked")
     if key.expires_at is not None and key.expires_at <= now:
@@ -135,8 +146,10 @@ async def note_caller(
         request.state.engine = engine.acting(act_of(request, caller))
 
 
-def at_least(role: Role) -> Callable[[Request, Caller], Awaitable[Caller]]:
-    async def check(request: Request, caller: Annotated[Caller, Depends(authenticate)]) -> Caller:
+def at_least(
+    role: Role, known: Callable[..., Awaitable[Caller]] = authenticate
+) -> Callable[[Request, Caller], Awaitable[Caller]]:
+    async def check(request: Request, caller: Annotated[Caller, Depends(known)]) -> Caller:
         caller.check(role, resource_of(request))
         return caller
 
@@ -174,8 +187,8 @@ def address_of(request: Request) -> str | None:
 
 
 def resource_of(request: Request) -> str:
-    """`schedules` of `/api/v1/schedules/nightly/$pause`."""
-    return request.url.path.split("/")[3]
+    """`schedules` of `/api/v1/schedules/nightly/$pause`, and of the dashboard's `/schedules`."""
+    return request.url.path.removeprefix("/api/v1").split("/")[1]
 
 
 def act_of(request: Request, caller: Caller) -> Act:

@@ -1,4 +1,4 @@
-"""The processes: `up` is everything in one, `server` the API, `worker` scheduler and worker, any number of them."""
+"""The processes: `up` is everything in one, `server` API and dashboard, `worker` scheduler and worker, any number."""
 
 import asyncio
 import contextlib
@@ -19,9 +19,9 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
-from rota.app.api import create_api
 from rota.app.application import Rota, load_app
 from rota.app.settings import Settings
+from rota.app.site import create_site
 from rota.core.clock import SystemClock, pause
 from rota.core.errors import Refused, Unavailable
 from rota.engine.declare import declare
@@ -34,9 +34,10 @@ from rota.engine.runner import capture_output
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
 from rota.kinds.tasks import TaskManager, TaskRunner, task_rows
-from rota.store import accounts, workers
+from rota.store import accounts, sessions, workers
 from rota.store import migrate as schema
 from rota.store.database import Database, open_database
+from rota.store.sessions import Link
 from rota.store.wake import Wake
 
 RESYNC = 10.0  # seconds between measurements of the database's clock
@@ -45,7 +46,7 @@ log = structlog.get_logger("rota")
 
 
 def up(settings: Settings, app: str | None) -> None:
-    """Everything in one process: migrate, then API, scheduler and worker."""
+    """Everything in one process: migrate, then API, dashboard, scheduler and worker."""
     configure_logs(settings)
     schema.migrate(settings.database_url)
     asyncio.run(refuse_exposure(settings))
@@ -55,7 +56,7 @@ def up(settings: Settings, app: str | None) -> None:
         api = ApiThread(settings, program, app, sock, node)
         api.start()
         api.ready.wait()
-        announce(settings, url)
+        announce(settings, url, api.link)
         try:
             run_until_signal(node.run)
         finally:
@@ -64,7 +65,7 @@ def up(settings: Settings, app: str | None) -> None:
 
 
 def server(settings: Settings, app: str | None) -> None:
-    """The API alone."""
+    """API and dashboard alone."""
     configure_logs(settings)
     program = load_app(app) if app else Rota()
     asyncio.run(refuse_old_schema(settings))
@@ -73,7 +74,7 @@ def server(settings: Settings, app: str | None) -> None:
         api = ApiThread(settings, program, app, sock, None)
         api.start()
         api.ready.wait()
-        announce(settings, url)
+        announce(settings, url, api.link)
         try:
             run_until_signal(wait_for)
         finally:
@@ -168,7 +169,7 @@ class Node:
 
 
 class ApiThread(threading.Thread):
-    """The API on an event loop of its own: tasks that block theirs do not block it."""
+    """API and dashboard on an event loop of its own: tasks that block theirs do not block them."""
 
     def __init__(
         self, settings: Settings, program: Rota, app: str | None, sock: socket.socket, node: Node | None
@@ -178,6 +179,7 @@ class ApiThread(threading.Thread):
         self.ready = threading.Event()
         self.server: uvicorn.Server | None = None
         self.api: FastAPI | None = None
+        self.link: Link | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def run(self) -> None:
@@ -197,7 +199,9 @@ class ApiThread(threading.Thread):
         engine = make_engine(settings, self.program, None, db, clock, wake, meter)
         await move_in(engine, settings)
         await declare(engine, self.program.org, None, rows_of(self.program, self.app), [])
-        self.api = create_api(
+        if is_loopback(settings.host):  # who reads its terminal may log in; others read the logs of servers elsewhere
+            self.link = await db.tx(sessions.first_link, clock.now())
+        self.api = create_site(
             engine,
             db,
             scheduler=self.node.trouble if self.node else None,
@@ -381,12 +385,14 @@ def listening(settings: Settings) -> Iterator[tuple[socket.socket, str]]:
         sock.close()
 
 
-def announce(settings: Settings, url: str) -> None:
+def announce(settings: Settings, url: str, link: Link | None) -> None:
     """Tell people and, by `server.json` beside the data, programs where the API is; the admin key is there by now."""
     note = Path(settings.data_dir) / "server.json"
     note.parent.mkdir(parents=True, exist_ok=True)
     note.write_bytes(orjson.dumps({"url": url, "pid": os.getpid()}))
     print(f"Rota is up at {url} (API docs: {url}/docs)", file=sys.stderr)
+    if link is not None:
+        print(f"dashboard, for the next 15 minutes: {url}/login?token={link.token}", file=sys.stderr)
     print(f"data and admin key: {Path(settings.data_dir).absolute()}", file=sys.stderr)
 
 

@@ -11,6 +11,7 @@ MONTHS = "January February March April May June July August September October No
 NTH = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth", LAST: "last"}
 ALL_DAYS, ALL_WEEKDAYS = set(range(1, 32)), set(range(7))
 UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
+SHORT = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 FEW = 8  # times of day that one still reads one by one
 
 
@@ -33,6 +34,17 @@ def span_words(span: timedelta, one: str = "") -> str:
     if rest:
         parts.append(plural(rest.total_seconds(), "second"))
     return one + parts[0][2:] if len(parts) == 1 and parts[0].startswith("1 ") else " ".join(parts)
+
+
+def short(span: timedelta) -> str:
+    """A span in its largest unit, or two of them where that is too coarse."""
+    seconds = round(span.total_seconds())
+    for position, (size, unit) in enumerate(SHORT):
+        if seconds >= size:
+            whole, rest = divmod(seconds, size)
+            finer = SHORT[position + 1] if whole < 3 and position + 1 < len(SHORT) else None
+            return f"{whole}{unit}" + (f"{rest // finer[0]}{finer[1]}" if finer and rest >= finer[0] else "")
+    return "0s"
 
 
 def moment_words(at: datetime) -> str:

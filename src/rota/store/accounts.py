@@ -4,6 +4,7 @@ A key is 32 random bytes; only its beginning and its hash are stored. A plain SH
 that random, so slowing a guesser down gains nothing. Passwords are guessable, and are kept as argon2 hashes.
 """
 
+import functools
 import hashlib
 import hmac
 import secrets
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select, update
 
 from rota.core.errors import Conflict, NotFound
 from rota.core.model import new_id
@@ -125,6 +126,24 @@ def hash_password(text: str) -> str:
     return PasswordHasher().hash(text)
 
 
+def password_fits(hashed: str | None, text: str) -> bool:
+    """Whether this is the password; as slow as `hash_password`, also for somebody who has none or is not there."""
+    from argon2 import PasswordHasher
+    from argon2.exceptions import InvalidHashError, VerificationError
+
+    nobody = nobodys_password()  # also asked for when it is not needed: the first call is slow for everybody
+    try:
+        PasswordHasher().verify(hashed or nobody, text)
+    except (VerificationError, InvalidHashError):
+        return False
+    return hashed is not None
+
+
+@functools.cache
+def nobodys_password() -> str:
+    return hash_password(secrets.token_urlsafe(32))
+
+
 # keys
 
 
@@ -159,16 +178,25 @@ def issue_key(
 def find_key(tx: Tx, text: str) -> Key | None:
     """The stored key behind a text, compared in constant time; also one that has expired or was revoked."""
     wanted = hash_of(text)
+    found = None
+    for hashed, *fields in tx.execute(key_query().where(k.prefix == text[:PREFIX])):
+        if hmac.compare_digest(hashed, wanted):
+            found = Key(*fields)
+    return found
+
+
+def key_by_id(tx: Tx, key_id: str) -> Key | None:
+    """A stored key, for whoever has shown before that they hold it."""
+    found = tx.execute(key_query().where(k.id == key_id)).one_or_none()
+    return None if found is None else Key(*found[1:])
+
+
+def key_query() -> Select[Any]:
     columns = (
         k.id, k.org_id, k.user_id, k.role, u.role.label("user_role"), k.scopes, k.instance_admin, k.expires_at,
         k.last_used_at, k.revoked_at,
     )  # fmt: skip
-    found = None
-    stmt = select(k.hash, *columns).join(users, u.id == k.user_id).where(k.prefix == text[:PREFIX])
-    for hashed, *fields in tx.execute(stmt):
-        if hmac.compare_digest(hashed, wanted):
-            found = Key(*fields)
-    return found
+    return select(k.hash, *columns).join(users, u.id == k.user_id)
 
 
 def touch_key(tx: Tx, key_id: str, now: datetime) -> None:

@@ -65,7 +65,8 @@ TASK = (
     tasks.c.version, tasks.c.options, tasks.c.created_at, tasks.c.updated_at,
 )  # fmt: skip
 TASK_OPTIONS = ("retry", "timeout", "isolation", "cache_ttl", "env", "cwd", "stdin", "memory_mb")
-STARTED = and_(j.state == State.RUNNING, j.run_id.is_not(None))  # claimed is not started
+RUNNING = j.state == literal_column(f"'{State.RUNNING.value}'")  # as text: a partial index serves no parameter
+STARTED = and_(RUNNING, j.run_id.is_not(None))  # claimed is not started
 
 
 # schedules
@@ -257,13 +258,13 @@ def ended_run(row: Any) -> Record:
 
 def run(tx: Tx, org_id: str, run_id: str) -> Record:
     """One run, ended or still running."""
-    ended = tx.execute(select(*RUN).where(r.org_id == org_id, r.id == run_id)).one_or_none()
-    if ended is not None:
-        return ended_run(ended)
     living = tx.execute(select(jobs).where(j.org_id == org_id, j.run_id == run_id, STARTED)).one_or_none()
-    if living is None:
+    if living is not None:  # looked for first: one that ends between two looks is found by the second
+        return living_run(living)
+    ended = tx.execute(select(*RUN).where(r.org_id == org_id, r.id == run_id)).one_or_none()
+    if ended is None:
         raise NotFound(f"run {run_id}: there is none")
-    return living_run(living)
+    return ended_run(ended)
 
 
 def job(tx: Tx, org_id: str, job_id: str) -> Record:
@@ -383,7 +384,7 @@ def slot_record(row: Any) -> Record:
 def list_workers(tx: Tx, *, limit: int = LIMIT, cursor: str | None = None, state: str | None = None) -> Page:
     """Worker processes, newest first. They serve every org."""
     w = workers.c
-    counted = select(j.lease_owner, func.count().label("n")).where(j.state == State.RUNNING)
+    counted = select(j.lease_owner, func.count().label("n")).where(RUNNING)
     held = counted.group_by(j.lease_owner).subquery()
     columns = (
         w.id, w.state, w.host, w.pid, w.version, w.concurrency, w.kinds, w.queues, w.started_at, w.renewed_at,

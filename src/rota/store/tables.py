@@ -151,6 +151,24 @@ api_keys = Table(
     Index("ix_api_keys_org", "org_id", "id"),
 )
 
+login_links = Table(  # what nobody has used yet: using one deletes it
+    "login_links",
+    metadata,
+    Column("hash", String(64), primary_key=True),
+    Column("org_id", Id, ForeignKey("orgs.id"), nullable=False),
+    Column("user_id", Id, ForeignKey("users.id"), nullable=False),
+    Column("key_id", Id, ForeignKey("api_keys.id")),  # whose session it will be, and end with; none: the user's own
+    Column("expires_at", Instant, nullable=False),
+)
+
+signing_keys = Table(  # not a credential of anybody, hence not hashed: servers share it to know each other's sessions
+    "signing_keys",
+    metadata,
+    Column("name", String(40), primary_key=True),
+    Column("key", String(64), nullable=False),
+    Column("created_at", Instant, nullable=False),
+)
+
 audit_log = Table(  # append-only
     "audit_log",
     metadata,
@@ -293,6 +311,12 @@ schedules = Table(
 partial("ix_schedules_name", schedules.c.org_id, schedules.c.name, where=text("deleted_at IS NULL"), unique=True)
 partial("ix_schedules_made", schedules.c.org_id, schedules.c.id, where=text("deleted_at IS NULL"))
 partial("ix_schedules_target", schedules.c.org_id, schedules.c.target, where=text("deleted_at IS NULL"))
+partial(
+    "ix_schedules_broken",
+    schedules.c.org_id,
+    schedules.c.name,
+    where=text("condition = 'broken' AND deleted_at IS NULL"),
+)
 Index("ix_schedules_updated", schedules.c.org_id, schedules.c.updated_at, schedules.c.id)
 
 clocks = Table(  # apart from schedules, so that firing and editing do not rewrite each other's rows
@@ -408,6 +432,7 @@ partial(
     jobs.c.id,
     where=where_state(State.BLOCKED),
 )
+partial("ix_jobs_parked", jobs.c.org_id, jobs.c.id, where=where_state(State.PARKED))
 partial("ix_jobs_solo", jobs.c.solo_key, where=text("solo_key IS NOT NULL"), unique=True)
 partial("ix_jobs_key", jobs.c.org_id, jobs.c.job_key, where=text("job_key IS NOT NULL"), unique=True)
 partial("ix_jobs_run", jobs.c.run_id, where=text("run_id IS NOT NULL"))

@@ -13,8 +13,9 @@ from fastapi import Request, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rota.app.api.manners import on_http_error, on_rota_error, problem, read_bytes
+from rota.app.api.manners import on_http_error, on_rota_error, problem
 from rota.app.auth import Caller, Unauthenticated, authenticate
+from rota.app.http import read_bytes
 from rota.core.errors import Invalid, RotaError, Unavailable
 from rota.store import idempotency
 from rota.store.idempotency import Kept, Ticket

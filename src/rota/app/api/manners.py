@@ -13,27 +13,15 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rota.app.auth import TooManyFailures, Unauthenticated
+from rota.app.auth import TooManyFailures
+from rota.app.http import read_bytes, status_of
 from rota.core import errors
 from rota.core.errors import Invalid, InvalidMany, RotaError, StaleRevision, shown
 from rota.core.model import new_id
 from rota.engine.engine import Engine
 
-BODY_LIMIT = 8 * 1024 * 1024
 DEPTH_LIMIT = 100
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-STATUSES: dict[type[RotaError], HTTPStatus] = {  # the first that fits
-    Unauthenticated: HTTPStatus.UNAUTHORIZED,
-    TooManyFailures: HTTPStatus.TOO_MANY_REQUESTS,
-    errors.Invalid: HTTPStatus.UNPROCESSABLE_ENTITY,
-    errors.NotFound: HTTPStatus.NOT_FOUND,
-    errors.KeyMismatch: HTTPStatus.UNPROCESSABLE_ENTITY,
-    errors.StaleRevision: HTTPStatus.PRECONDITION_FAILED,
-    errors.Conflict: HTTPStatus.CONFLICT,
-    errors.NotRunnable: HTTPStatus.BAD_REQUEST,
-    errors.Refused: HTTPStatus.FORBIDDEN,
-    errors.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
-}
 EXTRA = {HTTPStatus.UNAUTHORIZED: {"www-authenticate": "Bearer"}, HTTPStatus.SERVICE_UNAVAILABLE: {"retry-after": "1"}}
 
 Limit = Annotated[int, Query(ge=1, le=200, description="how many items at most")]
@@ -77,20 +65,6 @@ async def read_body(
     if wrong:
         raise wrong[0] if len(wrong) == 1 else InvalidMany(wrong)
     return {field: value for field, value in body.items() if value is not None}
-
-
-async def read_bytes(request: Request) -> bytes:
-    """The body, up to the limit: one that says it is longer is not read at all."""
-    too_long = HTTPException(413, f"the body is longer than {BODY_LIMIT} bytes")
-    said = request.headers.get("content-length", "")
-    if said.isdecimal() and int(said) > BODY_LIMIT:
-        raise too_long
-    raw = bytearray()
-    async for part in request.stream():
-        raw += part
-        if len(raw) > BODY_LIMIT:
-            raise too_long
-    return bytes(raw)
 
 
 def too_deep(value: Any) -> bool:
@@ -154,9 +128,9 @@ def problem(
 async def on_rota_error(_: Request, error: Exception) -> Response:
     """Our own refusals; what has no status of its own is a bug, told like one."""
     assert isinstance(error, RotaError)
-    status = next((status for kind, status in STATUSES.items() if isinstance(error, kind)), None)
     if isinstance(error, errors.DataRefused) and "unique" in error.message.lower():
         return problem(409, errors.Conflict.code, "something of this name is there already; choose another name")
+    status = status_of(error)
     if status is None:
         raise error
     wrong = error.all if isinstance(error, Invalid) else ()

@@ -1,4 +1,4 @@
-"""Orgs, users, API keys, and the audit log of what they changed."""
+"""Orgs, users, API keys, login links, and the audit log of what they changed."""
 
 import asyncio
 import re
@@ -12,7 +12,7 @@ from rota.app.api.schedules import span
 from rota.app.auth import SHELL, Admin, InstanceAdmin, Role, Viewer
 from rota.core import parse, triggers
 from rota.core.errors import Invalid
-from rota.store import accounts, reports
+from rota.store import accounts, reports, sessions
 
 router = APIRouter()
 
@@ -150,6 +150,22 @@ async def revoke_key(request: Request, caller: Admin, key_id: str) -> Response:
     engine = engine_of(request)
     await engine.db.tx(accounts.revoke_key, caller.org_id, key_id, engine.clock.now())
     return Response(status_code=204)
+
+
+# the dashboard
+
+
+@router.post("/login-links", status_code=201, tags=["login-links"])
+async def create_login_link(request: Request, caller: Viewer) -> Response:
+    """Make a link that logs the caller in to the dashboard, once, within 15 minutes; `url` is told only here.
+
+    Who comes by it may do what this key may, for 14 days or as long as the key is good.
+    """
+    engine = engine_of(request)
+    now = engine.clock.now()
+    link = await engine.db.tx(sessions.make_link, caller.org_id, caller.user_id, caller.key_id, now)
+    url = f"{request.base_url}login?token={link.token}"
+    return answer({"url": url, "expires_at": link.expires_at}, 201, SECRET)
 
 
 # audit

@@ -283,6 +283,7 @@ SCHEMAS: dict[str, Schema] = {
         id=ID, name=NAME, user_id=ID, user_name=TEXT, role=ROLE, scopes=listed(TEXT), prefix=TEXT, created_at=AT,
         expires_at=maybe(AT), last_used_at=maybe(AT), revoked_at=maybe(AT),
     ),
+    "LoginLink": gives(url=a("string", format="uri"), expires_at=AT),
     "Act": gives(
         id=ID, at=AT, user_id=ID, user_name=maybe(TEXT), key_id=maybe(ID), key_name=maybe(TEXT), action=TEXT,
         resource=TEXT, resource_id=maybe(TEXT), before=ANY, after=ANY, address=maybe(TEXT), request_id=maybe(TEXT),
@@ -368,6 +369,7 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "GET /api-keys": (None, 200, "KeyPage"),
     "GET /api-keys/{key_id}": (None, 200, "Key"),
     "DELETE /api-keys/{key_id}": (None, 204, None),
+    "POST /login-links": (None, 201, "LoginLink"),
     "GET /audit": (None, 200, "ActPage"),
 }
 OPTIONAL = ("RunBody", "ExecuteBody", "PauseBody", "ResumeBody", "SkipBody")  # bodies that may be left out

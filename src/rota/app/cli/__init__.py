@@ -29,8 +29,8 @@ app.add_typer(people.users, name="user")
 app.add_typer(people.keys, name="key")
 app.add_typer(people.profiles, name="profile")
 COMMANDS: tuple[Callable[..., None], ...] = (
-    system.workers, system.why, people.audit, processes.up, processes.server, processes.worker, processes.migrate,
-    processes.doctor,
+    system.workers, system.why, people.login, people.audit, processes.up, processes.server, processes.worker,
+    processes.migrate, processes.doctor,
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)

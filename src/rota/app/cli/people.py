@@ -1,4 +1,4 @@
-"""`rota org …`, `rota user …`, `rota key …`, `rota profile …` and `rota audit`."""
+"""`rota org …`, `rota user …`, `rota key …`, `rota profile …`, `rota login` and `rota audit`."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from urllib.parse import quote
 import typer
 
 from rota.app.cli.connection import Exit, fail, profiles_file, read_profiles, say
-from rota.app.cli.show import as_data, details, listing, when
+from rota.app.cli.show import as_data, details, listing, local, when
 
 orgs = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Keep teams apart.")
 users = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="People of the org.")
@@ -127,6 +127,14 @@ def key_state(one: dict[str, Any]) -> str:
     if one["revoked_at"]:
         return "revoked"
     return f"until {when(one['expires_at'])}" if one["expires_at"] else "good"
+
+
+def login(ctx: typer.Context) -> None:
+    """Print a link that logs you in to the dashboard, once."""
+    made = ctx.obj.post("/login-links")
+    if not as_data(ctx.obj, made):
+        print(made["url"])
+        say(f"it works once, until {local(made['expires_at'])}")
 
 
 def audit(

@@ -31,7 +31,7 @@ def up(
     concurrency: Concurrency = None,
     allow_remote: Remote = None,
 ) -> None:
-    """Run everything in one process: API, scheduler and worker."""
+    """Run everything in one process: API, dashboard, scheduler and worker."""
     given = {
         "host": host, "port": port, "database_url": database_url, "concurrency": concurrency,
         "allow_remote": allow_remote,
@@ -48,7 +48,7 @@ def server(
     database_url: DatabaseUrl = None,
     allow_remote: Remote = None,
 ) -> None:
-    """Run the API alone."""
+    """Run API and dashboard alone."""
     given = {
         "data_dir": data_dir, "host": host, "port": port, "database_url": database_url, "allow_remote": allow_remote
     }  # fmt: skip

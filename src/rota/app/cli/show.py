@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from rota.app.cli.connection import Connection, Output, say
+from rota.core.words import short
 
 PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[a-z_]+")  # what YAML reads as the text it is
-UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def as_data(connection: Connection, data: Any) -> bool:
@@ -112,17 +112,6 @@ def when(moment: str | None) -> str:
         return f"{at.astimezone():%Y-%m-%d %H:%M}"
     text = short(abs(away))
     return f"in {text}" if away > timedelta(0) else f"{text} ago"
-
-
-def short(span: timedelta) -> str:
-    """A span in its largest unit, or two of them where that is too coarse."""
-    seconds = round(span.total_seconds())
-    for position, (size, unit) in enumerate(UNITS):
-        if seconds >= size:
-            whole, rest = divmod(seconds, size)
-            finer = UNITS[position + 1] if whole < 3 and position + 1 < len(UNITS) else None
-            return f"{whole}{unit}" + (f"{rest // finer[0]}{finer[1]}" if finer and rest >= finer[0] else "")
-    return "0s"
 
 
 def took(started: str | None, finished: str | None) -> str:

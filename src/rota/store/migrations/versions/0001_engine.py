@@ -152,6 +152,14 @@ def upgrade() -> None:
         postgresql_where=sa.text("state IN ('later', 'retry')"),
     )
     op.create_index(
+        "ix_jobs_parked",
+        "jobs",
+        ["org_id", "id"],
+        unique=False,
+        sqlite_where=sa.text("state = 'parked'"),
+        postgresql_where=sa.text("state = 'parked'"),
+    )
+    op.create_index(
         "ix_jobs_ready",
         "jobs",
         ["org_id", "queue", sa.literal_column("priority DESC"), "run_at", "id"],
@@ -272,6 +280,13 @@ def upgrade() -> None:
         postgresql_where=sa.text("status <> 'success'"),
     )
     op.create_table(
+        "signing_keys",
+        sa.Column("name", sa.String(length=40), nullable=False),
+        sa.Column("key", sa.String(length=64), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_signing_keys")),
+    )
+    op.create_table(
         "slots",
         sa.Column("schedule_id", sa.String(length=26), nullable=False),
         sa.Column("slot", Instant(), nullable=False),
@@ -375,6 +390,14 @@ def upgrade() -> None:
         sa.Column("deleted_at", Instant(), nullable=True),
         sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_schedules_org_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_schedules")),
+    )
+    op.create_index(
+        "ix_schedules_broken",
+        "schedules",
+        ["org_id", "name"],
+        unique=False,
+        sqlite_where=sa.text("condition = 'broken' AND deleted_at IS NULL"),
+        postgresql_where=sa.text("condition = 'broken' AND deleted_at IS NULL"),
     )
     op.create_index(
         "ix_schedules_made",
@@ -513,11 +536,24 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["schedule_id"], ["schedules.id"], name=op.f("fk_schedule_stats_schedule_id")),
         sa.PrimaryKeyConstraint("schedule_id", name=op.f("pk_schedule_stats")),
     )
+    op.create_table(
+        "login_links",
+        sa.Column("hash", sa.String(length=64), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("user_id", sa.String(length=26), nullable=False),
+        sa.Column("key_id", sa.String(length=26), nullable=True),
+        sa.Column("expires_at", Instant(), nullable=False),
+        sa.ForeignKeyConstraint(["key_id"], ["api_keys.id"], name=op.f("fk_login_links_key_id")),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_login_links_org_id")),
+        sa.ForeignKeyConstraint(["user_id"], ["users.id"], name=op.f("fk_login_links_user_id")),
+        sa.PrimaryKeyConstraint("hash", name=op.f("pk_login_links")),
+    )
     op.execute("INSERT INTO counters (name, value) VALUES ('fences', 0)")
 
 
 def downgrade() -> None:
     for table in [
+        "login_links",
         "schedule_stats",
         "clocks",
         "api_keys",
@@ -528,6 +564,7 @@ def downgrade() -> None:
         "trigger_spans",
         "task_versions",
         "slots",
+        "signing_keys",
         "runs",
         "queues",
         "orgs",

@@ -1,0 +1,43 @@
+"""What API and dashboard share: how long a body may be, and the status of each refusal."""
+
+from http import HTTPStatus
+
+from fastapi import Request
+from starlette.exceptions import HTTPException
+
+from rota.app.auth import TooManyFailures, Unauthenticated
+from rota.core import errors
+from rota.core.errors import RotaError
+
+BODY_LIMIT = 8 * 1024 * 1024
+STATUSES: dict[type[RotaError], HTTPStatus] = {  # the first that fits
+    Unauthenticated: HTTPStatus.UNAUTHORIZED,
+    TooManyFailures: HTTPStatus.TOO_MANY_REQUESTS,
+    errors.Invalid: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.NotFound: HTTPStatus.NOT_FOUND,
+    errors.KeyMismatch: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.StaleRevision: HTTPStatus.PRECONDITION_FAILED,
+    errors.Conflict: HTTPStatus.CONFLICT,
+    errors.NotRunnable: HTTPStatus.BAD_REQUEST,
+    errors.Refused: HTTPStatus.FORBIDDEN,
+    errors.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+
+def status_of(error: RotaError) -> HTTPStatus | None:
+    """None for what nobody should see: it is a bug."""
+    return next((status for kind, status in STATUSES.items() if isinstance(error, kind)), None)
+
+
+async def read_bytes(request: Request) -> bytes:
+    """The body, up to the limit: one that says it is longer is not read at all."""
+    too_long = HTTPException(413, f"the body is longer than {BODY_LIMIT} bytes")
+    said = request.headers.get("content-length", "")
+    if said.isdecimal() and int(said) > BODY_LIMIT:
+        raise too_long
+    raw = bytearray()
+    async for part in request.stream():
+        raw += part
+        if len(raw) > BODY_LIMIT:
+            raise too_long
+    return bytes(raw)

@@ -1,0 +1,103 @@
+"""How an org stands now, for the first page. Every query is bounded and has its index: history does not slow it."""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Text, func, literal, literal_column, select, type_coerce
+
+from rota.core import triggers
+from rota.core.states import State, Status
+from rota.store import reports
+from rota.store.dialect import Tx
+from rota.store.jobs import is_in
+from rota.store.reports import RUNNING, STARTED, Record, dict_of
+from rota.store.tables import clocks, jobs, runs, schedules
+
+DAY = timedelta(hours=24)
+FEW = 10
+MOST = 10_000  # as far as runs are counted
+
+s, k, j, r = schedules.c, clocks.c, jobs.c, runs.c
+
+
+def overview(tx: Tx, org_id: str, kinds: Iterable[str], now: datetime) -> Record:
+    """What needs attention, what runs, what comes, what was."""
+    return {
+        "freeze": reports.freeze(tx, org_id, now),
+        "failed": failed(tx, org_id, now - DAY),
+        "broken": broken(tx, org_id),
+        "parked": parked(tx, org_id),
+        "running": running(tx, org_id),
+        "running_count": tx.execute(select(func.count()).where(j.org_id == org_id, RUNNING)).scalar_one(),
+        "due": due(tx, org_id, kinds),
+        "counts": counts(tx, org_id, now - DAY),
+        "workers": reports.list_workers(tx, limit=FEW, state="alive")[0],
+        "any_schedule": tx.execute(select(s.id).where(s.org_id == org_id, s.deleted_at.is_(None)).limit(1)).first(),
+    }
+
+
+def failed(tx: Tx, org_id: str, since: datetime) -> list[Record]:
+    """Runs that failed or whose worker died under them, newest first."""
+    columns = (r.id, s.name.label("schedule"), r.target, r.status, r.reason, r.error, r.attempt, r.finished_at)
+    stmt = select(*columns).select_from(runs.outerjoin(schedules, s.id == r.schedule_id))
+    stmt = stmt.where(r.org_id == org_id, r.recorded_at >= since).order_by(r.recorded_at.desc(), r.id.desc())
+    found: list[Record] = []
+    for status in (Status.FAILED, Status.CRASHED):
+        found += [dict_of(row) for row in tx.execute(stmt.where(*ended_as(status)).limit(FEW))]
+    return sorted(found, key=lambda run: (run["finished_at"], run["id"]), reverse=True)[:FEW]
+
+
+def broken(tx: Tx, org_id: str) -> list[Record]:
+    stmt = select(s.name, s.condition_reason).where(s.condition == literal_column("'broken'"), s.deleted_at.is_(None))
+    return [dict_of(row) for row in tx.execute(stmt.where(s.org_id == org_id).order_by(s.name).limit(FEW))]
+
+
+def parked(tx: Tx, org_id: str) -> list[Record]:
+    """Jobs that wait for a person, oldest first."""
+    stmt = select(j.id, s.name.label("schedule"), j.target, j.parked_reason.label("reason"), j.queued_at)
+    stmt = stmt.select_from(jobs.outerjoin(schedules, s.id == j.schedule_id)).where(is_in(j.state, [State.PARKED]))
+    return [dict_of(row) for row in tx.execute(stmt.where(j.org_id == org_id).order_by(j.id).limit(FEW))]
+
+
+def running(tx: Tx, org_id: str) -> list[Record]:
+    """What has run longest first."""
+    stmt = select(j.run_id.label("id"), s.name.label("schedule"), j.target, j.attempt, j.started_at)
+    stmt = stmt.select_from(jobs.outerjoin(schedules, s.id == j.schedule_id)).where(j.org_id == org_id, STARTED)
+    return [dict_of(row) for row in tx.execute(stmt.order_by(j.started_at, j.id).limit(FEW))]
+
+
+def due(tx: Tx, org_id: str, kinds: Iterable[str]) -> list[Record]:
+    """The next slots of an org's schedules, kind by kind: that is the order of the scheduler's index."""
+    columns = (s.name, s.target, k.next_slot, k.next_run_at, type_coerce(s.timing, Text).label("timing"))
+    stmt = select(*columns).select_from(clocks.join(schedules, s.id == k.schedule_id))
+    stmt = stmt.where(k.org_id == org_id, k.next_run_at.is_not(None)).order_by(k.next_run_at).limit(FEW)
+    found = [due_record(row) for kind in kinds for row in tx.execute(stmt.where(k.kind == kind))]
+    return sorted(found, key=lambda one: one["next_run_at"])[:FEW]
+
+
+def due_record(row: Any) -> Record:
+    timing = reports.timing_of(row.timing)
+    return {**dict_of(row), "words": None if timing is None else triggers.words(timing)}
+
+
+def counts(tx: Tx, org_id: str, since: datetime) -> dict[Status, int]:
+    """Runs by how they ended, up to MOST of each; read from indexes alone. No index tells successes: they are what is
+    left of all runs, and are not told when others are too many to count."""
+
+    def count(most: int, *such: Any) -> Any:
+        some = select(literal(1).label("one")).where(r.org_id == org_id, r.recorded_at >= since, *such).limit(most)
+        return select(func.count()).select_from(some.subquery()).scalar_subquery()
+
+    other = [status for status in Status if status not in (Status.PENDING, Status.RUNNING, Status.SUCCESS)]
+    rest = tx.execute(select(*(count(MOST, *ended_as(status)) for status in other))).one()
+    found = dict(zip(other, rest, strict=True))
+    if MOST in rest:
+        return found
+    total = tx.execute(select(count(sum(rest) + MOST))).scalar_one()
+    return {Status.SUCCESS: max(0, total - sum(rest)), **found}
+
+
+def ended_as(status: Status) -> tuple[Any, Any]:
+    """In the statement's text, as the partial index has it."""
+    return r.status == literal_column(f"'{status.value}'"), r.status != literal_column("'success'")
