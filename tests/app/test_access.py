@@ -80,6 +80,11 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "GET /api/v1/tasks/{task}/$schedules": (READ, None),
     "PATCH /api/v1/tasks/{task}/$schedules/{task_schedule}": (row(403, 200, 200, 404), {"enabled": False}),
     "DELETE /api/v1/tasks/{task}/$schedules/{task_schedule}": (row(403, 204, 204, 404), None),
+    "POST /api/v1/grants": (row(403, 201, 201, 201), {"scopes": ["task:execute:hello"]}),
+    "GET /api/v1/grants": (LIST, None),
+    "GET /api/v1/grants/$forecast": (LIST, None),
+    "GET /api/v1/grants/{grant}": (READ, None),
+    "POST /api/v1/grants/{grant}/$revoke": (row(403, 200, 200, 404), None),
     "GET /api/v1/artifacts": (LIST, None),
     "GET /api/v1/artifacts/{run}": (READ, None),
     "GET /api/v1/artifacts/{run}/$tree": (READ, None),
@@ -164,6 +169,7 @@ async def fill(api: Api, path: str) -> str:
     makers: dict[str, Callable[[Api, str], Awaitable[str]]] = {
         "schedule": make_schedule, "task": make_task, "job": make_job, "run": make_run, "user": make_user,
         "api_key": make_key, "skipped": make_skipped, "queue": make_queue,
+        "grant": make_grant,
     }  # fmt: skip
     if "{task_schedule}" in path:
         task = await make_task(api, f"{CANARY}-{next(numbers)}")
@@ -209,6 +215,11 @@ async def make_run(api: Api, name: str) -> str:
     begun = await api.start()
     await api.end(begun)
     return next(one.run_id for one in begun if one.job.id == job_id)
+
+
+async def make_grant(api: Api, name: str) -> str:
+    owner = await api.db.tx(accounts.system_user, api.org_id, NINE)
+    return await api.engine.create_grant(api.org_id, {"scopes": [f"task:execute:{name}"]}, owner)
 
 
 async def make_user(api: Api, name: str) -> str:

@@ -43,6 +43,7 @@ class Hands:
 
     kind: str = "task"
     defaults: Defaults = field(default_factory=Defaults)
+    under_grant: bool = False
     long: Callable[[Job], bool] = lambda job: False  # which jobs stay until they are released
     stubborn: bool = False  # a long job does not heed its cancellation
     errors: list[BaseException | None] = field(default_factory=list)  # what the next runs end with

@@ -168,6 +168,7 @@ class About:
 
     name: str | None = None
     version: str | None = None
+    resource: str | None = None  # what a grant must name, where that is not the target
     timeout: timedelta | None = None  # the target's own, where the job has none
     retry: Retry | None = None
     marks_first: bool = False  # it acts on the world outside: its start is written down before it begins

@@ -82,6 +82,7 @@ class Terms:
     window_until: datetime | None = None  # its window closes then
     window: Window | None = None
     zone: str = "UTC"
+    grant_id: str | None = None  # the authority that it runs under
 
     def dump(self) -> dict[str, Any] | None:
         """Plain JSON with only what is set; most jobs have none."""
@@ -95,6 +96,8 @@ class Terms:
         if self.window is not None:
             found["window"] = [self.window.start.isoformat("minutes"), self.window.end.isoformat("minutes"), self.zone]
             found["window_until"] = self.window_until.isoformat() if self.window_until else None
+        if self.grant_id is not None:
+            found["grant_id"] = self.grant_id
         return found or None
 
     @classmethod
@@ -109,6 +112,7 @@ class Terms:
             window_until=datetime.fromisoformat(data["window_until"]) if data.get("window_until") else None,
             window=Window(time.fromisoformat(window[0]), time.fromisoformat(window[1])) if window else None,
             zone=window[2] if window else "UTC",
+            grant_id=data.get("grant_id"),
         )
 
     def too_late(self, now: datetime) -> str | None:

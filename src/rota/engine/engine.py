@@ -10,15 +10,15 @@ from typing import Any, Self, TypeVar
 from rota.core import parse, triggers
 from rota.core.clock import Clock
 from rota.core.errors import Conflict, Invalid, InvalidMany, NotFound
-from rota.core.model import Due, NewJob, Schedule
+from rota.core.model import Due, Job, NewJob, Schedule
 from rota.core.plan import FIRE_LIMIT
 from rota.core.policy import Misfire, Terms, choice, parse_overlap
 from rota.core.states import State, Status
 from rota.engine.meter import Meter
 from rota.engine.runner import Runners
 from rota.engine.trail import Act, Told
+from rota.store import accounts, billing, grants, reports, runs, schedules
 from rota.store import jobs as queue
-from rota.store import reports, runs, schedules
 from rota.store.database import Database
 from rota.store.dialect import Tx, lock_keys
 from rota.store.wake import Wake
@@ -84,12 +84,13 @@ class Engine:
             raise wrong[0] if len(wrong) == 1 else InvalidMany(wrong)
 
         def step(tx: Tx) -> list[Schedule]:
-            schedules.insert(tx, new, now)
-            return new
+            granted = [self.granted(tx, one, now) for one in new]
+            schedules.insert(tx, granted, now)
+            return granted
 
-        await self.db.tx(step)
+        made = await self.db.tx(step)
         self.wake.signal("clocks")
-        return new
+        return made
 
     async def edit_schedule(
         self, org_id: str, key: str, changes: Mapping[str, Any], *, expected: int | None = None, whole: bool = False
@@ -104,6 +105,8 @@ class Engine:
         def step(tx: Tx) -> Schedule:
             due = schedules.lock(tx, org_id, before.id)
             new = parse_change(due.schedule, changes, defaults=self.defaults, now=now)
+            if {"target", "grant_id"} & set(changes):
+                new = self.granted(tx, new, now)
             return schedules.replace_schedule(tx, due, replace(new, route=route), now, expected)
 
         return await self.clocked(step)
@@ -197,6 +200,56 @@ class Engine:
 
     async def unfreeze(self, org_id: str) -> None:
         await self.clocked(lambda tx: schedules.unfreeze(tx, org_id, self.clock.now()))
+
+    # grants
+
+    def granted(self, tx: Tx, schedule: Schedule, now: datetime) -> Schedule:
+        """A schedule whose grant allows what it does; minted here where its kind needs one and none is named."""
+        if schedule.grant_id is not None:
+            code = grants.trouble(tx, schedule.org_id, schedule.grant_id, schedule.kind, [schedule.target], now)
+            if code is not None:
+                raise Invalid(
+                    "grant_id", schedule.grant_id, f"does not allow {schedule.kind} {schedule.target} ({code})"
+                )
+        elif self.runners[schedule.kind].under_grant:
+            owner = schedule.owner_id or accounts.system_user(tx, schedule.org_id, now)
+            scope = grants.scope_for(schedule.kind, schedule.target)
+            minted = grants.mint(tx, schedule.org_id, owner, [scope], now, schedule_id=schedule.id)
+            return replace(schedule, grant_id=minted)
+        return schedule
+
+    async def trouble_with_grant(self, job: Job, resource: str) -> str | None:
+        """Why a job may not run under its grant, as a code."""
+        assert job.terms.grant_id is not None
+        now, targets = self.clock.now(), {resource, job.target}
+        return await self.db.read(grants.trouble, job.org_id, job.terms.grant_id, job.kind, targets, now)
+
+    async def create_grant(self, org_id: str, body: Mapping[str, Any], owner_id: str) -> str:
+        """Give work an authority of its own; returns the grant's id."""
+        now = self.clock.now()
+        form = parse.Form(body, frozenset({"scopes", "expires_at", "billing_account_id", "consent", "budget"}))
+        consent = form.take("consent", parse.flag, False) is True
+        scopes = form.need("scopes", lambda value, _: grants.parse_scopes(value, consent)) or []
+        expires_at = form.take("expires_at", lambda value, field: self.future(value, field, now), None)
+        account = form.take("billing_account_id", parse.ulid, None)
+        budget = form.take("budget", read_budget, None)
+        form.done()
+        given: dict[str, Any] = {"expires_at": expires_at, "billing_account_id": account, "budget": budget}
+        return await self.db.tx(lambda tx: grants.mint(tx, org_id, owner_id, scopes, now, **given))
+
+    async def revoke_grant(self, org_id: str, grant_id: str, *, cancel_running: bool = False) -> str:
+        """Let nothing more start under a grant; what runs finishes, unless asked otherwise. Returns its id."""
+        now = self.clock.now()
+
+        def step(tx: Tx) -> str:
+            grants.revoke(tx, org_id, grant_id, now)
+            if cancel_running:
+                queue.request_cancel(tx, grants.jobs_under(tx, org_id, grant_id), "grant_revoked", now)
+            return grant_id
+
+        revoked = await self.clocked(step)
+        self.wake.signal("cancel")
+        return revoked
 
     # jobs and runs
 
@@ -326,6 +379,19 @@ class Engine:
         if moment <= now:
             raise Invalid(field, value, f"is not in the future; it is {now.isoformat(timespec='seconds')} now")
         return moment
+
+
+def read_budget(value: Any, field: str) -> dict[str, int]:
+    """`{per_day, total}` in credits."""
+    if not isinstance(value, Mapping) or not value:
+        raise Invalid(field, value, "is not an object like {per_day, total}, in credits")
+    form = parse.Form(value, frozenset({"per_day", "total"}))
+    found = {
+        name: form.take(name, lambda one, name: parse.whole(one, f"{field}.{name}", 0, billing.MOST), None)
+        for name in ("per_day", "total")
+    }
+    form.done()
+    return {name: one for name, one in found.items() if one is not None}
 
 
 def at_item(error: Invalid, position: int) -> Invalid:

@@ -26,6 +26,7 @@ class Runner(Protocol):
 
     kind: str
     defaults: Defaults
+    under_grant: bool  # its schedules always run under a grant: one is minted where none is named
 
     def routes(self) -> Collection[str]:
         """What this process can run, as routes that jobs carry."""

@@ -26,6 +26,7 @@ LOOK: dict[str, Callable[[Tx, str, str], Record]] = {  # how a thing is describe
     "queues": reports.queue,
     "users": reports.user,
     "api-keys": reports.api_key,
+    "grants": reports.grant,
 }
 
 

@@ -305,6 +305,8 @@ class Worker:
             raise Skipped(too_late)
         runner, about = self.engine.runners[job.kind], one.ctx.about
         await patiently(lambda: runner.prepare(one.ctx))
+        if job.terms.grant_id is not None:
+            await patiently(lambda: self.authorize(one))
         if job.suspect or about.marks_first:
             await patiently(lambda: self.mark([one]))
         if one.place is not None and not one.ctx.isolated:
@@ -314,6 +316,13 @@ class Worker:
             one.timer = asyncio.get_running_loop().call_later(timeout.total_seconds(), one.stop, "timeout")
         current_log.set(one.ctx.log)
         return await runner.execute(one.ctx)
+
+    async def authorize(self, one: Active) -> None:
+        """GRANT_NOT_SESSION: work whose grant does not hold does not begin."""
+        job, about = one.attempt.job, one.ctx.about
+        wrong = await self.engine.trouble_with_grant(job, about.resource or about.name or job.target)
+        if wrong is not None:
+            raise Skipped(wrong)
 
     def settle(self, one: Active, task: "asyncio.Task[Any]") -> None:
         """An attempt is over: note how, make room, and let the next one in."""

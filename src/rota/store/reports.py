@@ -25,6 +25,7 @@ from rota.store.tables import (
     api_keys,
     audit_log,
     clocks,
+    grants,
     jobs,
     logs,
     orgs,
@@ -471,6 +472,31 @@ def schedules_of(tx: Tx, org_id: str, task: Any, by_name: bool = False) -> list[
     named = s.target == task.name if by_name else s.target.in_([task.id, task.name])
     stmt = select(s.id).where(s.org_id == org_id, s.kind == "task", named, s.deleted_at.is_(None))
     return list(tx.execute(stmt.order_by(s.id)).scalars())
+
+
+def list_grants(tx: Tx, org_id: str, *, limit: int = LIMIT, cursor: str | None = None) -> Page:
+    """The grants of an org, newest first."""
+    stmt = select(grants).where(grants.c.org_id == org_id).order_by(grants.c.id.desc())
+    if cursor:
+        stmt = stmt.where(grants.c.id < read_cursor(cursor)[0])
+    return page(tx, stmt, limit, grant_record, lambda row: [row.id])
+
+
+def grant(tx: Tx, org_id: str, grant_id: str) -> Record:
+    found = tx.execute(select(grants).where(grants.c.org_id == org_id, grants.c.id == grant_id)).one_or_none()
+    if found is None:
+        raise NotFound(f"grant {grant_id}: there is none")
+    return grant_record(found)
+
+
+def grant_record(row: Any) -> Record:
+    limits = {"per_day": row.budget_per_day, "total": row.budget_total}
+    return {
+        "id": row.id, "owner_id": row.owner_id, "billing_account_id": row.billing_account_id, "scopes": row.scopes,
+        "schedule_id": row.schedule_id, "expires_at": row.expires_at, "revoked_at": row.revoked_at,
+        "budget": limits if any(one is not None for one in limits.values()) else None, "spent": row.spent_total,
+        "created_at": row.created_at,
+    }  # fmt: skip
 
 
 def freeze(tx: Tx, org_id: str, now: datetime) -> Record:

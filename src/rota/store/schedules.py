@@ -19,6 +19,7 @@ from rota.core.plan import TICK, first_plan, next_run_at, passed_gap, plan
 from rota.core.policy import Misfire, Overlap, Terms, parse_retry
 from rota.core.states import Condition, State, Status, Verdict
 from rota.core.triggers import Cron, Every, Once, Timing
+from rota.store import grants
 from rota.store import jobs as queue
 from rota.store import slots as slot_rows
 from rota.store.dialect import Batch, Tx, insert_new, insert_rows, lock_keys, notify, once
@@ -93,6 +94,7 @@ def replace_schedule(tx: Tx, due: Due, new: Schedule, now: datetime, expected: i
     new = replace(new, revision=old.revision + 1, updated_at=now)
     if new.deleted_at is not None:
         new = replace(new, enabled=False)
+        grants.revoke_minted(tx, old.id, now)
     replanned = (new.timing, new.enabled) != (old.timing, old.enabled) or (
         old.condition is not Condition.OK and new.enabled
     )
@@ -575,6 +577,7 @@ def job_of(schedule: Schedule, fire: Fire, job_id: str) -> NewJob:
             window_until=triggers.window_close(timing, fire.slot) if timing.window else None,
             window=timing.window,
             zone=timing.zone,
+            grant_id=schedule.grant_id,
         ),
     )
 

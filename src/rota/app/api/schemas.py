@@ -152,6 +152,12 @@ TASK = {
     "stdin": TEXT,
     "memory_mb": a("integer", minimum=16, maximum=1_048_576),
 }
+BUDGET = {name: maybe(a("integer", minimum=0, maximum=2**53)) for name in ("per_day", "total")}
+GRANT = {
+    "id": ID, "owner_id": ID, "billing_account_id": ID, "scopes": listed(TEXT), "schedule_id": maybe(ID),
+    "expires_at": maybe(AT), "revoked_at": maybe(AT), "budget": maybe(a("object", properties=BUDGET)), "spent": WHOLE,
+    "created_at": AT,
+}  # fmt: skip
 ARTIFACT = {
     "id": ID, "run_id": maybe(ID), "parent_id": maybe(ID), "level": WHOLE, "label": TEXT,
     "content_type": a("string", examples=["application/json"]), "size": WHOLE, "data": ANY, "created_at": AT,
@@ -260,6 +266,24 @@ SCHEMAS: dict[str, Schema] = {
     "ExecuteBody": takes({"parameters": {"day": "today"}}, parameters=maybe(a("object"))),
     "Executed": gives(job_id=ID, message=TEXT),
     "Parameters": a("object", description="a JSON Schema"),
+    # grants
+    "GrantBody": takes(
+        {"scopes": ["graph:execute:langgraph:poet"], "expires_at": "2027-01-01T00:00:00Z"}, ("scopes",),
+        scopes=a("array", items=a("string", maxLength=300), minItems=1, maxItems=100), expires_at=maybe(AT),
+        billing_account_id=maybe(ID), consent=maybe(FLAG), budget=maybe(a("object", properties=BUDGET)),
+    ),
+    "Grant": gives(**GRANT),
+    "GrantUse": gives(**GRANT, schedules=listed(NAME)),
+    "RevokeBody": takes({"cancel_running": False}, cancel_running=FLAG),
+    "Forecast": gives(
+        items=listed(
+            gives(
+                schedule_id=ID, schedule_name=NAME, kind=TEXT, target=TEXT, grant_id=ID, lapses_at=maybe(AT),
+                reason=among(("grant_revoked", "grant_expired", "grant_not_found")),
+            )
+        ),
+        next_cursor=a("null"),
+    ),
     # artifacts
     "Artifact": gives(**ARTIFACT),
     "ArtifactBrief": gives(**{name: schema for name, schema in ARTIFACT.items() if name != "data"}),
@@ -294,6 +318,7 @@ SCHEMAS["TaskSchedule"] = gives(**SCHEMAS["Schedule"]["properties"], task_id=ID)
 SCHEMAS["JobBrief"] = gives(**{name: one for name, one in SCHEMAS["Job"]["properties"].items() if name != "run_ids"})
 PAGED = (
     *("Schedule", "Run", "Line", "Slot", "Worker", "Queue", "Task", "TaskSchedule", "ArtifactBrief", "JobBrief", "Org"),
+    "Grant",
     *("User", "Key", "Act"),
 )
 for _name in PAGED:
@@ -353,6 +378,11 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "GET /tasks/{key}/$schedules": (None, 200, "TaskSchedulePage"),
     "PATCH /tasks/{key}/$schedules/{schedule_id}": ("ScheduleBody", 200, "TaskSchedule"),
     "DELETE /tasks/{key}/$schedules/{schedule_id}": (None, 204, None),
+    "POST /grants": ("GrantBody", 201, "Grant"),
+    "GET /grants": (None, 200, "GrantPage"),
+    "GET /grants/$forecast": (None, 200, "Forecast"),
+    "GET /grants/{grant_id}": (None, 200, "GrantUse"),
+    "POST /grants/{grant_id}/$revoke": ("RevokeBody", 200, "Grant"),
     "GET /artifacts": (None, 200, "ArtifactBriefPage"),
     "GET /artifacts/{artifact_id}": (None, 200, "Artifact"),
     "GET /artifacts/{artifact_id}/$tree": (None, 200, "Tree"),
@@ -372,7 +402,14 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "POST /login-links": (None, 201, "LoginLink"),
     "GET /audit": (None, 200, "ActPage"),
 }
-OPTIONAL = ("RunBody", "ExecuteBody", "PauseBody", "ResumeBody", "SkipBody")  # bodies that may be left out
+OPTIONAL = (
+    "RunBody",
+    "RevokeBody",
+    "ExecuteBody",
+    "PauseBody",
+    "ResumeBody",
+    "SkipBody",
+)  # bodies that may be left out
 STREAMS = ("GET /events", "GET /jobs/{job_id}/$stream", "GET /runs/{run_id}/logs")
 PROBLEMS = {
     400: "it cannot be executed now",

@@ -42,6 +42,7 @@ class TaskRunner:
 
     kind = "task"
     defaults = Defaults()
+    under_grant = False
 
     def __init__(
         self, registry: TaskRegistry, db: Database, app: str | None = None, threads: int = 50,

@@ -400,6 +400,14 @@ def upgrade() -> None:
         postgresql_where=sa.text("condition = 'broken' AND deleted_at IS NULL"),
     )
     op.create_index(
+        "ix_schedules_grant",
+        "schedules",
+        ["grant_id"],
+        unique=False,
+        sqlite_where=sa.text("grant_id IS NOT NULL AND deleted_at IS NULL"),
+        postgresql_where=sa.text("grant_id IS NOT NULL AND deleted_at IS NULL"),
+    )
+    op.create_index(
         "ix_schedules_made",
         "schedules",
         ["org_id", "id"],
@@ -497,6 +505,20 @@ def upgrade() -> None:
     op.create_index("ix_api_keys_org", "api_keys", ["org_id", "id"], unique=False)
     op.create_index("ix_api_keys_prefix", "api_keys", ["prefix"], unique=False)
     op.create_table(
+        "billing_accounts",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("owner_id", sa.String(length=26), nullable=False),
+        sa.Column("balance_credits", sa.BigInteger(), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.Column("closed_at", Instant(), nullable=True),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_billing_accounts_org_id")),
+        sa.ForeignKeyConstraint(["owner_id"], ["users.id"], name=op.f("fk_billing_accounts_owner_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_billing_accounts")),
+        sa.UniqueConstraint("owner_id", name=op.f("uq_billing_accounts_owner_id")),
+    )
+    op.create_index("ix_billing_accounts_org", "billing_accounts", ["org_id", "id"], unique=False)
+    op.create_table(
         "clocks",
         sa.Column("schedule_id", sa.String(length=26), nullable=False),
         sa.Column("org_id", sa.String(length=26), nullable=False),
@@ -537,6 +559,91 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("schedule_id", name=op.f("pk_schedule_stats")),
     )
     op.create_table(
+        "charge_receipts",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("billing_account_id", sa.String(length=26), nullable=False),
+        sa.Column("virtual_key_id", sa.String(length=26), nullable=False),
+        sa.Column("grant_id", sa.String(length=26), nullable=True),
+        sa.Column("schedule_id", sa.String(length=26), nullable=True),
+        sa.Column("target", sa.Text(), nullable=False),
+        sa.Column("run_id", sa.String(length=26), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("unit", sa.String(length=200), nullable=False),
+        sa.Column("model", sa.String(length=200), nullable=True),
+        sa.Column("input_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("output_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("charged_credits", sa.BigInteger(), nullable=False),
+        sa.Column("cost_usd", sa.Text(), nullable=True),
+        sa.Column("source_system", sa.String(length=40), nullable=False),
+        sa.Column("source_reference", sa.Text(), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["billing_account_id"], ["billing_accounts.id"], name=op.f("fk_charge_receipts_billing_account_id")
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_charge_receipts")),
+        sa.UniqueConstraint(
+            "source_system", "source_reference", name=op.f("uq_charge_receipts_source_system_source_reference")
+        ),
+    )
+    op.create_index(
+        "ix_charge_receipts_account", "charge_receipts", ["billing_account_id", "created_at", "id"], unique=False
+    )
+    op.create_table(
+        "credit_ledger",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("billing_account_id", sa.String(length=26), nullable=False),
+        sa.Column("virtual_key_id", sa.String(length=26), nullable=True),
+        sa.Column("amount", sa.BigInteger(), nullable=False),
+        sa.Column("balance_after", sa.BigInteger(), nullable=False),
+        sa.Column("reason", sa.String(length=40), nullable=False),
+        sa.Column("reference", sa.Text(), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["billing_account_id"], ["billing_accounts.id"], name=op.f("fk_credit_ledger_billing_account_id")
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_credit_ledger")),
+        sa.UniqueConstraint(
+            "billing_account_id",
+            "reason",
+            "reference",
+            name=op.f("uq_credit_ledger_billing_account_id_reason_reference"),
+        ),
+    )
+    op.create_index("ix_credit_ledger_account", "credit_ledger", ["billing_account_id", "id"], unique=False)
+    op.create_table(
+        "grants",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("owner_id", sa.String(length=26), nullable=False),
+        sa.Column("billing_account_id", sa.String(length=26), nullable=False),
+        sa.Column("scopes", Json(), nullable=False),
+        sa.Column("schedule_id", sa.String(length=26), nullable=True),
+        sa.Column("expires_at", Instant(), nullable=True),
+        sa.Column("revoked_at", Instant(), nullable=True),
+        sa.Column("budget_per_day", sa.BigInteger(), nullable=True),
+        sa.Column("budget_total", sa.BigInteger(), nullable=True),
+        sa.Column("spent_day", Instant(), nullable=True),
+        sa.Column("spent_on_day", sa.BigInteger(), nullable=False),
+        sa.Column("spent_total", sa.BigInteger(), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["billing_account_id"], ["billing_accounts.id"], name=op.f("fk_grants_billing_account_id")
+        ),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_grants_org_id")),
+        sa.ForeignKeyConstraint(["owner_id"], ["users.id"], name=op.f("fk_grants_owner_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_grants")),
+    )
+    op.create_index("ix_grants_org", "grants", ["org_id", "id"], unique=False)
+    op.create_index(
+        "ix_grants_schedule",
+        "grants",
+        ["schedule_id"],
+        unique=False,
+        sqlite_where=sa.text("schedule_id IS NOT NULL"),
+        postgresql_where=sa.text("schedule_id IS NOT NULL"),
+    )
+    op.create_table(
         "login_links",
         sa.Column("hash", sa.String(length=64), nullable=False),
         sa.Column("org_id", sa.String(length=26), nullable=False),
@@ -548,14 +655,40 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["user_id"], ["users.id"], name=op.f("fk_login_links_user_id")),
         sa.PrimaryKeyConstraint("hash", name=op.f("pk_login_links")),
     )
+    op.create_table(
+        "virtual_keys",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("billing_account_id", sa.String(length=26), nullable=False),
+        sa.Column("label", sa.String(length=200), nullable=False),
+        sa.Column("is_default", sa.Boolean(), nullable=False),
+        sa.Column("active", sa.Boolean(), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["billing_account_id"], ["billing_accounts.id"], name=op.f("fk_virtual_keys_billing_account_id")
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_virtual_keys")),
+    )
+    op.create_index(
+        "ix_virtual_keys_default",
+        "virtual_keys",
+        ["billing_account_id"],
+        unique=True,
+        sqlite_where=sa.text("is_default"),
+        postgresql_where=sa.text("is_default"),
+    )
     op.execute("INSERT INTO counters (name, value) VALUES ('fences', 0)")
 
 
 def downgrade() -> None:
     for table in [
+        "virtual_keys",
         "login_links",
+        "grants",
+        "credit_ledger",
+        "charge_receipts",
         "schedule_stats",
         "clocks",
+        "billing_accounts",
         "api_keys",
         "users",
         "tasks",
