@@ -26,6 +26,7 @@ class Settings(BaseSettings):
     cancel_grace_seconds: Annotated[int, Field(ge=0, le=3600)] = 10
     keep_success_days: Annotated[int, Field(ge=1, le=36_500)] = 30
     keep_failed_days: Annotated[int, Field(ge=1, le=36_500)] = 90
+    keep_audit_days: Annotated[int, Field(ge=1, le=36_500)] = 400
     service_token: str = ""
     allow_remote: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -72,6 +73,7 @@ class Settings(BaseSettings):
             concurrency=self.concurrency,
             keep_success=timedelta(days=self.keep_success_days),
             keep_failed=timedelta(days=self.keep_failed_days),
+            keep_audit=timedelta(days=self.keep_audit_days),
         )
 
 

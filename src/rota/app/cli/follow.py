@@ -112,4 +112,6 @@ def words(data: dict[str, Any]) -> str:
         return f"{data['id']} {data['target']}{status}" + (f": {data['reason']}" if data.get("reason") else "")
     if kind == "worker":
         return f"{data['id']} {data['host']}:{data['pid']}"
+    if kind == "freeze":
+        return str((data["after"] or {}).get("reason", ""))
     return str(data.get("name") or data["id"]) + (" (paused)" if data.get("paused") else "")
