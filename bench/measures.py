@@ -26,10 +26,16 @@ class Size:
     stored: tuple[int, ...] = (10_000, 100_000)
     window: float = 30.0
     burst: int = 5_000
+    ledger: int = 1_000_000
+    alone: int = 400
+    crowd: int = 2_000
 
 
 FULL = Size()
-QUICK = Size(jobs=10_000, paced=100, lateness=(100,), span=8.0, stored=(10_000,), window=10.0, burst=2_000)
+QUICK = Size(
+    jobs=10_000, paced=100, lateness=(100,), span=8.0, stored=(10_000,), window=10.0, burst=2_000, ledger=50_000,
+    alone=200, crowd=800,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,4 +261,3 @@ ROUNDS: dict[str, Measure] = {
     "lateness": lateness,
     "burst": burst,
 }
-NAMES = [*ROUNDS, "scale"]

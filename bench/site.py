@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,9 +117,9 @@ class Site:
     async def count(self, table: str) -> int:
         return int(await self.scalar(f"SELECT count(*) FROM {table}"))
 
-    def node(self) -> "Node":
-        """Start a worker process."""
-        one = Node(self)
+    def node(self, *command: str) -> "Node":
+        """Start a worker process, or what the command says."""
+        one = Node(self, command or ("-m", "bench.node"))
         self.nodes.append(one)
         return one
 
@@ -148,7 +148,7 @@ class Site:
     def pass_on_complaints(self) -> None:
         path = self.home / "log"
         if path.exists() and path.stat().st_size:
-            print(f"{self.kind.name}: workers said:\n{path.read_text(errors='replace')[:2000]}", file=sys.stderr)
+            print(f"{self.kind.name}: processes said:\n{path.read_text(errors='replace')[:2000]}", file=sys.stderr)
 
     def ran(self) -> int:
         path = self.home / "ran"
@@ -188,9 +188,9 @@ class Site:
 
 
 class Node:
-    """A worker process."""
+    """A process on a site."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, command: Sequence[str]) -> None:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("ROTA_")},
             "ROTA_DATABASE_URL": site.url,
@@ -202,12 +202,12 @@ class Node:
         with self.log.open("ab") as log:
             self.started = time.time()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "bench.node"], cwd=ROOT, env=environment, stdout=log, stderr=log
+                [sys.executable, *command], cwd=ROOT, env=environment, stdout=log, stderr=log
             )
 
     def check(self) -> None:
         if self.process.poll() is not None:
-            raise WrongCount(f"a worker died:\n{self.log.read_text(errors='replace')[-4000:]}")
+            raise WrongCount(f"a process died:\n{self.log.read_text(errors='replace')[-4000:]}")
 
     def stop(self) -> None:
         if self.process.poll() is None:

@@ -1,136 +1,29 @@
 """The command line against a real server: `rota up` in a process of its own."""
 
-import fcntl
 import json
-import os
-import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
-from rota.app.cli import app
 from rota.app.cli.show import yaml_lines
-
-APP = """
-from rota.app.application import Rota
-
-app = Rota()
-
-
-@app.task
-def hello(name: str = "you") -> str:
-    print(f"hello {name}")
-    return name
-
-
-@app.task
-def fails() -> None:
-    raise ValueError("it does")
-"""
-
-Rota = Callable[..., subprocess.CompletedProcess[str]]
+from tests.app.shell import Rota, caller, environment, on_terminal, read, run, serving
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A data directory with a server running on it."""
-    place = tmp_path_factory.mktemp("cli")
-    (place / "app.py").write_text(APP)
-    command = [sys.executable, "-m", "rota.app.cli", "up", "app.py", "--data-dir", "data", "--port", "0"]
-    log = (place / "up.log").open("wb")
-    process = subprocess.Popen(command, cwd=place, env=environment(), stdout=log, stderr=log)
-    try:
-        end = time.monotonic() + 30
-        while not (place / "data" / "server.json").exists() or run(place, "workers").returncode:
-            assert process.poll() is None, (place / "up.log").read_text()
-            assert time.monotonic() < end, (place / "up.log").read_text()
-            time.sleep(0.1)
+    with serving(tmp_path_factory.mktemp("cli")) as place:
         yield place
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0, (place / "up.log").read_text()
-        assert not (place / "data" / "server.json").exists()
-        log.close()
-
-
-def run(place: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rota.app.cli", *args]
-    given = environment(**env)
-    return subprocess.run(command, cwd=place, env=given, capture_output=True, text=True, timeout=60, check=False)
-
-
-def environment(**more: str) -> dict[str, str]:
-    """Nothing of the developer's own settings; the same modules as here."""
-    return {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "ROTA_DATA_DIR": "data", **more}
 
 
 @pytest.fixture
 def rota(home: Path) -> Rota:
-    """The command line in this process: most tests need no other."""
-
-    def call(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-        result = CliRunner().invoke(app, args, env={"ROTA_DATA_DIR": str(home / "data"), **env})
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return subprocess.CompletedProcess(args, result.exit_code, result.stdout, result.stderr)
-
-    return call
-
-
-def read(answer: subprocess.CompletedProcess[str]) -> Any:
-    assert answer.returncode == 0, answer.stderr
-    return json.loads(answer.stdout)
-
-
-def test_a_schedule_lives_and_dies(rota: Rota, home: Path) -> None:
-    trigger = ["--cron", "0 2 * * *", "--tz", "Europe/Oslo", "--window", "01:00-03:00"]
-    policies = ["--tag", "a", "--input", '{"name": "Ada"}', "--retries", "2", "--timeout", "9"]
-    added = rota("schedule", "add", "life", "--task", "hello", *trigger, *policies)
-    assert added.returncode == 0, added.stderr
-    assert "every day at 02:00 (Europe/Oslo)" in added.stdout
-    shown = read(rota("-o", "json", "schedule", "show", "life"))
-    assert (shown["input"], shown["tags"], shown["retry"]["max_retries"]) == ({"name": "Ada"}, ["a"], 2)
-    assert (shown["window_start"], shown["window_end"], shown["timeout_seconds"]) == ("01:00", "03:00", 9)
-    listed = run(home, "schedule", "list", "--tag", "a")  # through a pipe: no colours, 80 columns
-    assert "life" in listed.stdout
-    assert max(map(len, listed.stdout.splitlines())) <= 80
-    assert "\x1b" not in listed.stdout
-    assert len(read(rota("-o", "json", "schedule", "next", "life", "--count", "3"))["slots"]) == 3
-    assert rota("schedule", "next", "life").returncode == 0
-    assert "paused" in rota("schedule", "pause", "life", "--reason", "why").stdout
-    assert "enabled" in rota("schedule", "resume", "life", "--gap", "once").stdout
-    assert read(rota("-o", "json", "schedule", "skip-next", "life", "--reason", "x"))["verdict"] == "skipped"
-    assert "skipped" in rota("slots", "list", "--schedule", "life").stdout
-    dry = rota(
-        "schedule", "backfill", "life", "--from", "2026-01-01T00:00:00Z", "--to", "2026-01-03T00:00:00Z", "--dry-run"
-    )
-    assert len(dry.stdout.splitlines()) == 2
-    assert rota("schedule", "show", "life").stdout.startswith("id ")
-    assert rota("schedule", "rm", "life").returncode == 0
-    assert rota("schedule", "show", "life").returncode == 3
-
-
-def test_a_run_is_waited_for_and_read(rota: Rota) -> None:
-    assert rota("schedule", "add", "greets", "--task", "hello", "--every", "1h").returncode == 0
-    ran = read(rota("-o", "json", "schedule", "run", "greets", "--input", '{"name": "Bo"}', "--wait"))
-    assert ran["status"] == "success"
-    shown = read(rota("-o", "json", "run", "show", ran["id"]))  # by the job's id
-    assert shown["outcome"] == "Bo"
-    assert rota("run", "logs", "-f", shown["id"]).stdout == "hello Bo\n"
-    assert shown["id"] in rota("run", "list", "--schedule", "greets").stdout
-    again = read(rota("-o", "json", "run", "retry", shown["id"]))
-    assert again["job_id"]
-    assert rota("run", "cancel", shown["id"]).returncode == 4
+    return caller(home)
 
 
 def test_a_failed_run_has_an_exit_code(rota: Rota) -> None:
@@ -154,28 +47,6 @@ def test_a_shell_command_is_scheduled_with_its_task_or_not_at_all(rota: Rota) ->
         assert rota("schedule", "rm", "sh").returncode == 0
     assert rota("schedule", "add", "sh", "--shell", "echo other", "--every", "1h").returncode == 4
     assert rota("task", "rm", "sh").returncode == 0
-
-
-def on_terminal(place: Path, *args: str) -> str:
-    """What a person sees who types this into a terminal of 80 columns."""
-    outside, inside = pty.openpty()
-    fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    command = [sys.executable, "-m", "rota.app.cli", *args]
-    env = environment(TERM="xterm-256color")
-    process = subprocess.Popen(command, cwd=place, env=env, stdin=inside, stdout=inside, stderr=inside)
-    os.close(inside)
-    seen = bytearray()
-    while True:
-        try:
-            part = os.read(outside, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        seen += part
-    os.close(outside)
-    assert process.wait(30) == 0, seen.decode()
-    return seen.decode()
 
 
 WIDE = "a-schedule-with-a-name-that-is-much-longer-than-anybody-would-think-reasonable-for-a-name"
@@ -214,20 +85,6 @@ def test_answers_come_as_json_lines_and_yaml(rota: Rota) -> None:
 )
 def test_yaml_is_plain(data: object, text: str) -> None:
     assert "\n".join(yaml_lines(data)) == text
-
-
-def test_people_and_keys_are_managed_from_the_shell(rota: Rota, home: Path) -> None:
-    made = rota("user", "add", "ada@example.org", "--role", "operator", ROTA_PASSWORD="correct horse")
-    assert made.returncode == 0, made.stderr
-    assert "admin" in rota("user", "edit", "ada@example.org", "--role", "admin").stdout
-    key = read(rota("-o", "json", "key", "add", "ci", "--role", "viewer", "--scope", "runs:read"))
-    assert rota("--key", key["key"], "run", "list").returncode == 0
-    assert rota("--key", key["key"], "schedule", "list").returncode == 5
-    assert rota("key", "rm", key["id"]).returncode == 0
-    assert rota("--key", key["key"], "run", "list").returncode == 5
-    assert rota("user", "rm", "ada@example.org").returncode == 0
-    assert read(rota("-o", "json", "org", "add", "acme", "--name", "Acme"))["admin_key"].startswith("rota_")
-    assert "api-keys.delete" in rota("audit").stdout
 
 
 def test_a_profile_names_a_server(rota: Rota, home: Path, tmp_path: Path) -> None:

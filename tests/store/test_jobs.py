@@ -272,7 +272,7 @@ async def test_one_lost_lease_in_a_batch_costs_only_itself(db: Database) -> None
 async def test_a_job_that_never_started_returns_without_a_trace(db: Database) -> None:
     await add(db, new())
     await claim(db, "old")
-    assert await db.tx(queue.rescue, "old", NOW) == (1, False)
+    assert await db.tx(queue.rescue, "old", NOW) == (1, False, [])
     (row,) = await rows(db)
     assert (row.state, row.attempt, row.crashes, row.rescues, row.lease_owner) == ("ready", 0, 0, 1, None)
     assert await ledger(db) == []
@@ -319,7 +319,9 @@ async def test_a_crashed_run_that_somebody_had_canceled_stays_canceled(db: Datab
 async def test_rescue_goes_in_portions(db: Database) -> None:
     await add(db, *(new() for _ in range(25)))
     await claim(db, "old")
-    assert [await db.tx(queue.rescue, "old", NOW, 10) for _ in range(3)] == [(10, True), (10, True), (5, False)]
+    assert [await db.tx(queue.rescue, "old", NOW, 10) for _ in range(3)] == [
+        (10, True, []), (10, True, []), (5, False, []),
+    ]  # fmt: skip
 
 
 async def test_a_worker_hands_back_what_it_does_not_know_of(db: Database) -> None:

@@ -54,6 +54,7 @@ INSERT INTO clocks (schedule_id, org_id, kind, next_slot, next_run_at, fired)
 SELECT 'S' || lpad(n::text, 25, '0'), '{org}', 'task', timestamptz '2027-01-01' + n * interval '1 second',
        CASE WHEN n % 10 <> 0 THEN timestamptz '2027-01-01' + n * interval '1 second' END, 0
 FROM generate_series(1, 20000) AS n;
+INSERT INTO schedule_stats (schedule_id, failure_count, skipped_count) SELECT id, 0, 0 FROM schedules;
 """
 
 STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
@@ -72,19 +73,28 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     "of schedules": (lambda tx: jobs.of_schedules(tx, ["S1", "S2"]), {"ix_jobs_schedule"}),
     "schedules due": (lambda tx: schedules.due(tx, ["task"], NOW, 200), {"ix_clocks_due"}),
     "next run": (lambda tx: schedules.next_run(tx, ["task"]), {"ix_clocks_due"}),
+    "a schedule by its name": (
+        lambda tx: tx.execute(reports.schedule_query().where(schedules.called(ORG, "x"))),
+        {"ix_schedules_name"},
+    ),
+    "the id of a schedule": (lambda tx: reports.schedule_id_of(tx, ORG, "x"), {"ix_schedules_name"}),
+    "a page of schedules": (lambda tx: reports.list_schedules(tx, ORG), {"ix_schedules_name"}),
     "dead with jobs": (lambda tx: workers.dead_with_jobs(tx), {"ix_jobs_held"}),
     "parked": (lambda tx: overview.parked(tx, ORG), {"ix_jobs_parked"}),
     "running": (lambda tx: overview.running(tx, ORG), set()),
     "slots to come": (lambda tx: overview.due(tx, ORG, ["task"]), {"ix_clocks_due"}),
     "workers": (lambda tx: reports.list_workers(tx), set()),
 }
-WHOLE_TABLE = ("Seq Scan on jobs", "Seq Scan on clocks", "SCAN jobs", "SCAN clocks", "SCAN waiting", "SCAN head")
+WHOLE_TABLE = (
+    *("Seq Scan on jobs", "Seq Scan on clocks", "Seq Scan on schedules"),
+    *("SCAN jobs", "SCAN clocks", "SCAN schedules", "SCAN waiting", "SCAN head"),
+)
 
 
 @contextmanager
 def caught(engine: Engine, found: list[tuple[str, Any]]) -> Iterator[None]:
     def catch(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool) -> None:
-        if " jobs" in statement or " clocks" in statement:
+        if any(f" {table}" in statement for table in ("jobs", "clocks", "schedules")):
             found.append((statement, parameters))
 
     event.listen(engine, "before_cursor_execute", catch)
@@ -108,7 +118,7 @@ def crowded(postgres_url: str, postgres_template: str) -> Iterator[str]:
         tx.execute(sql(f"INSERT INTO orgs (id, slug, name, created_at) VALUES ('{ORG}', 'o', 'o', now())"))
         tx.execute(sql(FILL.format(many=MANY)))
         tx.execute(sql(FILL_OTHERS))
-        for part in FILL_CLOCKS.format(org=ORG).split(";")[:2]:
+        for part in FILL_CLOCKS.format(org=ORG).split(";")[:3]:
             tx.execute(sql(part))
         tx.execute(sql("ANALYZE"))
 

@@ -39,6 +39,7 @@ class EngineSettings:
     concurrency: int = 50
     keep_success: timedelta = timedelta(days=30)
     keep_failed: timedelta = timedelta(days=90)
+    keep_audit: timedelta = timedelta(days=400)
     max_schedules_per_task: int | None = None
     artifact_limit: int = 10 * 1024 * 1024  # bytes
 

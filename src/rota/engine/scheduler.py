@@ -87,9 +87,9 @@ class Scheduler:
         if not planned:
             return 0
         try:
-            won = await self.db.tx(schedules.fire, planned, now)
-            self.engine.meter.fired += sum(len(what.fires) for _, what in won)
-            return len(won)
+            won, fired = await self.db.tx(schedules.fire, planned, now)
+            self.engine.meter.fired += fired
+            return won
         except DataRefused as error:
             if len(planned) > 1:
                 half = len(planned) // 2

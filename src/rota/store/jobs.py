@@ -348,8 +348,9 @@ def hand_back(tx: Tx, worker: str, which: Collection[str] | None, but: Collectio
     return moved
 
 
-def rescue(tx: Tx, worker: str, now: datetime, limit: int = CHUNK) -> tuple[int, bool]:
-    """Take jobs from a dead worker: attempts known to have begun become `crashed` runs. Says whether there is more."""
+def rescue(tx: Tx, worker: str, now: datetime, limit: int = CHUNK) -> tuple[int, bool, list[Ended]]:
+    """Take jobs from a dead worker: attempts known to have begun become `crashed` runs. How many jobs it took, whether
+    there are more, and those runs."""
     stmt = (
         select(*FIELDS, c.run_id, c.started_at, c.cancel_requested_at, c.cancel_reason)
         .where(c.lease_owner == worker, is_in(c.state, [State.RUNNING]))
@@ -361,7 +362,8 @@ def rescue(tx: Tx, worker: str, now: datetime, limit: int = CHUNK) -> tuple[int,
     ended = [crash_of(row, now) for row in found if row.run_id is not None]
     leaving = [one for one in ended if one.final]
     kept = leave(tx, leaving) | move_on(tx, [one for one in ended if not one.final])[0]
-    runs.append(tx, [one for one in ended if one.run_id in kept], worker, now)
+    crashed = [one for one in ended if one.run_id in kept]
+    runs.append(tx, crashed, worker, now)
     unstarted = [row.id for row in found if row.run_id is None]
     tx.execute(
         update(jobs)
@@ -371,7 +373,7 @@ def rescue(tx: Tx, worker: str, now: datetime, limit: int = CHUNK) -> tuple[int,
     promote(tx, {one.job.serial_key for one in leaving if one.job.serial_key})
     if found:
         notify(tx, "ready")
-    return len(found), len(found) == limit
+    return len(found), len(found) == limit, crashed
 
 
 def crash_of(row: Any, now: datetime) -> Ended:

@@ -185,6 +185,7 @@ audit_log = Table(  # append-only
     Column("address", Text),
     Column("request_id", String(64)),
     Index("ix_audit_log_org", "org_id", "id"),
+    Index("ix_audit_log_at", "at", "id"),  # what is new, and what is old
 )
 
 idempotency_keys = Table(  # first answers, for those who ask again

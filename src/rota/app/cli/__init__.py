@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rota.app.cli import people, processes, runs, schedules, system
+from rota.app.cli import follow, people, processes, runs, schedules, system
 from rota.app.cli.connection import Connection, Output
 
 WATCH = 2.0  # seconds
@@ -29,8 +29,8 @@ app.add_typer(people.users, name="user")
 app.add_typer(people.keys, name="key")
 app.add_typer(people.profiles, name="profile")
 COMMANDS: tuple[Callable[..., None], ...] = (
-    system.workers, system.why, people.login, people.audit, processes.up, processes.server, processes.worker,
-    processes.migrate, processes.doctor,
+    system.workers, system.why, follow.events, people.login, people.audit, processes.up, processes.server,
+    processes.worker, processes.migrate, processes.doctor,
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)

@@ -1,6 +1,7 @@
 """`rota schedule …`"""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -14,10 +15,17 @@ from rota.app.cli.show import as_data, details, listing, local, progress, table,
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Say when things run, and see what is planned.")
 
 Name = Annotated[str, typer.Argument(help="name or id of the schedule")]
+OneName = Annotated[str | None, typer.Argument(help="name or id of the schedule")]
 Input = Annotated[str | None, typer.Option(help="input as JSON, or @file")]
 Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
 Cursor = Annotated[str | None, typer.Option(help="where the page before ended")]
 CHUNK = 100
+WRITABLE = (
+    "name", "description", "target", "input", "schedule_type", "cron_expression", "interval_seconds", "anchor",
+    "run_at", "timezone", "window_start", "window_end", "starts_at", "ends_at", "jitter_seconds", "max_runs", "misfire",
+    "catch_up_limit", "overlap", "start_deadline_seconds", "timeout_seconds", "retry", "priority", "queue", "tags",
+    "enabled", "grant_id",
+)  # fmt: skip
 SHOWN = (
     "id", "name", "description", "words", "kind", "target", "input", "next_run_at", "timezone", "enabled", "paused",
     "pause_reason", "paused_until", "condition", "condition_reason", "overlap", "misfire", "retry", "timeout_seconds",
@@ -26,43 +34,163 @@ SHOWN = (
 )  # fmt: skip
 
 
+Task = Annotated[str | None, typer.Option(help="the task to run")]
+Cron = Annotated[str | None, typer.Option(help="five fields, such as '0 2 * * *'")]
+Every = Annotated[str | None, typer.Option(help="an interval, such as 30s, 5m, 2h, 1d")]
+At = Annotated[str | None, typer.Option(help="one moment, such as 2026-11-20T09:00:00+01:00")]
+Zone = Annotated[str | None, typer.Option(help="time zone, such as Europe/Oslo")]
+Overlap = Annotated[str | None, typer.Option(help="queue_one, queue_all, skip, allow or replace")]
+Misfire = Annotated[str | None, typer.Option(help="skip, once or all")]
+Timeout = Annotated[int | None, typer.Option(help="seconds a run may take")]
+Retries = Annotated[int | None, typer.Option(help="attempts after a failed one")]
+Window = Annotated[str | None, typer.Option(help="only between these times of day, as 22:00-06:00")]
+Jitter = Annotated[float | None, typer.Option(help="seconds by which slots are spread")]
+Tags = Annotated[list[str] | None, typer.Option(help="may be given several times")]
+Priority = Annotated[int | None, typer.Option(help="-100 to 100; higher goes first")]
+Description = Annotated[str | None, typer.Option()]
+OfTag = Annotated[str | None, typer.Option("--tag", help="all schedules with this tag, instead of a name")]
+All = Annotated[bool, typer.Option("--all", help="all schedules of the org, instead of a name")]
+
+
 @app.command()
 def add(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="a name of its own")],
-    task: Annotated[str | None, typer.Option(help="the task to run")] = None,
+    task: Task = None,
     shell: Annotated[str | None, typer.Option(help="a command to run; makes a shell task of the same name")] = None,
-    cron: Annotated[str | None, typer.Option(help="five fields, such as '0 2 * * *'")] = None,
-    every: Annotated[str | None, typer.Option(help="an interval, such as 30s, 5m, 2h, 1d")] = None,
-    at: Annotated[str | None, typer.Option(help="one moment, such as 2026-11-20T09:00:00+01:00")] = None,
-    tz: Annotated[str | None, typer.Option(help="time zone, such as Europe/Oslo")] = None,
+    cron: Cron = None,
+    every: Every = None,
+    at: At = None,
+    tz: Zone = None,
     input: Input = None,
-    overlap: Annotated[str | None, typer.Option(help="queue_one, queue_all, skip, allow or replace")] = None,
-    misfire: Annotated[str | None, typer.Option(help="skip, once or all")] = None,
-    timeout: Annotated[int | None, typer.Option(help="seconds a run may take")] = None,
-    retries: Annotated[int | None, typer.Option(help="attempts after a failed one")] = None,
-    window: Annotated[str | None, typer.Option(help="only between these times of day, as 22:00-06:00")] = None,
-    jitter: Annotated[float | None, typer.Option(help="seconds by which slots are spread")] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="may be given several times")] = None,
-    priority: Annotated[int | None, typer.Option(help="-100 to 100; higher goes first")] = None,
-    description: Annotated[str | None, typer.Option()] = None,
+    overlap: Overlap = None,
+    misfire: Misfire = None,
+    timeout: Timeout = None,
+    retries: Retries = None,
+    window: Window = None,
+    jitter: Jitter = None,
+    tag: Tags = None,
+    priority: Priority = None,
+    description: Description = None,
     disabled: Annotated[bool, typer.Option("--disabled", help="make it, but plan nothing yet")] = False,
 ) -> None:
     """Make a schedule."""
     one_of(task=task, shell=shell)
     one_of(cron=cron, every=every, at=at)
-    body: dict[str, Any] = {
-        "name": name, "target": task or name, "cron_expression": cron, "interval": every, "run_at": at, "timezone": tz,
-        "input": read_input(input), "overlap": overlap, "misfire": misfire, "timeout_seconds": timeout,
-        "retry": None if retries is None else {"max_retries": retries}, "jitter_seconds": jitter, "tags": tag or None,
-        "priority": priority, "description": description, "enabled": False if disabled else None,
-    }  # fmt: skip
-    if window is not None:
-        body["window_start"], _, body["window_end"] = window.partition("-")
-    body = {field: value for field, value in body.items() if value is not None}
+    body = {"name": name, "target": task or name} | body_of(
+        cron_expression=cron, interval=every, run_at=at, timezone=tz, input=read_input(input), overlap=overlap,
+        misfire=misfire, timeout_seconds=timeout, retries=retries, window=window, jitter_seconds=jitter,
+        tags=tag or None, priority=priority, description=description, enabled=False if disabled else None,
+    )  # fmt: skip
     connection: Connection = ctx.obj
     made = connection.post("/schedules", body) if shell is None else add_shell(connection, shell, body)
     tell(connection, made)
+
+
+@app.command()
+def edit(
+    ctx: typer.Context,
+    name: Name,
+    task: Task = None,
+    cron: Cron = None,
+    every: Every = None,
+    at: At = None,
+    tz: Zone = None,
+    input: Input = None,
+    overlap: Overlap = None,
+    misfire: Misfire = None,
+    timeout: Timeout = None,
+    retries: Retries = None,
+    window: Window = None,
+    jitter: Jitter = None,
+    tag: Annotated[list[str] | None, typer.Option(help="instead of all it has; may be given several times")] = None,
+    priority: Priority = None,
+    description: Description = None,
+    enabled: Annotated[bool | None, typer.Option("--enabled/--disabled", help="whether anything is planned")] = None,
+) -> None:
+    """Change what the options say; without options, open it as JSON in $EDITOR and change what was changed there.
+    Refused if somebody else changed it meanwhile."""
+    changes = body_of(
+        target=task, cron_expression=cron, interval=every, run_at=at, timezone=tz, input=read_input(input),
+        overlap=overlap, misfire=misfire, timeout_seconds=timeout, retries=retries, window=window,
+        jitter_seconds=jitter, tags=tag or None, priority=priority, description=description, enabled=enabled,
+    )  # fmt: skip
+    connection: Connection = ctx.obj
+    before = connection.get(path_of(name))
+    if not changes:
+        tell(connection, edit_text(connection, before))
+        return
+    try:
+        tell(connection, connection.try_call("PATCH", path_of(before["id"]), changes, if_match=before["revision"]))
+    except Answered as refusal:
+        explain(refusal)
+
+
+def edit_text(connection: Connection, before: dict[str, Any]) -> dict[str, Any]:
+    """Let a person edit a schedule, again and again while it is wrong and they want to; as it is then."""
+    text = written(before)
+    while True:
+        text = ask_editor(text)
+        try:
+            changes = changed(before, text)
+            if not changes:
+                say("nothing was changed")
+                return before
+            after: dict[str, Any] = connection.try_call(
+                "PATCH", path_of(before["id"]), changes, if_match=before["revision"]
+            )
+            return after
+        except ValueError as error:
+            refusal = Answered(422, {"detail": f"this is not a JSON object: {error}"})
+        except Answered as error:
+            refusal = error
+        try:
+            explain(refusal)
+        except typer.Exit:
+            if not (sys.stdin.isatty() and typer.confirm("Edit again?", default=True, err=True)):
+                raise
+        if refusal.status == 412:  # what somebody else changed, and on top what this person did
+            before = connection.get(path_of(before["id"]))
+            text = written({**before, **changes})
+
+
+def written(one: dict[str, Any]) -> str:
+    return json.dumps({field: one[field] for field in WRITABLE}, indent=2, ensure_ascii=False) + "\n"
+
+
+def changed(before: dict[str, Any], text: str) -> dict[str, Any]:
+    """What a person changed; a field that they took out is as in a new schedule."""
+    after = json.loads(text)
+    if not isinstance(after, dict):
+        raise ValueError("it is something else")
+    known = {field: before[field] for field in WRITABLE}
+    return {field: after.get(field) for field in {**known, **after} if after.get(field) != known.get(field)}
+
+
+def ask_editor(text: str) -> str:
+    import os
+    import shlex
+    import subprocess
+    import tempfile
+
+    command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place) / "schedule.json"
+        file.write_text(text)
+        try:
+            subprocess.run([*shlex.split(command), str(file)], check=True)
+        except (OSError, ValueError, subprocess.CalledProcessError) as error:
+            fail(f"the editor failed: {error}; choose one with EDITOR")
+        return file.read_text()
+
+
+def body_of(retries: int | None = None, window: str | None = None, **given: Any) -> dict[str, Any]:
+    """The fields that were given."""
+    if retries is not None:
+        given["retry"] = {"max_retries": retries}
+    if window is not None:
+        given["window_start"], _, given["window_end"] = window.partition("-")
+    return {field: value for field, value in given.items() if value is not None}
 
 
 def add_shell(connection: Connection, command: str, body: dict[str, Any]) -> Any:
@@ -125,23 +253,41 @@ def upcoming(ctx: typer.Context, name: Name, count: Annotated[int, typer.Option(
 @app.command()
 def pause(
     ctx: typer.Context,
-    name: Name,
+    name: OneName = None,
+    tag: OfTag = None,
+    everything: All = False,
     reason: Annotated[str, typer.Option(help="why, for those who wonder later")] = "",
     until: Annotated[str | None, typer.Option(help="a moment at which it resumes by itself")] = None,
 ) -> None:
-    """Let slots pass without firing."""
-    body = {"reason": reason, "until": until}
-    tell(ctx.obj, ctx.obj.post(f"{path_of(name)}/$pause", body))
+    """Let slots pass without firing: of one schedule, of all with a tag, or of all."""
+    change(ctx.obj, "pause", name, tag, everything, {"reason": reason, "until": until})
 
 
 @app.command()
 def resume(
     ctx: typer.Context,
-    name: Name,
+    name: OneName = None,
+    tag: OfTag = None,
+    everything: All = False,
     gap: Annotated[str, typer.Option(help="what becomes of the slots that passed: skip, once or all")] = "skip",
 ) -> None:
-    """End a pause."""
-    tell(ctx.obj, ctx.obj.post(f"{path_of(name)}/$resume", {"gap": gap}))
+    """End a pause: of one schedule, of all with a tag, or of all."""
+    change(ctx.obj, "resume", name, tag, everything, {"gap": gap})
+
+
+def change(
+    connection: Connection, verb: str, name: str | None, tag: str | None, everything: bool, body: dict[str, Any]
+) -> None:
+    """Pause or resume the one or the many that are meant."""
+    if sum((name is not None, tag is not None, everything)) != 1:
+        fail("give exactly one of NAME | --tag | --all", Exit.USAGE)
+    if name is not None:
+        tell(connection, connection.post(f"{path_of(name)}/${verb}", body))
+        return
+    which: dict[str, Any] = {"filter": {}} if tag is None else {"tag": tag}
+    told = connection.post(f"/schedules/${verb}", {**body, **which})
+    if not as_data(connection, told):
+        print(f"{told['count']} schedules {verb}d")
 
 
 @app.command()

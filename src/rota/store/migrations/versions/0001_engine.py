@@ -44,6 +44,7 @@ def upgrade() -> None:
         sa.Column("request_id", sa.String(length=64), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_audit_log")),
     )
+    op.create_index("ix_audit_log_at", "audit_log", ["at", "id"], unique=False)
     op.create_index("ix_audit_log_org", "audit_log", ["org_id", "id"], unique=False)
     op.create_table(
         "cached_results",
