@@ -350,7 +350,7 @@ STEPS: dict[Move, Callable[[Tx, str, Job], Any]] = {
 async def test_each_pair_of_state_and_move_is_legal_or_changes_nothing(db: Database, state: State, move: Move) -> None:
     job_id = await bring(db, new(), state)
     held = {row.id: row for row in await rows(db)}[job_id]
-    job = await db.read(lambda tx: queue.job_of(tx.execute(select(jobs).where(jobs.c.id == job_id)).one()))
+    job = await db.read(lambda tx: queue.job_of(tx.execute(select(*queue.FIELDS).where(jobs.c.id == job_id)).one()))
     await db.tx(STEPS[move], job_id, job)
     expected = MOVES.get((state, move), state)
     assert await state_of(db, job_id) == expected

@@ -142,9 +142,9 @@ class Job:
     fence: int
     queued_at: datetime
     run_at: datetime
-    terms: Terms
     last_run_id: str | None
     trace_id: str | None
+    terms: Terms
 
     @property
     def suspect(self) -> bool:
