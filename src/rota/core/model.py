@@ -1,11 +1,15 @@
-"""The records that travel between the layers. Frozen: a change is a new record, or a row in the database."""
+"""The records that travel between the layers. Frozen: a change is a new record, or a row in the database.
+
+Those that are made for every run are frozen for the type checker only: setting a field past a freeze costs ten times
+as much, and they have many.
+"""
 
 import os
 import random
 import threading
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
 
 from rota.core.clock import wall_ms
 from rota.core.policy import Misfire, Overlap, Retry, Terms
@@ -17,8 +21,15 @@ PAYLOAD_LIMIT = 1024 * 1024  # bytes of JSON
 JITTER_LIMIT = timedelta(days=1)
 
 
+T = TypeVar("T")
+
 DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 PAIRS = [first + second for first in DIGITS for second in DIGITS]
+
+
+@dataclass_transform(frozen_default=True)
+def hot_record(cls: type[T]) -> type[T]:
+    return dataclass(slots=True)(cls)
 
 
 class Maker:
@@ -28,12 +39,16 @@ class Maker:
         self.dice = random.Random()  # our own: a task that seeds Python's does not make ids repeat
         self.lock = threading.Lock()
         self.last = 0
+        self.text = (0, "")  # the last one but for its last pair of digits, as number and text
 
-    def next(self) -> int:
+    def next(self) -> str:
         with self.lock:
             moment = wall_ms() << 80
             self.last = moment | self.dice.getrandbits(80) if moment > self.last else self.last + 1
-            return self.last
+            front = self.last >> 10
+            if front != self.text[0]:  # seldom in a crowd
+                self.text = front, "".join([PAIRS[front >> shift & 1023] for shift in range(110, -1, -10)])
+            return self.text[1] + PAIRS[self.last & 1023]
 
 
 maker = Maker()
@@ -42,8 +57,7 @@ os.register_at_fork(after_in_child=maker.__init__)  # type: ignore[misc]  # a ch
 
 def new_id() -> str:
     """A ULID: sorts by the moment it was made. Unique, but no secret: one is made for every job and every run."""
-    value = maker.next()
-    return "".join([PAIRS[value >> shift & 1023] for shift in range(120, -1, -10)])
+    return maker.next()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +109,7 @@ class Schedule:
         return self.overlap in (Overlap.QUEUE_ONE, Overlap.REPLACE)
 
 
-@dataclass(frozen=True, slots=True)
+@hot_record
 class NewJob:
     """A promise to be made: what `enqueue` is given."""
 
@@ -120,7 +134,7 @@ class NewJob:
     trace_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@hot_record
 class Job:
     """A job that a worker holds."""
 
@@ -152,7 +166,7 @@ class Job:
         return self.crashes > 0 or self.rescues > 0
 
 
-@dataclass(frozen=True, slots=True)
+@hot_record
 class Attempt:
     """One run in the making: the job, and the run id made at its start."""
 
@@ -162,7 +176,7 @@ class Attempt:
     started_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@hot_record
 class Ended:
     """How an attempt ended and where its job goes: out of the queue, or by a move to wait for the next attempt."""
 

@@ -267,11 +267,11 @@ class Worker:
     # run
 
     def start_waiting(self) -> None:
+        now = self.engine.clock.now()  # one look for all that start together
         while self.waiting and len(self.active) < self.engine.settings.concurrency and not self.draining:
-            self.start(self.waiting.popleft())
+            self.start(self.waiting.popleft(), now)
 
-    def start(self, job: Job) -> None:
-        now = self.engine.clock.now()
+    def start(self, job: Job, now: datetime) -> None:
         attempt = Attempt(job, new_id(), job.attempt + 1, now)
         run_log = RunLog(attempt.run_id, self.engine.clock.now)
         ctx = RunContext(
@@ -281,7 +281,7 @@ class Worker:
         one = Active(attempt, ctx)
         self.active[job.id] = one
         self.busy.set()
-        one.task = asyncio.ensure_future(self.attempt(one))
+        one.task = asyncio.get_running_loop().create_task(self.attempt(one))
         one.task.add_done_callback(lambda task: self.settle(one, task))
 
     async def attempt(self, one: Active) -> Any:
@@ -339,10 +339,11 @@ class Worker:
         now = self.engine.clock.now()
         attempt = one.attempt
         began = attempt.started_at if one.entered else None
-        base = Ended(attempt.job, Status.SUCCESS, None, now, attempt.run_id, attempt.number, began)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        outcome = task.result() if error is None else None
+        base = Ended(attempt.job, Status.SUCCESS, None, now, attempt.run_id, attempt.number, began, outcome=outcome)
         if error is None:
-            return replace(base, outcome=task.result())
+            return base
         if isinstance(error, Stranger):
             return None
         if isinstance(error, TooLate):

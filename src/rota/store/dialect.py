@@ -117,7 +117,7 @@ def hot(build: Callable[..., Any]) -> Callable[[Tx, Given], list[Any]]:
         text, order, fixed = made[key]
         values = {**fixed, **given.values}
         found = tx.exec_driver_sql(text, tuple([values[name] for name in order]))
-        return list(found) if found.returns_rows else []
+        return list(found.all()) if found.returns_rows else []
 
     return run
 
