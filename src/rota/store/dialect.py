@@ -19,6 +19,7 @@ from sqlalchemy import (
     bindparam,
     column,
     func,
+    literal_column,
     select,
 )
 from sqlalchemy import text as sql
@@ -26,7 +27,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.types import TypeEngine
 
 from rota.core.errors import DataRefused
-from rota.store.tables import EPOCH
+from rota.store.tables import EPOCH, counters, fences
 
 Tx = Connection
 P = ParamSpec("P")
@@ -209,7 +210,7 @@ LOCK_KEYS = sql(
     "SELECT count(pg_advisory_xact_lock(k)) FROM "
     "(SELECT DISTINCT hashtextextended(key, 0) AS k FROM unnest(CAST(:keys AS text[])) AS key ORDER BY k) AS ordered"
 )
-DRAW_FENCE = sql("UPDATE counters SET value = value + 1 WHERE name = 'fences' RETURNING value")
+DRAW_FENCE = sql("UPDATE counters SET value = value + 1 WHERE name = 'fences'")
 NOTIFY = sql("SELECT pg_notify(:channel, :what)")
 
 
@@ -220,10 +221,11 @@ def lock_keys(tx: Tx, keys: Iterable[str]) -> None:
         tx.execute(LOCK_KEYS, {"keys": ordered})
 
 
-def next_fence(tx: Tx) -> int:
-    """A fresh fence number. SQLite has no sequences: a counter row, under the one write lock."""
-    number: int = tx.execute(DRAW_FENCE).scalar_one()
-    return number
+def next_fence(tx: Tx) -> ColumnElement[int]:
+    """A fresh fence number, one for the whole statement. SQLite has no sequences: a counter row, under the one write
+    lock, to be drawn when it was used."""
+    number = select(counters.c.value + 1).where(counters.c.name == literal_column("'fences'"))
+    return (number if on_sqlite(tx) else select(fences.next_value())).scalar_subquery()
 
 
 def notify(tx: Tx, what: str) -> None:

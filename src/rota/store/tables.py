@@ -363,7 +363,12 @@ partial(  # lane by lane, most urgent first: what claim reads
 partial("ix_jobs_later", jobs.c.run_at, where=where_state(State.LATER, State.RETRY))
 partial("ix_jobs_held", jobs.c.lease_owner, where=where_state(State.RUNNING))
 partial("ix_jobs_running", jobs.c.org_id, jobs.c.queue, where=where_state(State.RUNNING))
-partial("ix_jobs_head", jobs.c.serial_key, where=where_state(*HEADS), unique=True)  # QUEUE_SERIALIZES
+partial(  # QUEUE_SERIALIZES
+    "ix_jobs_head",
+    jobs.c.serial_key,
+    where=text(f"serial_key IS NOT NULL AND {where_state(*HEADS)}"),
+    unique=True,
+)
 partial(
     "ix_jobs_blocked",
     jobs.c.serial_key,
