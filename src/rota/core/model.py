@@ -1,8 +1,4 @@
-"""The records that travel between the layers. Frozen: a change is a new record, or a row in the database.
-
-Those that are made for every run are frozen for the type checker only: setting a field past a freeze costs ten times
-as much, and they have many.
-"""
+"""The records that travel between the layers. Frozen: a change is a new record, or a row in the database."""
 
 import os
 import random
@@ -28,7 +24,9 @@ PAIRS = [first + second for first in DIGITS for second in DIGITS]
 
 
 @dataclass_transform(frozen_default=True)
-def hot_record(cls: type[T]) -> type[T]:
+def record(cls: type[T]) -> type[T]:
+    """A frozen dataclass in the eyes of the type checker only: Python sets each field past a freeze at ten times the
+    cost, and these have many fields and are made for every run."""
     return dataclass(slots=True)(cls)
 
 
@@ -60,7 +58,7 @@ def new_id() -> str:
     return maker.next()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Schedule:
     """A schedule as its owner wrote it; when it is due next stands in its clock."""
 
@@ -109,7 +107,7 @@ class Schedule:
         return self.overlap in (Overlap.QUEUE_ONE, Overlap.REPLACE)
 
 
-@hot_record
+@record
 class NewJob:
     """A promise to be made: what `enqueue` is given."""
 
@@ -134,7 +132,7 @@ class NewJob:
     trace_id: str | None = None
 
 
-@hot_record
+@record
 class Job:
     """A job that a worker holds."""
 
@@ -166,7 +164,7 @@ class Job:
         return self.crashes > 0 or self.rescues > 0
 
 
-@hot_record
+@record
 class Attempt:
     """One run in the making: the job, and the run id made at its start."""
 
@@ -176,7 +174,7 @@ class Attempt:
     started_at: datetime
 
 
-@hot_record
+@record
 class Ended:
     """How an attempt ended and where its job goes: out of the queue, or by a move to wait for the next attempt."""
 
@@ -201,7 +199,7 @@ class Ended:
         return self.move is None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fire:
     """A slot to fire."""
 
@@ -210,7 +208,7 @@ class Fire:
     solo: bool  # a newer slot may take its place while it waits
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gap:
     """Slots that passed without firing, told as one row."""
 
@@ -223,7 +221,7 @@ class Gap:
     note: str | None = None  # what a person said about it
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Plan:
     """What a due schedule does now, and when it is due again."""
 
@@ -234,7 +232,7 @@ class Plan:
     handled: datetime  # the latest slot this plan decides
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Due:
     """A schedule with its clock, as it was read. Nothing is planned when `next_slot` is None."""
 

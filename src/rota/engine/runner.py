@@ -10,7 +10,7 @@ from dataclasses import field
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TextIO
 
-from rota.core.model import Job, hot_record
+from rota.core.model import Job, record
 from rota.core.parse import Defaults
 from rota.core.policy import Failure
 
@@ -45,7 +45,7 @@ class Runner(Protocol):
         ...
 
 
-@hot_record
+@record
 class RunContext:
     """What a run knows about itself, and its ways to speak."""
 

@@ -233,13 +233,17 @@ class Worker:
         room = settings.concurrency + self.pace.ahead - len(self.active) - len(self.waiting)
         if room <= self.pace.ahead // 2:
             return False
-        took = await self.take_from_sole(room) or await self.take(room)
+        took = await self.take_from_sole(room)
+        more = len(took) == room
+        if not took:
+            took = await self.take(room)
+            more = bool(took)
         if self.stopping:
             await self.give_back([job.id for job in took])
             return False
         self.waiting.extend(took)
         self.start_waiting()
-        return bool(took)
+        return more
 
     async def take_from_sole(self, room: int) -> list[Job]:
         """Work that lies in one lane is taken without looking first where it lies."""
@@ -250,10 +254,10 @@ class Worker:
     async def take(self, room: int) -> list[Job]:
         db = self.engine.db
         found = await db.read(jobs.lanes, self.queues, self.after)
-        unlimited = all(lane.cap is None for lane in found)
-        self.sole = found[0] if len(found) == 1 and unlimited and self.queues is None else None
         if not found or self.stopping:
             return []
+        unlimited = all(lane.cap is None for lane in found)
+        self.sole = found[0] if len(found) == 1 and unlimited and self.queues is None else None
         if len(found) == jobs.LANES_PER_CLAIM:  # too many for one look: the next one goes on behind those that get room
             self.after, self.turn = found[min(room, len(found)) - 1], 0
         else:
