@@ -47,16 +47,33 @@ async def test_records_that_are_alike_are_as_many_as_they_were(db: Database, rec
     assert await db.tx(echo, records, a=Text(), n=BigInteger()) == records
 
 
+async def test_however_records_differ_there_are_few_statements_for_them(db: Database) -> None:
+    batch = Batch("r", **{f"c{n}": BigInteger() for n in range(5)})
+    shapes = set()
+
+    def step(tx: Tx, records: list[Any]) -> list[Any]:
+        shapes.add(batch.given(tx, records).shape)
+        return mirrored(tx, batch, records)
+
+    for differing in range(32):
+        for count in (1, 2, 30):
+            records = [tuple(at * (differing >> n & 1) for n in range(5)) for at in range(count)]
+            assert sorted(await db.tx(step, records)) == records
+    assert len(shapes) <= 9
+
+
 def echo(tx: Tx, /, records: list[Any], **columns: Any) -> list[Any]:
     """A batch as the database sees it."""
-    batch = Batch("r", **columns)
+    return mirrored(tx, Batch("r", **columns), records)
 
+
+def mirrored(tx: Tx, batch: Batch, records: list[Any]) -> list[Any]:
     @hot
     def seen(tx: Tx, alike: tuple[str, ...]) -> Any:
         source = batch.table(tx, alike)
-        return select(*(source.c[name] for name in columns))
+        return select(*(source.c[name] for name in batch.columns))
 
-    return records_of(tx, [column(*one) for one in columns.items()], seen(tx, batch.given(tx, records)))
+    return records_of(tx, [column(*one) for one in batch.columns.items()], seen(tx, batch.given(tx, records)))
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ P = ParamSpec("P")
 S = TypeVar("S")
 
 CHANNEL = "rota"
+SHAPES = 8  # of a batch's statement
+CROWD = 20  # records that are worth a shape of their own
 
 
 def on_sqlite(tx: Tx) -> bool:
@@ -57,6 +59,7 @@ class Batch:
 
     def __init__(self, name: str, /, **columns: TypeEngine[Any]) -> None:
         self.name, self.columns = name, columns
+        self._shapes: list[set[str]] = []
 
     def table(self, tx: Tx, alike: tuple[str, ...]) -> FromClause:
         """How it stands in a hot statement."""
@@ -80,9 +83,8 @@ class Batch:
         fixed = zip(self._fixes(tx.dialect).items(), zip(*records, strict=True), strict=True)
         try:
             columns = {field: tuple(map(fix, values)) if fix else values for (field, fix), values in fixed}
-            alike = [field for field, values in columns.items() if values.count(values[0]) == len(values)]
-            if len(alike) == len(columns) and len(records) > 1:  # something must tell how many there are
-                alike.pop()
+            same = {field for field, values in columns.items() if values.count(values[0]) == len(values)}
+            alike = self._known_shape(same, len(records))
             values: dict[str, Any] = {f"{self.name}_{field}": columns.pop(field)[0] for field in alike}
             if columns and on_sqlite(tx):
                 values[f"{self.name}_rows"] = orjson.dumps(list(zip(*columns.values(), strict=True))).decode()
@@ -90,7 +92,17 @@ class Batch:
                 values |= {f"{self.name}_{field}": list(array) for field, array in columns.items()}
         except TypeError as error:  # half a surrogate pair, or a number beyond 64 bits
             raise DataRefused(f"a value cannot be stored: {error}") from error
-        return Given(values, (tuple(alike),))
+        return Given(values, (alike,))
+
+    def _known_shape(self, same: set[str], count: int) -> tuple[str, ...]:
+        """The columns to bind once. Each choice is a statement to compile and to prepare, so only a few are learned,
+        from single records and from crowds; others take the best that fits them."""
+        if len(same) == len(self.columns) and count > 1:
+            same.discard(next(iter(self.columns)))  # something must tell how many there are
+        if same not in self._shapes and len(self._shapes) < SHAPES and (count == 1 or count >= CROWD):
+            self._shapes.append(same)
+        best = max((known for known in self._shapes if known <= same), key=len, default=set[str]())
+        return tuple(field for field in self.columns if field in best)
 
     @functools.cache  # noqa: B019  batches live as long as the program
     def _fixes(self, dialect: Dialect) -> dict[str, Callable[[Any], Any] | None]:

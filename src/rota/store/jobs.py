@@ -5,6 +5,7 @@ promotes the next in the same transaction, under the key's advisory lock. So cla
 neither violate the index of heads nor wade through rows that must wait.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -84,12 +85,15 @@ def enqueue(tx: Tx, new: Sequence[NewJob], now: datetime, key_mode: str = "rejec
     return ids
 
 
-def add(tx: Tx, new: Sequence[NewJob], now: datetime) -> None:
-    """Put jobs into the queue. The caller holds the locks of their serial keys and knows that their keys are free."""
+def add(tx: Tx, new: Sequence[NewJob], now: datetime, free: Collection[str] = ()) -> None:
+    """Put jobs into the queue. The caller holds the locks of their serial keys and knows that their job keys are free.
+    Serial keys of which it knows that no job has them get their head at once, if only one of these jobs asks for it."""
     if not new:
         return
-    insert_rows(tx, jobs, [row_of(job, now) for job in new])
-    promote(tx, serial_keys(new))
+    asking = Counter(job.serial_key for job in new)
+    heads = {key for key in free if asking[key] == 1}
+    insert_rows(tx, jobs, [row_of(job, now, job.serial_key in heads) for job in new])
+    promote(tx, serial_keys(new) - heads)
     notify(tx, "ready" if any(job.run_at <= now for job in new) else "later")
 
 
@@ -630,8 +634,8 @@ def serial_keys(new: Iterable[NewJob]) -> set[str]:
     return {job.serial_key for job in new if job.serial_key}
 
 
-def row_of(job: NewJob, now: datetime) -> dict[str, Any]:
-    head_first = State.BLOCKED if job.serial_key else State.READY
+def row_of(job: NewJob, now: datetime, head: bool) -> dict[str, Any]:
+    head_first = State.BLOCKED if job.serial_key and not head else State.READY
     state = State.LATER if job.run_at > now else head_first
     return {
         "id": job.id, "org_id": job.org_id, "kind": job.kind, "target": job.target, "route": job.route or job.kind,

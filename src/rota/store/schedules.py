@@ -269,7 +269,8 @@ def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime) -> None:
     stands = set(insert_new(tx, slots, rows, ("schedule_id", "slot")))
     fires = [one for one in fires if (one[0].id, one[1].slot) in stands and not is_busy(one[0], busy)]
     make_room(tx, fires, busy, now)
-    queue.add(tx, [job_of(schedule, fire, job_id) for schedule, fire, job_id in fires], now)
+    idle = {one.serial_key for one, _, _ in fires if one.serial_key and one.id not in busy}
+    queue.add(tx, [job_of(schedule, fire, job_id) for schedule, fire, job_id in fires], now, idle)
     slot_rows.record_gaps(tx, [(one.schedule, gap) for one, what in won for gap in what.gaps])
     slot_rows.count_skips(
         tx, [(one.schedule.id, len(what.fires)) for one, what in won if what.fires and is_busy(one.schedule, busy)]
