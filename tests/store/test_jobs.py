@@ -329,6 +329,27 @@ async def test_a_worker_hands_back_what_it_does_not_know_of(db: Database) -> Non
     assert sorted(row.state for row in await rows(db)) == ["ready", "ready", "running"]
 
 
+async def test_a_sole_lane_is_taken_without_another_look(db: Database) -> None:
+    await add(db, *(new(priority=n) for n in range(3)))
+    took = await db.statement(queue.claim_sole, Lane("org", "default"), worker="w", routes=["task"], room=2)
+    assert len(took) == 2
+    (last,) = await claim(db)
+    assert last.fence > took[0].fence
+
+
+@pytest.mark.parametrize("beside", ["org before", "org behind", "queue before", "queue behind", "paused", "limited"])
+async def test_a_lane_that_is_not_all_there_is_needs_another_look(db: Database, beside: str) -> None:
+    await add(db, new(queue="m"))
+    match beside:
+        case "org before" | "org behind":
+            await add(db, new(org_id="a" if beside == "org before" else "z", queue="m"))
+        case "queue before" | "queue behind":
+            await add(db, new(queue="a" if beside == "queue before" else "z"))
+        case _:
+            await db.tx(queue.set_queue, "org", "m", 5 if beside == "limited" else None, beside == "paused", NOW)
+    assert await db.statement(queue.claim_sole, Lane("org", "m"), worker="w", routes=["task"], room=9) == []
+
+
 # each pair of state and move
 
 STEPS: dict[Move, Callable[[Tx, str, Job], Any]] = {

@@ -234,8 +234,8 @@ def lock_keys(tx: Tx, keys: Iterable[str]) -> None:
 
 
 def next_fence(tx: Tx) -> ColumnElement[int]:
-    """A fresh fence number, one for the whole statement. SQLite has no sequences: a counter row, under the one write
-    lock, to be drawn when it was used."""
+    """A fresh fence number, one for all that a statement takes: no two of those have one serial key. SQLite has no
+    sequences: a counter row, under the one write lock, to be drawn when it was used."""
     number = select(counters.c.value + 1).where(counters.c.name == literal_column("'fences'"))
     return (number if on_sqlite(tx) else select(fences.next_value())).scalar_subquery()
 
