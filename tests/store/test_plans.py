@@ -16,7 +16,9 @@ from sqlalchemy import Connection, create_engine, event
 from sqlalchemy import text as sql
 from sqlalchemy.engine import Engine
 
-from rota.core.policy import Lane
+from rota.core.model import Ended, Job, new_id
+from rota.core.policy import Lane, Terms
+from rota.core.states import Status
 from rota.store import jobs, overview, reports, schedules, workers
 from rota.store.database import open_database
 from rota.store.dialect import Tx
@@ -27,6 +29,14 @@ NOW = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
 MANY = 1_000_000
 ORG = "01J00000000000000000000000"
 LANES = [Lane(ORG, "default"), Lane(ORG, "other")]
+JOBS = [
+    Job(
+        f"R{n:025}", ORG, "task", "t", "task", None, "default", None, None, None, "manual", 0, 0, 0, 0, n, NOW, NOW,
+        None, None, Terms(),
+    )
+    for n in range(500)
+]  # fmt: skip
+ENDED = [Ended(job, Status.SUCCESS, None, NOW, new_id(), 1, NOW) for job in JOBS]
 
 FILL = """
 INSERT INTO jobs (id, org_id, kind, target, route, queue, serial_key, priority, queued_at, run_at, state, trigger,
@@ -62,6 +72,11 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
         lambda tx: jobs.claim(tx, LANES, worker="v", routes=["task", "shell"], room=50, turn=0),
         {"ix_jobs_ready"},
     ),
+    "claim of a sole lane": (
+        lambda tx: jobs.claim_sole(tx, LANES[0], worker="v", routes=["task", "shell"], room=50),
+        {"ix_jobs_ready"},
+    ),
+    "finish": (lambda tx: jobs.finish(tx, ENDED, "w1", NOW), set()),
     "lanes": (lambda tx: jobs.lanes(tx), {"ix_jobs_ready"}),
     "lanes from the middle": (lambda tx: jobs.lanes(tx, None, LANES[0]), {"ix_jobs_ready"}),
     "next due": (lambda tx: jobs.next_due(tx), {"ix_jobs_later"}),
@@ -166,6 +181,26 @@ def test_postgresql_walks_no_table_for(crowded: str, what: str) -> None:
         for mode in ("force_custom_plan", "force_generic_plan"):
             text = "\n\n".join(plan for how, plan in plans if how == mode)
             assert index in text, f"{mode} without {index}:\n{text}"
+
+
+@pytest.mark.parametrize("filled", [True, False])
+def test_postgresql_finds_a_batch_by_its_ids(
+    crowded: str, postgres_url: str, postgres_template: str, filled: bool
+) -> None:
+    """Also by a plan that was made while there was nothing in the table: connections keep their plans."""
+    url = crowded if filled else create_database(postgres_url, template=postgres_template)
+
+    def explained(tx: Connection) -> list[str]:
+        found: list[tuple[str, Any]] = []
+        with caught(tx.engine, found):
+            jobs.finish(tx, ENDED, "w1", NOW)
+        return ["\n".join(tx.exec_driver_sql(f"EXPLAIN {text}", values).scalars()) for text, values in found]
+
+    (plan,) = run_in(url, explained)
+    if not filled:
+        drop_database(postgres_url, url)
+    assert "Index Scan using pk_jobs" in plan, plan
+    assert "ix_jobs_running" not in plan, plan
 
 
 # SQLite

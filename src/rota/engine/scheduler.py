@@ -17,7 +17,7 @@ from rota.engine.engine import Engine
 from rota.store import jobs, schedules
 from rota.store.dialect import Tx
 
-BATCH = 200
+BATCH = 500  # also bounds the advisory locks that one transaction takes
 SAFETY_LOOK = timedelta(seconds=30)  # the longest sleep: NOTIFY_IS_A_HINT
 
 log = structlog.get_logger("rota.scheduler")

@@ -62,6 +62,8 @@ class Told:
 
         return await self.db.tx(told)
 
+    statement = tx
+
     async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self.db.read(step, *args, **kwargs)
 

@@ -22,7 +22,7 @@ from rota.core.triggers import Cron, Every, Once, Timing
 from rota.store import grants
 from rota.store import jobs as queue
 from rota.store import slots as slot_rows
-from rota.store.dialect import Batch, Tx, insert_new, insert_rows, lock_keys, notify, once
+from rota.store.dialect import Batch, Tx, hot, insert_new, insert_rows, lock_keys, notify, once
 from rota.store.tables import (
     Instant,
     clocks,
@@ -273,18 +273,12 @@ def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime) -> int:
     lock_keys(tx, [one.schedule.serial_key for one, _ in won if one.schedule.serial_key])
     busy = queue.of_schedules(tx, [one.schedule.id for one, _ in won if one.schedule.overlap is not Overlap.ALLOW])
     fires = [(one.schedule, fire, new_id()) for one, what in won for fire in what.fires]
-    stands = {
-        (row.schedule_id, row.slot)
-        for row in insert_new(
-            tx,
-            slots,
-            [slot_row(schedule, fire, job_id, busy) for schedule, fire, job_id in fires],
-            ("schedule_id", "slot"),
-        )
-    }
+    rows = [slot_row(schedule, fire, job_id, busy) for schedule, fire, job_id in fires]
+    stands = set(insert_new(tx, slots, rows, ("schedule_id", "slot")))
     fires = [one for one in fires if (one[0].id, one[1].slot) in stands and not is_busy(one[0], busy)]
     make_room(tx, fires, busy, now)
-    queue.add(tx, [job_of(schedule, fire, job_id) for schedule, fire, job_id in fires], now)
+    idle = {one.serial_key for one, _, _ in fires if one.serial_key and one.id not in busy}
+    queue.add(tx, [job_of(schedule, fire, job_id) for schedule, fire, job_id in fires], now, idle)
     slot_rows.record_gaps(tx, [(one.schedule, gap) for one, what in won for gap in what.gaps])
     slot_rows.count_skips(
         tx, [(one.schedule.id, len(what.fires)) for one, what in won if what.fires and is_busy(one.schedule, busy)]
@@ -307,16 +301,16 @@ def without_fires(one: Due, what: Plan, now: datetime) -> Plan:
 def advance(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime) -> None:
     """Set the clocks to what comes next; a schedule with nothing left is finished."""
     moved = [(one.schedule.id, what.next_slot, what.next_run_at, len(what.fires)) for one, what in won]
-    tx.execute(advancing(tx), ADVANCED.values(tx, moved))
+    advancing(tx, ADVANCED.given(tx, moved))
     finish_schedules(tx, [(one.schedule.id, what.handled) for one, what in won if what.next_slot is None], now)
 
 
 ADVANCED = Batch("advanced", id=Text(), slot=Instant(), at=Instant(), fires=Integer())
 
 
-@once
-def advancing(tx: Tx) -> Any:
-    moved = ADVANCED.table(tx)
+@hot
+def advancing(tx: Tx, alike: tuple[str, ...]) -> Any:
+    moved = ADVANCED.table(tx, alike)
     values = {"next_slot": moved.c.slot, "next_run_at": moved.c.at, "fired": k.fired + moved.c.fires}
     return update(clocks).where(k.schedule_id == moved.c.id).values(values)
 

@@ -87,8 +87,11 @@ class TaskRunner:
         task = self.declared(ctx.job)
         if task is None:
             task = await self.stored(ctx)
-        elif (ctx.org_id, task.name) in await self.disabled(ctx):
-            raise Skipped("disabled")
+        else:
+            if self.out_of_date(ctx):
+                await self.look_again(ctx)
+            if (ctx.org_id, task.name) in self._disabled:
+                raise Skipped("disabled")
         about = ctx.about
         about.name, about.version, about.timeout, about.retry = task.name, task.version, task.timeout, task.retry
         about.marks_first = task.function is None or task.isolation == "process"
@@ -182,13 +185,15 @@ class TaskRunner:
         own = {"name": row.name, "parameters": row.parameters, "version": row.version, **options}
         return replace(known, **own)
 
-    async def disabled(self, ctx: RunContext) -> set[tuple[str, str]]:
-        """The tasks that are switched off, read again whenever one may have changed."""
-        change = ctx.engine.wake.tasks
-        if self._looked is None or self._looked[0] != change or stopwatch() - self._looked[1] > RESOLVED_FOR:
-            self._looked = (change, stopwatch())
-            self._disabled = await self.db.read(tasks.disabled)
-        return self._disabled
+    def out_of_date(self, ctx: RunContext) -> bool:
+        """Whether a task may have been switched off since this worker looked which are."""
+        looked = self._looked
+        return looked is None or looked[0] != ctx.engine.wake.tasks or stopwatch() - looked[1] > RESOLVED_FOR
+
+    async def look_again(self, ctx: RunContext) -> None:
+        change, at = ctx.engine.wake.tasks, stopwatch()
+        self._disabled = await self.db.read(tasks.disabled)
+        self._looked = (change, at)
 
     def forget(self, org_id: str) -> None:
         """Trust no earlier look-up of this org's tasks: one of them was changed here."""

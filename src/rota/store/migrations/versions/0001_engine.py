@@ -125,8 +125,8 @@ def upgrade() -> None:
         "jobs",
         ["serial_key"],
         unique=True,
-        sqlite_where=sa.text("state IN ('ready', 'running', 'retry', 'parked')"),
-        postgresql_where=sa.text("state IN ('ready', 'running', 'retry', 'parked')"),
+        sqlite_where=sa.text("serial_key IS NOT NULL AND state IN ('ready', 'running', 'retry', 'parked')"),
+        postgresql_where=sa.text("serial_key IS NOT NULL AND state IN ('ready', 'running', 'retry', 'parked')"),
     )
     op.create_index(
         "ix_jobs_held",
