@@ -54,6 +54,7 @@ class TaskRunner:
         self._isolated = asyncio.Semaphore(ISOLATED_AT_ONCE)
         self._resolved: dict[tuple[str, str], tuple[float, Any]] = {}
         self._disabled: set[tuple[str, str]] = set()
+        self._looking = asyncio.Lock()
         self._looked: tuple[int, float] | None = None  # when that was read: at which change, at what time
 
     def routes(self) -> Collection[str]:
@@ -191,9 +192,11 @@ class TaskRunner:
         return looked is None or looked[0] != ctx.engine.wake.tasks or stopwatch() - looked[1] > RESOLVED_FOR
 
     async def look_again(self, ctx: RunContext) -> None:
-        change, at = ctx.engine.wake.tasks, stopwatch()
-        self._disabled = await self.db.read(tasks.disabled)
-        self._looked = (change, at)
+        async with self._looking:  # one look serves all who wait for it
+            if self.out_of_date(ctx):
+                change, at = ctx.engine.wake.tasks, stopwatch()
+                self._disabled = await self.db.read(tasks.disabled)
+                self._looked = (change, at)
 
     def forget(self, org_id: str) -> None:
         """Trust no earlier look-up of this org's tasks: one of them was changed here."""
