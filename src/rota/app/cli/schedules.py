@@ -1,6 +1,9 @@
 """`rota schedule …`"""
 
+import functools
+import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -26,12 +29,7 @@ SHOWN = (
 )  # fmt: skip
 
 
-@app.command()
-def add(
-    ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="a name of its own")],
-    task: Annotated[str | None, typer.Option(help="the task to run")] = None,
-    shell: Annotated[str | None, typer.Option(help="a command to run; makes a shell task of the same name")] = None,
+def schedule_fields(
     cron: Annotated[str | None, typer.Option(help="five fields, such as '0 2 * * *'")] = None,
     every: Annotated[str | None, typer.Option(help="an interval, such as 30s, 5m, 2h, 1d")] = None,
     at: Annotated[str | None, typer.Option(help="one moment, such as 2026-11-20T09:00:00+01:00")] = None,
@@ -47,19 +45,45 @@ def add(
     priority: Annotated[int | None, typer.Option(help="-100 to 100; higher goes first")] = None,
     description: Annotated[str | None, typer.Option()] = None,
     disabled: Annotated[bool, typer.Option("--disabled", help="make it, but plan nothing yet")] = False,
-) -> None:
-    """Make a schedule."""
-    one_of(task=task, shell=shell)
+) -> dict[str, Any]:
+    """When something runs, and how, as the API takes it."""
     one_of(cron=cron, every=every, at=at)
-    body: dict[str, Any] = {
-        "name": name, "target": task or name, "cron_expression": cron, "interval": every, "run_at": at, "timezone": tz,
-        "input": read_input(input), "overlap": overlap, "misfire": misfire, "timeout_seconds": timeout,
+    start, _, end = window.partition("-") if window is not None else (None, "", None)
+    fields = {
+        "cron_expression": cron, "interval": every, "run_at": at, "timezone": tz, "input": read_input(input),
+        "overlap": overlap, "misfire": misfire, "timeout_seconds": timeout, "window_start": start, "window_end": end,
         "retry": None if retries is None else {"max_retries": retries}, "jitter_seconds": jitter, "tags": tag or None,
         "priority": priority, "description": description, "enabled": False if disabled else None,
     }  # fmt: skip
-    if window is not None:
-        body["window_start"], _, body["window_end"] = window.partition("-")
-    body = {field: value for field, value in body.items() if value is not None}
+    return {field: value for field, value in fields.items() if value is not None}
+
+
+def takes_schedule(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that has the options of `schedule_fields` too, and is given what they say as `fields`."""
+    own, shared = inspect.signature(command).parameters, inspect.signature(schedule_fields).parameters
+
+    @functools.wraps(command)
+    def call(**given: Any) -> None:
+        fields = schedule_fields(**{name: given.pop(name) for name in shared})
+        command(**given, fields=fields)
+
+    mine = [one for one in own.values() if one.name != "fields"]
+    call.__signature__ = inspect.Signature([*mine, *shared.values()])  # type: ignore[attr-defined]
+    return call
+
+
+@app.command()
+@takes_schedule
+def add(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="a name of its own")],
+    fields: dict[str, Any],
+    task: Annotated[str | None, typer.Option(help="the task to run")] = None,
+    shell: Annotated[str | None, typer.Option(help="a command to run; makes a shell task of the same name")] = None,
+) -> None:
+    """Make a schedule."""
+    one_of(task=task, shell=shell)
+    body = {"name": name, "target": task or name, **fields}
     connection: Connection = ctx.obj
     made = connection.post("/schedules", body) if shell is None else add_shell(connection, shell, body)
     tell(connection, made)
@@ -238,13 +262,13 @@ def one_of(**given: str | None) -> None:
         fail(f"give exactly one of {named}", Exit.USAGE)
 
 
-def read_input(text: str | None) -> Any:
+def read_input(text: str | None, option: str = "--input") -> Any:
     """JSON, or the JSON in @file."""
     if text is None:
         return None
     try:
         return json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
     except OSError as error:
-        fail(f"--input {text}: {error.strerror}", Exit.USAGE)
+        fail(f"{option} {text}: {error.strerror}", Exit.USAGE)
     except ValueError as error:
-        fail(f"--input is not JSON: {error}", Exit.USAGE)
+        fail(f"{option} is not JSON: {error}", Exit.USAGE)
