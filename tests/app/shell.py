@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from rota.app.cli import app
 
 APP = """
-from rota.app.application import Rota
+from rota import ArtifactManager, Rota
 
 app = Rota()
 
@@ -34,6 +34,13 @@ def hello(name: str = "you") -> str:
 @app.task
 def fails() -> None:
     raise ValueError("it does")
+
+
+@app.task
+async def adds(a: int, artifacts: ArtifactManager, b: int = 1) -> dict:
+    page = await artifacts.save("a page", label="page")
+    await artifacts.save(bytes(range(256)), parent=page, label="picture", content_type="image/png")
+    return {"sum": a + b}
 """
 
 Rota = Callable[..., subprocess.CompletedProcess[str]]

@@ -49,12 +49,69 @@ def test_a_shell_command_is_scheduled_with_its_task_or_not_at_all(rota: Rota) ->
     assert rota("task", "rm", "sh").returncode == 0
 
 
+def test_a_task_is_made_run_scheduled_and_switched_off(rota: Rota) -> None:
+    made = rota("task", "add", "forty", "--function", "adds", "--param", "a=40", "--timeout", "1m", "--retries", "1")
+    assert made.returncode == 0, made.stderr
+    shown = read(rota("-o", "json", "task", "show", "forty"))
+    assert (shown["command"], shown["parameters"], shown["timeout"]) == ("adds", {"a": 40}, "1m")
+    assert json.loads(rota("task", "run", "forty", "--wait", "--params", '{"b": 1}', "--param", "b=2").stdout) == {
+        "sum": 42
+    }
+    ran = read(rota("-o", "json", "task", "run", "forty", "--wait"))
+    assert (ran["status"], ran["outcome"], ran["target_name"]) == ("success", {"sum": 41}, "forty")
+    planned = rota(
+        "task", "schedule", "forty", "--every", "1h", "--name", "hourly", "--input", '{"b": 9}', "--tag", "t"
+    )
+    assert planned.stdout.startswith("hourly: every hour")
+    assert read(rota("-o", "json", "schedule", "show", "hourly"))["input"] == {"b": 9}
+    assert read(rota("-o", "json", "task", "schema", "forty"))["required"] == ["a"]
+    assert '"required"' in rota("task", "schema", "adds").stdout
+    assert rota("task", "disable", "forty").stdout == "name     forty\nenabled  no\n"
+    assert [one["name"] for one in read(rota("-o", "json", "task", "list", "--disabled"))["items"]] == ["forty"]
+    assert "forty" not in rota("task", "list", "--enabled").stdout
+    assert rota("task", "run", "forty").returncode == 2
+    assert rota("task", "enable", "forty").returncode == 0
+    assert rota("task", "rm", "forty").returncode == 0
+    assert rota("schedule", "show", "hourly").returncode == 3  # gone with its task
+    assert rota("run", "show", ran["id"]).returncode == 0
+
+
+def test_a_command_says_what_it_said_and_ends_as_it_ended(rota: Rota) -> None:
+    assert rota("task", "add", "says", "--command", "cat; echo so >&2").returncode == 0
+    said = rota("task", "run", "says", "--wait", "--param", "x=a=b")
+    assert (said.returncode, said.stdout, said.stderr) == (0, '{"x":"a=b"}', "so\n")
+    failed = rota("task", "run", "fails", "--wait")
+    assert (failed.returncode, failed.stdout, failed.stderr) == (7, "", "error: it does\n")
+    assert rota("task", "add", "says", "--command", "true").returncode == 4
+    assert rota("task", "rm", "says").returncode == 0
+
+
+def test_artifacts_are_listed_shown_and_downloaded(rota: Rota, tmp_path: Path) -> None:
+    ran = read(rota("-o", "json", "task", "run", "adds", "--wait", "--param", "a=1"))
+    picture, page = read(rota("-o", "json", "artifact", "list", "--run", ran["id"]))["items"]
+    assert (picture["label"], page["label"], picture["parent_id"], picture["size"]) == (
+        "picture", "page", page["id"], 256,
+    )  # fmt: skip
+    listed = rota("artifact", "list", "--label", "picture", "--parent", page["id"]).stdout
+    assert picture["id"] in listed
+    assert page["id"] not in listed
+    assert rota("artifact", "show", page["id"]).stdout.endswith("\n\na page\n")
+    assert read(rota("-o", "json", "artifact", "show", ran["id"]))["data"]["result"] == {"sum": 2}
+    tree = rota("artifact", "tree", ran["id"]).stdout.splitlines()
+    assert [line.split("  ")[-4] for line in tree] == ["execution", "page", "picture"]
+    assert tree[2].startswith("    picture")
+    assert rota("artifact", "get", page["id"]).stdout == "a page"
+    assert rota("artifact", "get", picture["id"], "-O", str(tmp_path / "picture.png")).returncode == 0
+    assert (tmp_path / "picture.png").read_bytes() == bytes(range(256))
+    assert rota("artifact", "get", picture["id"], "-O", str(tmp_path / "no" / "where")).returncode == 2
+
+
 WIDE = "a-schedule-with-a-name-that-is-much-longer-than-anybody-would-think-reasonable-for-a-name"
 
 
 @pytest.mark.parametrize(
-    "args", ["schedule list", "run list", "slots list", "task list", "queue list", "key list", "user list", "org list",
-             "audit", "workers", "doctor --data-dir data"],
+    "args", ["schedule list", "run list", "slots list", "task list", "artifact list", "queue list", "key list",
+             "user list", "org list", "audit", "workers", "doctor --data-dir data"],
 )  # fmt: skip
 def test_tables_fit_a_terminal_of_80_columns_and_pipes_get_no_colours(home: Path, rota: Rota, args: str) -> None:
     if rota("schedule", "show", WIDE).returncode:
@@ -173,6 +230,20 @@ def test_the_doctor_sees_what_is_wrong(tmp_path: Path) -> None:
         (["schedule", "add", "x", "--task", "hello", "--every", "5m", "--input", "@nowhere"], 2),
         (["schedule", "add", "x", "--task", "nobody", "--every", "5m"], 2),
         (["schedule", "frobnicate"], 2),
+        (["task", "add", "x"], 2),
+        (["task", "add", "x", "--command", "true", "--function", "hello"], 2),
+        (["task", "add", "x", "--function", "nobody"], 2),
+        (["task", "add", "x", "--command", "true", "--timeout", "soon"], 2),
+        (["task", "run", "hello", "--param", "name"], 2),
+        (["task", "run", "hello", "--params", "[1]"], 2),
+        (["task", "run", "hello", "--params", "{"], 2),
+        (["task", "run", "hello", "--param", "nobody=1"], 2),
+        (["task", "run", "none"], 2),
+        (["task", "schedule", "hello"], 2),
+        (["task", "schedule", "hello", "--cron", "61 * * * *"], 2),
+        (["task", "rm", "hello"], 4),
+        (["task", "show", "none"], 3),
+        (["artifact", "get", "none"], 3),
         (["run", "show", "none"], 3),
         (["run", "logs", "none"], 3),
         (["run", "list", "--since", "yesterday"], 2),

@@ -32,7 +32,9 @@ async def run(order: dict[str, Any]) -> dict[str, Any]:
     try:
         program = program_of(order)
         runner = TaskRunner(program.registry, db, injector=program.injector, threads=1)
-        ctx = context(order, Engine(db, SystemClock(), Wake(), {"task": runner}, EngineSettings()))
+        engine = Engine(db, SystemClock(), Wake(), {"task": runner}, EngineSettings())
+        program.use(engine)
+        ctx = context(order, engine)
         return {"outcome": await runner.call(ctx, program.registry.get(order["task"]), order["payload"])}
     except BaseException as error:
         told = (getattr(error, "failure", None) or classify(error)).dump()
@@ -42,11 +44,11 @@ async def run(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def program_of(order: dict[str, Any]) -> Rota:
-    """The program that the worker runs or, where it was given none, what the function's own file registers."""
+    """The program that the worker runs or, where it was given none, that of the function's own file."""
     if order["app"] is not None:
         return load_app(order["app"])
-    load_file(order["module"])
-    return Rota()
+    found = [value for value in vars(load_file(order["module"])).values() if isinstance(value, Rota)]
+    return found[0] if len(found) == 1 else Rota()
 
 
 def context(order: dict[str, Any], engine: Engine) -> RunContext:

@@ -19,7 +19,7 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
-from rota.app.application import Rota, load_app
+from rota.app.application import Rota, load_app, make_engine
 from rota.app.settings import Settings
 from rota.app.site import create_site
 from rota.core.clock import SystemClock, pause
@@ -33,7 +33,7 @@ from rota.engine.rehearsal import rehearse
 from rota.engine.runner import capture_output
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
-from rota.kinds.tasks import TaskManager, TaskRunner, task_rows
+from rota.kinds.tasks import TaskManager, task_rows
 from rota.store import accounts, sessions, workers
 from rota.store import migrate as schema
 from rota.store.database import Database, open_database
@@ -124,6 +124,7 @@ class Node:
         self.loop, self.wake = asyncio.get_running_loop(), Wake(lambda _: self.heard())
         db = open_database(self.settings.database_url)
         engine = make_engine(self.settings, self.program, self.app, db, self.clock, self.wake, self.meter)
+        self.program.use(engine)
         await move_in(engine, self.settings)
         await declare(engine, self.program.org, self.app, rows_of(self.program, self.app), self.program.schedules)
         if self.app is not None:
@@ -237,13 +238,6 @@ class ApiThread(threading.Thread):
             self.api.state.closing = True
             self.stir()
         self.join(timeout=10)
-
-
-def make_engine(
-    settings: Settings, program: Rota, app: str | None, db: Database, clock: SystemClock, wake: Wake, meter: Meter
-) -> Engine:
-    runner = TaskRunner(program.registry, db, app, settings.concurrency, program.injector)
-    return Engine(db, clock, wake, {runner.kind: runner}, settings.engine_settings(), meter)
 
 
 async def move_in(engine: Engine, settings: Settings) -> str:

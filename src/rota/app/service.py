@@ -20,11 +20,12 @@ from rota.app.api import tasks as task_routes
 from rota.app.api.manners import answer
 from rota.app.api.people import router as people
 from rota.app.api.streams import router as streams
-from rota.app.application import Rota
+from rota.app.application import Rota, make_engine
 from rota.app.auth import Caller, Role
-from rota.app.main import Node, keep_time, make_engine, move_in
+from rota.app.main import Node, keep_time, move_in, rows_of
 from rota.app.settings import Settings
 from rota.core.clock import SystemClock
+from rota.engine.declare import declare
 from rota.engine.meter import Meter
 from rota.engine.services import ArtifactManager, JobScheduler
 from rota.kinds.tasks import TaskManager
@@ -83,12 +84,13 @@ class ServiceBuilder:
 
     app = ServiceBuilder(info=ServiceInfo(display_name="Reports")).with_health().with_tasks().build()
 
-    Scheduler and worker run inside it, on any number of its processes. Without `with_auth` whoever reaches it is an
-    admin: then keep it on loopback, or behind something that asks who comes.
+    Scheduler and worker run inside it, on any number of its processes. A `program` brings its tasks and schedules.
+    Without `with_auth` whoever reaches it is an admin: then keep it on loopback, or behind something that knows people.
     """
 
     def __init__(self, info: ServiceInfo, database_url: str | None = None, program: Rota | None = None) -> None:
         self.info, self.database_url, self.program = info, database_url, program or Rota()
+        self.declares = program is not None  # without one, registered functions run only where a task row names them
         self.routers: list[APIRouter] = []
         self.checks: dict[str, Callable[[], Any]] | None = None
         self.concurrency: int | None = None
@@ -155,7 +157,11 @@ class ServiceBuilder:
         @contextlib.asynccontextmanager
         async def lifespan(app: FastAPI) -> AsyncIterator[None]:
             await asyncio.to_thread(schema.migrate, settings.database_url)
+            self.program.use(engine)
             org_id = await move_in(engine, settings)
+            if self.declares:
+                name = self.info.display_name
+                await declare(engine, self.program.org, name, rows_of(self.program, name), self.program.schedules)
             system = await db.tx(accounts.system_user, org_id, clock.now())
             if not self.auth:
                 app.state.anyone = Caller(org_id, system, None, Role.ADMIN, frozenset(), instance_admin=False)

@@ -276,14 +276,19 @@ class Engine:
         runner = self.runners.get(kind)
         if runner is None:
             raise Invalid("kind", kind, f"is not one of {', '.join(sorted(self.runners))}")
-        routes = [await runner.resolve(org_id, target, one) for one in payloads[:1]]
+        routes = []
+        for position, one in enumerate(payloads):
+            try:
+                routes.append(await runner.resolve(org_id, target, one))
+            except Invalid as error:
+                raise error if len(payloads) == 1 else at_item(error.all[0], position) from None
         new = [
             NewJob(
                 org_id=org_id, kind=kind, target=target, payload=parse.payload(one, "input"), run_at=run_at or now,
-                trigger=trigger, route=routes[0], queue=queue_name, priority=priority, serial_key=serial_key,
+                trigger=trigger, route=route, queue=queue_name, priority=priority, serial_key=serial_key,
                 job_key=job_key, terms=terms or Terms(), trace_id=trace_id,
             )
-            for one in payloads
+            for one, route in zip(payloads, routes, strict=True)
         ]  # fmt: skip
         return await self.clocked(lambda tx: queue.enqueue(tx, new, now, key_mode))
 

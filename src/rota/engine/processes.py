@@ -51,33 +51,44 @@ async def supervise(ctx: RunContext, process: asyncio.subprocess.Process, feed: 
         for name, stream in (("stdout", process.stdout), ("stderr", process.stderr))
     ]
     writer = asyncio.ensure_future(pour(process.stdin, feed))
-    ended = asyncio.ensure_future(process.wait())
-    canceled = False
+    canceled_at: float | None = None
+
+    async def ending() -> None:
+        await process.wait()
+        if canceled_at is None:
+            await asyncio.wait(readers, timeout=SPOKEN_OUT)
+        if canceled_at is None:
+            kill_group(process.pid)
+        else:
+            await see_out(process.pid, ctx, canceled_at)
+            await asyncio.wait(readers, timeout=SPOKEN_OUT)
+
+    ended = asyncio.ensure_future(ending())
     try:
-        while not ended.done():
+        while not ended.done():  # however often it is cancelled: it may not leave anything behind
             try:
                 await asyncio.shield(ended)
             except asyncio.CancelledError:
-                kill(family(process.pid, ctx.run_id), signal.SIGKILL if canceled else signal.SIGTERM)
-                canceled = True
-        await asyncio.wait(readers, timeout=SPOKEN_OUT)
+                kill(family(process.pid, ctx.run_id), signal.SIGTERM if canceled_at is None else signal.SIGKILL)
+                canceled_at = canceled_at or stopwatch()
     finally:
-        kill_group(process.pid)
         for task in (*readers, writer):
             task.cancel()
-    if canceled:
-        await see_out(process.pid, ctx)
-        if process.returncode != 0:
-            raise asyncio.CancelledError
+    ended.result()
+    if canceled_at is not None and process.returncode != 0:
+        raise asyncio.CancelledError
     return {name: tail.text() for name, tail in kept.items()}
 
 
-async def see_out(pid: int, ctx: RunContext) -> None:
-    """Wait until everything that a cancelled process started is gone: what left its group too."""
-    since = stopwatch()
-    while (rest := family(pid, ctx.run_id)) and stopwatch() - since < DYING:
-        kill(rest, signal.SIGKILL)
-        await pause(0.02)
+async def see_out(pid: int, ctx: RunContext, since: float) -> None:
+    """Wait until everything that a cancelled process started is gone, what left its group too; what is there after the
+    grace is killed."""
+    grace, look = ctx.cancel_grace.total_seconds(), 0.01
+    while (rest := family(pid, ctx.run_id)) and stopwatch() - since < grace + DYING:
+        if stopwatch() - since >= grace:
+            kill(rest, signal.SIGKILL)
+        await pause(look)
+        look = min(look * 2, 0.2)
     if rest:
         ctx.log.line("system", f"processes that do not die: {', '.join(map(str, sorted(rest)))}")
 

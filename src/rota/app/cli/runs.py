@@ -137,6 +137,13 @@ def stream_logs(connection: Connection, run_id: str) -> None:
 
 def wait_for_job(connection: Connection, job_id: str, timeout: float) -> None:
     """Wait until a job has ended, and end as it did."""
+    job = ended_job(connection, job_id, timeout)
+    details(connection, job, ("id", "status", "attempt", "started_at", "finished_at"))
+    end_as(job)
+
+
+def ended_job(connection: Connection, job_id: str, timeout: float) -> dict[str, Any]:
+    """A job when it has ended."""
     from rota.core.clock import stopwatch
 
     end = stopwatch() + timeout
@@ -144,9 +151,13 @@ def wait_for_job(connection: Connection, job_id: str, timeout: float) -> None:
         if stopwatch() > end:
             fail(f"job {job_id} is still {job['status']} after {timeout:g} s", Exit.TIMED_OUT)
         sleep()
-    details(connection, job, ("id", "status", "attempt", "started_at", "finished_at"))
-    if job["status"] != "success":
-        say(f"error: {(job['error'] or {}).get('message') or job['status']}")
+    return dict(job)
+
+
+def end_as(one: dict[str, Any]) -> None:
+    """Let this program end well only if a job or run did."""
+    if one["status"] != "success":
+        say(f"error: {(one['error'] or {}).get('message') or one['status']}")
         raise typer.Exit(Exit.RUN_FAILED)
 
 

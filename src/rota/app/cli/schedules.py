@@ -1,7 +1,10 @@
 """`rota schedule …`"""
 
+import functools
+import inspect
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -35,86 +38,80 @@ SHOWN = (
 
 
 Task = Annotated[str | None, typer.Option(help="the task to run")]
-Cron = Annotated[str | None, typer.Option(help="five fields, such as '0 2 * * *'")]
-Every = Annotated[str | None, typer.Option(help="an interval, such as 30s, 5m, 2h, 1d")]
-At = Annotated[str | None, typer.Option(help="one moment, such as 2026-11-20T09:00:00+01:00")]
-Zone = Annotated[str | None, typer.Option(help="time zone, such as Europe/Oslo")]
-Overlap = Annotated[str | None, typer.Option(help="queue_one, queue_all, skip, allow or replace")]
-Misfire = Annotated[str | None, typer.Option(help="skip, once or all")]
-Timeout = Annotated[int | None, typer.Option(help="seconds a run may take")]
-Retries = Annotated[int | None, typer.Option(help="attempts after a failed one")]
-Window = Annotated[str | None, typer.Option(help="only between these times of day, as 22:00-06:00")]
-Jitter = Annotated[float | None, typer.Option(help="seconds by which slots are spread")]
-Tags = Annotated[list[str] | None, typer.Option(help="may be given several times")]
-Priority = Annotated[int | None, typer.Option(help="-100 to 100; higher goes first")]
-Description = Annotated[str | None, typer.Option()]
 OfTag = Annotated[str | None, typer.Option("--tag", help="all schedules with this tag, instead of a name")]
 All = Annotated[bool, typer.Option("--all", help="all schedules of the org, instead of a name")]
 
 
+def schedule_fields(
+    cron: Annotated[str | None, typer.Option(help="five fields, such as '0 2 * * *'")] = None,
+    every: Annotated[str | None, typer.Option(help="an interval, such as 30s, 5m, 2h, 1d")] = None,
+    at: Annotated[str | None, typer.Option(help="one moment, such as 2026-11-20T09:00:00+01:00")] = None,
+    tz: Annotated[str | None, typer.Option(help="time zone, such as Europe/Oslo")] = None,
+    input: Input = None,
+    overlap: Annotated[str | None, typer.Option(help="queue_one, queue_all, skip, allow or replace")] = None,
+    misfire: Annotated[str | None, typer.Option(help="skip, once or all")] = None,
+    timeout: Annotated[int | None, typer.Option(help="seconds a run may take")] = None,
+    retries: Annotated[int | None, typer.Option(help="attempts after a failed one")] = None,
+    window: Annotated[str | None, typer.Option(help="only between these times of day, as 22:00-06:00")] = None,
+    jitter: Annotated[float | None, typer.Option(help="seconds by which slots are spread")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="may be given several times")] = None,
+    priority: Annotated[int | None, typer.Option(help="-100 to 100; higher goes first")] = None,
+    description: Annotated[str | None, typer.Option()] = None,
+    enabled: Annotated[bool | None, typer.Option("--enabled/--disabled", help="whether anything is planned")] = None,
+) -> dict[str, Any]:
+    """When something runs, and how, as the API takes it: what the options say."""
+    start, _, end = window.partition("-") if window is not None else (None, "", None)
+    fields = {
+        "cron_expression": cron, "interval": every, "run_at": at, "timezone": tz, "input": read_input(input),
+        "overlap": overlap, "misfire": misfire, "timeout_seconds": timeout, "window_start": start, "window_end": end,
+        "retry": None if retries is None else {"max_retries": retries}, "jitter_seconds": jitter, "tags": tag or None,
+        "priority": priority, "description": description, "enabled": enabled,
+    }  # fmt: skip
+    return {field: value for field, value in fields.items() if value is not None}
+
+
+def takes_schedule(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that has the options of `schedule_fields` too, and is given what they say as `fields`."""
+    own, shared = inspect.signature(command).parameters, inspect.signature(schedule_fields).parameters
+
+    @functools.wraps(command)
+    def call(**given: Any) -> None:
+        fields = schedule_fields(**{name: given.pop(name) for name in shared})
+        command(**given, fields=fields)
+
+    mine = [one for one in own.values() if one.name != "fields"]
+    call.__signature__ = inspect.Signature([*mine, *shared.values()])  # type: ignore[attr-defined]
+    return call
+
+
+def one_trigger(fields: dict[str, Any]) -> None:
+    one_of(cron=fields.get("cron_expression"), every=fields.get("interval"), at=fields.get("run_at"))
+
+
 @app.command()
+@takes_schedule
 def add(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="a name of its own")],
+    fields: dict[str, Any],
     task: Task = None,
     shell: Annotated[str | None, typer.Option(help="a command to run; makes a shell task of the same name")] = None,
-    cron: Cron = None,
-    every: Every = None,
-    at: At = None,
-    tz: Zone = None,
-    input: Input = None,
-    overlap: Overlap = None,
-    misfire: Misfire = None,
-    timeout: Timeout = None,
-    retries: Retries = None,
-    window: Window = None,
-    jitter: Jitter = None,
-    tag: Tags = None,
-    priority: Priority = None,
-    description: Description = None,
-    disabled: Annotated[bool, typer.Option("--disabled", help="make it, but plan nothing yet")] = False,
 ) -> None:
     """Make a schedule."""
     one_of(task=task, shell=shell)
-    one_of(cron=cron, every=every, at=at)
-    body = {"name": name, "target": task or name} | body_of(
-        cron_expression=cron, interval=every, run_at=at, timezone=tz, input=read_input(input), overlap=overlap,
-        misfire=misfire, timeout_seconds=timeout, retries=retries, window=window, jitter_seconds=jitter,
-        tags=tag or None, priority=priority, description=description, enabled=False if disabled else None,
-    )  # fmt: skip
+    one_trigger(fields)
+    body = {"name": name, "target": task or name, **fields}
     connection: Connection = ctx.obj
     made = connection.post("/schedules", body) if shell is None else add_shell(connection, shell, body)
     tell(connection, made)
 
 
 @app.command()
-def edit(
-    ctx: typer.Context,
-    name: Name,
-    task: Task = None,
-    cron: Cron = None,
-    every: Every = None,
-    at: At = None,
-    tz: Zone = None,
-    input: Input = None,
-    overlap: Overlap = None,
-    misfire: Misfire = None,
-    timeout: Timeout = None,
-    retries: Retries = None,
-    window: Window = None,
-    jitter: Jitter = None,
-    tag: Annotated[list[str] | None, typer.Option(help="instead of all it has; may be given several times")] = None,
-    priority: Priority = None,
-    description: Description = None,
-    enabled: Annotated[bool | None, typer.Option("--enabled/--disabled", help="whether anything is planned")] = None,
-) -> None:
+@takes_schedule
+def edit(ctx: typer.Context, name: Name, fields: dict[str, Any], task: Task = None) -> None:
     """Change what the options say; without options, open it as JSON in $EDITOR and change what was changed there.
     Refused if somebody else changed it meanwhile."""
-    changes = body_of(
-        target=task, cron_expression=cron, interval=every, run_at=at, timezone=tz, input=read_input(input),
-        overlap=overlap, misfire=misfire, timeout_seconds=timeout, retries=retries, window=window,
-        jitter_seconds=jitter, tags=tag or None, priority=priority, description=description, enabled=enabled,
-    )  # fmt: skip
+    changes = fields if task is None else {**fields, "target": task}
     connection: Connection = ctx.obj
     before = connection.get(path_of(name))
     if not changes:
@@ -182,15 +179,6 @@ def ask_editor(text: str) -> str:
         except (OSError, ValueError, subprocess.CalledProcessError) as error:
             fail(f"the editor failed: {error}; choose one with EDITOR")
         return file.read_text()
-
-
-def body_of(retries: int | None = None, window: str | None = None, **given: Any) -> dict[str, Any]:
-    """The fields that were given."""
-    if retries is not None:
-        given["retry"] = {"max_retries": retries}
-    if window is not None:
-        given["window_start"], _, given["window_end"] = window.partition("-")
-    return {field: value for field, value in given.items() if value is not None}
 
 
 def add_shell(connection: Connection, command: str, body: dict[str, Any]) -> Any:
@@ -384,13 +372,13 @@ def one_of(**given: str | None) -> None:
         fail(f"give exactly one of {named}", Exit.USAGE)
 
 
-def read_input(text: str | None) -> Any:
+def read_input(text: str | None, option: str = "--input") -> Any:
     """JSON, or the JSON in @file."""
     if text is None:
         return None
     try:
         return json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
     except OSError as error:
-        fail(f"--input {text}: {error.strerror}", Exit.USAGE)
+        fail(f"{option} {text}: {error.strerror}", Exit.USAGE)
     except ValueError as error:
-        fail(f"--input is not JSON: {error}", Exit.USAGE)
+        fail(f"{option} is not JSON: {error}", Exit.USAGE)

@@ -117,6 +117,15 @@ class TaskRegistry:
     def find(self, name: str) -> Task | None:
         return self.known.get(name)
 
+    def name_of(self, task: str | Callable[..., Any]) -> str:
+        """What a function is registered as; a name stands for itself."""
+        if isinstance(task, str):
+            return task
+        found = next((one.name for one in self.known.values() if one.function is task), None)
+        if found is None:
+            raise Invalid("task", getattr(task, "__name__", repr(task)), "is no function that this program registered")
+        return found
+
     def functions(self) -> list[str]:
         return [name for name, task in self.known.items() if task.function is not None]
 
