@@ -403,6 +403,8 @@ def read(request: httpx.Request, answer: httpx.Response | httpx.TransportError) 
     if isinstance(answer, httpx.TransportError):
         raise Unreachable(f"cannot reach {request.url.host}:{request.url.port}: {answer}") from answer
     if answer.is_success:
+        if answer.headers.get("content-type", "").startswith("text/"):
+            return answer.text
         return answer.json() if answer.content else None
     kind = ServerError if answer.status_code >= 500 else KINDS.get(answer.status_code, ApiError)
     raise kind(answer.status_code, problem_of(answer))

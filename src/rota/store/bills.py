@@ -4,7 +4,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Literal
 
-from sqlalchemy import Numeric, Select, and_, cast, false, func, or_, select
+from sqlalchemy import BigInteger, ColumnElement, Numeric, Select, and_, cast, false, func, or_, select
 from sqlalchemy.types import NullType
 
 from rota.core import triggers
@@ -132,15 +132,13 @@ def usage(
 ) -> Page:  # fmt: skip
     """What was charged, summed: the dearest first, days from the newest. Exact in credits; what it cost the provider
     is a decimal text in the receipts, and its sum is rounded to ten places."""
-    group: Any = {"schedule": c.schedule_id, "graph": c.target, "grant": c.grant_id, "day": day_of(tx, c.created_at)}[
-        by
-    ]
+    columns = {"schedule": c.schedule_id, "graph": c.target, "grant": c.grant_id, "day": day_of(tx, c.created_at)}
+    group: Any = columns[by]
     sums = charged(
         tx,
         select(
             func.coalesce(group, "").label("key"), func.count(c.run_id.distinct()).label("runs"),
-            func.count().label("units"), func.sum(c.input_tokens).label("input_tokens"),
-            func.sum(c.output_tokens).label("output_tokens"), func.sum(c.charged_credits).label("charged_credits"),
+            func.count().label("units"), total(c.input_tokens), total(c.output_tokens), total(c.charged_credits),
             func.sum(cast(c.cost_usd, Numeric()), type_=NullType()).label("cost_usd"),  # a float on SQLite
         ),
         org_id, account_id, **wanted,
@@ -169,11 +167,12 @@ def charged(
     return within(mine, c.created_at, since, until)
 
 
+def total(column: Any) -> ColumnElement[int]:
+    return cast(func.sum(column), BigInteger).label(column.name)  # PostgreSQL sums to decimals
+
+
 def usage_record(row: Any) -> Record:
-    found = {**dict_of(row), "key": row.key or None, "cost_usd": f"{Decimal(row.cost_usd or 0):.10f}"}
-    for field in ("input_tokens", "output_tokens", "charged_credits"):
-        found[field] = int(found[field])  # PostgreSQL sums to decimals
-    return found
+    return {**dict_of(row), "key": row.key or None, "cost_usd": f"{Decimal(row.cost_usd or 0):.10f}"}
 
 
 def read_rank(cursor: str, by: By) -> tuple[Any, str]:

@@ -21,8 +21,8 @@ CHUNK = 100
 SHOWN = (
     "id", "name", "description", "words", "kind", "target", "input", "next_run_at", "timezone", "enabled", "paused",
     "pause_reason", "paused_until", "condition", "condition_reason", "overlap", "misfire", "retry", "timeout_seconds",
-    "priority", "queue", "tags", "run_count", "failure_count", "skipped_count", "last_run_at", "last_run_status",
-    "last_run_id", "source", "revision", "created_at", "updated_at",
+    "priority", "queue", "tags", "grant_id", "run_count", "failure_count", "skipped_count", "last_run_at",
+    "last_run_status", "last_run_id", "source", "revision", "created_at", "updated_at",
 )  # fmt: skip
 
 
@@ -45,6 +45,7 @@ def add(
     jitter: Annotated[float | None, typer.Option(help="seconds by which slots are spread")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="may be given several times")] = None,
     priority: Annotated[int | None, typer.Option(help="-100 to 100; higher goes first")] = None,
+    grant: Annotated[str | None, typer.Option(help="id of the grant that it runs under")] = None,
     description: Annotated[str | None, typer.Option()] = None,
     disabled: Annotated[bool, typer.Option("--disabled", help="make it, but plan nothing yet")] = False,
 ) -> None:
@@ -55,7 +56,7 @@ def add(
         "name": name, "target": task or name, "cron_expression": cron, "interval": every, "run_at": at, "timezone": tz,
         "input": read_input(input), "overlap": overlap, "misfire": misfire, "timeout_seconds": timeout,
         "retry": None if retries is None else {"max_retries": retries}, "jitter_seconds": jitter, "tags": tag or None,
-        "priority": priority, "description": description, "enabled": False if disabled else None,
+        "priority": priority, "description": description, "enabled": False if disabled else None, "grant_id": grant,
     }  # fmt: skip
     if window is not None:
         body["window_start"], _, body["window_end"] = window.partition("-")
