@@ -111,7 +111,8 @@ WIDE = "a-schedule-with-a-name-that-is-much-longer-than-anybody-would-think-reas
 
 @pytest.mark.parametrize(
     "args", ["schedule list", "run list", "slots list", "task list", "artifact list", "queue list", "key list",
-             "user list", "org list", "audit", "workers", "doctor --data-dir data"],
+             "user list", "org list", "audit", "workers", "doctor --data-dir data", "grant list", "grant forecast",
+             "billing accounts", "billing ledger", "billing receipts", "billing usage", "billing key list"],
 )  # fmt: skip
 def test_tables_fit_a_terminal_of_80_columns_and_pipes_get_no_colours(home: Path, rota: Rota, args: str) -> None:
     if rota("schedule", "show", WIDE).returncode:
@@ -142,6 +143,57 @@ def test_answers_come_as_json_lines_and_yaml(rota: Rota) -> None:
 )
 def test_yaml_is_plain(data: object, text: str) -> None:
     assert "\n".join(yaml_lines(data)) == text
+
+
+def test_a_grant_is_given_looked_at_and_taken_back(rota: Rota) -> None:
+    every = rota("grant", "create", "--scope", "task:execute:*")
+    assert (every.returncode, "consent" in every.stderr) == (2, True)
+    given = ["--scope", "task:execute:hello", "--scope", "task:execute:fails", "--budget-total", "7"]
+    held = read(rota("-o", "json", "grant", "create", *given, "--expires", "2126-01-01T00:00:00Z"))
+    assert (len(held["scopes"]), held["budget"]) == (2, {"per_day": None, "total": 7})
+    assert "No schedule needs it." in rota("grant", "show", held["id"]).stdout
+    added = rota("schedule", "add", "granted", "--task", "hello", "--every", "1h", "--grant", held["id"])
+    assert added.returncode == 0, added.stderr
+    assert held["id"] in rota("schedule", "show", "granted").stdout
+    assert rota("schedule", "run", "granted", "--wait").returncode == 0
+    assert "these schedules do not run: granted" in rota("grant", "show", held["id"]).stdout
+    assert "keeps its grant" in rota("grant", "forecast", "--days", "7").stderr
+    for _ in range(2):
+        assert "revoked_at" in rota("grant", "revoke", held["id"], "--cancel-running").stdout
+    assert "revoked" in rota("grant", "list", "--limit", "1").stdout
+    (lapsed,) = read(rota("-o", "json", "grant", "forecast"))["items"]
+    assert (lapsed["schedule_name"], lapsed["reason"]) == ("granted", "grant_revoked")
+    assert "granted" in rota("grant", "forecast").stdout
+    ran = rota("schedule", "run", "granted", "--wait")
+    assert ran.returncode != 0
+    skipped = read(rota("-o", "json", "run", "list", "--schedule", "granted"))["items"][0]
+    assert (skipped["status"], skipped["reason"]) == ("skipped", "grant_revoked")
+    assert "because its grant was revoked" in rota("why", skipped["id"]).stdout
+    assert rota("schedule", "rm", "granted").returncode == 0
+
+
+def test_credits_are_put_on_accounts_and_followed(rota: Rota) -> None:
+    mine = read(rota("-o", "json", "billing", "account"))
+    assert rota("billing", "top-up", "50000000", "--reference", "invoice 7").returncode == 0
+    again = rota("billing", "top-up", "50000000", "--reference", "invoice 7", "--account", mine["id"])
+    assert "50000000" in again.stdout
+    assert rota("billing", "top-up", "5", "--reference", "invoice 7").returncode == 4
+    assert read(rota("-o", "json", "billing", "account"))["balance_credits"] == 50_000_000
+    assert "5.0000" in rota("billing", "accounts").stdout
+    assert "invoice 7" in rota("billing", "ledger").stdout
+    assert rota("user", "add", "bo@example.org", "--role", "viewer", ROTA_PASSWORD="correct horse").returncode == 0
+    theirs = read(rota("-o", "json", "billing", "account", "--owner", "bo@example.org"))
+    assert theirs["balance_credits"] == 0
+    assert read(rota("-o", "json", "billing", "receipts", "--account", theirs["id"]))["items"] == []
+    for by in ("schedule", "graph", "grant", "day"):
+        assert read(rota("-o", "json", "billing", "usage", "--by", by))["items"] == []
+    header = "key,name,runs,units,input_tokens,output_tokens,charged_credits,cost_usd"
+    assert rota("billing", "usage", "--csv").stdout.splitlines() == [header]
+    key = read(rota("-o", "json", "billing", "key", "add", "Research"))
+    assert rota("billing", "key", "deactivate", mine["default_virtual_key_id"]).returncode == 4
+    assert rota("billing", "key", "default", key["id"]).returncode == 0
+    assert rota("billing", "key", "deactivate", mine["default_virtual_key_id"]).returncode == 0
+    assert "inactive" in rota("billing", "key", "list").stdout
 
 
 def test_a_profile_names_a_server(rota: Rota, home: Path, tmp_path: Path) -> None:
@@ -252,6 +304,20 @@ def test_the_doctor_sees_what_is_wrong(tmp_path: Path) -> None:
         (["--server", "http://127.0.0.1:9", "run", "list"], 1),
         (["--server", "nonsense", "run", "list"], 1),
         (["--data-dir", "elsewhere", "run", "list"], 1),
+        (["grant", "create"], 2),
+        (["grant", "create", "--scope", "everything"], 2),
+        (["grant", "create", "--scope", "task:execute:x", "--budget-total", "-1"], 2),
+        (["grant", "create", "--scope", "task:execute:x", "--expires", "2020-01-01T00:00:00Z"], 2),
+        (["grant", "show", "none"], 3),
+        (["grant", "revoke", "none"], 3),
+        (["grant", "forecast", "--days", "0"], 2),
+        (["billing", "top-up", "5"], 2),
+        (["billing", "top-up", "--reference", "x", "--", "-5"], 2),
+        (["billing", "top-up", "5.5", "--reference", "x"], 2),
+        (["billing", "top-up", "9007199254740993", "--reference", "x"], 2),
+        (["billing", "usage", "--by", "planet"], 2),
+        (["billing", "ledger", "--account", "none"], 3),
+        (["billing", "account", "--owner", "none"], 3),
         (["slots", "audit"], 0),
         (["workers"], 0),
     ],

@@ -55,7 +55,7 @@ def why_run(
     if job is not None:
         told += [standing(job), *waits]
         if job["cancel_requested_at"] is not None:
-            told.append(f"{job['cancel_reason']} asked at {at(job['cancel_requested_at'])} to stop it.")
+            told.append(f"It was told to stop at {at(job['cancel_requested_at'])}{because(job['cancel_reason'])}.")
     return told
 
 

@@ -8,6 +8,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 import orjson
 from sqlalchemy import (
     ARRAY,
+    BigInteger,
     ColumnElement,
     Connection,
     Dialect,
@@ -17,6 +18,7 @@ from sqlalchemy import (
     Text,
     any_,
     bindparam,
+    cast,
     column,
     func,
     literal_column,
@@ -49,6 +51,14 @@ def database_now(tx: Tx) -> datetime:
         return EPOCH + timedelta(days=days)
     moment: datetime = tx.execute(sql("SELECT clock_timestamp()")).scalar_one()
     return moment.astimezone(UTC)
+
+
+def day_of(tx: Tx, moment: ColumnElement[datetime]) -> ColumnElement[str]:
+    """The day of a moment in UTC, as a text like 2026-05-04; SQLite keeps moments as microseconds."""
+    if on_sqlite(tx):
+        return func.date(cast(moment, BigInteger) // 1_000_000, "unixepoch", type_=Text)
+    zone = literal_column("'UTC'", Text)  # no parameters: GROUP BY would not know the same expression again
+    return func.to_char(func.timezone(zone, moment), literal_column("'YYYY-MM-DD'", Text), type_=Text)
 
 
 class Batch:

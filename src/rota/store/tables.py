@@ -230,6 +230,7 @@ virtual_keys = Table(  # names for what is charged; there is no secret in them
     Column("is_default", Boolean, nullable=False),
     Column("active", Boolean, nullable=False),
     Column("created_at", Instant, nullable=False),
+    Index("ix_virtual_keys_account", "billing_account_id", "id"),
 )
 partial("ix_virtual_keys_default", virtual_keys.c.billing_account_id, where=text("is_default"), unique=True)
 
@@ -244,7 +245,7 @@ credit_ledger = Table(  # append-only
     Column("reason", String(40), nullable=False),
     Column("reference", Text, nullable=False),
     Column("created_at", Instant, nullable=False),
-    UniqueConstraint("billing_account_id", "reason", "reference"),
+    UniqueConstraint("billing_account_id", "reference", "reason"),
     Index("ix_credit_ledger_account", "billing_account_id", "id"),
 )
 
@@ -271,6 +272,8 @@ charge_receipts = Table(  # append-only; IDEMPOTENT_CHARGES is its unique constr
     Column("created_at", Instant, nullable=False),
     UniqueConstraint("source_system", "source_reference"),
     Index("ix_charge_receipts_account", "billing_account_id", "created_at", "id"),
+    Index("ix_charge_receipts_org", "org_id", "created_at", "id"),
+    Index("ix_charge_receipts_run", "run_id"),
 )
 
 grants = Table(

@@ -32,8 +32,8 @@ WRITABLE = (
 SHOWN = (
     "id", "name", "description", "words", "kind", "target", "input", "next_run_at", "timezone", "enabled", "paused",
     "pause_reason", "paused_until", "condition", "condition_reason", "overlap", "misfire", "retry", "timeout_seconds",
-    "priority", "queue", "tags", "run_count", "failure_count", "skipped_count", "last_run_at", "last_run_status",
-    "last_run_id", "source", "revision", "created_at", "updated_at",
+    "priority", "queue", "tags", "grant_id", "run_count", "failure_count", "skipped_count", "last_run_at",
+    "last_run_status", "last_run_id", "source", "revision", "created_at", "updated_at",
 )  # fmt: skip
 
 
@@ -56,6 +56,7 @@ def schedule_fields(
     jitter: Annotated[float | None, typer.Option(help="seconds by which slots are spread")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="may be given several times")] = None,
     priority: Annotated[int | None, typer.Option(help="-100 to 100; higher goes first")] = None,
+    grant: Annotated[str | None, typer.Option(help="id of the grant that it runs under")] = None,
     description: Annotated[str | None, typer.Option()] = None,
     enabled: Annotated[bool | None, typer.Option("--enabled/--disabled", help="whether anything is planned")] = None,
 ) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def schedule_fields(
         "cron_expression": cron, "interval": every, "run_at": at, "timezone": tz, "input": read_input(input),
         "overlap": overlap, "misfire": misfire, "timeout_seconds": timeout, "window_start": start, "window_end": end,
         "retry": None if retries is None else {"max_retries": retries}, "jitter_seconds": jitter, "tags": tag or None,
-        "priority": priority, "description": description, "enabled": enabled,
+        "priority": priority, "grant_id": grant, "description": description, "enabled": enabled,
     }  # fmt: skip
     return {field: value for field, value in fields.items() if value is not None}
 

@@ -590,6 +590,8 @@ def upgrade() -> None:
     op.create_index(
         "ix_charge_receipts_account", "charge_receipts", ["billing_account_id", "created_at", "id"], unique=False
     )
+    op.create_index("ix_charge_receipts_org", "charge_receipts", ["org_id", "created_at", "id"], unique=False)
+    op.create_index("ix_charge_receipts_run", "charge_receipts", ["run_id"], unique=False)
     op.create_table(
         "credit_ledger",
         sa.Column("id", sa.String(length=26), nullable=False),
@@ -606,9 +608,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_credit_ledger")),
         sa.UniqueConstraint(
             "billing_account_id",
-            "reason",
             "reference",
-            name=op.f("uq_credit_ledger_billing_account_id_reason_reference"),
+            "reason",
+            name=op.f("uq_credit_ledger_billing_account_id_reference_reason"),
         ),
     )
     op.create_index("ix_credit_ledger_account", "credit_ledger", ["billing_account_id", "id"], unique=False)
@@ -669,6 +671,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_virtual_keys")),
     )
+    op.create_index("ix_virtual_keys_account", "virtual_keys", ["billing_account_id", "id"], unique=False)
     op.create_index(
         "ix_virtual_keys_default",
         "virtual_keys",
