@@ -14,6 +14,7 @@ from rota.core.policy import Retry
 from rota.engine.injection import Injector
 from rota.engine.runner import RunContext
 from rota.engine.services import Serializer
+from rota.kinds.graphs import GraphRegistry
 from rota.kinds.tasks import Task, TaskRegistry, task_options
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,6 +34,7 @@ class Rota:
     def __init__(self, org: str = "default") -> None:
         self.org = org
         self.registry = TaskRegistry.of_program()
+        self.graphs = GraphRegistry()
         self.injector = Injector()
         self.schedules: list[dict[str, Any]] = []
 
@@ -56,6 +58,12 @@ class Rota:
     def shell(self, name: str, command: str, **options: Any) -> None:
         """Register a command for the system's shell. Options: retry, timeout, env, cwd, stdin, memory_mb, cache_ttl."""
         self.registry.add(Task(name, command=command, **task_options(options)))
+
+    def graph(self, name: str, graph: Any, *, provider: str = "langgraph", **options: Any) -> None:
+        """Register a graph as `provider:name`: a compiled LangGraph graph or, for the provider `python`, an async
+        generator function. Options: version, description, prices (`{model: (input, output)}` in US dollars per million
+        tokens, for calls whose cost the model does not tell)."""
+        self.graphs.add(name, graph, provider, **options)
 
     def provide(self, wanted: type, factory: Callable[..., Any], scope: str = "run") -> None:
         """Inject what the factory makes wherever a task's parameter has this type: once per `run` or `process`."""

@@ -33,6 +33,7 @@ from rota.engine.rehearsal import rehearse
 from rota.engine.runner import capture_output
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
+from rota.kinds.graphs import GraphRunner, Remote
 from rota.kinds.tasks import TaskManager, TaskRunner, task_rows
 from rota.store import accounts, sessions, workers
 from rota.store import migrate as schema
@@ -242,8 +243,12 @@ class ApiThread(threading.Thread):
 def make_engine(
     settings: Settings, program: Rota, app: str | None, db: Database, clock: SystemClock, wake: Wake, meter: Meter
 ) -> Engine:
-    runner = TaskRunner(program.registry, db, app, settings.concurrency, program.injector)
-    return Engine(db, clock, wake, {runner.kind: runner}, settings.engine_settings(), meter)
+    remote = Remote(settings.graph_endpoint, settings.service_token) if settings.graph_endpoint else None
+    runners = (
+        TaskRunner(program.registry, db, app, settings.concurrency, program.injector),
+        GraphRunner(program.graphs, db, clock, program.org, remote),
+    )
+    return Engine(db, clock, wake, {runner.kind: runner for runner in runners}, settings.engine_settings(), meter)
 
 
 async def move_in(engine: Engine, settings: Settings) -> str:

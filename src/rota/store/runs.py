@@ -136,5 +136,5 @@ def row_of(one: Ended, worker: str | None, now: datetime) -> dict[str, Any]:
         "retry_of": job.last_run_id, "status": one.status.value, "reason": one.reason, "error": one.error,
         "outcome": one.outcome, "queued_at": job.queued_at, "started_at": one.started_at,
         "finished_at": one.finished_at, "recorded_at": now, "worker": worker, "fence": job.fence,
-        "trace_id": job.trace_id, "artifact_id": about.artifact_id, "usage": about.usage,
+        "trace_id": job.trace_id or about.trace_id, "artifact_id": about.artifact_id, "usage": about.usage,
     }  # fmt: skip

@@ -284,6 +284,16 @@ SCHEMAS: dict[str, Schema] = {
         ),
         next_cursor=a("null"),
     ),
+    # graphs
+    "Graphs": gives(
+        items=listed(
+            gives(id=TEXT, provider=TEXT, name=NAME, version=maybe(TEXT), description=maybe(TEXT), live=FLAG)
+        ),
+        next_cursor=a("null"),
+    ),
+    "GraphBody": takes(
+        {"input": {"messages": [{"role": "user", "content": "spring"}]}}, input=maybe(a("object")), grant_id=maybe(ID),
+    ),
     # artifacts
     "Artifact": gives(**ARTIFACT),
     "ArtifactBrief": gives(**{name: schema for name, schema in ARTIFACT.items() if name != "data"}),
@@ -383,6 +393,8 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "GET /grants/$forecast": (None, 200, "Forecast"),
     "GET /grants/{grant_id}": (None, 200, "GrantUse"),
     "POST /grants/{grant_id}/$revoke": ("RevokeBody", 200, "Grant"),
+    "GET /graphs": (None, 200, "Graphs"),
+    "POST /graphs/{graph_id}/$run": ("GraphBody", 202, "JobRef"),
     "GET /artifacts": (None, 200, "ArtifactBriefPage"),
     "GET /artifacts/{artifact_id}": (None, 200, "Artifact"),
     "GET /artifacts/{artifact_id}/$tree": (None, 200, "Tree"),
@@ -405,6 +417,7 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
 OPTIONAL = (
     "RunBody",
     "RevokeBody",
+    "GraphBody",
     "ExecuteBody",
     "PauseBody",
     "ResumeBody",
