@@ -16,6 +16,9 @@ from rota.core.model import Attempt, Ended, Job, new_id
 from rota.core.states import Status
 from rota.engine.engine import Engine, EngineSettings
 from rota.engine.injection import Injector
+from rota.engine.runner import Runners
+from rota.graphs import GraphRequest, LlmCaller, TextDelta, UsageReport
+from rota.kinds.graphs import GraphRegistry, GraphRunner
 from rota.kinds.tasks import TaskRegistry, TaskRunner, task_rows
 from rota.store import accounts, jobs, tasks
 from rota.store.database import Database, open_database, sql
@@ -25,7 +28,14 @@ from rota.store.wake import Wake
 from tests.postgres import create_database, drop_database
 
 NINE = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
+SERVICE_TOKEN = "service-token-of-the-tests"
 WORKER = "01WORKER000000000000000000"
+
+
+async def echo(request: GraphRequest, caller: LlmCaller) -> AsyncIterator[object]:
+    """Say it again."""
+    yield TextDelta(str(request.input.get("say", "")))
+    yield UsageReport("one", "tiny", 1, 1, "0.001")
 
 
 @dataclass
@@ -120,11 +130,14 @@ async def api(migrated_url: str) -> AsyncIterator[Api]:
     clock = ManualClock(NINE)
     registry = TaskRegistry.of_program()
     registry.register_function("hello", lambda name="you": f"hello {name}")
-    engine = Engine(db, clock, Wake(), {"task": TaskRunner(registry, db)}, EngineSettings())
+    graphs = GraphRegistry()
+    graphs.add("echo", echo, "python", version="1")
+    runners: Runners = {"task": TaskRunner(registry, db), "graph": GraphRunner(graphs, db, clock)}
+    engine = Engine(db, clock, Wake(), runners, EngineSettings())
     org_id, key = await db.tx(accounts.ensure_default_org, NINE)
     assert key is not None
     await db.tx(tasks.sync, org_id, task_rows(registry, Injector(), None), NINE)
-    app = create_site(engine, db)
+    app = create_site(engine, db, service_token=SERVICE_TOKEN)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     headers = {"authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(transport=transport, base_url="http://rota", headers=headers) as client:

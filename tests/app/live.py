@@ -12,6 +12,8 @@ from rota.app.site import create_site
 from rota.core.clock import SystemClock
 from rota.engine.engine import Engine, EngineSettings
 from rota.engine.injection import Injector
+from rota.engine.runner import Runners
+from rota.kinds.graphs import GraphRegistry, GraphRunner
 from rota.kinds.tasks import TaskRegistry, TaskRunner, task_rows
 from rota.store import accounts, tasks
 from rota.store.database import open_database
@@ -35,7 +37,8 @@ class LiveApi:
         db = open_database(self.database_url)
         clock, registry = SystemClock(), TaskRegistry.of_program()
         registry.register_function("hello", lambda name="you", day="": f"hello {name} {day}")
-        engine = Engine(db, clock, Wake(), {"task": TaskRunner(registry, db)}, EngineSettings())
+        runners: Runners = {"task": TaskRunner(registry, db), "graph": GraphRunner(GraphRegistry(), db, clock)}
+        engine = Engine(db, clock, Wake(), runners, EngineSettings())
         self.org_id, key = await db.tx(accounts.ensure_default_org, clock.now())
         self.key = key or ""
         await db.tx(tasks.sync, self.org_id, task_rows(registry, Injector(), None), clock.now())

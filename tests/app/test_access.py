@@ -101,6 +101,8 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "POST /api/v1/billing/virtual-keys/{own_key}/$make-default": (row(403, 200, 200, 404), None),
     "POST /api/v1/billing/virtual-keys/{own_key}/$deactivate": (row(403, 200, 200, 404), None),
     "POST /api/v1/billing/virtual-keys/{virtual_key}/$deactivate": (row(403, 403, 200, 404), None),  # somebody else's
+    "GET /api/v1/graphs": (LIST, None),
+    "POST /api/v1/graphs/{graph}/$run": (row(403, 202, 202, 404), {"input": {"say": "hi"}}),
     "GET /api/v1/artifacts": (LIST, None),
     "GET /api/v1/artifacts/{run}": (READ, None),
     "GET /api/v1/artifacts/{run}/$tree": (READ, None),
@@ -192,7 +194,7 @@ async def fill(api: Api, path: str) -> str:
         body = {"name": f"{CANARY}-{next(numbers)}", "target": task, "cron_expression": "0 12 * * *"}
         (made,) = await api.engine.create_schedules(api.org_id, [body])
         path = path.replace("{task}", task).replace("{task_schedule}", made.id)
-    path = path.replace("{function}", "hello")
+    path = path.replace("{function}", "hello").replace("{graph}", "python:echo")
     for name, make in makers.items():
         if f"{{{name}}}" in path:
             path = path.replace(f"{{{name}}}", await make(api, f"{CANARY}-{next(numbers)}"))

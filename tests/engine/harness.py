@@ -17,7 +17,7 @@ from rota.core.plan import TICK
 from rota.core.states import RAN, State, Status
 from rota.engine.audit import audit
 from rota.engine.engine import Engine, EngineSettings
-from rota.engine.runner import RunContext
+from rota.engine.runner import RunContext, Runner
 from rota.engine.scheduler import Scheduler, next_moment
 from rota.engine.worker import Worker
 from rota.store import jobs as queue
@@ -240,9 +240,15 @@ class House:
         await self.db.close()
 
 
-async def open_house(url: str, start: datetime = NINE, **settings: Any) -> House:
+async def open_house(
+    url: str,
+    start: datetime = NINE,
+    more: Callable[[Database, ManualClock], list[Runner]] | None = None,
+    **settings: Any,
+) -> House:
     db, clock, hands = open_database(url), ManualClock(start), Hands()
-    engine = Engine(db, clock, Wake(), {"task": hands}, EngineSettings(**settings))
+    others = {runner.kind: runner for runner in (more(db, clock) if more else [])}
+    engine = Engine(db, clock, Wake(), {"task": hands, **others}, EngineSettings(**settings))
     org = {"id": new_id(), "slug": "default", "name": "Default", "created_at": start}
     await db.tx(insert_rows, orgs, [org])
     worker = Worker(engine)
@@ -253,8 +259,8 @@ async def open_house(url: str, start: datetime = NINE, **settings: Any) -> House
 async def register(worker: Worker, engine: Engine) -> None:
     def step(tx: Tx) -> None:
         workers.register(
-            tx, worker=worker.id, pid=1, version="test", concurrency=50, kinds=["task"], routes=["task"], queues=None,
-            lease=timedelta(seconds=30), now=engine.clock.now(),
+            tx, worker=worker.id, pid=1, version="test", concurrency=50, kinds=sorted(engine.runners),
+            routes=worker.routes, queues=None, lease=timedelta(seconds=30), now=engine.clock.now(),
         )  # fmt: skip
 
     await engine.db.tx(step)

@@ -20,6 +20,7 @@ from rota.engine.injection import Injector
 from rota.engine.meter import Meter
 from rota.engine.runner import RunContext
 from rota.engine.services import Serializer
+from rota.kinds.graphs import GraphRegistry, GraphRunner, Remote
 from rota.kinds.tasks import Task, TaskRegistry, TaskRunner, task_options
 from rota.store import accounts, workers
 from rota.store.database import Database, open_database
@@ -42,6 +43,7 @@ class Rota:
     def __init__(self, org: str = "default") -> None:
         self.org = org
         self.registry = TaskRegistry.of_program()
+        self.graphs = GraphRegistry()
         self.injector = Injector()
         self.schedules: list[dict[str, Any]] = []
         self._engine: tuple[Engine, asyncio.AbstractEventLoop] | None = None
@@ -68,6 +70,12 @@ class Rota:
     def shell(self, name: str, command: str, **options: Any) -> None:
         """Register a command for the system's shell. Options: retry, timeout, env, cwd, stdin, memory_mb, cache_ttl."""
         self.registry.add(Task(name, command=command, **task_options(options)))
+
+    def graph(self, name: str, graph: Any, *, provider: str = "langgraph", **options: Any) -> None:
+        """Register a graph as `provider:name`: a compiled LangGraph graph or, for the provider `python`, an async
+        generator function. Options: version, description, prices (`{model: (input, output)}` in US dollars per million
+        tokens, for calls whose cost the model does not tell)."""
+        self.graphs.add(name, graph, provider, **options)
 
     def provide(self, wanted: type, factory: Callable[..., Any], scope: str = "run") -> None:
         """Inject what the factory makes wherever a task's parameter has this type: once per `run` or `process`."""
@@ -195,8 +203,12 @@ class Rota:
 def make_engine(
     settings: Settings, program: Rota, app: str | None, db: Database, clock: SystemClock, wake: Wake, meter: Meter
 ) -> Engine:
-    runner = TaskRunner(program.registry, db, app, settings.concurrency, program.injector)
-    return Engine(db, clock, wake, {runner.kind: runner}, settings.engine_settings(), meter)
+    remote = Remote(settings.graph_endpoint, settings.service_token) if settings.graph_endpoint else None
+    runners = (
+        TaskRunner(program.registry, db, app, settings.concurrency, program.injector),
+        GraphRunner(program.graphs, db, clock, program.org, remote),
+    )
+    return Engine(db, clock, wake, {runner.kind: runner for runner in runners}, settings.engine_settings(), meter)
 
 
 def load_app(where: str) -> Rota:

@@ -1,6 +1,7 @@
 """What an operator may turn. Each setting is an environment variable `ROTA_…` and has its line in docs/settings.md."""
 
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -8,6 +9,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rota.core.errors import Invalid, InvalidMany
+from rota.core.policy import Billing
 from rota.engine.engine import EngineSettings
 
 
@@ -29,6 +31,9 @@ class Settings(BaseSettings):
     keep_audit_days: Annotated[int, Field(ge=1, le=36_500)] = 400
     max_schedules_per_task: Annotated[int | None, Field(ge=1)] = None
     max_artifact_mb: Annotated[int, Field(ge=1, le=1000)] = 10
+    billing: Billing = Billing.RECORD
+    markup: Annotated[Decimal, Field(ge=1, le=1000)] = Decimal("2.0")
+    graph_endpoint: str = ""
     service_token: str = ""
     allow_remote: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -40,7 +45,7 @@ class Settings(BaseSettings):
         """`a,b` is two queues; nothing is all of them."""
         return [one.strip() for one in value.split(",") if one.strip()] or None if isinstance(value, str) else value
 
-    @field_validator("log_level", "log_format", mode="before")
+    @field_validator("log_level", "log_format", "billing", mode="before")
     @classmethod
     def lower(cls, value: Any) -> Any:
         return value.lower() if isinstance(value, str) else value
@@ -51,6 +56,13 @@ class Settings(BaseSettings):
         if value and not value.startswith(("sqlite:///", "postgresql://", "postgres://")):
             raise ValueError("is not known; use sqlite:///path or postgresql://user@host/db")
         return value
+
+    @field_validator("graph_endpoint")
+    @classmethod
+    def known_endpoint(cls, value: str) -> str:
+        if value and not value.startswith(("http://", "https://")):
+            raise ValueError("is not the URL of a service, like http://graphs:8420")
+        return value.rstrip("/")
 
     @model_validator(mode="after")
     def default_database(self) -> Self:
@@ -78,6 +90,8 @@ class Settings(BaseSettings):
             keep_audit=timedelta(days=self.keep_audit_days),
             max_schedules_per_task=self.max_schedules_per_task,
             artifact_limit=self.max_artifact_mb << 20,
+            billing=self.billing,
+            markup=self.markup,
         )
 
 

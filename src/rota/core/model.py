@@ -186,6 +186,7 @@ class About:
     marks_first: bool = False  # it acts on the world outside: its start is written down before it begins
     reason: str | None = None  # of a success that is worth a word
     usage: Any = None
+    trace_id: str | None = None  # where the job brought none
     artifact_id: str | None = None
     work: Any = None  # what will be done; the runner's own
 

@@ -46,6 +46,14 @@ class Backoff(StrEnum):
     EXPONENTIAL = "exponential"
 
 
+class Billing(StrEnum):
+    """What becomes of what work costs."""
+
+    OFF = "off"
+    RECORD = "record"  # it is charged, and nothing is refused for lack of credits
+    ENFORCE = "enforce"
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
     """How often a failed attempt is followed by another, and after how long."""
@@ -150,11 +158,12 @@ class Failure:
     type: str
     message: str
     traceback: str | None = None
+    code: str | None = None  # a finer word than its class
 
     def dump(self) -> dict[str, Any]:
         texts = {"type": self.type, "message": self.message, "traceback": self.traceback}
         plain = {name: text and text.encode("utf-8", "backslashreplace").decode() for name, text in texts.items()}
-        return {"code": self.kind.value, **plain}  # half a surrogate pair cannot be stored
+        return {"code": self.code or self.kind.value, **plain}  # half a surrogate pair cannot be stored
 
 
 @dataclass(frozen=True, slots=True)

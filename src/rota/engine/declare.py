@@ -75,6 +75,8 @@ async def update(engine: Engine, org_id: str, old: Any, body: Mapping[str, Any])
     before, after = parse.flat(old), parse.flat(fresh)
     if after["schedule_type"] == "interval" and "anchor" not in body:
         after["anchor"] = before["anchor"]
+    if "grant_id" not in body:  # the one that was minted with it
+        after["grant_id"] = before["grant_id"]
     changes = {field: value for field, value in after.items() if before[field] != value}
     if changes:
         log.info("schedule updated from the program", schedule=old.name, fields=sorted(changes))

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -12,7 +13,7 @@ from rota.core.clock import Clock
 from rota.core.errors import Conflict, Invalid, InvalidMany, NotFound
 from rota.core.model import Due, Job, NewJob, Schedule
 from rota.core.plan import FIRE_LIMIT
-from rota.core.policy import Misfire, Terms, choice, parse_overlap
+from rota.core.policy import Billing, Misfire, Terms, choice, parse_overlap
 from rota.core.states import State, Status
 from rota.engine.meter import Meter
 from rota.engine.runner import Runners
@@ -42,6 +43,8 @@ class EngineSettings:
     keep_audit: timedelta = timedelta(days=400)
     max_schedules_per_task: int | None = None
     artifact_limit: int = 10 * 1024 * 1024  # bytes
+    billing: Billing = Billing.RECORD
+    markup: Decimal = Decimal(2)  # price over cost
 
 
 class Engine:
@@ -107,7 +110,7 @@ class Engine:
             due = schedules.lock(tx, org_id, before.id)
             new = parse_change(due.schedule, changes, defaults=self.defaults, now=now)
             if {"target", "grant_id"} & set(changes):
-                new = self.granted(tx, new, now)
+                new = self.granted(tx, new, now, due.schedule.grant_id)
             return schedules.replace_schedule(tx, due, replace(new, route=route), now, expected)
 
         return await self.clocked(step)
@@ -204,8 +207,9 @@ class Engine:
 
     # grants
 
-    def granted(self, tx: Tx, schedule: Schedule, now: datetime) -> Schedule:
-        """A schedule whose grant allows what it does; minted here where its kind needs one and none is named."""
+    def granted(self, tx: Tx, schedule: Schedule, now: datetime, before: str | None = None) -> Schedule:
+        """A schedule whose grant allows what it does. Where its kind needs one and none is named, that is the one it
+        had before, if that will do, else one that is minted here."""
         if schedule.grant_id is not None:
             code = grants.trouble(tx, schedule.org_id, schedule.grant_id, schedule.kind, [schedule.target], now)
             if code is not None:
@@ -213,6 +217,10 @@ class Engine:
                     "grant_id", schedule.grant_id, f"does not allow {schedule.kind} {schedule.target} ({code})"
                 )
         elif self.runners[schedule.kind].under_grant:
+            same = [schedule.target]
+            if before and grants.trouble(tx, schedule.org_id, before, schedule.kind, same, now) is None:
+                return replace(schedule, grant_id=before)
+            grants.revoke_minted(tx, schedule.id, now)
             owner = schedule.owner_id or accounts.system_user(tx, schedule.org_id, now)
             scope = grants.scope_for(schedule.kind, schedule.target)
             minted = grants.mint(tx, schedule.org_id, owner, [scope], now, schedule_id=schedule.id)

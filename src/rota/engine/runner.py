@@ -58,7 +58,7 @@ class RunContext:
     cancel_grace: timedelta = timedelta(seconds=10)
     about: About = field(default_factory=About)
     host: "Engine | None" = None
-    canceled: "Canceled" = field(default_factory=lambda: Canceled())
+    canceled: "StopFlag" = field(default_factory=lambda: StopFlag())
 
     @property
     def org_id(self) -> str:
@@ -80,7 +80,7 @@ class RunContext:
         return self.job.fence
 
 
-class Canceled:
+class StopFlag:
     """Whether somebody wants the run stopped; as a `threading.Event`, which is made only when a thread waits for it."""
 
     __slots__ = ("_event", "_set")
@@ -117,6 +117,7 @@ class RunLog:
         self._ready: list[tuple[str, datetime, str, str]] = []
         self._tail: deque[tuple[str, datetime, str, str]] = deque()
         self._partial: dict[str, str] = {}
+        self._spoken: tuple[str, str] = ("", "")  # a stream and what came on it since the last look
         self._head_room = LOG_LIMIT // 2
         self._tail_size = 0
         self._dropped = 0
@@ -134,11 +135,23 @@ class RunLog:
 
     def line(self, stream: str, text: str) -> None:
         with self._lock:
+            self._speak_out()
             self._add(stream, text)
+
+    def speak(self, stream: str, text: str) -> None:
+        """Take text that is read as it comes, line ends and all: what comes between two looks is one entry."""
+        with self._lock:
+            if self._spoken[0] != stream or len(self._spoken[1]) + len(text) > LINE_LIMIT:
+                self._speak_out()
+            while len(text) > LINE_LIMIT:
+                self._add(stream, text[:LINE_LIMIT])
+                text = text[LINE_LIMIT:]
+            self._spoken = (stream, self._spoken[1] + text)
 
     def take(self, last: bool = False) -> list[tuple[str, datetime, str, str]]:
         """What is to be stored now; with `last` also the tail, and the beginnings of lines that never ended."""
         with self._lock:
+            self._speak_out()
             if last:
                 for stream, rest in self._partial.items():
                     if rest:
@@ -151,6 +164,11 @@ class RunLog:
                 self._tail.clear()
             ready, self._ready = self._ready, []
             return ready
+
+    def _speak_out(self) -> None:
+        (stream, text), self._spoken = self._spoken, ("", "")
+        if text:
+            self._add(stream, text)
 
     def _add(self, stream: str, text: str) -> None:
         entry = (self.run_id, self._now(), stream, storable(text[:LINE_LIMIT]))
@@ -215,9 +233,17 @@ def capture_output() -> None:
 class Skipped(Exception):
     """The work may not run now, and this slot or job goes without it."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, failure: Failure | None = None) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason, self.failure = reason, failure
+
+
+class Canceled(Exception):
+    """The work was stopped by somebody else than its worker."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__(by)
+        self.by = by
 
 
 class ChildCrashed(Exception):

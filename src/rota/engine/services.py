@@ -95,7 +95,7 @@ class ArtifactManager(Bridge):
     ) -> Any:
         """Store a value; answers with the artifact's id. Text and bytes are kept as they are, tables as Parquet, what
         else there is as JSON."""
-        return self.ask(self._save(data, parent or self.run_id, label, content_type))
+        return self.ask(self.store(data, parent or self.run_id, label, content_type))
 
     def find(self, artifact_id: str) -> Any:
         """An artifact with its data."""
@@ -105,7 +105,8 @@ class ArtifactManager(Bridge):
         """An artifact with all that hangs below it."""
         return self.ask(self.engine.db.read(artifacts.tree, self.org_id, artifact_id))
 
-    async def _save(self, data: Any, parent: str | None, label: str | None, content_type: str | None) -> str:
+    async def store(self, data: Any, parent: str | None, label: str | None, content_type: str | None) -> str:
+        """As `save`, exactly there: without a parent it is a root."""
         kind, content = self.dumped(data)
         limit = self.engine.settings.artifact_limit
         if len(content) > limit:

@@ -25,7 +25,7 @@ from rota.core.policy import QUARANTINE, Again, Failure, FailureClass, GiveUp, L
 from rota.core.states import Move, Status
 from rota.engine.engine import Engine
 from rota.engine.keeper import Keeper
-from rota.engine.runner import ChildCrashed, RunContext, RunLog, Skipped, current_log
+from rota.engine.runner import Canceled, ChildCrashed, RunContext, RunLog, Skipped, current_log
 from rota.store import jobs, runs, workers
 from rota.store.dialect import Tx
 from rota.version import __version__
@@ -387,7 +387,10 @@ class Worker:
         if isinstance(error, Stranger):
             return None
         if isinstance(error, Skipped):
-            return replace(base, status=Status.SKIPPED, reason=error.reason, started_at=None)
+            told = None if error.failure is None else error.failure.dump()
+            return replace(base, status=Status.SKIPPED, reason=error.reason, started_at=None, error=told)
+        if isinstance(error, Canceled):
+            return replace(base, status=Status.CANCELED, reason=error.by)
         match one.stopped_for:
             case None:
                 failure = getattr(error, "failure", None) or classify(error)

@@ -70,6 +70,10 @@ def org_by_slug(tx: Tx, slug: str) -> str | None:
     return tx.execute(select(orgs.c.id).where(orgs.c.slug == slug)).scalar_one_or_none()
 
 
+def slug_of(tx: Tx, org_id: str) -> str:
+    return str(tx.execute(select(orgs.c.slug).where(orgs.c.id == org_id)).scalar_one())
+
+
 # users
 
 

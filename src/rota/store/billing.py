@@ -206,6 +206,18 @@ def used_up(tx: Tx, grant_id: str, now: datetime) -> str | None:
     return "per_day" if grant.budget_per_day is not None and spent >= grant.budget_per_day else None
 
 
+def used_by(tx: Tx, org_id: str, run_id: str) -> dict[str, Any]:
+    """What a run has used, by its receipts."""
+    r = charge_receipts.c
+    found = tx.execute(select(charge_receipts).where(r.org_id == org_id, r.run_id == run_id)).all()
+    return {
+        "units": len(found), "input_tokens": sum(one.input_tokens for one in found),
+        "output_tokens": sum(one.output_tokens for one in found),
+        "cost_usd": str(sum((Decimal(one.cost_usd) for one in found), Decimal(0))),
+        "credits": sum(one.charged_credits for one in found),
+    }  # fmt: skip
+
+
 def balance_of_ledger(tx: Tx, account_id: str) -> int:
     """What the ledger adds up to; the balance must say the same."""
     total = select(func.coalesce(func.sum(e.amount), 0)).where(e.billing_account_id == account_id)

@@ -17,11 +17,10 @@ OF_JOB: dict[str, ColumnElement[Any]] = {  # what a run's row says of its job
     "job_id": jobs.c.id, "org_id": jobs.c.org_id, "kind": jobs.c.kind, "target": jobs.c.target,
     "route": jobs.c.route, "input": jobs.c.payload, "schedule_id": jobs.c.schedule_id, "slot": jobs.c.slot,
     "trigger": jobs.c.trigger, "retry_of": jobs.c.last_run_id, "queued_at": jobs.c.queued_at, "fence": jobs.c.fence,
-    "trace_id": jobs.c.trace_id,
 }  # fmt: skip
 TOLD = (  # and of how it ended, in the order of `told`
     "id", "attempt", "status", "reason", "error", "outcome", "started_at", "finished_at", "recorded_at", "worker",
-    "target_name", "target_version", "artifact_id", "usage",
+    "target_name", "target_version", "artifact_id", "usage", "trace_id",
 )  # fmt: skip
 
 
@@ -150,7 +149,7 @@ def row_of(one: Ended, worker: str | None, now: datetime | None) -> dict[str, An
     of_job = {
         "job_id": job.id, "org_id": job.org_id, "kind": job.kind, "target": job.target, "route": job.route,
         "input": job.payload, "schedule_id": job.schedule_id, "slot": job.slot, "trigger": job.trigger,
-        "retry_of": job.last_run_id, "queued_at": job.queued_at, "fence": job.fence, "trace_id": job.trace_id,
+        "retry_of": job.last_run_id, "queued_at": job.queued_at, "fence": job.fence,
     }  # fmt: skip
     return of_job | dict(zip(TOLD, told(one, worker, now), strict=True))
 
@@ -160,4 +159,5 @@ def told(one: Ended, worker: str | None, now: datetime | None) -> tuple[Any, ...
     return (
         one.run_id, one.number, one.status.value, one.reason, one.error, one.outcome, one.started_at, one.finished_at,
         now or one.finished_at, worker, about.name or one.job.target, about.version, about.artifact_id, about.usage,
+        one.job.trace_id or about.trace_id,
     )  # fmt: skip

@@ -7,7 +7,20 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from rota.app.api import artifacts, billing, grants, manners, metrics, people, runs, schedules, streams, system, tasks
+from rota.app.api import (
+    artifacts,
+    billing,
+    grants,
+    graphs,
+    manners,
+    metrics,
+    people,
+    runs,
+    schedules,
+    streams,
+    system,
+    tasks,
+)
 from rota.app.api.idempotency import Idempotency
 from rota.app.api.schemas import describe
 from rota.app.auth import Failures, note_caller
@@ -15,7 +28,8 @@ from rota.core.errors import RotaError
 from rota.engine.engine import Engine
 from rota.store.database import Database
 
-EVERYTHING = tuple(one.router for one in (schedules, runs, streams, tasks, artifacts, grants, billing, system, people))
+MODULES = (schedules, runs, streams, tasks, artifacts, grants, billing, graphs, system, people)
+EVERYTHING = tuple(one.router for one in MODULES)
 
 
 def create_api(

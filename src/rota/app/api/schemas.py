@@ -319,6 +319,16 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "VirtualKeyBody": takes({"label": "Research"}, ("label",), label=NAME, account_id=maybe(ID)),
     "VirtualKey": gives(id=ID, billing_account_id=ID, label=NAME, is_default=FLAG, active=FLAG, created_at=AT),
+    # graphs
+    "Graphs": gives(
+        items=listed(
+            gives(id=TEXT, provider=TEXT, name=NAME, version=maybe(TEXT), description=maybe(TEXT), live=FLAG)
+        ),
+        next_cursor=a("null"),
+    ),
+    "GraphBody": takes(
+        {"input": {"messages": [{"role": "user", "content": "spring"}]}}, input=maybe(a("object")), grant_id=maybe(ID),
+    ),
     # artifacts
     "Artifact": gives(**ARTIFACT),
     "ArtifactBrief": gives(**{name: schema for name, schema in ARTIFACT.items() if name != "data"}),
@@ -428,6 +438,8 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "POST /billing/virtual-keys": ("VirtualKeyBody", 201, "VirtualKey"),
     "POST /billing/virtual-keys/{key_id}/$make-default": (None, 200, "VirtualKey"),
     "POST /billing/virtual-keys/{key_id}/$deactivate": (None, 200, "VirtualKey"),
+    "GET /graphs": (None, 200, "Graphs"),
+    "POST /graphs/{graph_id}/$run": ("GraphBody", 202, "JobRef"),
     "GET /artifacts": (None, 200, "ArtifactBriefPage"),
     "GET /artifacts/{artifact_id}": (None, 200, "Artifact"),
     "GET /artifacts/{artifact_id}/$tree": (None, 200, "Tree"),
@@ -450,6 +462,7 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
 OPTIONAL = (
     "RunBody",
     "RevokeBody",
+    "GraphBody",
     "ExecuteBody",
     "PauseBody",
     "ResumeBody",

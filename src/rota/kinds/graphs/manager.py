@@ -1,0 +1,73 @@
+"""The commands for graphs: which there are, and run one now."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from rota.core import parse
+from rota.core.errors import Invalid, NotFound
+from rota.core.model import NewJob
+from rota.core.policy import Terms
+from rota.engine.engine import Engine
+from rota.kinds.graphs.runner import GraphRunner, graph_of
+from rota.store import accounts, grants, jobs, workers
+from rota.store.dialect import Tx
+
+ONE_RUN = timedelta(days=1)  # how long the grant of a run lasts that was asked for without one
+
+
+@dataclass(frozen=True, slots=True)
+class GraphManager:
+    """What can be asked about the graphs of one org."""
+
+    engine: Engine
+    org_id: str
+
+    @property
+    def runner(self) -> GraphRunner:
+        found = self.engine.runners["graph"]
+        assert isinstance(found, GraphRunner)
+        return found
+
+    async def list_all(self) -> list[dict[str, Any]]:
+        """The graphs that this program declares, or a live worker announces."""
+        slug = await self.engine.db.read(accounts.slug_of, self.org_id)
+        routes = await self.engine.db.read(workers.live_routes, self.engine.clock.now())
+        announced = {found for route in routes if (found := graph_of(route, slug)) is not None}
+        here = self.runner.registry.graphs if self.runner.org == slug else {}
+        return [
+            {
+                "id": one, "provider": one.partition(":")[0], "name": one.partition(":")[2],
+                "version": here[one].version if one in here else None,
+                "description": here[one].description if one in here else None, "live": one in announced,
+            }
+            for one in sorted({*here, *announced})
+        ]  # fmt: skip
+
+    async def run(self, graph_id: str, given: Any, grant_id: str | None, by: str, trace_id: str | None = None) -> str:
+        """A job at once, under this grant or one that is minted for this graph alone and ends in a day."""
+        try:
+            route = await self.runner.resolve(self.org_id, graph_id, given)
+        except Invalid as error:
+            if error.field == "input":
+                raise
+            raise NotFound(f"graph {graph_id}: there is none") from error
+        payload, now = parse.payload(given or {}, "input"), self.engine.clock.now()
+
+        def step(tx: Tx) -> list[str]:
+            terms = Terms(grant_id=self.authority(tx, graph_id, grant_id, by, now))
+            job = NewJob(
+                self.org_id, "graph", graph_id, payload, now, "manual", route=route, terms=terms, trace_id=trace_id
+            )
+            return jobs.enqueue(tx, [job], now)
+
+        return (await self.engine.clocked(step))[0]
+
+    def authority(self, tx: Tx, graph_id: str, grant_id: str | None, by: str, now: datetime) -> str:
+        if grant_id is None:
+            scope = grants.scope_for("graph", graph_id)
+            return grants.mint(tx, self.org_id, by, [scope], now, expires_at=now + ONE_RUN)
+        wrong = grants.trouble(tx, self.org_id, grant_id, "graph", [graph_id], now)
+        if wrong is not None:
+            raise Invalid("grant_id", grant_id, f"does not allow graph {graph_id} ({wrong})")
+        return grant_id

@@ -1,0 +1,94 @@
+"""Runs graphs, in this process or through the endpoint of another one. A graph belongs to the org of its program."""
+
+from collections.abc import Collection, Mapping
+from hashlib import sha256
+from typing import Any
+
+from rota.core.clock import Clock
+from rota.core.errors import Invalid
+from rota.core.model import PAYLOAD_LIMIT
+from rota.core.parse import Defaults
+from rota.core.policy import Misfire
+from rota.engine.runner import RunContext, Skipped
+from rota.kinds.graphs.execution import Execution, Kept, Order
+from rota.kinds.graphs.registry import GraphRegistry, read_graph_id
+from rota.kinds.graphs.remote import Remote
+from rota.store import accounts, workers
+from rota.store.database import Database
+
+
+class GraphRunner:
+    kind = "graph"
+    defaults = Defaults(misfire=Misfire.SKIP)  # catching up on work that costs money needs somebody's consent
+    under_grant = True
+
+    def __init__(
+        self, registry: GraphRegistry, db: Database, clock: Clock, org: str = "default", remote: Remote | None = None
+    ) -> None:
+        self.registry, self.db, self.clock, self.org, self.remote = registry, db, clock, org, remote
+
+    def routes(self) -> Collection[str]:
+        known = {*self.registry.graphs, *(self.remote.graphs if self.remote else ())}
+        return {route_of(self.org, graph_id) for graph_id in known}
+
+    async def resolve(self, org_id: str, target: str, payload: Any) -> str:
+        graph_id = read_graph_id(target, "target")
+        read_input(payload, "input")
+        route = route_of(await self.db.read(accounts.slug_of, org_id), graph_id)
+        if route not in self.routes() and route not in await self.db.read(workers.live_routes, self.clock.now()):
+            raise Invalid("target", target, "is not a known graph; `rota graph list` shows those there are")
+        return route
+
+    async def prepare(self, ctx: RunContext) -> None:
+        graph, about = self.registry.graphs.get(ctx.job.target), ctx.about
+        about.name, about.version = ctx.job.target, graph.version if graph else None
+        about.trace_id = trace_of(ctx)
+        about.marks_first = True
+
+    async def execute(self, ctx: RunContext) -> Any:
+        job = ctx.job
+        if job.terms.grant_id is None:
+            raise Skipped("grant_not_found")
+        order = Order(
+            ctx.org_id, job.target, read_input(job.payload, "input"), job.terms.grant_id, ctx.run_id, ctx.attempt,
+            trace_of(ctx), job.id, job.schedule_id, ctx.canceled, ctx.cancel_grace,
+        )  # fmt: skip
+
+        def tell(usage: dict[str, Any]) -> None:
+            ctx.about.usage = usage
+
+        if self.remote is not None:
+            kept = await self.remote.run(ctx, order, tell)
+        else:
+            kept = await Execution(ctx.engine, self.registry).run(order, ctx.log, tell)
+        ctx.about.artifact_id = kept.artifact_id
+        return outcome_of(kept)
+
+
+def outcome_of(kept: Kept) -> dict[str, Any]:
+    """What the ledger keeps; a long text is in its artifact alone."""
+    short = len(kept.content) <= PAYLOAD_LIMIT // 8  # JSON may write a character in six, and needs room around it
+    return {"content": kept.content if short else None, "artifact_id": kept.artifact_id}
+
+
+def read_input(value: Any, field: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise Invalid(field, value, "is not an object")
+    return value
+
+
+def route_of(org: str, graph_id: str) -> str:
+    return f"graph:{org}:{graph_id}"
+
+
+def graph_of(route: str, org: str) -> str | None:
+    """The graph that a route leads to, if it is one of this org."""
+    prefix = route_of(org, "")
+    return route.removeprefix(prefix) if route.startswith(prefix) else None
+
+
+def trace_of(ctx: RunContext) -> str:
+    """All attempts of a job are one trace."""
+    return ctx.job.trace_id or sha256(ctx.job.id.encode()).hexdigest()[:32]

@@ -1,0 +1,107 @@
+"""An engine over a fresh database of either kind, with graphs, and the clock in the test's hands."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from rota.core.clock import ManualClock
+from rota.engine.runner import Runner
+from rota.graphs import AssistantFinal, GraphRequest, LlmCaller, TextDelta, UsageReport
+from rota.kinds.graphs import GraphRegistry, GraphRunner
+from rota.store import accounts, billing
+from rota.store.database import Database
+from rota.store.tables import charge_receipts, grants, logs, runs
+from tests.databases import clean_url, postgres_template, shared_postgres, sqlite_template
+from tests.engine.harness import NINE, House, open_house
+
+__all__ = ["clean_url", "postgres_template", "shared_postgres", "sqlite_template"]
+
+Body = Callable[[GraphRequest, LlmCaller], AsyncIterator[object]]
+
+
+@dataclass
+class Graphs:
+    """A house with graphs. Those that the test declares run as it says."""
+
+    registry: GraphRegistry
+    house: House
+    asked: list[GraphRequest] = field(default_factory=list)
+
+    def declare(self, name: str, body: Body) -> str:
+        return self.registry.add(name, body, "python").id
+
+    async def schedule(self, name: str = "job", target: str = "python:poet", **fields: Any) -> str:
+        return await self.house.schedule(name, target=target, kind="graph", **fields)
+
+    async def grant(self, *scopes: str, **fields: Any) -> str:
+        owner = await self.house.db.tx(accounts.system_user, self.house.org_id, NINE)
+        body = {"scopes": list(scopes) or ["graph:execute:python:poet"], **fields}
+        return await self.house.engine.create_grant(self.house.org_id, body, owner)
+
+    async def top_up(self, amount: int) -> None:
+        account = await self.account()
+        now = self.house.clock.now()
+        await self.house.db.tx(billing.credit, self.house.org_id, account.id, amount, "top_up", "first", now)
+
+    async def account(self) -> Any:
+        owner = await self.house.db.tx(accounts.system_user, self.house.org_id, NINE)
+        return await self.house.db.tx(billing.account_of, self.house.org_id, owner, NINE)
+
+    async def runs(self) -> list[Any]:
+        return await self.house.rows(select(runs).order_by(runs.c.finished_at, runs.c.id))
+
+    async def grants(self) -> list[Any]:
+        return await self.house.rows(select(grants).order_by(grants.c.id))
+
+    async def receipts(self) -> list[Any]:
+        return await self.house.rows(select(charge_receipts).order_by(charge_receipts.c.id))
+
+    async def said(self) -> list[tuple[str, str]]:
+        return [(row.stream, row.text) for row in await self.house.rows(select(logs).order_by(logs.c.id))]
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+async def opened(clean_url: str) -> AsyncIterator[Open]:
+    """Opens the house, with settings; closed at the end, when every slot must have its verdict."""
+    houses: list[House] = []
+
+    async def open_it(**settings: Any) -> Graphs:
+        registry = GraphRegistry()
+
+        def runners(db: Database, clock: ManualClock) -> list[Runner]:
+            return [GraphRunner(registry, db, clock)]
+
+        asked: list[GraphRequest] = []
+
+        async def poet(request: GraphRequest, caller: LlmCaller) -> AsyncIterator[object]:
+            """Write a line."""
+            asked.append(request)
+            yield TextDelta("roses ")
+            yield UsageReport("first", "tiny", 10, 20, "0.001")
+            yield TextDelta("are red")
+            yield UsageReport("second", "tiny", 30, 40, "0.002")
+            yield AssistantFinal("roses are red")
+
+        registry.add("poet", poet, "python", version="7")
+        house = await open_house(clean_url, more=runners, **settings)
+        houses.append(house)
+        return Graphs(registry, house, asked)
+
+    yield open_it
+    for house in houses:
+        try:
+            await house.check()
+        finally:
+            await house.close()
+
+
+@pytest.fixture
+async def graphs(opened: Open) -> Graphs:
+    found: Graphs = await opened()
+    return found
