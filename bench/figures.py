@@ -79,7 +79,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float], unit: str) -> float | 
     if len(ours) != len(theirs):
         ours, theirs = [statistics.median(ours)], [statistics.median(theirs)]
     pairs = zip(ours, theirs, strict=True) if more_is_better(unit) else zip(theirs, ours, strict=True)
-    good = [over / under for over, under in pairs if under > 0]
+    good = [over / under for over, under in pairs if over > 0 and under > 0]
     return statistics.median(good) if good else None
 
 

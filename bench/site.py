@@ -177,16 +177,15 @@ class Node:
     def __init__(self, site: Site) -> None:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("ROTA_")},
-            "ROTA_DATABASE_URL": site.url,
-            "ROTA_DATA_DIR": str(site.home),
-            "ROTA_LOG_LEVEL": "warning",
+            "BENCH_URL": site.url,
             "BENCH_HOME": str(site.home),
         }
         self.log = site.home / "log"
         with self.log.open("ab") as log:
             self.started = time.time()
+            words = [sys.executable, "-m", "bench.peers.rota", "worker"]
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "bench.node"], cwd=ROOT, env=environment, stdout=log, stderr=log
+                words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
     def check(self) -> None:

@@ -25,7 +25,7 @@ class System:
     packages: tuple[str, ...] = ()  # from Python's index
     modules: tuple[str, ...] = ()  # from npm
     best: Mapping[str, Any] = field(default_factory=dict)
-    default: Mapping[str, Any] | None = field(default_factory=dict)  # None: there is no worker without settings
+    default: Mapping[str, Any] = field(default_factory=dict)
     alone: bool = False  # one process only, and only that process notices at once what it added
     schedules: int = 0  # how many can be made at run time
     scheduling: Mapping[str, Any] = field(default_factory=dict)  # settings of a worker that also fires schedules

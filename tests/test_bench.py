@@ -36,7 +36,7 @@ def test_a_ratio_above_one_is_in_favour_of_rota_whatever_the_unit() -> None:
     assert ratio([200, 300], [100, 100], "/s") == 2.5
     assert ratio([1, 2], [4, 4], "ms") == 3
     assert ratio([100], [90, 100, 110], "/s") == 1
-    assert ratio([], [1], "/s") is ratio([0], [1], "%") is None
+    assert ratio([], [1], "/s") is ratio([0], [1], "%") is ratio([1], [0], "%") is None
 
 
 def test_the_table_sets_each_system_and_the_bare_driver_beside_rota() -> None:

@@ -65,8 +65,9 @@ def paced(numbers: list[int], gap: float) -> Any:
 
 def later(moments: list[tuple[int, float]]) -> None:
     one = client()
-    for i, at in moments:
-        one.enqueue({**JOB, "delay_seconds": at - time.time()}, i)
+    with one._sys_db.engine.begin() as connection:
+        for i, at in moments:
+            one.enqueue_in_transaction(connection, {**JOB, "delay_seconds": at - time.time()}, i)
 
 
 def schedules(count: int) -> Any:

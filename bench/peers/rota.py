@@ -1,11 +1,12 @@
 import os
-import sys
 import time
 from datetime import UTC, datetime
 from typing import Any
 
 from bench.peers import kit
-from bench.site import make_engine
+from bench.site import PROGRAM, make_engine
+from rota.app import main
+from rota.app.settings import Settings
 from rota.engine.engine import Engine
 from rota.store.database import open_database
 from rota.store.migrate import migrate
@@ -30,7 +31,7 @@ async def enqueue(count: int) -> Any:
 def worker() -> None:
     os.environ |= {"ROTA_DATABASE_URL": kit.URL, "ROTA_DATA_DIR": str(kit.HOME), "ROTA_LOG_LEVEL": "warning"}
     os.environ |= {f"ROTA_{name.upper()}": str(value) for name, value in kit.SETTINGS.items()}
-    os.execv(sys.executable, [sys.executable, "-m", "bench.node"])
+    main.worker(Settings.load(), str(PROGRAM))
 
 
 async def paced(numbers: list[int], gap: float) -> Any:
