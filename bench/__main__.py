@@ -9,7 +9,7 @@ import platform
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -71,8 +71,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    codes = {work.code.lower(): name for name, work in WORKS.items() if work.code}
     parser = argparse.ArgumentParser("bench", description=__doc__)
-    parser.add_argument("--only", type=some_of(WORKS, work_names), default=list(WORKS), help="w1,w2 … or names")
+    parser.add_argument("--only", type=some_of(WORKS, codes), default=list(WORKS), help="w1,w2 … or names")
     parser.add_argument("--peers", type=some_of(NAMES), default=NAMES, help=f"of {', '.join(NAMES)}; none: only Rota")
     stores = ["postgresql", "redis", "sqlite"]
     parser.add_argument("--database", type=some_of(stores), default=stores, help=f"of {', '.join(stores)}")
@@ -86,18 +87,15 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def work_names() -> dict[str, str]:
-    return {work.code.lower(): name for name, work in WORKS.items() if work.code}
-
-
-def some_of(known: Sequence[str] | dict[str, Any], other_names: Callable[[], dict[str, str]] = dict) -> Any:
-    """Reads `a,b` as a list of known names."""
+def some_of(known: Collection[str], short: Mapping[str, str] | None = None) -> Callable[[str], list[str]]:
+    """Reads `a,b` as a list of known names, or of short ones for them."""
+    short = short or {}
 
     def parse(text: str) -> list[str]:
-        chosen = [other_names().get(one, one) for one in text.lower().split(",") if one != "none"]
+        chosen = [short.get(one, one) for one in text.lower().split(",") if one != "none"]
         unknown = [one for one in chosen if one not in known]
         if unknown:
-            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not one of {', '.join([*known, *other_names()])}")
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not one of {', '.join([*known, *short])}")
         return chosen
 
     return parse
@@ -182,8 +180,8 @@ async def compare(lab: Lab, keep: bool) -> int:
     lost = check.losses(kept, found)
     for line in lost:
         print(f"LOST  {line}")
-    verdict = f"{len(lost)} figures are worse than those" if lost else "as fast as the figures"
-    print(f"{verdict} kept on {kept['at'][:10]}, within {check.LIMIT:.0%}")
+    verdict = f"{len(lost)} figures are worse by more" if lost else "no figure is worse by more"
+    print(f"{verdict} than {check.LIMIT:.0%} than those kept on {kept['at'][:10]}")
     return 1 if lost else 0
 
 
