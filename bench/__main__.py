@@ -34,29 +34,41 @@ RESULTS = Path(__file__).parent / "results"
 class Work:
     """Something to measure, for the systems that it fits."""
 
+    name: str
     code: str  # W1 …; empty for what has no number
-    measure: Callable[[Lab, System, Size], AsyncIterator[Figure]]
+    measure: works.Measure
     fits: Callable[[System], bool] = lambda _: True
     once: bool = False  # too long for every round: it repeats what it can by itself
 
 
-def alone(code: str, measure: Callable[[Kind, Size], AsyncIterator[Figure]], once: bool = False) -> Work:
+def alone(name: str, code: str, measure: Callable[[Kind, Size], AsyncIterator[Figure]], once: bool = False) -> Work:
     """A measure of Rota's own, on each of its databases."""
-    return Work(code, lambda lab, one, size: measure(lab.kind(one.store), size), lambda one: one.name == OURS, once)
+
+    def on_kind(lab: Lab, system: System, size: Size) -> AsyncIterator[Figure]:
+        return measure(lab.kind(system.store), size)
+
+    return Work(name, code, on_kind, lambda one: one.name == OURS, once)
 
 
-WORKS = {
-    "drain": Work("W1", works.drain),
-    "pickup": Work("W2", works.pickup),
-    "lateness": Work("W3", works.lateness),
-    "schedules": Work("W4", works.schedules, lambda one: one.schedules > 0),
-    "cron": Work("W5", works.crons, lambda one: one is SYSTEMS[0]),
-    "burst": Work("W6", works.burst),
-    "growth": alone("W7", measures.growth, once=True),
-    "fairness": alone("W8", measures.fairness),
-    "start": alone("", measures.start),
-    "cost": alone("", measures.cost),
-}
+def serves(one: System) -> bool:
+    """Where two processes and several settings are worth a comparison."""
+    return one.store != "sqlite"
+
+
+WORKS = [
+    Work("drain", "W1", works.drain("best settings, 1 process")),
+    Work("drain", "W1", works.drain("best settings, 2 processes", 2), lambda one: serves(one) and not one.alone),
+    Work("drain", "W1", works.drain("default settings, 1 process", best=False), serves),
+    Work("pickup", "W2", works.pickup),
+    Work("lateness", "W3", works.lateness),
+    Work("schedules", "W4", works.schedules, lambda one: one.schedules > 0),
+    Work("cron", "W5", works.crons, lambda one: one is SYSTEMS[0]),
+    Work("burst", "W6", works.burst),
+    alone("growth", "W7", measures.growth, once=True),
+    alone("fairness", "W8", measures.fairness),
+    alone("start", "", measures.start),
+    alone("cost", "", measures.cost),
+]
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -71,9 +83,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    codes = {work.code.lower(): name for name, work in WORKS.items() if work.code}
+    names = list(dict.fromkeys(work.name for work in WORKS))
+    codes = {work.code.lower(): work.name for work in WORKS if work.code}
     parser = argparse.ArgumentParser("bench", description=__doc__)
-    parser.add_argument("--only", type=some_of(WORKS, codes), default=list(WORKS), help="w1,w2 … or names")
+    parser.add_argument("--only", type=some_of(names, codes), default=names, help="w1,w2 … or names")
     parser.add_argument("--peers", type=some_of(NAMES), default=NAMES, help=f"of {', '.join(NAMES)}; none: only Rota")
     stores = ["postgresql", "redis", "sqlite"]
     parser.add_argument("--database", type=some_of(stores), default=stores, help=f"of {', '.join(stores)}")
@@ -133,10 +146,15 @@ async def rounds(
     figures: list[Figure] = []
     skipped: dict[str, str] = {}
     for turn in range(count):
-        for name, work in WORKS.items():
+        for work in WORKS:
             for system in systems:
-                who, what = f"{system.name} on {system.store}", f"{system.name} on {system.store}: {name}"
-                if name not in wanted or not work.fits(system) or (work.once and turn) or {who, what} & set(skipped):
+                who, what = f"{system.name} on {system.store}", f"{system.name} on {system.store}: {work.name}"
+                if (
+                    work.name not in wanted
+                    or not work.fits(system)
+                    or (work.once and turn)
+                    or {who, what} & set(skipped)
+                ):
                     continue
                 say(f"round {turn + 1} of {count}: {work.code} {what}")
                 try:

@@ -6,7 +6,7 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from bench import equipment, yardsticks
 from bench.figures import OURS, Figure, Size, percentile
@@ -17,25 +17,24 @@ from bench.systems import System
 LEAD = 10.0  # seconds between the order and the first moment: a program must start and make its jobs
 CRON_PACKAGES = ("apscheduler<4", "croniter", "cronsim")
 
+Measure = Callable[[Lab, System, Size], AsyncIterator[Figure]]
 
-async def drain(lab: Lab, system: System, size: Size) -> AsyncIterator[Figure]:
+
+def drain(way: str, processes: int = 1, best: bool = True) -> Measure:
     """W1: jobs per second into the queue, and out of it through handlers that do nothing."""
-    ways = [("best settings, 1 process", system.best, 1)]
-    if system.store != "sqlite":
-        if not system.alone:
-            ways.append(("best settings, 2 processes", system.best, 2))
-        ways.append(("default settings, 1 process", system.default, 1))
-    for way, settings, processes in ways:
-        async with arena(lab, system, settings) as here:
-            bare = await bare_driver(here)
+
+    async def measure(lab: Lab, system: System, size: Size) -> AsyncIterator[Figure]:
+        async with arena(lab, system, system.best if best else system.default) as here:
+            bare = (await bare_driver(here)).get("claim")
             took = here.call("enqueue", count=size.jobs)["seconds"]
-            if processes == 1 and settings is system.best:
-                name = f"W1 bulk enqueue, {system.group}"
-                yield Figure(name, size.jobs / took, "/s", bare.get("claim"), system=system.label)
             for _ in range(processes):
                 here.spawn("worker")
             rate = await here.done(size.jobs, None, size.patience)
-            yield Figure(f"W1 drain, {system.group}, {way}", rate, "/s", bare.get("claim"), system=system.label)
+            if best and processes == 1:
+                yield Figure(f"W1 bulk enqueue, {system.group}", size.jobs / took, "/s", bare, system=system.label)
+            yield Figure(f"W1 drain, {system.group}, {way}", rate, "/s", bare, system=system.label)
+
+    return measure
 
 
 async def pickup(lab: Lab, system: System, size: Size) -> AsyncIterator[Figure]:
