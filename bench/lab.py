@@ -165,7 +165,7 @@ class Arena:
 
     def end(self) -> None:
         for one in self.processes:
-            with contextlib.suppress(ProcessLookupError):
+            if one.returncode is None:  # else its number may be somebody else's by now
                 os.killpg(one.pid, signal.SIGKILL)
             one.wait()
             assert one.stdout is not None
