@@ -43,7 +43,7 @@ def worker() -> None:
         words += ["-c", str(kit.SETTINGS["concurrency"])]
         words += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     if "beat" in kit.SETTINGS:
-        words += ["-B", "-S", "redbeat.RedBeatScheduler"]
+        words += ["-B", "--scheduler", "redbeat.RedBeatScheduler"]
     os.execv(sys.executable, [sys.executable, "-m", "celery", *words])
 
 
