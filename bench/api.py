@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from bench.measures import Figure, Size, percentile
+from bench.figures import Figure, Size, percentile
 from bench.site import Kind, Site, site
 from rota.store import accounts
-from rota.store.dialect import Tx, on_sqlite, sql
+from rota.store.database import sql
+from rota.store.dialect import Tx, on_sqlite
 from rota.store.tables import clocks, runs, schedule_stats, schedules, trigger_spans
 
+ROUNDS = 3
+CROWD = 5  # times as many requests are sent where requests per second are counted
 LANES = 8  # connections at once, where requests per second are counted
 TURN = 20  # requests to one server before the other's turn
 BATCH = 50_000  # rows that one statement makes
@@ -37,24 +40,28 @@ LISTS = {
 }
 
 
-async def api(kind: Kind, size: Size, rounds: int) -> AsyncIterator[Figure]:
+async def api(kind: Kind, size: Size) -> AsyncIterator[Figure]:
     """Two installations side by side, of few runs and of many; their requests take turns, so that a slow minute of the
     machine touches both."""
-    async with large(kind, size, FEW) as few, large(kind, size, size.ledger) as many:
-        for _ in range(rounds):
+    async with large(kind, size, FEW) as few, large(kind, size, size.stored_runs) as many:
+        for _ in range(ROUNDS):
             for name, path in LISTS.items():
-                ask: Ask = lambda _, path=path: ("GET", path, b"")  # noqa: E731
+                ask = getting(path)
                 small, spans = [], []
-                for _ in range(size.alone // TURN):
+                for _ in range(size.requests // TURN):
                     small += await few.latencies(ask, TURN)
                     spans += await many.latencies(ask, TURN)
                 ratio = percentile(spans, 0.5) / percentile(small, 0.5)
-                yield Figure(f"{name}, p50 at {size.ledger:,} runs ÷ at {FEW:,}", ratio, "times", None, "≤ 1.5")
+                yield Figure(f"{name}, p50 at {size.stored_runs:,} runs ÷ at {FEW:,}", ratio, "times", None, "≤ 1.5")
                 async for figure in many.figures(name, ask, spans, size):
                     yield figure
-            spans = await many.latencies(many.run_request, size.alone)
+            spans = await many.latencies(many.run_request, size.requests)
             async for figure in many.figures("POST /schedules/{name}/$run", many.run_request, spans, size):
                 yield figure
+
+
+def getting(path: str) -> Ask:
+    return lambda _: ("GET", path, b"")
 
 
 @dataclass
@@ -68,14 +75,14 @@ class Server:
     asked: int = 0
 
     def run_request(self, number: int) -> tuple[str, str, bytes]:
-        return "POST", f"/api/v1/schedules/copy-{1_000_000_000 + number % self.size.stored[-1]}/$run", BODY
+        return "POST", f"/api/v1/schedules/copy-{1_000_000_000 + number % self.size.schedules}/$run", BODY
 
     async def figures(self, name: str, ask: Ask, spans: list[float], size: Size) -> AsyncIterator[Figure]:
         yield Figure(f"{name}, one after the other, p50", percentile(spans, 0.5), "ms")
         yield Figure(f"{name}, one after the other, p99", percentile(spans, 0.99), "ms")
         begun = time.perf_counter()
-        await asyncio.gather(*(self.latencies(ask, size.crowd // LANES) for _ in range(LANES)))
-        yield Figure(f"{name}, {LANES} connections", size.crowd / (time.perf_counter() - begun), "/s")
+        await asyncio.gather(*(self.latencies(ask, CROWD * size.requests // LANES) for _ in range(LANES)))
+        yield Figure(f"{name}, {LANES} connections", CROWD * size.requests / (time.perf_counter() - begun), "/s")
 
     async def latencies(self, ask: Ask, count: int) -> list[float]:
         """The milliseconds that each of so many requests takes, one after the other over one connection."""
@@ -125,9 +132,9 @@ async def large(kind: Kind, size: Size, stored: int) -> AsyncIterator[Server]:
         await here.until(ran, "the first job was done", 60, 0.02)
         worker.stop()
         here.nodes.remove(worker)
-        await here.db.tx(lambda tx: fill_schedules(tx, size.stored[-1]))
+        await here.db.tx(lambda tx: fill_schedules(tx, size.schedules))
         for start in range(0, stored, BATCH):
-            await here.db.tx(fill_runs, start, min(BATCH, stored - start), size.stored[-1])
+            await here.db.tx(fill_runs, start, min(BATCH, stored - start), size.schedules)
         await here.db.tx(lambda tx: tx.execute(sql("ANALYZE")))
         now: datetime = here.engine.clock.now()
         key = await here.db.tx(accounts.create_key, here.org_id, "bench", "operator", now)
