@@ -16,10 +16,13 @@ from typing import Any
 import uvloop
 
 from bench import measures
+from bench.injection import injection
 from bench.measures import Figure
 from bench.site import Kind, databases
 
 RESULTS = Path(__file__).parent / "results"
+ROUNDS: dict[str, measures.Measure] = {**measures.ROUNDS, "injection": injection}
+NAMES = [*ROUNDS, "scale"]
 
 
 def main() -> None:
@@ -31,7 +34,7 @@ def main() -> None:
     with databases(options.database or ["sqlite", "postgresql"]) as kinds:
         for kind in kinds:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                figures = runner.run(measure(kind, options.only or measures.NAMES, size, rounds))
+                figures = runner.run(measure(kind, options.only or NAMES, size, rounds))
             report["tables"][kind.name] = [summary(name, found) for name, found in figures.items()]
             print(f"\n{table(kind.name, report['tables'][kind.name])}", flush=True)
     RESULTS.mkdir(exist_ok=True)
@@ -42,7 +45,7 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("bench", description=__doc__)
-    parser.add_argument("--only", action="append", choices=measures.NAMES, help="measure only this; may be repeated")
+    parser.add_argument("--only", action="append", choices=NAMES, help="measure only this; may be repeated")
     parser.add_argument("--database", action="append", choices=["sqlite", "postgresql"], help="only on this one")
     parser.add_argument("--quick", action="store_true", help="less of everything, one round: a first look")
     parser.add_argument("--rounds", type=int, help="how often each figure is measured (3)")
@@ -53,9 +56,9 @@ async def measure(kind: Kind, wanted: list[str], size: measures.Size, rounds: in
     """Round after round, so that a slow minute of the machine touches every figure a little, not one a lot."""
     found: dict[str, list[Figure]] = defaultdict(list)
     for turn in range(rounds):
-        for name in [one for one in measures.ROUNDS if one in wanted]:
+        for name in [one for one in ROUNDS if one in wanted]:
             say(f"{kind.name}: {name}, round {turn + 1} of {rounds}")
-            async for figure in measures.ROUNDS[name](kind, size):
+            async for figure in ROUNDS[name](kind, size):
                 found[figure.name].append(figure)
     if "scale" in wanted:
         say(f"{kind.name}: scale")

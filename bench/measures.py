@@ -255,4 +255,3 @@ ROUNDS: dict[str, Measure] = {
     "lateness": lateness,
     "burst": burst,
 }
-NAMES = [*ROUNDS, "scale"]
