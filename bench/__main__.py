@@ -24,6 +24,7 @@ from bench import check, measures, profiling, works
 from bench.api import api
 from bench.equipment import CACHE, Missing
 from bench.figures import FULL, OURS, QUICK, Figure, Size, summary, table
+from bench.injection import injection
 from bench.lab import Lab
 from bench.site import Kind, WrongCount
 from bench.systems import NAMES, SYSTEMS, System
@@ -70,6 +71,7 @@ WORKS = [
     alone("fairness", "W8", measures.fairness),
     alone("start", "", measures.start),
     alone("cost", "", measures.cost),
+    alone("injection", "", injection),
     alone("api", "", api, once=True),
 ]
 

@@ -137,7 +137,9 @@ class SqliteDatabase:
         self.path = Path(url.removeprefix("sqlite:///")).absolute()
         self._writer = ThreadPoolExecutor(1, "rota-sqlite-writer")
         self._readers = ThreadPoolExecutor(2, "rota-sqlite-reader")
-        self._local = threading.local()
+        # by thread. Not a `threading.local`: a forked copy of this process empties those of the threads that it lost,
+        # and closing a connection there waits for ever where one of them was inside SQLite
+        self._connections: dict[int, Tx] = {}
         self._engine = sqlite_engine(self.path)
         self._turn = Turn(self.path)
         self._version = 0
@@ -163,6 +165,9 @@ class SqliteDatabase:
         loop = asyncio.get_running_loop()
         for threads in (self._writer, self._readers):
             await loop.run_in_executor(None, threads.shutdown)
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
         self._engine.dispose()
         self._turn.close()
 
@@ -206,9 +211,10 @@ class SqliteDatabase:
 
     def _connection(self) -> Tx:
         """This thread's own connection, opened on first use."""
-        if not hasattr(self._local, "connection"):
-            self._local.connection = self._engine.connect()
-        return self._local.connection  # type: ignore[no-any-return]
+        thread = threading.get_ident()
+        if thread not in self._connections:
+            self._connections[thread] = self._engine.connect()
+        return self._connections[thread]
 
     def _tidy(self, connection: Tx) -> None:
         """Move the log into the file while no other writer of ours can commit: SQLite before 3.51.3 can lose a commit
