@@ -32,7 +32,7 @@ from rota.version import __version__
 
 MARK_AFTER = timedelta(milliseconds=100)
 BATCH = 500  # also bounds the advisory locks that one transaction takes
-GATHER = 0.005  # seconds that results wait for others while many come: a third fewer transactions
+GATHER = 0.005  # seconds that results wait for more of them while jobs lie waiting: few transactions for a crowd
 FORESIGHT = 0.1  # seconds of work that are claimed beforehand
 AHEAD = 1000  # the most jobs claimed beyond those that run
 SAFETY_LOOK = 30.0
