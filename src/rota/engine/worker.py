@@ -32,7 +32,8 @@ from rota.version import __version__
 
 MARK_AFTER = timedelta(milliseconds=100)
 BATCH = 500  # also bounds the advisory locks that one transaction takes
-GATHER = 0.005  # seconds that results wait for others while many come: a third fewer transactions
+GATHER = 0.005  # seconds that results wait for more of them while jobs lie waiting: few transactions for a crowd
+FORESIGHT = 0.1  # seconds of work that are claimed beforehand
 AHEAD = 1000  # the most jobs claimed beyond those that run
 SAFETY_LOOK = 30.0
 LAST_WORDS = 30.0  # seconds that a stopping worker waits for a database that is out of reach
@@ -81,23 +82,6 @@ class Place:
 
 
 @dataclass(slots=True)
-class Pace:
-    """How far ahead to claim: short work by the hundred, long work only what can start; the rest is for others."""
-
-    ended: int = 0
-    since: float = 0.0
-    ahead: int = 0
-
-    def count(self, ended: int, now: float, ran_dry: bool) -> None:
-        """Look back over a moment: twice what it brought, if all of it was used up; less when jobs lie waiting."""
-        self.ended += ended
-        if now - self.since >= 0.02:
-            brought = int(self.ended / (now - self.since) * 0.1)
-            self.ahead = min(AHEAD, 2 * brought if ran_dry else brought)
-            self.ended, self.since = 0, now
-
-
-@dataclass(slots=True)
 class Worker:
     """One process's share of the work. `run` lives until `drain` or `abandon`."""
 
@@ -113,7 +97,7 @@ class Worker:
     turn: int = field(default_factory=lambda: random.randrange(1000))
     after: Lane | None = None  # behind which the next claim looks for work, when there is too much for one look
     sole: Lane | None = None  # the lane that had all the work when this worker last looked
-    pace: Pace = field(default_factory=Pace)
+    ahead: int = 0  # jobs to claim beyond those that run
     keeper: Keeper | None = None
     claim_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     flush_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -230,9 +214,10 @@ class Worker:
     async def claim(self) -> bool:
         """Fill the free room; True if there may be more to take."""
         settings = self.engine.settings
-        room = settings.concurrency + self.pace.ahead - len(self.active) - len(self.waiting)
-        if room <= self.pace.ahead // 2:
+        room = settings.concurrency + self.ahead - len(self.active) - len(self.waiting)
+        if room <= self.ahead // 2:
             return False
+        room = min(room, BATCH)
         took = await self.take_from_sole(room)
         more = len(took) == room
         if not took:
@@ -360,7 +345,7 @@ class Worker:
         self.idle.set()
         if self.waiting:
             self.start_waiting()
-        elif not self.draining:
+        if len(self.waiting) <= self.ahead // 2 and not self.draining:  # the next are fetched while these run
             self.engine.wake.work.set()
 
     def verdict(self, one: Active, task: "asyncio.Task[Any]") -> Ended | None:
@@ -457,7 +442,7 @@ class Worker:
                 await pause(random.uniform(0.2, 1))
                 return
             del self.ended[: len(batch)]
-        self.pace.count(len(batch), self.engine.clock.monotonic(), not self.waiting)
+        self.ahead = foresight(batch, self.engine.settings.concurrency)
         tell(batch)
         self.engine.meter.ended(batch, len(lost))
         for one in lost:
@@ -576,6 +561,14 @@ def write_down(tx: Tx, batch: Sequence[Ended], lines: Sequence[Any], worker: str
     strange = {one.run_id for one in batch} - kept  # refused, or written by a commit whose answer was lost
     runs.write_logs(tx, [line for line in lines if line[0] not in strange])
     return kept
+
+
+def foresight(batch: Sequence[Ended], concurrency: int) -> int:
+    """How far ahead to claim: what can be done within FORESIGHT if all work is like this. Short work by the hundred,
+    long work only what can start; the rest is for others."""
+    spans = [(one.finished_at - one.started_at).total_seconds() for one in batch if one.started_at is not None]
+    mean = sum(spans) / len(spans) if spans else FORESIGHT
+    return min(AHEAD, int(concurrency * FORESIGHT / max(mean, 0.001)))
 
 
 def tell(batch: Sequence[Ended]) -> None:
