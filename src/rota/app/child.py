@@ -1,6 +1,7 @@
 """The process of an isolated run: loads the program, runs one function, writes the result to a pipe, ends."""
 
 import asyncio
+import logging
 import os
 import sys
 from datetime import datetime
@@ -21,6 +22,7 @@ from rota.store.wake import Wake
 
 def main() -> None:
     order = orjson.loads(sys.stdin.buffer.read())
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")  # to the run's log
     os.set_inheritable(order["result_fd"], False)
     answer = asyncio.run(run(order))
     with os.fdopen(order["result_fd"], "wb") as results:
@@ -29,11 +31,17 @@ def main() -> None:
 
 async def run(order: dict[str, Any]) -> dict[str, Any]:
     db = open_database(order["database_url"])
+    settings = EngineSettings(artifact_limit=order["artifact_limit"])
     try:
         program = program_of(order)
         runner = TaskRunner(program.registry, db, injector=program.injector, threads=1)
-        ctx = context(order, Engine(db, SystemClock(), Wake(), {"task": runner}, EngineSettings()))
-        return {"outcome": await runner.call(ctx, program.registry.get(order["task"]), order["payload"])}
+        ctx = context(order, Engine(db, SystemClock(), Wake(), {"task": runner}, settings))
+        try:
+            return {"outcome": await runner.call(ctx, program.registry.get(order["task"]), order["payload"])}
+        finally:
+            await program.injector.process.close()
+            for _, _, _, line in ctx.log.take(last=True):
+                print(line)
     except BaseException as error:
         told = (getattr(error, "failure", None) or classify(error)).dump()
         return {"failure": {"kind": told.pop("code"), **told}}
@@ -42,11 +50,11 @@ async def run(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def program_of(order: dict[str, Any]) -> Rota:
-    """The program that the worker runs or, where it was given none, what the function's own file registers."""
+    """The program that the worker runs or, where it was given none, what the function's own file declares."""
     if order["app"] is not None:
         return load_app(order["app"])
-    load_file(order["module"])
-    return Rota()
+    found = [value for value in vars(load_file(order["module"])).values() if isinstance(value, Rota)]
+    return found[0] if len(found) == 1 else Rota()
 
 
 def context(order: dict[str, Any], engine: Engine) -> RunContext:
