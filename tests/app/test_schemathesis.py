@@ -112,8 +112,11 @@ def populate(live: LiveApi) -> dict[str, str]:
         person = {"email": "grace@example.org", "password": "correct horse", "role": "viewer"}
         user_id = client.post("/users", json=person).json()["id"]
         key_id = client.post("/api-keys", json={"name": "x", "role": "viewer"}).json()["id"]
+        assert client.post("/tasks", json={"name": "real", "command": "true"}).status_code == 201
+        schedule_id = client.post("/tasks/real/$schedule", json={"cron_expression": "0 2 * * *"}).json()["id"]
     ids = asyncio.run(work(live.database_url))
-    return {"key": "real", "name": "default", "user_id": user_id, "key_id": key_id, **ids}
+    known = {"key": "real", "name": "default", "user_id": user_id, "key_id": key_id, "schedule_id": schedule_id}
+    return {**known, **ids, "artifact_id": ids["run_id"]}
 
 
 async def work(url: str) -> dict[str, str]:

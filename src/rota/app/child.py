@@ -1,6 +1,7 @@
 """The process of an isolated run: loads the program, runs one function, writes the result to a pipe, ends."""
 
 import asyncio
+import logging
 import os
 import sys
 from datetime import datetime
@@ -21,6 +22,7 @@ from rota.store.wake import Wake
 
 def main() -> None:
     order = orjson.loads(sys.stdin.buffer.read())
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")  # to the run's log
     os.set_inheritable(order["result_fd"], False)
     answer = asyncio.run(run(order))
     with os.fdopen(order["result_fd"], "wb") as results:
@@ -29,13 +31,19 @@ def main() -> None:
 
 async def run(order: dict[str, Any]) -> dict[str, Any]:
     db = open_database(order["database_url"])
+    settings = EngineSettings(artifact_limit=order["artifact_limit"])
     try:
         program = program_of(order)
         runner = TaskRunner(program.registry, db, injector=program.injector, threads=1)
-        engine = Engine(db, SystemClock(), Wake(), {"task": runner}, EngineSettings())
+        engine = Engine(db, SystemClock(), Wake(), {"task": runner}, settings)
         program.use(engine)
         ctx = context(order, engine)
-        return {"outcome": await runner.call(ctx, program.registry.get(order["task"]), order["payload"])}
+        try:
+            return {"outcome": await runner.call(ctx, program.registry.get(order["task"]), order["payload"])}
+        finally:
+            await program.injector.process.close()
+            for _, _, _, line in ctx.log.take(last=True):
+                print(line)
     except BaseException as error:
         told = (getattr(error, "failure", None) or classify(error)).dump()
         return {"failure": {"kind": told.pop("code"), **told}}

@@ -24,9 +24,9 @@ from rota.app.application import Rota, make_engine
 from rota.app.auth import Caller, Role
 from rota.app.main import Node, keep_time, move_in, rows_of
 from rota.app.settings import Settings
-from rota.core.clock import SystemClock
 from rota.engine.declare import declare
-from rota.engine.meter import Meter
+from rota.engine.engine import Engine
+from rota.engine.runner import capture_output
 from rota.engine.services import ArtifactManager, JobScheduler
 from rota.kinds.tasks import TaskManager
 from rota.store import accounts, workers
@@ -150,12 +150,13 @@ class ServiceBuilder:
     def build(self) -> FastAPI:
         given = {"database_url": self.database_url, "concurrency": self.concurrency}
         settings = Settings.load(**given)
-        db, clock, wake, meter = open_database(settings.database_url), SystemClock(), Wake(), Meter()
-        engine = make_engine(settings, self.program, None, db, clock, wake, meter)
         node = Node(settings, self.program, None)
+        db, clock = open_database(settings.database_url), node.clock
+        engine = make_engine(settings, self.program, None, db, clock, Wake(), node.meter)
 
         @contextlib.asynccontextmanager
         async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+            capture_output()
             await asyncio.to_thread(schema.migrate, settings.database_url)
             self.program.use(engine)
             org_id = await move_in(engine, settings)
@@ -169,21 +170,16 @@ class ServiceBuilder:
             app.state.jobs = JobScheduler(engine, org_id)
             app.state.artifacts = ArtifactManager(engine, org_id)
             app.state.database = Database(settings.database_url)
-            for hook in self.starting:
-                await called(hook, app)
-            if self.validating:
-                await validate_and_disable_orphaned_tasks(app)
-            stop = asyncio.Event()
-            working = [asyncio.ensure_future(node.work(engine, stop)), asyncio.ensure_future(keep_time(db, clock))]
             try:
-                yield
-            finally:
-                app.state.closing = True
-                stop.set()
-                working[1].cancel()
-                await asyncio.gather(*working, return_exceptions=True)
+                for hook in self.starting:
+                    await called(hook, app)
+                if self.validating:
+                    await validate_and_disable_orphaned_tasks(app)
+                async with working(app, node, engine):
+                    yield
                 for hook in self.stopping:
                     await called(hook, app)
+            finally:
                 await app.state.database.close()
                 await db.close()
 
@@ -196,6 +192,20 @@ class ServiceBuilder:
         if self.checks is not None:
             add_health(app, self.checks)
         return app
+
+
+@contextlib.asynccontextmanager
+async def working(app: FastAPI, node: Node, engine: Engine) -> AsyncIterator[None]:
+    """Fire and run what is due meanwhile."""
+    stop = asyncio.Event()
+    loops = [asyncio.ensure_future(node.work(engine, stop)), asyncio.ensure_future(keep_time(engine.db, node.clock))]
+    try:
+        yield
+    finally:
+        app.state.closing = True
+        stop.set()
+        loops[1].cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
 
 
 async def validate_and_disable_orphaned_tasks(app: FastAPI) -> int:

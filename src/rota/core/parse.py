@@ -255,7 +255,7 @@ class Form:
             field = next(one for one in TRIGGER_FIELDS[other] if self.body.get(one) is not None)
             self.errors.append(Invalid(field, self.body[field], f"does not belong to schedule_type {kind}"))
         trigger: Cron | Every | Once | None = None
-        if kind is None and not given:
+        if kind is None and not given and self.body.get("schedule_type") is None:
             self.errors.append(Invalid("schedule_type", None, "is missing: cron, interval or once"))
         elif kind == "cron":
             trigger = self.need("cron_expression", lambda value, _: triggers.parse_cron(value))

@@ -5,6 +5,7 @@ SIGKILL, to everything that it started, and the run is over only when all of it 
 """
 
 import asyncio
+import codecs
 import ctypes
 import fnmatch
 import os
@@ -119,8 +120,9 @@ def kill_group(leader: int) -> None:
 
 
 async def pump(ctx: RunContext, stream: asyncio.StreamReader, name: str, tail: "Tail") -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may come in two parts
     while chunk := await stream.read(65_536):
-        text = chunk.decode("utf-8", "replace")
+        text = decoder.decode(chunk)
         ctx.log.write(name, text)
         tail.add(text)
 

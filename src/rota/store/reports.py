@@ -455,7 +455,7 @@ def list_tasks(
 def task(tx: Tx, org_id: str, key: str) -> Record:
     """A task by its id or name."""
     mine = and_(tasks.c.org_id == org_id, or_(tasks.c.id == key, tasks.c.name == key))
-    found = tx.execute(select(*TASK).where(mine)).first()
+    found = tx.execute(select(*TASK).where(mine).order_by(tasks.c.id != key)).first()
     if found is None:
         raise NotFound(f"task {key}: there is none")
     return task_record(found)

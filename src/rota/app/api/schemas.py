@@ -359,6 +359,11 @@ SCHEMAS: dict[str, Schema] = {
     ),
 }  # fmt: skip
 SCHEMAS["NewKey"] = gives(**SCHEMAS["Key"]["properties"], key=TEXT)
+KNOWN = ("kind", "target")  # of a task's schedule
+SCHEMAS["TaskScheduleBody"] = takes(
+    {name: value for name, value in NIGHTLY.items() if name not in KNOWN},
+    **{name: value for name, value in FORM.items() if name not in KNOWN},
+)
 SCHEMAS["TaskSchedule"] = gives(**SCHEMAS["Schedule"]["properties"], task_id=ID)
 SCHEMAS["JobBrief"] = gives(**{name: one for name, one in SCHEMAS["Job"]["properties"].items() if name != "run_ids"})
 PAGED = (
@@ -419,9 +424,9 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "DELETE /tasks/{key}": (None, 204, None),
     "GET /tasks/{key}/$schema": (None, 200, "Parameters"),
     "POST /tasks/{key}/$execute": ("ExecuteBody", 202, "Executed"),
-    "POST /tasks/{key}/$schedule": ("ScheduleBody", 201, "TaskSchedule"),
+    "POST /tasks/{key}/$schedule": ("TaskScheduleBody", 201, "TaskSchedule"),
     "GET /tasks/{key}/$schedules": (None, 200, "TaskSchedulePage"),
-    "PATCH /tasks/{key}/$schedules/{schedule_id}": ("ScheduleBody", 200, "TaskSchedule"),
+    "PATCH /tasks/{key}/$schedules/{schedule_id}": ("TaskScheduleBody", 200, "TaskSchedule"),
     "DELETE /tasks/{key}/$schedules/{schedule_id}": (None, 204, None),
     "POST /grants": ("GrantBody", 201, "Grant"),
     "GET /grants": (None, 200, "GrantPage"),
@@ -500,12 +505,13 @@ def document(app: FastAPI) -> Schema:
         "bearer": {"type": "http", "scheme": "bearer"},
         "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
     }
-    found["components"] = {"schemas": SCHEMAS, "securitySchemes": keys}
+    others = found.get("components", {}).get("schemas", {})  # of routes that a program added
+    found["components"] = {"schemas": {**others, **SCHEMAS}, "securitySchemes": keys}
     for path, operations in found["paths"].items():
         for method, operation in operations.items():
             if path.startswith(ROOT):
                 complete(operation, method.upper(), path.removeprefix(ROOT))
-            else:
+            elif path in OPEN:
                 complete_open(operation, path)
     return found
 
@@ -548,6 +554,9 @@ def complete(operation: Schema, method: str, path: str) -> None:
         header = {"name": name, "in": "header", "required": False, "description": text, "schema": schema}
         operation.setdefault("parameters", []).append(header)
     operation["security"] = [{"bearer": []}, {"key": []}]
+
+
+OPEN = ("/health/live", "/health/ready", "/metrics")
 
 
 def complete_open(operation: Schema, path: str) -> None:

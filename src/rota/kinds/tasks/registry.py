@@ -19,6 +19,8 @@ from rota.engine.injection import Injector
 P = ParamSpec("P")
 R = TypeVar("R")
 
+VERSION_LIMIT = 60  # characters
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -180,7 +182,7 @@ def dump_options(task: Task) -> dict[str, Any]:
             case Retry():
                 found[name] = value.dump()
             case _ if value != DEFAULTS[name]:
-                found[name] = value
+                found[name] = list(value) if isinstance(value, tuple) else value
     return found
 
 
@@ -200,7 +202,7 @@ OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "retry": lambda value, _: value if isinstance(value, Retry) else parse_retry(value),
     "timeout": read_span,
     "isolation": lambda value, field: parse.one_of(value, field, ["none", "process"]),
-    "version": lambda value, field: parse.text(value, field, 60, required=True),
+    "version": lambda value, field: parse.text(value, field, VERSION_LIMIT, required=True),
     "cache_ttl": read_span,
     "env": read_env,
     "cwd": lambda value, field: parse.text(value, field, 4096, required=True),

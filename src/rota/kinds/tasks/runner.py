@@ -25,7 +25,7 @@ from rota.core.policy import Failure, FailureClass, classify
 from rota.engine import processes
 from rota.engine.injection import Injector, Made
 from rota.engine.runner import ChildCrashed, RunContext, Skipped, WorkFailed
-from rota.kinds.tasks.registry import Task, TaskRegistry, task_options
+from rota.kinds.tasks.registry import VERSION_LIMIT, Task, TaskRegistry, task_options
 from rota.store import tasks
 from rota.store.database import Database
 
@@ -103,7 +103,8 @@ class TaskRunner:
         given = {**(task.parameters or {}), **(ctx.job.payload or {})} if task.parameters else ctx.job.payload
         if task.cache_ttl is None:
             return await self.run(ctx, task, given)
-        key = hashlib.sha256(orjson.dumps([task.name, task.version, given], option=orjson.OPT_SORT_KEYS)).hexdigest()
+        told = orjson.dumps([task.name, task.version, given or {}], option=orjson.OPT_SORT_KEYS)
+        key = hashlib.sha256(told).hexdigest()
         found = await self.db.read(tasks.find_result, ctx.org_id, key, ctx.engine.clock.now())
         if found is not None:
             ctx.about.reason = "cached"
@@ -183,8 +184,8 @@ class TaskRunner:
         known = self.registry.find(row.command)
         if known is None or known.function is None:
             raise LogicError(f"task {row.name}: its function {row.command} is not known to this worker")
-        own = {"name": row.name, "parameters": row.parameters, "version": row.version, **options}
-        return replace(known, **own)
+        version = f"{row.version}/{known.version}"[:VERSION_LIMIT]  # of the row, and of the function
+        return replace(known, **{"name": row.name, "parameters": row.parameters, "version": version, **options})
 
     def out_of_date(self, ctx: RunContext) -> bool:
         """Whether a task may have been switched off since this worker looked which are."""
@@ -256,6 +257,8 @@ async def in_thread(threads: ThreadPoolExecutor, call: Callable[[], Any]) -> Any
         pid = os.getpid()
         try:
             return call()
+        except StopIteration as error:  # no future can carry it: the run would never end
+            raise RuntimeError("the function raised StopIteration") from error
         finally:
             if os.getpid() != pid:  # see `enter`
                 os._exit(0)
@@ -304,7 +307,7 @@ async def run_child(ctx: RunContext, app: str | None, task: Task, given: Any) ->
         "app": app, "module": inspect.getsourcefile(task.function), "task": task.command, "payload": given,
         "run_id": ctx.run_id, "attempt": ctx.attempt, "worker": ctx.worker, "job_id": job.id, "org_id": job.org_id,
         "fence": job.fence, "trigger": job.trigger, "slot": job.slot and job.slot.isoformat(), "result_fd": writing,
-        "database_url": ctx.engine.db.url, "name": task.name,
+        "database_url": ctx.engine.db.url, "name": task.name, "artifact_limit": ctx.engine.settings.artifact_limit,
     }  # fmt: skip
     try:
         command = [sys.executable, "-m", "rota.app.child"]
