@@ -26,6 +26,7 @@ OPEN = (200,) * 7
 READ = row(200, 200, 200, 404)  # a thing, by its id
 LIST = row(200, 200, 200, 200)  # the other org's list is its own: nothing of ours is in it
 ADMIN_READ = row(403, 403, 200, 404)
+SERVICE = (401,) * 7  # no key opens it
 ADMIN_LIST = row(403, 403, 200, 200)
 
 SCHEDULE = {"target": "hello", "cron_expression": "0 12 * * *"}
@@ -85,6 +86,8 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "GET /api/v1/grants/$forecast": (LIST, None),
     "GET /api/v1/grants/{grant}": (READ, None),
     "POST /api/v1/grants/{grant}/$revoke": (row(403, 200, 200, 404), None),
+    "GET /api/internal/graphs": (SERVICE, None),
+    "POST /api/internal/graphs/{graph_id}:run": (SERVICE, {}),
     "GET /api/v1/graphs": (LIST, None),
     "POST /api/v1/graphs/{graph}/$run": (row(403, 202, 202, 404), {"input": {"say": "hi"}}),
     "GET /api/v1/artifacts": (LIST, None),

@@ -7,7 +7,20 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from rota.app.api import artifacts, grants, graphs, manners, metrics, people, runs, schedules, streams, system, tasks
+from rota.app.api import (
+    artifacts,
+    grants,
+    graphs,
+    internal,
+    manners,
+    metrics,
+    people,
+    runs,
+    schedules,
+    streams,
+    system,
+    tasks,
+)
 from rota.app.api.idempotency import Idempotency
 from rota.app.api.schemas import describe
 from rota.app.auth import Failures, note_caller
@@ -40,6 +53,7 @@ def create_api(
     app.add_middleware(manners.Guard)
     app.include_router(system.health)
     app.include_router(metrics.router)
+    app.include_router(internal.router)
     app.state.anyone = None  # for whom requests without a key are taken
     for router in routers:
         app.include_router(
