@@ -24,6 +24,8 @@ from rota.engine.audit import audit
 from rota.engine.declare import declare
 from rota.engine.engine import Engine, EngineSettings
 from rota.engine.processes import die_with_parent
+from rota.engine.runner import Runners
+from rota.kinds.graphs import GraphRunner
 from rota.kinds.tasks import TaskRunner, task_rows
 from rota.store import accounts, workers
 from rota.store.database import open_database
@@ -130,8 +132,11 @@ class Cluster:
             return self
         self.org, _ = await self.db.tx(accounts.ensure_default_org, self.clock.now())
         program = load_app(str(self.app))
-        runner = TaskRunner(program.registry, self.db)
-        self.engine = Engine(self.db, self.clock, Wake(), {runner.kind: runner}, EngineSettings())
+        runners: Runners = {
+            "task": TaskRunner(program.registry, self.db),
+            "graph": GraphRunner(program.graphs, self.db, self.clock),
+        }
+        self.engine = Engine(self.db, self.clock, Wake(), runners, EngineSettings())
         await declare(self.engine, "default", None, task_rows(program.registry, program.injector, None), [])
         return self
 

@@ -26,6 +26,7 @@ OPEN = (200,) * 7
 READ = row(200, 200, 200, 404)  # a thing, by its id
 LIST = row(200, 200, 200, 200)  # the other org's list is its own: nothing of ours is in it
 ADMIN_READ = row(403, 403, 200, 404)
+SERVICE = (401,) * 7  # no key opens it
 ADMIN_LIST = row(403, 403, 200, 200)
 
 SCHEDULE = {"target": "hello", "cron_expression": "0 12 * * *"}
@@ -101,6 +102,8 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "POST /api/v1/billing/virtual-keys/{own_key}/$make-default": (row(403, 200, 200, 404), None),
     "POST /api/v1/billing/virtual-keys/{own_key}/$deactivate": (row(403, 200, 200, 404), None),
     "POST /api/v1/billing/virtual-keys/{virtual_key}/$deactivate": (row(403, 403, 200, 404), None),  # somebody else's
+    "GET /api/internal/graphs": (SERVICE, None),
+    "POST /api/internal/graphs/{graph_id}:run": (SERVICE, {}),
     "GET /api/v1/graphs": (LIST, None),
     "POST /api/v1/graphs/{graph}/$run": (row(403, 202, 202, 404), {"input": {"say": "hi"}}),
     "GET /api/v1/artifacts": (LIST, None),

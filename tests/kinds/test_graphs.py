@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rota.engine.maintenance import Maintenance
 from rota.engine.worker import Worker
 from rota.graphs import GraphError, GraphRequest, LlmCaller, TextDelta, ToolCallResult, ToolCallStart, UsageReport
 from rota.kinds.graphs import GraphManager, GraphRegistry
+from rota.kinds.graphs.port import normalised
 from rota.store import billing
 from rota.store.tables import artifacts, billing_accounts, clocks, jobs
 from tests.engine.harness import MINUTE, NINE, at
@@ -535,3 +537,52 @@ async def test_a_graph_that_this_worker_lost_is_not_found(graphs: Graphs) -> Non
     await graphs.house.work()
     (run,) = await graphs.runs()
     assert (run.status, run.reason, run.error["code"]) == ("failed", "logic", "not_found")
+
+
+# the port
+
+
+def with_traits(**traits: Any) -> Exception:
+    error = Exception("x")
+    for name, value in traits.items():
+        setattr(error, name, value)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (asyncio.CancelledError(), "aborted"),
+        (with_traits(code="timeout", status_code=429), "timeout"),  # what it says itself comes first
+        (with_traits(code="E77", status_code=429), "rate_limit"),
+        (with_traits(status=408), "timeout"),
+        (with_traits(response=with_traits(status_code=429)), "rate_limit"),
+        (with_traits(status_code=500), "internal"),
+        (TimeoutError(), "internal"),
+        (ValueError("429"), "internal"),  # never by its text
+    ],
+)
+def test_errors_are_told_in_one_order(error: BaseException, code: str) -> None:
+    assert normalised(error) == code
+
+
+async def test_a_graph_that_cleans_up_badly_or_not_at_all_does_not_keep_its_run(opened: Open) -> None:
+    async def raising(request: GraphRequest, caller: LlmCaller) -> AsyncIterator[object]:
+        try:
+            yield UsageReport("one", None, 1, 1, 1)
+        finally:
+            raise ValueError("in its finally")
+
+    async def hanging(request: GraphRequest, caller: LlmCaller) -> AsyncIterator[object]:
+        try:
+            yield UsageReport("one", None, 1, 1, 1)
+        finally:
+            await asyncio.sleep(60)
+
+    graphs = await opened(cancel_grace=timedelta(seconds=0.1))
+    for name, body in (("raising", raising), ("hanging", hanging)):
+        target = graphs.declare(name, body)
+        held = await graphs.grant(f"graph:execute:{target}", budget={"total": 1})
+        await graphs.schedule(name, target, grant_id=held, cron=None, run_at=at("9:10").isoformat())
+    await graphs.house.live(at("9:10"))
+    assert [(run.status, run.reason) for run in await graphs.runs()] == [("failed", "budget")] * 2

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
+from hashlib import sha256
 from typing import Annotated
 
 import structlog
@@ -19,6 +20,7 @@ from rota.store.database import Database
 
 SHELL = "shell"  # the one scope that adds to a role: whoever holds it may run anything on the workers
 USED_EVERY = timedelta(minutes=1)  # how exact `last_used_at` is: a write for each request would be dear
+HEADER_LIMIT, TOKEN_LIMIT = 512, 256  # characters of what a service sends
 VERBS = {"POST": "create", "PUT": "edit", "PATCH": "edit", "DELETE": "delete"}
 
 
@@ -167,7 +169,12 @@ async def instance_admin(caller: Annotated[Caller, Depends(at_least(Role.ADMIN))
 async def service(request: Request) -> None:
     """Another service of ours, by the token that the operator gave both: for internal routes, and only there."""
     expected: str = request.app.state.service_token
-    if not expected or not hmac.compare_digest((key_text(request) or "").encode(), expected.encode()):
+    given = key_text(request) or ""
+    if len(request.headers.get("authorization", "")) > HEADER_LIMIT or len(given) > TOKEN_LIMIT:
+        raise Unauthenticated(f"a service token has at most {TOKEN_LIMIT} characters")
+    # digests are of one length: the comparison does not tell how long the token is
+    known, told = sha256(expected.encode()).digest(), sha256(given.encode()).digest()
+    if not expected or not hmac.compare_digest(told, known):
         raise Unauthenticated("this needs the service token: `Authorization: Bearer …` with ROTA_SERVICE_TOKEN")
 
 

@@ -33,6 +33,7 @@ from rota.engine.rehearsal import rehearse
 from rota.engine.runner import capture_output
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
+from rota.kinds.graphs import GraphRunner, Remote
 from rota.kinds.tasks import TaskManager, task_rows
 from rota.store import accounts, sessions, workers
 from rota.store import migrate as schema
@@ -40,6 +41,7 @@ from rota.store.database import Database, open_database
 from rota.store.sessions import Link
 from rota.store.wake import Wake
 
+LEARN, RELEARN = 5.0, 30.0  # seconds that a start waits for the graph endpoint, and between looks at its graphs
 RESYNC = 10.0  # seconds between measurements of the database's clock
 
 log = structlog.get_logger("rota")
@@ -107,6 +109,7 @@ class Node:
         self.wake: Wake | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.scheduler: Scheduler | None = None
+        self.worker: Worker | None = None
         self.meter = Meter()
         self.heard: Callable[[], None] = lambda: None  # tells the API of this process that something happened
 
@@ -126,6 +129,9 @@ class Node:
         engine = make_engine(self.settings, self.program, self.app, db, self.clock, self.wake, self.meter)
         self.program.use(engine)
         await move_in(engine, self.settings)
+        if (remote := remote_of(engine)) is not None:
+            with contextlib.suppress(TimeoutError):  # it may come up later
+                await asyncio.wait_for(remote.learn(), LEARN)
         await declare(engine, self.program.org, self.app, rows_of(self.program, self.app), self.program.schedules)
         if self.app is not None:
             await TaskManager(engine, await org_of(engine, self.program)).disable_orphans(Path(self.app).stem)
@@ -139,6 +145,8 @@ class Node:
         """Fire and run what is due, until told to stop."""
         self.scheduler = scheduler = Scheduler(engine)
         loops = [asyncio.ensure_future(engine.wake.listen(engine.db)), asyncio.ensure_future(scheduler.run())]
+        if (remote := remote_of(engine)) is not None:
+            loops.append(asyncio.ensure_future(self.learning(engine, remote)))
         try:
             while not stop.is_set():
                 await self.one_worker(engine, scheduler, stop)
@@ -148,9 +156,17 @@ class Node:
             await asyncio.gather(*loops, return_exceptions=True)
             await self.program.injector.process.close()
 
+    async def learning(self, engine: Engine, remote: Remote) -> None:
+        """Know which graphs the endpoint has, and say that they can be run here."""
+        while True:
+            await pause(RELEARN)
+            if await remote.learn() and self.worker is not None:
+                with contextlib.suppress(Unavailable):
+                    await engine.db.tx(workers.announce, self.worker.id, self.worker.routes)
+
     async def one_worker(self, engine: Engine, scheduler: Scheduler, stop: asyncio.Event) -> None:
         """A worker until it is told to stop or loses its lease; then the caller starts a new one, with a new id."""
-        one = Worker(engine, self.settings.queues)
+        one = self.worker = Worker(engine, self.settings.queues)
         keeping = Maintenance(engine, one.id, lambda: one.keeper is None or one.keeper.may_judge)
         working = asyncio.ensure_future(one.run())
         minding = asyncio.ensure_future(keeping.run())
@@ -238,6 +254,11 @@ class ApiThread(threading.Thread):
             self.api.state.closing = True
             self.stir()
         self.join(timeout=10)
+
+
+def remote_of(engine: Engine) -> Remote | None:
+    graphs = engine.runners["graph"]
+    return graphs.remote if isinstance(graphs, GraphRunner) else None
 
 
 async def move_in(engine: Engine, settings: Settings) -> str:

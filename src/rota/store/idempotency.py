@@ -1,6 +1,6 @@
 """Idempotency keys: the first request with a key runs, and whoever sends the same again gets its answer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -40,12 +40,16 @@ class Kept:
     body: bytes | None
 
 
-def begin(tx: Tx, org_id: str, key: str, route: str, fingerprint: str, now: datetime) -> Ticket | Kept:
-    """Take the key: a ticket for whoever may run, else the answer of the request that came before."""
+def begin(
+    tx: Tx, org_id: str, key: str, route: str, fingerprint: str, now: datetime, note: dict[str, str] | None = None
+) -> Ticket | Kept:
+    """Take the key: a ticket for whoever may run, else the answer of the request that came before. The note is for
+    those who come while it runs."""
     ticket = Ticket(org_id, key, now + LEASE)
     new = {
         "org_id": org_id, "key": key, "route": route, "fingerprint": fingerprint, "state": State.RUNNING.value,
         "lease_until": ticket.lease_until, "created_at": now,
+        "headers": note,
     }  # fmt: skip
     mine = and_(c.org_id == org_id, c.key == key)
     tx.execute(delete(idempotency_keys).where(mine, c.created_at < now - KEPT))
@@ -59,9 +63,21 @@ def begin(tx: Tx, org_id: str, key: str, route: str, fingerprint: str, now: date
             return Kept(before.status, before.headers, before.body)
         if before.lease_until > now:
             raise KeyInUse(f"Idempotency-Key {key}: the first request with it still runs; ask again in a moment")
-        tx.execute(update(idempotency_keys).where(mine).values(lease_until=ticket.lease_until))
+        tx.execute(update(idempotency_keys).where(mine).values(lease_until=ticket.lease_until, headers=note))
         break
     return ticket
+
+
+def renew(tx: Tx, ticket: Ticket, now: datetime) -> Ticket | None:
+    """Hold the key for longer; None when it has gone to another request meanwhile."""
+    longer = replace(ticket, lease_until=now + LEASE)
+    stmt = update(idempotency_keys).where(held(ticket), c.state == State.RUNNING)
+    return longer if tx.execute(stmt.values(lease_until=longer.lease_until)).rowcount else None
+
+
+def note(tx: Tx, org_id: str, key: str) -> dict[str, str]:
+    """What the request that has the key said about itself."""
+    return tx.execute(select(c.headers).where(c.org_id == org_id, c.key == key)).scalar() or {}
 
 
 def keep(tx: Tx, ticket: Ticket, status: int, headers: dict[str, str], body: bytes | None) -> None:

@@ -41,6 +41,12 @@ def register(
     queue.route(tx, routes)
 
 
+def announce(tx: Tx, worker: str, routes: Collection[str]) -> None:
+    """A worker has learnt to run more."""
+    tx.execute(update(workers).where(w.id == worker, ALIVE).values(routes=sorted(routes)))
+    queue.route(tx, routes)
+
+
 def renew(tx: Tx, worker: str, lease: timedelta, now: datetime) -> bool:
     """Keep the lease; False when somebody has declared this worker dead."""
     stmt = update(workers).where(w.id == worker, ALIVE).values(renewed_at=now, lease_until=now + lease)

@@ -12,6 +12,7 @@ from rota.app.api import (
     billing,
     grants,
     graphs,
+    internal,
     manners,
     metrics,
     people,
@@ -54,6 +55,7 @@ def create_api(
     app.add_middleware(manners.Guard)
     app.include_router(system.health)
     app.include_router(metrics.router)
+    app.include_router(internal.router)
     app.state.anyone = None  # for whom requests without a key are taken
     for router in routers:
         app.include_router(

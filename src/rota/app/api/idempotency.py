@@ -31,7 +31,7 @@ class Idempotency:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = scope["type"] == "http" and scope["method"] == "POST" and scope["path"].startswith("/api/")
+        asked = scope["type"] == "http" and scope["method"] == "POST" and scope["path"].startswith("/api/v1/")
         given = dict(scope["headers"]).get(b"idempotency-key") if asked else None
         if given is None:
             await self.app(scope, receive, send)

@@ -114,11 +114,13 @@ def answer_page(page: tuple[list[dict[str, Any]], str | None]) -> Response:
 
 
 def problem(
-    status: int, code: str, detail: str, wrong: Iterable[Invalid] = (), headers: Mapping[str, str] | None = None
-) -> Response:
+    status: int, code: str, detail: str, wrong: Iterable[Invalid] = (), headers: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Response:  # fmt: skip
     body = {
         "type": f"urn:rota:problem:{code}", "title": HTTPStatus(status).phrase, "status": status, "code": code,
         "detail": detail, "request_id": structlog.contextvars.get_contextvars().get("request_id"),
+        **more,
     }  # fmt: skip
     if fields := [{"field": one.field, "value": shown(one.value), "message": one.right} for one in wrong]:
         body["errors"] = fields

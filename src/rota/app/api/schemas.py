@@ -14,7 +14,7 @@ from rota.core.states import Condition, State, Status, Verdict, WorkerState
 
 Schema = dict[str, Any]
 
-ROOT = "/api/v1"
+ROOT, INTERNAL = "/api/v1", "/api/internal"
 
 
 def a(kind: str, **more: Any) -> Schema:
@@ -329,6 +329,15 @@ SCHEMAS: dict[str, Schema] = {
     "GraphBody": takes(
         {"input": {"messages": [{"role": "user", "content": "spring"}]}}, input=maybe(a("object")), grant_id=maybe(ID),
     ),
+    "GraphIds": gives(items=listed(gives(id=TEXT))),
+    "GraphOrder": takes(
+        {"grant_id": "01KQRS3Z5T8M0A2N6Y4V7W9XCD", "input": {"messages": []}}, ("grant_id",),
+        grant_id=ID, input=maybe(a("object")), run_id=maybe(ID),
+    ),
+    "GraphOutcome": a(
+        "object", properties={"ok": FLAG, "run_id": ID, "trace_id": TEXT, "error_code": TEXT},
+        required=["ok", "run_id", "trace_id"], additionalProperties=False,
+    ),
     # artifacts
     "Artifact": gives(**ARTIFACT),
     "ArtifactBrief": gives(**{name: schema for name, schema in ARTIFACT.items() if name != "data"}),
@@ -511,6 +520,8 @@ def document(app: FastAPI) -> Schema:
         for method, operation in operations.items():
             if path.startswith(ROOT):
                 complete(operation, method.upper(), path.removeprefix(ROOT))
+            elif path.startswith(INTERNAL):
+                complete_internal(operation, method.upper())
             elif path in OPEN:
                 complete_open(operation, path)
     return found
@@ -549,11 +560,14 @@ def complete(operation: Schema, method: str, path: str) -> None:
         told = {"application/json": {"schema": ref(body), "example": SCHEMAS[body]["examples"][0]}}
         operation["requestBody"] = {"required": body not in OPTIONAL, "content": told}
     for name in headers:
-        text, pattern = HEADERS[name]
-        schema = a("string", pattern=f"^{pattern}$") if pattern else TEXT
-        header = {"name": name, "in": "header", "required": False, "description": text, "schema": schema}
-        operation.setdefault("parameters", []).append(header)
+        operation.setdefault("parameters", []).append(header(name))
     operation["security"] = [{"bearer": []}, {"key": []}]
+
+
+def header(name: str, required: bool = False) -> Schema:
+    text, pattern = HEADERS[name]
+    schema = a("string", pattern=f"^{pattern}$") if pattern else TEXT
+    return {"name": name, "in": "header", "required": required, "description": text, "schema": schema}
 
 
 OPEN = ("/health/live", "/health/ready", "/metrics")
@@ -568,6 +582,20 @@ def complete_open(operation: Schema, path: str) -> None:
         operation["responses"] |= refusals([401, 429])
     if path == "/health/ready":
         operation["responses"]["503"] = {**good, "description": "something is not ready"}
+
+
+def complete_internal(operation: Schema, method: str) -> None:
+    """What services of our own ask of each other."""
+    takes_body = method == "POST"
+    schema = ref("GraphOutcome" if takes_body else "GraphIds")
+    good = {"description": "what was asked for", "content": {"application/json": {"schema": schema}}}
+    problems = [400, 401, 403, 404, 409, 413, 415, 422, 503] if takes_body else [401, 503]
+    operation["responses"] = {"200": good, **refusals(problems)}
+    operation["security"] = [{"bearer": []}]
+    if takes_body:
+        told = {"application/json": {"schema": ref("GraphOrder"), "example": SCHEMAS["GraphOrder"]["examples"][0]}}
+        operation["requestBody"] = {"required": True, "content": told}
+        operation.setdefault("parameters", []).append(header("Idempotency-Key", required=True))
 
 
 def refusals(numbers: list[int]) -> Schema:

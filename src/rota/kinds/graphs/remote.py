@@ -40,15 +40,15 @@ class Remote:
         headers = {"authorization": f"Bearer {self.token}"}
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=PATIENCE, transport=self.transport)
 
-    async def learn(self) -> None:
-        """Ask which graphs there are, until somebody answers."""
+    async def learn(self) -> bool:
+        """Ask which graphs there are, until somebody answers; True if there are others than before."""
         async with self.client() as client:
             answer = await self.ask(client, "GET", "/api/internal/graphs", {})
         if answer.status_code != 200:
-            raise AuthError(
-                f"{self.url} does not tell its graphs ({answer.status_code}); is ROTA_SERVICE_TOKEN the same?"
-            )
-        self.graphs = {one["id"] for one in answer.json()["items"]}
+            log.error("the graph endpoint does not tell its graphs", url=self.url, status=answer.status_code)
+            return False
+        before, self.graphs = self.graphs, {one["id"] for one in answer.json()["items"]}
+        return self.graphs != before
 
     async def run(self, ctx: RunContext, order: Order, tell: Callable[[dict[str, Any]], None]) -> Kept:
         path = f"/api/internal/graphs/{quote(order.graph_id)}:run"
@@ -112,4 +112,6 @@ def failed(code: str, detail: str = "") -> Exception:
     if code == Code.ABORTED:
         return Canceled("aborted")
     kind = CLASSES[Code(code)] if code in Code._value2member_map_ else FailureClass.INTERNAL
-    return WorkFailed(Failure(FailureClass.BUDGET if code == "budget" else kind, "GraphFailed", text, code=code))
+    if code in FailureClass._value2member_map_:  # it said itself what is to follow
+        kind = FailureClass(code)
+    return WorkFailed(Failure(kind, "GraphFailed", text, code=code))

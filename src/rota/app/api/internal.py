@@ -1,0 +1,183 @@
+"""For services of our own: run a graph here, for a worker elsewhere. They show the service token.
+
+An `Idempotency-Key` runs once: whoever asks again gets the outcome (also of a failure), 409 while it runs, and 422 with
+another graph, input or grant. A key whose server died is free again when its lease runs out. An answer of 200 means
+that the graph ran, `ok` says how it ended; any other status means that it did not run.
+"""
+
+import asyncio
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+import orjson
+import structlog
+from fastapi import APIRouter, Depends, Request, Response
+from starlette.exceptions import HTTPException
+
+from rota.app.api.idempotency import KEY
+from rota.app.api.manners import answer, problem, read_body
+from rota.app.auth import service
+from rota.core import parse
+from rota.core.clock import stopwatch
+from rota.core.errors import Invalid, KeyInUse, NotFound, Refused
+from rota.core.model import new_id
+from rota.core.policy import classify
+from rota.engine.engine import Engine
+from rota.engine.runner import Canceled, RunLog, Skipped
+from rota.kinds.graphs import Execution, GraphRunner, Order
+from rota.kinds.graphs.execution import insist
+from rota.kinds.graphs.port import Code
+from rota.store import accounts, idempotency, jobs, runs
+from rota.store.dialect import Tx
+from rota.store.idempotency import Kept, Ticket
+
+LOOK = 0.2  # seconds between writes of what a run says
+KEY_LIMIT = 200
+
+log = structlog.get_logger("rota.graphs")
+
+router = APIRouter(prefix="/api/internal/graphs", tags=["internal"], dependencies=[Depends(service)])
+
+
+class GrantRefused(Refused):
+    """The grant does not allow it; `code` says why."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(f"the grant does not allow this run ({code})")
+        self.code = code
+
+
+@router.get("")
+async def list_all(request: Request) -> Response:
+    """The graphs that this server can run."""
+    return answer({"items": [{"id": one} for one in sorted(graphs_of(request).registry.graphs)]})
+
+
+@router.post("/{graph_id}:run")
+async def run(request: Request, graph_id: str) -> Response:
+    """`{grant_id, input, run_id?}` → `{ok, run_id, trace_id, error_code?}`."""
+    engine, runner = request.app.state.engine, graphs_of(request)
+    if graph_id not in runner.registry.graphs:
+        raise NotFound(f"graph {graph_id}: there is none here")
+    key = request.headers.get("idempotency-key", "")
+    if not KEY.fullmatch(key) or len(key) > KEY_LIMIT:
+        raise HTTPException(400, f"this needs an Idempotency-Key of 1 to {KEY_LIMIT} printable ASCII characters")
+    try:
+        order = read_order(await read_body(request, ["grant_id", "input", "run_id"]), graph_id, request)
+    except Invalid as error:
+        raise HTTPException(400, error.message) from error
+    org_id = await engine.db.read(accounts.org_by_slug, runner.org)
+    key = f"graphs {key}"  # keys of people have no blanks: nobody can take this one
+    same = orjson.dumps([order.graph_id, order.input, order.grant_id], option=orjson.OPT_SORT_KEYS)
+    what = (org_id, key, "run graph", sha256(same).hexdigest(), engine.clock.now(), {"run_id": order.run_id})
+    try:
+        found = await engine.db.tx(idempotency.begin, *what)
+    except KeyInUse as error:
+        running = await engine.db.read(idempotency.note, org_id, key)
+        return problem(409, error.code, error.message, headers={"retry-after": "1"}, **running)
+    if isinstance(found, Kept):
+        return Response(found.body, found.status, {"idempotency-replayed": "true"}, "application/json")
+    body = await Watch(engine, runner, org_id, order, found).run()
+    return answer(body)
+
+
+@dataclass(slots=True)
+class Watch:
+    """A run under way: its log is written, its key kept, and it is stopped when nobody wants it any more."""
+
+    engine: Engine
+    runner: GraphRunner
+    org_id: str
+    asked: Order
+    ticket: Ticket
+
+    async def run(self) -> dict[str, Any]:
+        db, job = self.engine.db, await self.engine.db.read(jobs.find, self.org_id, self.asked.run_id)
+        order = ordered(self.asked, self.org_id, job)
+        run_log = RunLog(order.run_id, self.engine.clock.now)
+        executing = Execution(self.engine, self.runner.registry).run(order, run_log, lambda _: None)
+        running = asyncio.ensure_future(executing)
+        try:
+            await self.tend(running, run_log, order, job)
+            code = code_of(running, run_log)
+        except GrantRefused:
+            await db.tx(idempotency.let_go, self.ticket)
+            raise
+        except asyncio.CancelledError:  # this server stops; the worker will ask again, here or elsewhere
+            running.cancel()
+            await asyncio.wait([running])
+            await db.tx(idempotency.let_go, self.ticket)
+            raise
+        body = {"ok": code is None, "run_id": order.run_id, "trace_id": order.trace_id}
+        body |= {} if code is None else {"error_code": code}
+        lines = run_log.take(last=True)
+        await insist(lambda: db.tx(self.end, lines, orjson.dumps(body)))
+        return body
+
+    async def tend(self, running: "asyncio.Future[Any]", run_log: RunLog, order: Order, job: Any) -> None:
+        db, renewed = self.engine.db, stopwatch()
+        while not (await asyncio.wait([running], timeout=LOOK))[0]:
+            if lines := run_log.take():
+                await insist(lambda lines=lines: db.tx(runs.write_logs, lines))  # type: ignore[misc]
+            lost = False
+            if stopwatch() - renewed > idempotency.LEASE.total_seconds() / 4:
+                renewed, lost = stopwatch(), not await insist(self.renew)
+            if lost or (job is not None and not await insist(lambda: db.read(still_wanted, job))):
+                order.canceled.set()
+                running.cancel()
+
+    async def renew(self) -> bool:
+        longer = await self.engine.db.tx(idempotency.renew, self.ticket, self.engine.clock.now())
+        self.ticket = longer or self.ticket
+        return longer is not None
+
+    def end(self, tx: Tx, lines: list[Any], body: bytes) -> None:
+        runs.write_logs(tx, lines)
+        idempotency.keep(tx, self.ticket, 200, {}, body)
+
+
+def still_wanted(tx: Tx, job: Any) -> bool:
+    """Whether a worker waits for the run of a job, or another one will: it was not stopped, and has not failed."""
+    now = jobs.find(tx, job.org_id, job.id)
+    return now is not None and now.cancel_requested_at is None and now.tries == job.tries
+
+
+def code_of(running: "asyncio.Future[Any]", run_log: RunLog) -> str | None:
+    """Why a run failed, if it did."""
+    error = asyncio.CancelledError() if running.cancelled() else running.exception()
+    if error is None:
+        return None
+    if isinstance(error, asyncio.CancelledError | Canceled):
+        return Code.ABORTED
+    failure = getattr(error, "failure", None)
+    if isinstance(error, Skipped) and failure is None:
+        raise GrantRefused(error.reason)
+    failure = failure or classify(error)
+    run_log.line("system", f"{failure.type}: {failure.message}")
+    return str(failure.code or failure.kind.value)
+
+
+def read_order(body: dict[str, Any], graph_id: str, request: Request) -> Order:
+    form = parse.Form(body, frozenset({"grant_id", "input", "run_id"}))
+    grant_id = form.need("grant_id", parse.ulid) or ""
+    given: Any = form.take("input", parse.payload, {})
+    run_id = form.take("run_id", parse.ulid, None) or new_id()
+    form.done()
+    if not isinstance(given, dict):
+        raise Invalid("input", given, "is not an object")
+    trace_id = parse.traceparent(request.headers.get("traceparent")) or sha256(run_id.encode()).hexdigest()[:32]
+    request_id = structlog.contextvars.get_contextvars().get("request_id") or run_id
+    return Order("", graph_id, given, grant_id, run_id, 1, trace_id, request_id)
+
+
+def ordered(order: Order, org_id: str, job: Any) -> Order:
+    """The order, with what is known of the job that it is for."""
+    known = {} if job is None else {"attempt": job.attempt, "schedule_id": job.schedule_id}
+    return replace(order, org_id=org_id, **known)
+
+
+def graphs_of(request: Request) -> GraphRunner:
+    found = request.app.state.engine.runners["graph"]
+    assert isinstance(found, GraphRunner)
+    return found

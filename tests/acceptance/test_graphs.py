@@ -1,0 +1,48 @@
+"""IDEMPOTENT_CHARGES: a worker is killed in the middle of a graph; what was reported is charged, each unit once."""
+
+from sqlalchemy import select
+
+from rota.kinds.graphs import GraphManager
+from rota.store import accounts, billing
+from rota.store.tables import charge_receipts
+from tests.acceptance.cluster import until
+from tests.acceptance.conftest import MakeCluster
+
+THREE = """
+from rota.graphs import TextDelta, UsageReport
+
+async def three(request, caller):
+    for number in range(3):
+        yield TextDelta(f"{number} ")
+        yield UsageReport(f"unit-{number}", "tiny", 10, 20, "0.001")
+        with open(os.environ["WITNESS"] + ".units", "a") as units:
+            units.write(f"{request.run_id}/{request.attempt}/unit-{number} {os.getpid()}\\n")
+        if request.attempt == 1:
+            await asyncio.sleep(60)  # here its worker is killed
+
+app.graph("three", three, provider="python")
+"""
+
+
+async def test_a_worker_killed_after_the_first_of_three_units_costs_nothing_twice(cluster: MakeCluster) -> None:
+    async with cluster(THREE, lease_seconds=3) as one:
+        units = one.witness.with_name("witness.units")
+        both = await one.up(2)
+        owner = await one.db.tx(accounts.system_user, one.org, one.clock.now())
+        await GraphManager(one.engine, one.org).run("python:three", {}, None, owner)
+        await until(lambda: units.exists() and units.read_text().endswith("\n"), 20, "the first unit is reported")
+        pid = int(units.read_text().split()[1])
+        next(process for process in both if process.pid == pid).kill()
+        await one.idle()
+
+        crashed, success = await one.runs()
+        assert [(run.status, run.attempt) for run in (crashed, success)] == [("crashed", 1), ("success", 2)]
+        assert success.outcome["content"] == "0 1 2 "
+        reported = [line.split()[0] for line in units.read_text().splitlines()]
+        receipts = await one.rows(select(charge_receipts).order_by(charge_receipts.c.id))
+        assert [receipt.source_reference for receipt in receipts] == reported
+        assert len(reported) == len(set(reported)) == 4  # one of the run that died, three of the next
+        account = await one.db.tx(billing.account_of, one.org, owner, one.clock.now())
+        assert account.balance_credits == -20_000 * len(reported)
+        assert await one.db.read(billing.balance_of_ledger, account.id) == account.balance_credits
+        assert success.usage["credits"] == 60_000
