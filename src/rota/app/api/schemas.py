@@ -266,6 +266,10 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "ExecuteBody": takes({"parameters": {"day": "today"}}, parameters=maybe(a("object"))),
     "Executed": gives(job_id=ID, message=TEXT),
+    "TaskScheduleBody": takes(
+        {"cron_expression": "0 2 * * *", "timezone": "Europe/Oslo"},
+        **{name: schema for name, schema in FORM.items() if name not in ("kind", "target")},
+    ),
     "Parameters": a("object", description="a JSON Schema"),
     # grants
     "GrantBody": takes(
@@ -409,9 +413,9 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "DELETE /tasks/{key}": (None, 204, None),
     "GET /tasks/{key}/$schema": (None, 200, "Parameters"),
     "POST /tasks/{key}/$execute": ("ExecuteBody", 202, "Executed"),
-    "POST /tasks/{key}/$schedule": ("ScheduleBody", 201, "TaskSchedule"),
+    "POST /tasks/{key}/$schedule": ("TaskScheduleBody", 201, "TaskSchedule"),
     "GET /tasks/{key}/$schedules": (None, 200, "TaskSchedulePage"),
-    "PATCH /tasks/{key}/$schedules/{schedule_id}": ("ScheduleBody", 200, "TaskSchedule"),
+    "PATCH /tasks/{key}/$schedules/{schedule_id}": ("TaskScheduleBody", 200, "TaskSchedule"),
     "DELETE /tasks/{key}/$schedules/{schedule_id}": (None, 204, None),
     "POST /grants": ("GrantBody", 201, "Grant"),
     "GET /grants": (None, 200, "GrantPage"),
@@ -426,8 +430,8 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "GET /billing/usage": (None, 200, "UsagePage"),
     "GET /billing/virtual-keys": (None, 200, "VirtualKeyPage"),
     "POST /billing/virtual-keys": ("VirtualKeyBody", 201, "VirtualKey"),
-    "POST /billing/virtual-keys/{key_id}/$make-default": (None, 200, "VirtualKey"),
-    "POST /billing/virtual-keys/{key_id}/$deactivate": (None, 200, "VirtualKey"),
+    "POST /billing/virtual-keys/{virtual_key_id}/$make-default": (None, 200, "VirtualKey"),
+    "POST /billing/virtual-keys/{virtual_key_id}/$deactivate": (None, 200, "VirtualKey"),
     "GET /artifacts": (None, 200, "ArtifactBriefPage"),
     "GET /artifacts/{artifact_id}": (None, 200, "Artifact"),
     "GET /artifacts/{artifact_id}/$tree": (None, 200, "Tree"),
