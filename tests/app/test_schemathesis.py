@@ -113,10 +113,15 @@ def populate(live: LiveApi) -> dict[str, str]:
         user_id = client.post("/users", json=person).json()["id"]
         key_id = client.post("/api-keys", json={"name": "x", "role": "viewer"}).json()["id"]
         assert client.post("/tasks", json={"name": "real", "command": "true"}).status_code == 201
-        schedule_id = client.post("/tasks/real/$schedule", json={"cron_expression": "0 2 * * *"}).json()["id"]
-    ids = asyncio.run(work(live.database_url))
-    known = {"key": "real", "name": "default", "user_id": user_id, "key_id": key_id, "schedule_id": schedule_id}
-    return {**known, **ids, "artifact_id": ids["run_id"]}
+        found = {
+            "schedule_id": client.post("/tasks/real/$schedule", json={"cron_expression": "0 2 * * *"}),
+            "grant_id": client.post("/grants", json={"scopes": ["task:execute:hello"]}),
+            "virtual_key_id": client.post("/billing/virtual-keys", json={"label": "real"}),
+        }
+        ids = {name: answer.json()["id"] for name, answer in found.items()}
+    ids |= asyncio.run(work(live.database_url))
+    named = {"key": "real", "name": "default", "user_id": user_id, "key_id": key_id}
+    return {**named, **ids, "artifact_id": ids["run_id"]}
 
 
 async def work(url: str) -> dict[str, str]:

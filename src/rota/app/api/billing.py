@@ -142,16 +142,16 @@ async def add_key(request: Request, caller: Operator) -> Response:
     return answer(await engine.db.read(bills.key, caller.org_id, key_id), 201)
 
 
-@router.post("/virtual-keys/{key_id}/$make-default")
-async def make_default(request: Request, caller: Operator, key_id: str) -> Response:
+@router.post("/virtual-keys/{virtual_key_id}/$make-default")
+async def make_default(request: Request, caller: Operator, virtual_key_id: str) -> Response:
     """From now on the account is charged by this key."""
-    return await change_key(request, caller, key_id, billing.make_default)
+    return await change_key(request, caller, virtual_key_id, billing.make_default)
 
 
-@router.post("/virtual-keys/{key_id}/$deactivate")
-async def deactivate(request: Request, caller: Operator, key_id: str) -> Response:
+@router.post("/virtual-keys/{virtual_key_id}/$deactivate")
+async def deactivate(request: Request, caller: Operator, virtual_key_id: str) -> Response:
     """Let nothing be charged by a key any more. Not the default one: make another the default first."""
-    return await change_key(request, caller, key_id, billing.deactivate)
+    return await change_key(request, caller, virtual_key_id, billing.deactivate)
 
 
 async def change_key(request: Request, caller: Caller, key_id: str, change: Any) -> Response:

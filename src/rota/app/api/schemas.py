@@ -266,6 +266,10 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "ExecuteBody": takes({"parameters": {"day": "today"}}, parameters=maybe(a("object"))),
     "Executed": gives(job_id=ID, message=TEXT),
+    "TaskScheduleBody": takes(
+        {"cron_expression": "0 2 * * *", "timezone": "Europe/Oslo"},
+        **{name: schema for name, schema in FORM.items() if name not in ("kind", "target")},
+    ),
     "Parameters": a("object", description="a JSON Schema"),
     # grants
     "GrantBody": takes(
@@ -450,8 +454,8 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "GET /billing/usage": (None, 200, "UsagePage"),
     "GET /billing/virtual-keys": (None, 200, "VirtualKeyPage"),
     "POST /billing/virtual-keys": ("VirtualKeyBody", 201, "VirtualKey"),
-    "POST /billing/virtual-keys/{key_id}/$make-default": (None, 200, "VirtualKey"),
-    "POST /billing/virtual-keys/{key_id}/$deactivate": (None, 200, "VirtualKey"),
+    "POST /billing/virtual-keys/{virtual_key_id}/$make-default": (None, 200, "VirtualKey"),
+    "POST /billing/virtual-keys/{virtual_key_id}/$deactivate": (None, 200, "VirtualKey"),
     "GET /graphs": (None, 200, "Graphs"),
     "POST /graphs/{graph_id}/$run": ("GraphBody", 202, "JobRef"),
     "GET /artifacts": (None, 200, "ArtifactBriefPage"),
