@@ -9,10 +9,11 @@ from typing import Any
 import orjson
 
 from rota.app.application import Rota, load_app, load_file
+from rota.app.settings import Settings
 from rota.core.clock import SystemClock, wall
 from rota.core.model import Job
 from rota.core.policy import NO_TERMS, classify
-from rota.engine.engine import Engine, EngineSettings
+from rota.engine.engine import Engine
 from rota.engine.runner import RunContext, RunLog
 from rota.kinds.tasks import TaskRunner
 from rota.store.database import open_database
@@ -32,7 +33,7 @@ async def run(order: dict[str, Any]) -> dict[str, Any]:
     try:
         program = program_of(order)
         runner = TaskRunner(program.registry, db, injector=program.injector, threads=1)
-        engine = Engine(db, SystemClock(), Wake(), {"task": runner}, EngineSettings())
+        engine = Engine(db, SystemClock(), Wake(), {"task": runner}, Settings.load().engine_settings())
         program.use(engine)
         ctx = context(order, engine)
         return {"outcome": await runner.call(ctx, program.registry.get(order["task"]), order["payload"])}
