@@ -13,7 +13,7 @@ from rota.app.application import Rota, load_app, load_file
 from rota.core.clock import SystemClock, wall
 from rota.core.model import Job
 from rota.core.policy import NO_TERMS, classify
-from rota.engine.engine import Engine
+from rota.engine.engine import Engine, EngineSettings
 from rota.engine.runner import RunContext, RunLog
 from rota.kinds.tasks import TaskRunner
 from rota.store.database import open_database
