@@ -84,7 +84,7 @@ class PostgresDatabase:
             async_url(url),
             pool_size=pool,
             max_overflow=pool,
-            pool_timeout=10,
+            pool_timeout=STATEMENT_TIMEOUT_MS / 1000,  # a crowd of requests waits its turn
             pool_use_lifo=True,  # a connection that was just used has its statements prepared
             connect_args={
                 "timeout": 5,
