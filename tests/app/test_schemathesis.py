@@ -45,6 +45,7 @@ def live(migrated_url: str) -> Iterator[LiveApi]:
         yield live
 
 
+@pytest.mark.timeout(300)  # it asks some two thousand times
 def test_the_document_is_kept(live: LiveApi) -> None:
     known = populate(live)
     schema = schemathesis.openapi.from_url(f"{live.url}/openapi.json")
