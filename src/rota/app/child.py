@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-from dataclasses import asdict
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -13,7 +12,7 @@ import orjson
 from rota.app.application import Rota, load_app, load_file
 from rota.core.clock import SystemClock, pause, wall
 from rota.core.model import Job
-from rota.core.policy import Billing, Terms, classify
+from rota.core.policy import Billing, Failure, Terms, classify
 from rota.engine.engine import Engine, EngineSettings
 from rota.engine.runner import Canceled, RunContext, RunLog, Skipped
 from rota.kinds.graphs import GraphRunner
@@ -37,11 +36,11 @@ async def run(order: dict[str, Any]) -> dict[str, Any]:
         program = program_of(order)
         return await (run_graph if "graph" in order else run_task)(order, db, program)
     except Skipped as error:
-        return {"skipped": error.reason, "failure": error.failure and asdict(error.failure)}
+        return {"skipped": error.reason, "failure": error.failure and told(error.failure)}
     except Canceled as error:
         return {"canceled": error.by}
     except BaseException as error:
-        return {"failure": asdict(getattr(error, "failure", None) or classify(error))}
+        return {"failure": told(getattr(error, "failure", None) or classify(error))}
     finally:
         await db.close()
 
@@ -73,6 +72,10 @@ async def write_log(db: Database, log: RunLog) -> None:
         await pause(0.2)
         if lines := log.take():
             await db.tx(runs.write_logs, lines)
+
+
+def told(failure: Failure) -> dict[str, Any]:
+    return {"kind": failure.kind.value, **failure.dump()}
 
 
 def program_of(order: dict[str, Any]) -> Rota:

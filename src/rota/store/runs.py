@@ -137,4 +137,5 @@ def row_of(one: Ended, worker: str | None, now: datetime) -> dict[str, Any]:
         "outcome": one.outcome, "queued_at": job.queued_at, "started_at": one.started_at,
         "finished_at": one.finished_at, "recorded_at": now, "worker": worker, "fence": job.fence,
         "trace_id": job.trace_id or about.trace_id, "artifact_id": about.artifact_id, "usage": about.usage,
+        "grant_id": job.terms.grant_id,
     }  # fmt: skip
