@@ -4,7 +4,7 @@ from sqlalchemy import select
 
 from rota.kinds.graphs import GraphManager
 from rota.store import accounts, billing
-from rota.store.tables import charge_receipts
+from rota.store.tables import charge_receipts, logs
 from tests.acceptance.cluster import until
 from tests.acceptance.conftest import MakeCluster
 
@@ -38,6 +38,10 @@ async def test_a_worker_killed_after_the_first_of_three_units_costs_nothing_twic
         crashed, success = await one.runs()
         assert [(run.status, run.attempt) for run in (crashed, success)] == [("crashed", 1), ("success", 2)]
         assert success.outcome["content"] == "0 1 2 "
+        pids = {int(line.split()[1]) for line in units.read_text().splitlines()}
+        assert len(pids - {process.pid for process in both}) == 1  # the second time it had a process to itself
+        said = await one.rows(select(logs).where(logs.c.run_id == success.id, logs.c.stream == "text"))
+        assert "".join(line.text for line in said) == "0 1 2 "
         reported = [line.split()[0] for line in units.read_text().splitlines()]
         receipts = await one.rows(select(charge_receipts).order_by(charge_receipts.c.id))
         assert [receipt.source_reference for receipt in receipts] == reported

@@ -527,6 +527,23 @@ async def test_a_job_without_a_grant_does_not_run(graphs: Graphs) -> None:
     assert (run.status, run.reason) == ("skipped", "grant_not_found")
 
 
+async def test_another_attempt_runs_under_the_same_grant(graphs: Graphs) -> None:
+    async def broken(request: GraphRequest, caller: LlmCaller) -> AsyncIterator[object]:
+        yield TextDelta("so")
+        raise GraphError("internal")
+
+    name = graphs.declare("broken", broken)
+    held = await graphs.grant(f"graph:execute:{name}")
+    await GraphManager(graphs.house.engine, graphs.house.org_id).run(name, {}, held, "")
+    await graphs.house.work()
+    (first,) = await graphs.runs()
+    await graphs.house.engine.retry(graphs.house.org_id, first.id)
+    await graphs.house.work()
+    assert [(run.attempt, run.reason, run.grant_id) for run in await graphs.runs()] == [
+        (1, "internal", held), (2, "internal", held),
+    ]  # fmt: skip
+
+
 async def test_a_graph_that_this_worker_lost_is_not_found(graphs: Graphs) -> None:
     await graphs.schedule()
     graphs.house.clock.set(at("9:10"))

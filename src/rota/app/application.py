@@ -206,7 +206,7 @@ def make_engine(
     remote = Remote(settings.graph_endpoint, settings.service_token) if settings.graph_endpoint else None
     runners = (
         TaskRunner(program.registry, db, app, settings.concurrency, program.injector),
-        GraphRunner(program.graphs, db, clock, program.org, remote),
+        GraphRunner(program.graphs, db, clock, program.org, remote, app),
     )
     return Engine(db, clock, wake, {runner.kind: runner for runner in runners}, settings.engine_settings(), meter)
 

@@ -5,18 +5,21 @@ import logging
 import os
 import sys
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import orjson
 
 from rota.app.application import Rota, load_app, load_file
-from rota.core.clock import SystemClock, wall
+from rota.core.clock import SystemClock, pause, wall
 from rota.core.model import Job
-from rota.core.policy import NO_TERMS, classify
+from rota.core.policy import Billing, Failure, Terms, classify
 from rota.engine.engine import Engine, EngineSettings
-from rota.engine.runner import RunContext, RunLog
+from rota.engine.runner import Canceled, RunContext, RunLog, Skipped
+from rota.kinds.graphs import GraphRunner
 from rota.kinds.tasks import TaskRunner
-from rota.store.database import open_database
+from rota.store import runs, workers
+from rota.store.database import Database, open_database
 from rota.store.wake import Wake
 
 
@@ -31,24 +34,59 @@ def main() -> None:
 
 async def run(order: dict[str, Any]) -> dict[str, Any]:
     db = open_database(order["database_url"])
-    settings = EngineSettings(artifact_limit=order["artifact_limit"])
+    settings = EngineSettings(
+        artifact_limit=order["artifact_limit"], billing=Billing(order["billing"]), markup=Decimal(order["markup"])
+    )
     try:
         program = program_of(order)
-        runner = TaskRunner(program.registry, db, injector=program.injector, threads=1)
-        engine = Engine(db, SystemClock(), Wake(), {"task": runner}, settings)
-        program.use(engine)
-        ctx = context(order, engine)
-        try:
-            return {"outcome": await runner.call(ctx, program.registry.get(order["task"]), order["payload"])}
-        finally:
-            await program.injector.process.close()
-            for _, _, _, line in ctx.log.take(last=True):
-                print(line)
+        return await (run_graph if "graph" in order else run_task)(order, db, program, settings)
+    except Skipped as error:
+        return {"skipped": error.reason, "failure": error.failure and told(error.failure)}
+    except Canceled as error:
+        return {"canceled": error.by}
     except BaseException as error:
-        told = (getattr(error, "failure", None) or classify(error)).dump()
-        return {"failure": {"kind": told.pop("code"), **told}}
+        return {"failure": told(getattr(error, "failure", None) or classify(error))}
     finally:
         await db.close()
+
+
+async def run_task(order: dict[str, Any], db: Database, program: Rota, settings: EngineSettings) -> dict[str, Any]:
+    runner = TaskRunner(program.registry, db, injector=program.injector, threads=1)
+    engine = Engine(db, SystemClock(), Wake(), {"task": runner}, settings)
+    program.use(engine)
+    ctx = context(order, engine)
+    try:
+        return {"outcome": await runner.call(ctx, program.registry.get(order["task"]), order["payload"])}
+    finally:
+        await program.injector.process.close()
+        for _, _, _, line in ctx.log.take(last=True):
+            print(line)
+
+
+async def run_graph(order: dict[str, Any], db: Database, program: Rota, settings: EngineSettings) -> dict[str, Any]:
+    """What a graph says and uses is written from here: its worker only hears of the end."""
+    clock = SystemClock()
+    clock.sync(*await db.read(workers.measure))
+    runner = GraphRunner(program.graphs, db, clock, program.org)
+    ctx = context(order, Engine(db, clock, Wake(), {"graph": runner}, settings))
+    writing = asyncio.ensure_future(write_log(db, ctx.log))
+    try:
+        outcome = await runner.execute(ctx)
+    finally:
+        writing.cancel()
+        await db.tx(runs.write_logs, ctx.log.take(last=True))
+    return {"outcome": outcome, "artifact_id": ctx.about.artifact_id}
+
+
+async def write_log(db: Database, log: RunLog) -> None:
+    while True:
+        await pause(0.2)
+        if lines := log.take():
+            await db.tx(runs.write_logs, lines)
+
+
+def told(failure: Failure) -> dict[str, Any]:
+    return {"kind": failure.kind.value, **failure.dump()}
 
 
 def program_of(order: dict[str, Any]) -> Rota:
@@ -62,15 +100,17 @@ def program_of(order: dict[str, Any]) -> Rota:
 def context(order: dict[str, Any], engine: Engine) -> RunContext:
     now = wall()
     slot = datetime.fromisoformat(order["slot"]) if order["slot"] else None
+    graph = order.get("graph")
     job = Job(
-        id=order["job_id"], org_id=order["org_id"], kind="task", target=order["task"], route="",
-        payload=order["payload"], queue="", serial_key=None, schedule_id=None, slot=slot, trigger=order["trigger"],
-        attempt=order["attempt"] - 1, tries=0, crashes=0, rescues=0, fence=order["fence"], queued_at=now, run_at=now,
-        terms=NO_TERMS, last_run_id=None, trace_id=None,
+        id=order["job_id"], org_id=order["org_id"], kind="graph" if graph else "task", target=graph or order["task"],
+        route="", payload=order["payload"], queue="", serial_key=None, schedule_id=order.get("schedule_id"), slot=slot,
+        trigger=order["trigger"], attempt=order["attempt"] - 1, tries=0, crashes=0, rescues=0, fence=order["fence"],
+        queued_at=now, run_at=now, terms=Terms(grant_id=order.get("grant_id")), last_run_id=None,
+        trace_id=order.get("trace_id"),
     )  # fmt: skip
     log = RunLog(order["run_id"], wall)
     ctx = RunContext(job, order["run_id"], order["attempt"], order["worker"], log, host=engine)
-    ctx.about.name = order["name"]
+    ctx.about.name = order.get("name", job.target)
     return ctx
 
 

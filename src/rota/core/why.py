@@ -31,6 +31,7 @@ BECAUSE = {  # reasons of statuses and verdicts, as the rest of a sentence
     "grant_revoked": "its grant was revoked",
     "grant_expired": "its grant had expired",
     "grant_scope": "its grant does not allow it",
+    "aborted": "its graph was aborted",
     "scheduler_failed": "the scheduler could not fire it",
     "shutdown": "its worker was stopped; it was handed back",
     "limit": "catching up is limited, and the limit was reached",

@@ -345,6 +345,7 @@ class Engine:
                 org_id=org_id, kind=run.kind, target=run.target, payload=run.input, run_at=now, trigger="retry",
                 route=run.route, schedule_id=run.schedule_id, attempt=runs.last_attempt(tx, run.job_id),
                 last_run_id=run_id, job_key=f"retry:{run.job_id}", trace_id=run.trace_id,
+                terms=Terms(grant_id=run.grant_id),
             )  # fmt: skip
             return queue.enqueue(tx, [again], now, "preserve")[0]
 

@@ -17,9 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rota.core.clock import pause, stopwatch
-from rota.engine.runner import RunContext
+import orjson
 
+from rota.core.clock import pause, stopwatch
+from rota.core.model import PAYLOAD_LIMIT
+from rota.core.policy import Failure, FailureClass
+from rota.engine.runner import Canceled, ChildCrashed, RunContext, Skipped, WorkFailed
+
+ANSWER_LIMIT = 8 * PAYLOAD_LIMIT  # bytes of what a child process answers
 OUTPUT_LIMIT = 64 * 1024  # characters of a process's output kept in its outcome; the log has more
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TMPDIR", "TERM", "VIRTUAL_ENV")
 SPOKEN_OUT = 1.0  # seconds that output is waited for after the end: somebody may have inherited the pipes
@@ -79,6 +84,51 @@ async def supervise(ctx: RunContext, process: asyncio.subprocess.Process, feed: 
     if canceled_at is not None and process.returncode != 0:
         raise asyncio.CancelledError
     return {name: tail.text() for name, tail in kept.items()}
+
+
+async def ask_child(
+    ctx: RunContext, order: Mapping[str, Any], cwd: str | None = None, memory_mb: int | None = None
+) -> dict[str, Any]:
+    """Have a run done in a Python process of its own, where it can hurt only itself; returns what that answers."""
+    reading, writing = os.pipe()
+    job, settings = ctx.job, ctx.engine.settings
+    full = {
+        "run_id": ctx.run_id, "attempt": ctx.attempt, "worker": ctx.worker, "job_id": job.id, "org_id": job.org_id,
+        "fence": job.fence, "trigger": job.trigger, "slot": job.slot and job.slot.isoformat(), "result_fd": writing,
+        "database_url": ctx.engine.db.url, "artifact_limit": settings.artifact_limit,
+        "billing": settings.billing.value, "markup": str(settings.markup), **order,
+    }  # fmt: skip
+    try:
+        command = [sys.executable, "-m", "rota.app.child"]
+        process = await start(ctx, command, os.environ, cwd, memory_mb, [writing])
+    finally:
+        os.close(writing)
+    results = asyncio.StreamReader(limit=ANSWER_LIMIT)
+    loop = asyncio.get_running_loop()
+    pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(results), os.fdopen(reading, "rb"))
+    answer = asyncio.ensure_future(results.readline())
+    try:
+        await supervise(ctx, process, orjson.dumps(full))
+        await asyncio.wait([answer], timeout=SPOKEN_OUT)  # a process that it left behind may hold the pipe
+        told = answer.result() if answer.done() else b""
+    finally:
+        answer.cancel()
+        pipe.close()
+    if not told:
+        raise ChildCrashed(f"the process of this run died ({died_of(process.returncode)})")
+    result: dict[str, Any] = orjson.loads(told)
+    failure = load_failure(result.get("failure"))
+    if "skipped" in result:
+        raise Skipped(result["skipped"], failure)
+    if "canceled" in result:
+        raise Canceled(result["canceled"])
+    if failure is not None:
+        raise WorkFailed(failure)
+    return result
+
+
+def load_failure(told: Mapping[str, Any] | None) -> Failure | None:
+    return None if told is None else Failure(**{**told, "kind": FailureClass(told["kind"])})
 
 
 async def see_out(pid: int, ctx: RunContext, since: float) -> None:

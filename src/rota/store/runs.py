@@ -21,6 +21,7 @@ OF_JOB: dict[str, ColumnElement[Any]] = {  # what a run's row says of its job
 TOLD = (  # and of how it ended, in the order of `told`
     "id", "attempt", "status", "reason", "error", "outcome", "started_at", "finished_at", "recorded_at", "worker",
     "target_name", "target_version", "artifact_id", "usage", "trace_id",
+    "grant_id",
 )  # fmt: skip
 
 
@@ -159,5 +160,5 @@ def told(one: Ended, worker: str | None, now: datetime | None) -> tuple[Any, ...
     return (
         one.run_id, one.number, one.status.value, one.reason, one.error, one.outcome, one.started_at, one.finished_at,
         now or one.finished_at, worker, about.name or one.job.target, about.version, about.artifact_id, about.usage,
-        one.job.trace_id or about.trace_id,
+        one.job.trace_id or about.trace_id, one.job.terms.grant_id,
     )  # fmt: skip

@@ -567,6 +567,7 @@ runs = Table(  # the ledger: a row per attempt, written when it ended
     Column("fence", BigInteger),
     Column("trace_id", String(64)),
     Column("artifact_id", Id),
+    Column("grant_id", Id),  # the authority that it ran under
     Column("usage", Json),
     UniqueConstraint("job_id", "attempt"),
 )

@@ -58,7 +58,7 @@ async def list_all(request: Request) -> Response:
 async def run(request: Request, graph_id: str) -> Response:
     """`{grant_id, input, run_id?}` → `{ok, run_id, trace_id, error_code?}`."""
     engine, runner = request.app.state.engine, graphs_of(request)
-    if graph_id not in runner.registry.graphs:
+    if graph_id not in runner.registry:
         raise NotFound(f"graph {graph_id}: there is none here")
     key = request.headers.get("idempotency-key", "")
     if not KEY.fullmatch(key) or len(key) > KEY_LIMIT:
@@ -91,6 +91,7 @@ class Watch:
     org_id: str
     asked: Order
     ticket: Ticket
+    lost: bool = False  # its key has gone to another server
 
     async def run(self) -> dict[str, Any]:
         db, job = self.engine.db, await self.engine.db.read(jobs.find, self.org_id, self.asked.run_id)
@@ -116,21 +117,24 @@ class Watch:
         return body
 
     async def tend(self, running: "asyncio.Future[Any]", run_log: RunLog, order: Order, job: Any) -> None:
-        db, renewed = self.engine.db, stopwatch()
+        db, renewed, pressed = self.engine.db, stopwatch(), float("-inf")
         while not (await asyncio.wait([running], timeout=LOOK))[0]:
             if lines := run_log.take():
                 await insist(lambda lines=lines: db.tx(runs.write_logs, lines))  # type: ignore[misc]
-            lost = False
             if stopwatch() - renewed > idempotency.LEASE.total_seconds() / 4:
-                renewed, lost = stopwatch(), not await insist(self.renew)
-            if lost or (job is not None and not await insist(lambda: db.read(still_wanted, job))):
+                renewed = stopwatch()
+                await insist(self.renew)
+            wanted = job is None or await insist(lambda: db.read(still_wanted, job))
+            if (self.lost or not wanted) and stopwatch() - pressed > order.grace.total_seconds():
+                pressed = stopwatch()
                 order.canceled.set()
                 running.cancel()
+        if self.lost:
+            raise KeyInUse("another server has taken this run over; ask again in a moment")
 
-    async def renew(self) -> bool:
+    async def renew(self) -> None:
         longer = await self.engine.db.tx(idempotency.renew, self.ticket, self.engine.clock.now())
-        self.ticket = longer or self.ticket
-        return longer is not None
+        self.ticket, self.lost = longer or self.ticket, longer is None
 
     def end(self, tx: Tx, lines: list[Any], body: bytes) -> None:
         runs.write_logs(tx, lines)
@@ -168,7 +172,8 @@ def read_order(body: dict[str, Any], graph_id: str, request: Request) -> Order:
         raise Invalid("input", given, "is not an object")
     trace_id = parse.traceparent(request.headers.get("traceparent")) or sha256(run_id.encode()).hexdigest()[:32]
     request_id = structlog.contextvars.get_contextvars().get("request_id") or run_id
-    return Order("", graph_id, given, grant_id, run_id, 1, trace_id, request_id)
+    grace = request.app.state.engine.settings.cancel_grace
+    return Order("", graph_id, given, grant_id, run_id, 1, trace_id, request_id, grace=grace)
 
 
 def ordered(order: Order, org_id: str, job: Any) -> Order:

@@ -58,6 +58,9 @@ class GraphRegistry:
     def __init__(self) -> None:
         self.graphs: dict[str, Graph] = {}
 
+    def __contains__(self, graph_id: str) -> bool:
+        return graph_id in self.graphs
+
     def add(self, name: str, work: Any, provider: str, prices: Mapping[str, Any] | None = None, **about: Any) -> Graph:
         """`prices` are US dollars per million tokens: `{"model": (input, output)}`."""
         if provider not in PROVIDERS:

@@ -9,11 +9,12 @@ from rota.core.errors import Invalid
 from rota.core.model import PAYLOAD_LIMIT
 from rota.core.parse import Defaults
 from rota.core.policy import Misfire
+from rota.engine import processes
 from rota.engine.runner import RunContext, Skipped
-from rota.kinds.graphs.execution import Execution, Kept, Order
+from rota.kinds.graphs.execution import Execution, Kept, Order, insist
 from rota.kinds.graphs.registry import GraphRegistry, read_graph_id
 from rota.kinds.graphs.remote import Remote
-from rota.store import accounts, workers
+from rota.store import accounts, billing, workers
 from rota.store.database import Database
 
 
@@ -23,9 +24,10 @@ class GraphRunner:
     under_grant = True
 
     def __init__(
-        self, registry: GraphRegistry, db: Database, clock: Clock, org: str = "default", remote: Remote | None = None
-    ) -> None:
-        self.registry, self.db, self.clock, self.org, self.remote = registry, db, clock, org, remote
+        self, registry: GraphRegistry, db: Database, clock: Clock, org: str = "default", remote: Remote | None = None,
+        app: str | None = None,
+    ) -> None:  # fmt: skip
+        self.registry, self.db, self.clock, self.org, self.remote, self.app = registry, db, clock, org, remote, app
 
     def routes(self) -> Collection[str]:
         known = {*self.registry.graphs, *(self.remote.graphs if self.remote else ())}
@@ -57,12 +59,28 @@ class GraphRunner:
         def tell(usage: dict[str, Any]) -> None:
             ctx.about.usage = usage
 
+        if ctx.isolated and self.remote is None and self.app is not None:
+            return await self.run_child(ctx, self.app, order)
         if self.remote is not None:
             kept = await self.remote.run(ctx, order, tell)
         else:
             kept = await Execution(ctx.engine, self.registry).run(order, ctx.log, tell)
         ctx.about.artifact_id = kept.artifact_id
         return outcome_of(kept)
+
+    async def run_child(self, ctx: RunContext, app: str, order: Order) -> Any:
+        """A graph that crashed a worker before has a process to itself."""
+        settings = ctx.engine.settings
+        told = {
+            "app": app, "graph": order.graph_id, "payload": dict(order.input), "grant_id": order.grant_id,
+            "schedule_id": order.schedule_id, "trace_id": order.trace_id,
+        }  # fmt: skip
+        try:
+            answer = await processes.ask_child(ctx, told)
+        finally:
+            ctx.about.usage = await insist(lambda: self.db.read(billing.used_by, order.org_id, order.run_id))
+        ctx.about.artifact_id = answer["artifact_id"]
+        return answer["outcome"]
 
 
 def outcome_of(kept: Kept) -> dict[str, Any]:

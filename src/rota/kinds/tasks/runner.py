@@ -7,7 +7,6 @@ import functools
 import hashlib
 import inspect
 import os
-import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,7 @@ from rota.core.parse import Defaults
 from rota.core.policy import Failure, FailureClass, classify
 from rota.engine import processes
 from rota.engine.injection import Injector, Made
-from rota.engine.runner import ChildCrashed, RunContext, Skipped, WorkFailed
+from rota.engine.runner import RunContext, Skipped, WorkFailed
 from rota.kinds.tasks.registry import VERSION_LIMIT, Task, TaskRegistry, task_options
 from rota.store import tasks
 from rota.store.database import Database
@@ -32,7 +31,6 @@ from rota.store.database import Database
 SHELL_ROUTE = "shell"  # commands that are stored, not declared: any worker can run them
 RESOLVED_FOR = 1.0  # seconds that a look-up of a task is trusted where nobody told of a change
 ISOLATED_AT_ONCE = 4
-ANSWER_LIMIT = 8 * PAYLOAD_LIMIT  # bytes of what a child process answers
 
 log = structlog.get_logger("rota.tasks")
 
@@ -301,33 +299,5 @@ async def run_command(ctx: RunContext, task: Task, given: Any) -> dict[str, Any]
 async def run_child(ctx: RunContext, app: str | None, task: Task, given: Any) -> Any:
     """Run a function in a Python process of its own, where it can hurt only itself."""
     assert task.function is not None
-    reading, writing = os.pipe()
-    job = ctx.job
-    order = {
-        "app": app, "module": inspect.getsourcefile(task.function), "task": task.command, "payload": given,
-        "run_id": ctx.run_id, "attempt": ctx.attempt, "worker": ctx.worker, "job_id": job.id, "org_id": job.org_id,
-        "fence": job.fence, "trigger": job.trigger, "slot": job.slot and job.slot.isoformat(), "result_fd": writing,
-        "database_url": ctx.engine.db.url, "name": task.name, "artifact_limit": ctx.engine.settings.artifact_limit,
-    }  # fmt: skip
-    try:
-        command = [sys.executable, "-m", "rota.app.child"]
-        process = await processes.start(ctx, command, os.environ, task.cwd, task.memory_mb, [writing])
-    finally:
-        os.close(writing)
-    results = asyncio.StreamReader(limit=ANSWER_LIMIT)
-    loop = asyncio.get_running_loop()
-    pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(results), os.fdopen(reading, "rb"))
-    answer = asyncio.ensure_future(results.readline())
-    try:
-        await processes.supervise(ctx, process, orjson.dumps(order))
-        await asyncio.wait([answer], timeout=processes.SPOKEN_OUT)  # a process that it left behind may hold the pipe
-        told = answer.result() if answer.done() else b""
-    finally:
-        answer.cancel()
-        pipe.close()
-    if not told:
-        raise ChildCrashed(f"the process of this run died ({processes.died_of(process.returncode)})")
-    result = orjson.loads(told)
-    if "failure" in result:
-        raise WorkFailed(Failure(**{**result["failure"], "kind": FailureClass(result["failure"]["kind"])}))
-    return result["outcome"]
+    order = {"app": app, "module": inspect.getsourcefile(task.function), "task": task.command, "name": task.name}
+    return (await processes.ask_child(ctx, {**order, "payload": given}, task.cwd, task.memory_mb))["outcome"]

@@ -259,6 +259,7 @@ def upgrade() -> None:
         sa.Column("fence", sa.BigInteger(), nullable=True),
         sa.Column("trace_id", sa.String(length=64), nullable=True),
         sa.Column("artifact_id", sa.String(length=26), nullable=True),
+        sa.Column("grant_id", sa.String(length=26), nullable=True),
         sa.Column("usage", Json(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
         sa.UniqueConstraint("job_id", "attempt", name=op.f("uq_runs_job_id_attempt")),
