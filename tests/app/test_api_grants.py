@@ -43,6 +43,15 @@ async def test_a_grant_is_made_listed_and_read(api: Api) -> None:
     assert everything["scopes"] == ["graph:execute:*"]
 
 
+async def test_a_grant_that_names_a_task_allows_a_schedule_of_its_id(api: Api) -> None:
+    task = (await api.call("POST", "/tasks", {"name": "disk", "command": "df"})).json()
+    held = await give(api, scopes=["task:execute:disk"])
+    body = {"cron_expression": "0 2 * * *", "grant_id": held["id"]}
+    assert (await api.call("POST", f"/tasks/{task['id']}/$schedule", body)).status_code == 201
+    other = await give(api, scopes=["task:execute:other"])
+    assert (await api.call("POST", "/tasks/disk/$schedule", {**body, "grant_id": other["id"]})).status_code == 422
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [

@@ -211,7 +211,8 @@ class Engine:
         """A schedule whose grant allows what it does. Where its kind needs one and none is named, that is the one it
         had before, if that will do, else one that is minted here."""
         if schedule.grant_id is not None:
-            code = grants.trouble(tx, schedule.org_id, schedule.grant_id, schedule.kind, [schedule.target], now)
+            names = self.runners[schedule.kind].known_as(tx, schedule.org_id, schedule.target)
+            code = grants.trouble(tx, schedule.org_id, schedule.grant_id, schedule.kind, names, now)
             if code is not None:
                 raise Invalid(
                     "grant_id", schedule.grant_id, f"does not allow {schedule.kind} {schedule.target} ({code})"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from rota.core.model import About, Job, record
 from rota.core.parse import Defaults
 from rota.core.policy import Failure
+from rota.store.dialect import Tx
 
 if TYPE_CHECKING:
     from rota.engine.engine import Engine
@@ -34,6 +35,10 @@ class Runner(Protocol):
 
     async def resolve(self, org_id: str, target: str, payload: Any) -> str:
         """The route of a target; raises Invalid when there is no such target or the payload does not fit it."""
+        ...
+
+    def known_as(self, tx: Tx, org_id: str, target: str) -> Collection[str]:
+        """By which names a grant may allow a target."""
         ...
 
     async def prepare(self, ctx: "RunContext") -> None:

@@ -27,6 +27,7 @@ from rota.engine.runner import RunContext, Skipped, WorkFailed
 from rota.kinds.tasks.registry import VERSION_LIMIT, Task, TaskRegistry, task_options
 from rota.store import tasks
 from rota.store.database import Database
+from rota.store.dialect import Tx
 
 SHELL_ROUTE = "shell"  # commands that are stored, not declared: any worker can run them
 RESOLVED_FOR = 1.0  # seconds that a look-up of a task is trusted where nobody told of a change
@@ -81,6 +82,10 @@ class TaskRunner:
                 self.injector.signature(task.function).check(given, field)
             elif row.schema is not None:
                 check_names(row.schema, given, field)
+
+    def known_as(self, tx: Tx, org_id: str, target: str) -> Collection[str]:
+        row = tasks.get(tx, org_id, target)
+        return {row.id, row.name}
 
     async def prepare(self, ctx: RunContext) -> None:
         task = self.declared(ctx.job)
