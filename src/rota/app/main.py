@@ -404,7 +404,9 @@ def announce(settings: Settings, url: str, link: Link | None) -> None:
     """Tell people and, by `server.json` beside the data, programs where the API is; the admin key is there by now."""
     note = Path(settings.data_dir) / "server.json"
     note.parent.mkdir(parents=True, exist_ok=True)
-    note.write_bytes(orjson.dumps({"url": url, "pid": os.getpid()}))
+    fresh = note.with_name(f"{note.name}-{os.getpid()}")
+    fresh.write_bytes(orjson.dumps({"url": url, "pid": os.getpid()}))
+    fresh.replace(note)  # whoever waits for it reads all of it or nothing
     print(f"Rota is up at {url} (API docs: {url}/docs)", file=sys.stderr)
     if link is not None:
         print(f"dashboard, for the next 15 minutes: {url}/login?token={link.token}", file=sys.stderr)
