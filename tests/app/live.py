@@ -18,6 +18,7 @@ from rota.kinds.tasks import TaskRegistry, TaskRunner, task_rows
 from rota.store import accounts, tasks
 from rota.store.database import open_database
 from rota.store.wake import Wake
+from tests.app.conftest import echo
 
 
 class LiveApi:
@@ -37,7 +38,9 @@ class LiveApi:
         db = open_database(self.database_url)
         clock, registry = SystemClock(), TaskRegistry.of_program()
         registry.register_function("hello", lambda name="you", day="": f"hello {name} {day}")
-        runners: Runners = {"task": TaskRunner(registry, db), "graph": GraphRunner(GraphRegistry(), db, clock)}
+        graphs = GraphRegistry()
+        graphs.add("echo", echo, "python")
+        runners: Runners = {"task": TaskRunner(registry, db), "graph": GraphRunner(graphs, db, clock)}
         engine = Engine(db, clock, Wake(), runners, EngineSettings())
         self.org_id, key = await db.tx(accounts.ensure_default_org, clock.now())
         self.key = key or ""

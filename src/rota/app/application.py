@@ -102,7 +102,8 @@ class Rota:
         retry: Retry | dict[str, Any] | None = None,
         **fields: Any,
     ) -> None:
-        """Say when a task runs: by `cron`, `every` interval or once `at` a moment; other fields as in the API."""
+        """Say when a task runs, or a graph (`kind="graph"`): by `cron`, `every` interval or once `at` a moment; other
+        fields as in the API."""
         task = self.registry.name_of(target)
         body: dict[str, Any] = {"name": name, "kind": "task", "target": task, "input": params, **fields}
         if cron is not None:

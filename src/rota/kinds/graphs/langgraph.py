@@ -1,6 +1,5 @@
 """Graphs of LangGraph. Text comes token by token; a call of a model is a unit, charged by its usage metadata."""
 
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -64,7 +63,6 @@ class Meter(BaseCallbackHandler):
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.reports: deque[UsageReport] = deque()
-        self.lock = threading.Lock()
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
         found = [one.message for row in response.generations for one in row if isinstance(one, ChatGeneration)]
@@ -75,13 +73,10 @@ class Meter(BaseCallbackHandler):
             (str(one.response_metadata["model_name"]) for one in used if "model_name" in one.response_metadata), None
         )
         cost = self.graph.cost(model, tokens_in, tokens_out)
-        with self.lock:
-            self.reports.append(UsageReport(str(run_id), model, tokens_in, tokens_out, cost))
+        self.reports.append(UsageReport(str(run_id), model, tokens_in, tokens_out, cost))
 
     def taken(self) -> list[UsageReport]:
-        with self.lock:
-            found, self.reports = list(self.reports), deque()
-        return found
+        return [self.reports.popleft() for _ in range(len(self.reports))]
 
 
 def messages_in(update: Any) -> Iterator[BaseMessage]:
