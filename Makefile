@@ -1,7 +1,8 @@
 # make up    runs the quickstart (honours ROTA_* settings)
 # make test  runs every check and all tests; ARGS="tests/core -k cron" narrows the tests
 # make lint  runs the checks only
-# make bench measures how fast it is and prints tables; ARGS="--quick --only throughput" narrows it
+# make bench measures it beside its peers and prints a table; ARGS="--quick --only w1 --peers huey" narrows it
+# make bench-check fails if it is slower than the kept figures say; bench-keep replaces those
 # make clean removes what these made
 
 SHELL := /bin/sh
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 
-.PHONY: up test lint bench clean
+.PHONY: up test lint bench bench-check bench-keep clean
 .DEFAULT_GOAL := test
 
 up: $(VENV)/.installed
@@ -31,8 +32,14 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench $(ARGS)
 
+bench-check: $(VENV)/.installed-dev
+	$(BIN)/python -m bench --check
+
+bench-keep: $(VENV)/.installed-dev
+	$(BIN)/python -m bench --keep
+
 clean:
-	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .bench build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps: a second run installs nothing until pyproject.toml changes.

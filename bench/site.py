@@ -11,8 +11,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,10 +27,10 @@ from rota.store import accounts, workers
 from rota.store.database import Database, open_database, sql
 from rota.store.migrate import migrate
 from rota.store.wake import Wake
-from tests.postgres import PostgresServer, create_database, database_name, drop_database
+from tests.postgres import create_database, database_name, drop_database
 
 ROOT = Path(__file__).parent.parent
-SERVER_URL = "ROTA_TEST_POSTGRES_URL"  # the tests' variable: one server serves both
+PROGRAM = ROOT / "bench" / "jobs.py"
 
 
 class WrongCount(Exception):
@@ -67,36 +68,14 @@ class Postgres:
     def __init__(self, server_url: str) -> None:
         self.server_url = server_url
         self.template = create_database(server_url)
-        migrate(self.template)
+        with ThreadPoolExecutor(1) as thread:  # the caller may itself be inside an event loop
+            thread.submit(migrate, self.template).result()
 
     def fresh(self, home: Path) -> str:  # noqa: ARG002
         return create_database(self.server_url, template=database_name(self.template))
 
     def drop(self, url: str) -> None:
         drop_database(self.server_url, url)
-
-
-@contextmanager
-def databases(names: list[str]) -> Iterator[list[Kind]]:
-    """The wanted kinds of database; PostgreSQL is found or started as the tests do it."""
-    with tempfile.TemporaryDirectory(prefix="rota-bench-") as home:
-        kinds: list[Kind] = []
-        server: PostgresServer | None = None
-        try:
-            if "sqlite" in names:
-                kinds.append(Sqlite(Path(home)))
-            if "postgresql" in names:
-                if SERVER_URL not in os.environ:
-                    server = PostgresServer()
-                    server.start()
-                kinds.append(Postgres(os.environ.get(SERVER_URL) or server.url))  # type: ignore[union-attr]
-            yield kinds
-        finally:
-            for kind in kinds:
-                if isinstance(kind, Postgres):
-                    kind.drop(kind.template)
-            if server is not None:
-                server.remove()
 
 
 @dataclass
@@ -111,15 +90,19 @@ class Site:
     org_id: str
     nodes: list["Node"] = field(default_factory=list)
 
+    @property
+    def marks(self) -> "Marks":
+        return Marks(self.home)
+
     async def scalar(self, statement: str, **values: Any) -> Any:
         return await self.db.read(lambda tx: tx.execute(sql(statement), values).scalar())
 
     async def count(self, table: str) -> int:
         return int(await self.scalar(f"SELECT count(*) FROM {table}"))
 
-    def node(self) -> "Node":
-        """Start a worker process."""
-        one = Node(self)
+    def node(self, *command: str) -> "Node":
+        """Start a worker process, or what the command says."""
+        one = Node(self, command or ("-m", "bench.peers.rota", "worker"))
         self.nodes.append(one)
         return one
 
@@ -139,36 +122,17 @@ class Site:
             for node in self.nodes:
                 node.check()
             if time.monotonic() > end:
-                raise WrongCount(f"{self.kind.name}: waited {seconds:g} s in vain until {what}; {self.trace()}")
+                raise WrongCount(f"{self.kind.name}: waited {seconds:g} s in vain until {what}")
             await asyncio.sleep(every)
-
-    def trace(self) -> str:
-        return f"{self.ran()} runs counted, {len(self.starts())} stamped"
 
     def pass_on_complaints(self) -> None:
         path = self.home / "log"
         if path.exists() and path.stat().st_size:
             print(f"{self.kind.name}: workers said:\n{path.read_text(errors='replace')[:2000]}", file=sys.stderr)
 
-    def ran(self) -> int:
-        path = self.home / "ran"
-        return path.stat().st_size if path.exists() else 0
-
-    def first_start(self) -> float:
-        return min(float(path.read_text()) for path in self.home.glob("first.*"))
-
-    def starts(self) -> dict[int, float]:
-        """When each stamped job started; every job must have done so once."""
-        path = self.home / "starts"
-        lines = path.read_text().split("\n")[:-1] if path.exists() else []
-        found = {int(i): float(at) for i, at in (line.split() for line in lines)}
-        if len(found) != len(lines):
-            raise WrongCount(f"{self.kind.name}: {len(lines)} runs of {len(found)} jobs")
-        return found
-
-    async def expect(self, jobs: int, stamped: bool = False) -> None:
+    async def expect(self, jobs: int) -> None:
         """The handlers and the ledger must both tell of exactly so many runs, and the queue be empty."""
-        handled = len(self.starts()) if stamped else self.ran()
+        handled = len(self.marks.starts())
         ledger = await self.scalar("SELECT count(*) FROM runs WHERE status = 'success'")
         left, rows = await self.count("jobs"), await self.count("runs")
         if (handled, ledger, rows, left) != (jobs, jobs, jobs, 0):
@@ -187,27 +151,48 @@ class Site:
         return [int(pid) for pid in found.split() if on_this_machine(pid)]
 
 
-class Node:
-    """A worker process."""
+class Marks:
+    """The file in which every job leaves its number and the moment of its start: see peers/kit.py."""
 
-    def __init__(self, site: Site) -> None:
+    LINE = 27  # bytes
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / "marks"
+
+    def count(self) -> int:
+        return self.path.stat().st_size // self.LINE if self.path.exists() else 0
+
+    def starts(self) -> dict[int, float]:
+        """When each job started; none may have started twice."""
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        found = {int(i): float(at) for i, at in (line.split() for line in lines)}
+        if len(found) != len(lines):
+            raise WrongCount(f"{len(lines)} runs of {len(found)} jobs")
+        return found
+
+
+class Node:
+    """A process on a site."""
+
+    def __init__(self, site: Site, command: Sequence[str]) -> None:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("ROTA_")},
+            "BENCH_URL": site.url,
+            "BENCH_HOME": str(site.home),
             "ROTA_DATABASE_URL": site.url,
             "ROTA_DATA_DIR": str(site.home),
             "ROTA_LOG_LEVEL": "warning",
-            "BENCH_OUT": str(site.home),
         }
         self.log = site.home / "log"
         with self.log.open("ab") as log:
             self.started = time.time()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "bench.node"], cwd=ROOT, env=environment, stdout=log, stderr=log
+                [sys.executable, *command], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
     def check(self) -> None:
         if self.process.poll() is not None:
-            raise WrongCount(f"a worker died:\n{self.log.read_text(errors='replace')[-4000:]}")
+            raise WrongCount(f"a process died:\n{self.log.read_text(errors='replace')[-4000:]}")
 
     def stop(self) -> None:
         if self.process.poll() is None:
@@ -239,13 +224,13 @@ async def site(kind: Kind) -> AsyncIterator[Site]:
             kind.drop(url)
 
 
-async def make_engine(db: Database) -> tuple[Engine, str]:
-    program: Rota = load_app(str(ROOT / "bench" / "jobs.py"))
+async def make_engine(db: Database, settings: EngineSettings | None = None) -> tuple[Engine, str]:
+    program: Rota = load_app(str(PROGRAM))
     clock = SystemClock()
     clock.sync(*await db.read(workers.measure))
     org_id, _ = await db.tx(accounts.ensure_default_org, clock.now())
-    runner = TaskRunner(program.registry, db)
-    engine = Engine(db, clock, Wake(), {runner.kind: runner}, EngineSettings())
+    runner = TaskRunner(program.registry, db, injector=program.injector)
+    engine = Engine(db, clock, Wake(), {runner.kind: runner}, settings or EngineSettings())
     await declare(engine, program.org, None, task_rows(program.registry, program.injector, None), [])
     return engine, org_id
 

@@ -178,9 +178,10 @@ class Client:
     def close(self) -> None:
         self.http.close()
 
-    def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        """Any route below /api/v1: its answer, or one of the errors of this module."""
-        request = request_of(self.http, method, path, body, query)
+    def call(self, method: str, path: str, body: Any = None, *, if_match: int | None = None, **query: Any) -> Any:
+        """Any route below /api/v1: its answer, or one of the errors of this module. `if_match` is the revision that
+        was read: Conflict when there is a newer one."""
+        request = request_of(self.http, method, path, body, query, if_match)
         for left in reversed(range(self.tries)):
             answer: httpx.Response | httpx.TransportError
             try:
@@ -211,8 +212,8 @@ class Client:
     def schedules(self, **filters: Any) -> Iterator[Schedule]:
         return self.pages("/schedules", **filters)
 
-    def edit_schedule(self, key: str, **fields: Any) -> Schedule:
-        return self.call("PATCH", f"/schedules/{quoted(key)}", fields)
+    def edit_schedule(self, key: str, *, if_match: int | None = None, **fields: Any) -> Schedule:
+        return self.call("PATCH", f"/schedules/{quoted(key)}", fields, if_match=if_match)
 
     def delete_schedule(self, key: str) -> None:
         self.call("DELETE", f"/schedules/{quoted(key)}")
@@ -284,9 +285,10 @@ class AsyncClient:
     async def close(self) -> None:
         await self.http.aclose()
 
-    async def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        """Any route below /api/v1: its answer, or one of the errors of this module."""
-        request = request_of(self.http, method, path, body, query)
+    async def call(self, method: str, path: str, body: Any = None, *, if_match: int | None = None, **query: Any) -> Any:
+        """Any route below /api/v1: its answer, or one of the errors of this module. `if_match` is the revision that
+        was read: Conflict when there is a newer one."""
+        request = request_of(self.http, method, path, body, query, if_match)
         for left in reversed(range(self.tries)):
             answer: httpx.Response | httpx.TransportError
             try:
@@ -318,8 +320,8 @@ class AsyncClient:
     def schedules(self, **filters: Any) -> AsyncIterator[Schedule]:
         return self.pages("/schedules", **filters)
 
-    async def edit_schedule(self, key: str, **fields: Any) -> Schedule:
-        return await self.call("PATCH", f"/schedules/{quoted(key)}", fields)
+    async def edit_schedule(self, key: str, *, if_match: int | None = None, **fields: Any) -> Schedule:
+        return await self.call("PATCH", f"/schedules/{quoted(key)}", fields, if_match=if_match)
 
     async def delete_schedule(self, key: str) -> None:
         await self.call("DELETE", f"/schedules/{quoted(key)}")
@@ -377,9 +379,16 @@ def connection(server: str | None, key: str | None, timeout: float) -> dict[str,
 
 
 def request_of(
-    http: httpx.Client | httpx.AsyncClient, method: str, path: str, body: Any, query: Mapping[str, Any]
+    http: httpx.Client | httpx.AsyncClient,
+    method: str,
+    path: str,
+    body: Any,
+    query: Mapping[str, Any],
+    if_match: int | None,
 ) -> httpx.Request:
     headers = {"idempotency-key": new_id()} if method == "POST" else {}
+    if if_match is not None:
+        headers["if-match"] = f'"{if_match}"'
     given = {name: value for name, value in query.items() if value is not None}
     return http.build_request(method, f"/api/v1{path}", json=body, params=given, headers=headers)
 
@@ -403,6 +412,10 @@ def read(request: httpx.Request, answer: httpx.Response | httpx.TransportError) 
     if isinstance(answer, httpx.TransportError):
         raise Unreachable(f"cannot reach {request.url.host}:{request.url.port}: {answer}") from answer
     if answer.is_success:
+        if answer.headers.get("content-disposition", "").startswith("attachment"):
+            return answer.content  # somebody's own file, whatever is in it
+        if answer.headers.get("content-type", "").startswith("text/"):
+            return answer.text
         return answer.json() if answer.content else None
     kind = ServerError if answer.status_code >= 500 else KINDS.get(answer.status_code, ApiError)
     raise kind(answer.status_code, problem_of(answer))

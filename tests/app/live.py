@@ -24,9 +24,9 @@ from tests.app.conftest import echo
 class LiveApi:
     """`with LiveApi(url) as live`: the server runs in a thread, on its own event loop, as in production."""
 
-    def __init__(self, database_url: str) -> None:
+    def __init__(self, database_url: str, port: int = 0) -> None:
         self.database_url = database_url
-        self.sock = socket.create_server(("127.0.0.1", 0))
+        self.sock = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self.sock.getsockname()[1]}"
         self.org_id = self.key = ""
         self.app: FastAPI
@@ -62,6 +62,10 @@ class LiveApi:
         self.server.should_exit = True
         self.thread.join(20)
         assert not self.thread.is_alive()
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
 
     @property
     def headers(self) -> dict[str, str]:

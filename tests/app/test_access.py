@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.types import Message
 
-from rota.store import accounts
+from rota.store import accounts, billing
 from rota.store.dialect import Tx
 from tests.app.conftest import NINE, Api
 
@@ -86,6 +86,22 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "GET /api/v1/grants/$forecast": (LIST, None),
     "GET /api/v1/grants/{grant}": (READ, None),
     "POST /api/v1/grants/{grant}/$revoke": (row(403, 200, 200, 404), None),
+    "GET /api/v1/billing/account": (LIST, None),  # each their own
+    "GET /api/v1/billing/account?owner_id={user}": (ADMIN_READ, None),
+    "GET /api/v1/billing/accounts": (ADMIN_LIST, None),
+    "POST /api/v1/billing/credits": (row(403, 403, 201, 201), {"amount_credits": 5, "reference": "{fresh}"}),
+    "GET /api/v1/billing/ledger": (LIST, None),
+    "GET /api/v1/billing/ledger?account_id={account}": (ADMIN_READ, None),
+    "GET /api/v1/billing/receipts": (LIST, None),
+    "GET /api/v1/billing/receipts?account_id={account}": (ADMIN_READ, None),
+    "GET /api/v1/billing/usage": (LIST, None),
+    "GET /api/v1/billing/usage?account_id={account}": (ADMIN_READ, None),
+    "GET /api/v1/billing/virtual-keys": (LIST, None),
+    "GET /api/v1/billing/virtual-keys?account_id={account}": (ADMIN_READ, None),
+    "POST /api/v1/billing/virtual-keys": (row(403, 201, 201, 201), {"label": "x"}),
+    "POST /api/v1/billing/virtual-keys/{own_key}/$make-default": (row(403, 200, 200, 404), None),
+    "POST /api/v1/billing/virtual-keys/{own_key}/$deactivate": (row(403, 200, 200, 404), None),
+    "POST /api/v1/billing/virtual-keys/{virtual_key}/$deactivate": (row(403, 403, 200, 404), None),  # somebody else's
     "GET /api/internal/graphs": (SERVICE, None),
     "POST /api/internal/graphs/{graph_id}:run": (SERVICE, {}),
     "GET /api/v1/graphs": (LIST, None),
@@ -174,7 +190,7 @@ async def fill(api: Api, path: str) -> str:
     makers: dict[str, Callable[[Api, str], Awaitable[str]]] = {
         "schedule": make_schedule, "task": make_task, "job": make_job, "run": make_run, "user": make_user,
         "api_key": make_key, "skipped": make_skipped, "queue": make_queue,
-        "grant": make_grant,
+        "grant": make_grant, "account": make_account, "virtual_key": make_virtual_key, "own_key": make_own_key,
     }  # fmt: skip
     if "{task_schedule}" in path:
         task = await make_task(api, f"{CANARY}-{next(numbers)}")
@@ -225,6 +241,22 @@ async def make_run(api: Api, name: str) -> str:
 async def make_grant(api: Api, name: str) -> str:
     owner = await api.db.tx(accounts.system_user, api.org_id, NINE)
     return await api.engine.create_grant(api.org_id, {"scopes": [f"task:execute:{name}"]}, owner)
+
+
+async def make_account(api: Api, name: str) -> str:
+    owner = await make_user(api, name)
+    return str((await api.db.tx(billing.account_of, api.org_id, owner, NINE)).id)
+
+
+async def make_virtual_key(api: Api, name: str) -> str:
+    return await api.db.tx(billing.add_key, api.org_id, await make_account(api, name), name, NINE)
+
+
+async def make_own_key(api: Api, name: str) -> str:
+    """Of the account of those who call: their keys act for the org's system user."""
+    owner = await api.db.tx(accounts.system_user, api.org_id, NINE)
+    account = await api.db.tx(billing.account_of, api.org_id, owner, NINE)
+    return await api.db.tx(billing.add_key, api.org_id, account.id, name, NINE)
 
 
 async def make_user(api: Api, name: str) -> str:

@@ -147,7 +147,7 @@ async def test_why_tells_the_story_of_a_run(api: Api) -> None:
     await api.schedule("nightly", overlap="queue_all", retry={"max_retries": 2})
     job_id = await api.job()
     told = await sentences(api, f"/runs/{job_id}/$why")
-    assert "Somebody asked for schedule nightly to run at once" in told
+    assert "system (key first admin key) asked for schedule nightly to run at once" in told
     assert "No live worker can run task:hello." in told
     await api.call("PUT", "/queues/default", {"paused": True, "max_running": 4})
     told = await sentences(api, f"/runs/{job_id}/$why")
@@ -165,6 +165,9 @@ async def test_why_tells_the_story_of_a_run(api: Api) -> None:
     assert "ended after 3 s: failed, because the work failed by itself (logic). It said ValueError: no." in told
     assert "overlap queue_all, 2 retries" in told
     assert (await api.call("GET", "/runs/none/$why")).status_code == 404
+    await api.execute("DELETE FROM audit_log")
+    told = await sentences(api, f"/runs/{begun.run_id}/$why")
+    assert "Somebody asked for schedule nightly to run at once" in told
 
 
 async def test_why_tells_what_became_of_slots(api: Api) -> None:

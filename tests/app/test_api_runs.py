@@ -46,7 +46,8 @@ async def test_a_run_is_pending_then_running_then_in_the_ledger(api: Api, schedu
     await api.end([begun])
     (ended,) = (await api.get("/runs"))["items"]
     assert set(ended) == RUN_FIELDS
-    assert {**ended, "status": "running", "finished_at": None} == running
+    assert {**ended, "status": "running", "finished_at": None, "artifact_id": None} == running
+    assert ended["artifact_id"] == begun.run_id  # a run of a task is its own artifact
     assert (ended["status"], ended["finished_at"]) == ("success", "2026-05-04T09:00:05+00:00")
     job = await api.get(f"/jobs/{job_id}")
     assert (job["status"], job["run_ids"], job["submitted_at"]) == (

@@ -1,136 +1,29 @@
 """The command line against a real server: `rota up` in a process of its own."""
 
-import fcntl
 import json
-import os
-import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
-from rota.app.cli import app
 from rota.app.cli.show import yaml_lines
-
-APP = """
-from rota.app.application import Rota
-
-app = Rota()
-
-
-@app.task
-def hello(name: str = "you") -> str:
-    print(f"hello {name}")
-    return name
-
-
-@app.task
-def fails() -> None:
-    raise ValueError("it does")
-"""
-
-Rota = Callable[..., subprocess.CompletedProcess[str]]
+from tests.app.shell import Rota, caller, environment, on_terminal, read, run, serving
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A data directory with a server running on it."""
-    place = tmp_path_factory.mktemp("cli")
-    (place / "app.py").write_text(APP)
-    command = [sys.executable, "-m", "rota.app.cli", "up", "app.py", "--data-dir", "data", "--port", "0"]
-    log = (place / "up.log").open("wb")
-    process = subprocess.Popen(command, cwd=place, env=environment(), stdout=log, stderr=log)
-    try:
-        end = time.monotonic() + 30
-        while not (place / "data" / "server.json").exists() or run(place, "workers").returncode:
-            assert process.poll() is None, (place / "up.log").read_text()
-            assert time.monotonic() < end, (place / "up.log").read_text()
-            time.sleep(0.1)
+    with serving(tmp_path_factory.mktemp("cli")) as place:
         yield place
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0, (place / "up.log").read_text()
-        assert not (place / "data" / "server.json").exists()
-        log.close()
-
-
-def run(place: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rota.app.cli", *args]
-    given = environment(**env)
-    return subprocess.run(command, cwd=place, env=given, capture_output=True, text=True, timeout=60, check=False)
-
-
-def environment(**more: str) -> dict[str, str]:
-    """Nothing of the developer's own settings; the same modules as here."""
-    return {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "ROTA_DATA_DIR": "data", **more}
 
 
 @pytest.fixture
 def rota(home: Path) -> Rota:
-    """The command line in this process: most tests need no other."""
-
-    def call(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-        result = CliRunner().invoke(app, args, env={"ROTA_DATA_DIR": str(home / "data"), **env})
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return subprocess.CompletedProcess(args, result.exit_code, result.stdout, result.stderr)
-
-    return call
-
-
-def read(answer: subprocess.CompletedProcess[str]) -> Any:
-    assert answer.returncode == 0, answer.stderr
-    return json.loads(answer.stdout)
-
-
-def test_a_schedule_lives_and_dies(rota: Rota, home: Path) -> None:
-    trigger = ["--cron", "0 2 * * *", "--tz", "Europe/Oslo", "--window", "01:00-03:00"]
-    policies = ["--tag", "a", "--input", '{"name": "Ada"}', "--retries", "2", "--timeout", "9"]
-    added = rota("schedule", "add", "life", "--task", "hello", *trigger, *policies)
-    assert added.returncode == 0, added.stderr
-    assert "every day at 02:00 (Europe/Oslo)" in added.stdout
-    shown = read(rota("-o", "json", "schedule", "show", "life"))
-    assert (shown["input"], shown["tags"], shown["retry"]["max_retries"]) == ({"name": "Ada"}, ["a"], 2)
-    assert (shown["window_start"], shown["window_end"], shown["timeout_seconds"]) == ("01:00", "03:00", 9)
-    listed = run(home, "schedule", "list", "--tag", "a")  # through a pipe: no colours, 80 columns
-    assert "life" in listed.stdout
-    assert max(map(len, listed.stdout.splitlines())) <= 80
-    assert "\x1b" not in listed.stdout
-    assert len(read(rota("-o", "json", "schedule", "next", "life", "--count", "3"))["slots"]) == 3
-    assert rota("schedule", "next", "life").returncode == 0
-    assert "paused" in rota("schedule", "pause", "life", "--reason", "why").stdout
-    assert "enabled" in rota("schedule", "resume", "life", "--gap", "once").stdout
-    assert read(rota("-o", "json", "schedule", "skip-next", "life", "--reason", "x"))["verdict"] == "skipped"
-    assert "skipped" in rota("slots", "list", "--schedule", "life").stdout
-    dry = rota(
-        "schedule", "backfill", "life", "--from", "2026-01-01T00:00:00Z", "--to", "2026-01-03T00:00:00Z", "--dry-run"
-    )
-    assert len(dry.stdout.splitlines()) == 2
-    assert rota("schedule", "show", "life").stdout.startswith("id ")
-    assert rota("schedule", "rm", "life").returncode == 0
-    assert rota("schedule", "show", "life").returncode == 3
-
-
-def test_a_run_is_waited_for_and_read(rota: Rota) -> None:
-    assert rota("schedule", "add", "greets", "--task", "hello", "--every", "1h").returncode == 0
-    ran = read(rota("-o", "json", "schedule", "run", "greets", "--input", '{"name": "Bo"}', "--wait"))
-    assert ran["status"] == "success"
-    shown = read(rota("-o", "json", "run", "show", ran["id"]))  # by the job's id
-    assert shown["outcome"] == "Bo"
-    assert rota("run", "logs", "-f", shown["id"]).stdout == "hello Bo\n"
-    assert shown["id"] in rota("run", "list", "--schedule", "greets").stdout
-    again = read(rota("-o", "json", "run", "retry", shown["id"]))
-    assert again["job_id"]
-    assert rota("run", "cancel", shown["id"]).returncode == 4
+    return caller(home)
 
 
 def test_a_failed_run_has_an_exit_code(rota: Rota) -> None:
@@ -156,34 +49,70 @@ def test_a_shell_command_is_scheduled_with_its_task_or_not_at_all(rota: Rota) ->
     assert rota("task", "rm", "sh").returncode == 0
 
 
-def on_terminal(place: Path, *args: str) -> str:
-    """What a person sees who types this into a terminal of 80 columns."""
-    outside, inside = pty.openpty()
-    fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    command = [sys.executable, "-m", "rota.app.cli", *args]
-    env = environment(TERM="xterm-256color")
-    process = subprocess.Popen(command, cwd=place, env=env, stdin=inside, stdout=inside, stderr=inside)
-    os.close(inside)
-    seen = bytearray()
-    while True:
-        try:
-            part = os.read(outside, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        seen += part
-    os.close(outside)
-    assert process.wait(30) == 0, seen.decode()
-    return seen.decode()
+def test_a_task_is_made_run_scheduled_and_switched_off(rota: Rota) -> None:
+    made = rota("task", "add", "forty", "--function", "adds", "--param", "a=40", "--timeout", "1m", "--retries", "1")
+    assert made.returncode == 0, made.stderr
+    shown = read(rota("-o", "json", "task", "show", "forty"))
+    assert (shown["command"], shown["parameters"], shown["timeout"]) == ("adds", {"a": 40}, "1m")
+    assert json.loads(rota("task", "run", "forty", "--wait", "--params", '{"b": 1}', "--param", "b=2").stdout) == {
+        "sum": 42
+    }
+    ran = read(rota("-o", "json", "task", "run", "forty", "--wait"))
+    assert (ran["status"], ran["outcome"], ran["target_name"]) == ("success", {"sum": 41}, "forty")
+    planned = rota(
+        "task", "schedule", "forty", "--every", "1h", "--name", "hourly", "--input", '{"b": 9}', "--tag", "t"
+    )
+    assert planned.stdout.startswith("hourly: every hour")
+    assert read(rota("-o", "json", "schedule", "show", "hourly"))["input"] == {"b": 9}
+    assert read(rota("-o", "json", "task", "schema", "forty"))["required"] == ["a"]
+    assert '"required"' in rota("task", "schema", "adds").stdout
+    assert rota("task", "disable", "forty").stdout == "name     forty\nenabled  no\n"
+    assert [one["name"] for one in read(rota("-o", "json", "task", "list", "--disabled"))["items"]] == ["forty"]
+    assert "forty" not in rota("task", "list", "--enabled").stdout
+    assert rota("task", "run", "forty").returncode == 2
+    assert rota("task", "enable", "forty").returncode == 0
+    assert rota("task", "rm", "forty").returncode == 0
+    assert rota("schedule", "show", "hourly").returncode == 3  # gone with its task
+    assert rota("run", "show", ran["id"]).returncode == 0
+
+
+def test_a_command_says_what_it_said_and_ends_as_it_ended(rota: Rota) -> None:
+    assert rota("task", "add", "says", "--command", "cat; echo so >&2").returncode == 0
+    said = rota("task", "run", "says", "--wait", "--param", "x=a=b")
+    assert (said.returncode, said.stdout, said.stderr) == (0, '{"x":"a=b"}', "so\n")
+    failed = rota("task", "run", "fails", "--wait")
+    assert (failed.returncode, failed.stdout, failed.stderr) == (7, "", "error: it does\n")
+    assert rota("task", "add", "says", "--command", "true").returncode == 4
+    assert rota("task", "rm", "says").returncode == 0
+
+
+def test_artifacts_are_listed_shown_and_downloaded(rota: Rota, tmp_path: Path) -> None:
+    ran = read(rota("-o", "json", "task", "run", "adds", "--wait", "--param", "a=1"))
+    picture, page = read(rota("-o", "json", "artifact", "list", "--run", ran["id"]))["items"]
+    assert (picture["label"], page["label"], picture["parent_id"], picture["size"]) == (
+        "picture", "page", page["id"], 256,
+    )  # fmt: skip
+    listed = rota("artifact", "list", "--label", "picture", "--parent", page["id"]).stdout
+    assert picture["id"] in listed
+    assert page["id"] not in listed
+    assert rota("artifact", "show", page["id"]).stdout.endswith("\n\na page\n")
+    assert read(rota("-o", "json", "artifact", "show", ran["id"]))["data"]["result"] == {"sum": 2}
+    tree = rota("artifact", "tree", ran["id"]).stdout.splitlines()
+    assert [line.split("  ")[-4] for line in tree] == ["execution", "page", "picture"]
+    assert tree[2].startswith("    picture")
+    assert rota("artifact", "get", page["id"]).stdout == "a page"
+    assert rota("artifact", "get", picture["id"], "-O", str(tmp_path / "picture.png")).returncode == 0
+    assert (tmp_path / "picture.png").read_bytes() == bytes(range(256))
+    assert rota("artifact", "get", picture["id"], "-O", str(tmp_path / "no" / "where")).returncode == 2
 
 
 WIDE = "a-schedule-with-a-name-that-is-much-longer-than-anybody-would-think-reasonable-for-a-name"
 
 
 @pytest.mark.parametrize(
-    "args", ["schedule list", "run list", "slots list", "task list", "queue list", "key list", "user list", "org list",
-             "audit", "workers", "doctor --data-dir data"],
+    "args", ["schedule list", "run list", "slots list", "task list", "artifact list", "queue list", "key list",
+             "user list", "org list", "audit", "workers", "doctor --data-dir data", "grant list", "grant forecast",
+             "billing accounts", "billing ledger", "billing receipts", "billing usage", "billing key list"],
 )  # fmt: skip
 def test_tables_fit_a_terminal_of_80_columns_and_pipes_get_no_colours(home: Path, rota: Rota, args: str) -> None:
     if rota("schedule", "show", WIDE).returncode:
@@ -216,18 +145,55 @@ def test_yaml_is_plain(data: object, text: str) -> None:
     assert "\n".join(yaml_lines(data)) == text
 
 
-def test_people_and_keys_are_managed_from_the_shell(rota: Rota, home: Path) -> None:
-    made = rota("user", "add", "ada@example.org", "--role", "operator", ROTA_PASSWORD="correct horse")
-    assert made.returncode == 0, made.stderr
-    assert "admin" in rota("user", "edit", "ada@example.org", "--role", "admin").stdout
-    key = read(rota("-o", "json", "key", "add", "ci", "--role", "viewer", "--scope", "runs:read"))
-    assert rota("--key", key["key"], "run", "list").returncode == 0
-    assert rota("--key", key["key"], "schedule", "list").returncode == 5
-    assert rota("key", "rm", key["id"]).returncode == 0
-    assert rota("--key", key["key"], "run", "list").returncode == 5
-    assert rota("user", "rm", "ada@example.org").returncode == 0
-    assert read(rota("-o", "json", "org", "add", "acme", "--name", "Acme"))["admin_key"].startswith("rota_")
-    assert "api-keys.delete" in rota("audit").stdout
+def test_a_grant_is_given_looked_at_and_taken_back(rota: Rota) -> None:
+    every = rota("grant", "create", "--scope", "task:execute:*")
+    assert (every.returncode, "consent" in every.stderr) == (2, True)
+    given = ["--scope", "task:execute:hello", "--scope", "task:execute:fails", "--budget-total", "7"]
+    held = read(rota("-o", "json", "grant", "create", *given, "--expires", "2126-01-01T00:00:00Z"))
+    assert (len(held["scopes"]), held["budget"]) == (2, {"per_day": None, "total": 7})
+    assert "No schedule needs it." in rota("grant", "show", held["id"]).stdout
+    added = rota("schedule", "add", "granted", "--task", "hello", "--every", "1h", "--grant", held["id"])
+    assert added.returncode == 0, added.stderr
+    assert held["id"] in rota("schedule", "show", "granted").stdout
+    assert rota("schedule", "run", "granted", "--wait").returncode == 0
+    assert "these schedules do not run: granted" in rota("grant", "show", held["id"]).stdout
+    assert "keeps its grant" in rota("grant", "forecast", "--days", "7").stderr
+    for _ in range(2):
+        assert "revoked_at" in rota("grant", "revoke", held["id"], "--cancel-running").stdout
+    assert "revoked" in rota("grant", "list", "--limit", "1").stdout
+    (lapsed,) = read(rota("-o", "json", "grant", "forecast"))["items"]
+    assert (lapsed["schedule_name"], lapsed["reason"]) == ("granted", "grant_revoked")
+    assert "granted" in rota("grant", "forecast").stdout
+    ran = rota("schedule", "run", "granted", "--wait")
+    assert ran.returncode != 0
+    skipped = read(rota("-o", "json", "run", "list", "--schedule", "granted"))["items"][0]
+    assert (skipped["status"], skipped["reason"]) == ("skipped", "grant_revoked")
+    assert "because its grant was revoked" in rota("why", skipped["id"]).stdout
+    assert rota("schedule", "rm", "granted").returncode == 0
+
+
+def test_credits_are_put_on_accounts_and_followed(rota: Rota) -> None:
+    mine = read(rota("-o", "json", "billing", "account"))
+    assert rota("billing", "top-up", "50000000", "--reference", "invoice 7").returncode == 0
+    again = rota("billing", "top-up", "50000000", "--reference", "invoice 7", "--account", mine["id"])
+    assert "50000000" in again.stdout
+    assert rota("billing", "top-up", "5", "--reference", "invoice 7").returncode == 4
+    assert read(rota("-o", "json", "billing", "account"))["balance_credits"] == 50_000_000
+    assert "5.0000" in rota("billing", "accounts").stdout
+    assert "invoice 7" in rota("billing", "ledger").stdout
+    assert rota("user", "add", "bo@example.org", "--role", "viewer", ROTA_PASSWORD="correct horse").returncode == 0
+    theirs = read(rota("-o", "json", "billing", "account", "--owner", "bo@example.org"))
+    assert theirs["balance_credits"] == 0
+    assert read(rota("-o", "json", "billing", "receipts", "--account", theirs["id"]))["items"] == []
+    for by in ("schedule", "graph", "grant", "day"):
+        assert read(rota("-o", "json", "billing", "usage", "--by", by))["items"] == []
+    header = "key,name,runs,units,input_tokens,output_tokens,charged_credits,cost_usd"
+    assert rota("billing", "usage", "--csv").stdout.splitlines() == [header]
+    key = read(rota("-o", "json", "billing", "key", "add", "Research"))
+    assert rota("billing", "key", "deactivate", mine["default_virtual_key_id"]).returncode == 4
+    assert rota("billing", "key", "default", key["id"]).returncode == 0
+    assert rota("billing", "key", "deactivate", mine["default_virtual_key_id"]).returncode == 0
+    assert "inactive" in rota("billing", "key", "list").stdout
 
 
 def test_a_profile_names_a_server(rota: Rota, home: Path, tmp_path: Path) -> None:
@@ -316,6 +282,20 @@ def test_the_doctor_sees_what_is_wrong(tmp_path: Path) -> None:
         (["schedule", "add", "x", "--task", "hello", "--every", "5m", "--input", "@nowhere"], 2),
         (["schedule", "add", "x", "--task", "nobody", "--every", "5m"], 2),
         (["schedule", "frobnicate"], 2),
+        (["task", "add", "x"], 2),
+        (["task", "add", "x", "--command", "true", "--function", "hello"], 2),
+        (["task", "add", "x", "--function", "nobody"], 2),
+        (["task", "add", "x", "--command", "true", "--timeout", "soon"], 2),
+        (["task", "run", "hello", "--param", "name"], 2),
+        (["task", "run", "hello", "--params", "[1]"], 2),
+        (["task", "run", "hello", "--params", "{"], 2),
+        (["task", "run", "hello", "--param", "nobody=1"], 2),
+        (["task", "run", "none"], 2),
+        (["task", "schedule", "hello"], 2),
+        (["task", "schedule", "hello", "--cron", "61 * * * *"], 2),
+        (["task", "rm", "hello"], 4),
+        (["task", "show", "none"], 3),
+        (["artifact", "get", "none"], 3),
         (["run", "show", "none"], 3),
         (["run", "logs", "none"], 3),
         (["run", "list", "--since", "yesterday"], 2),
@@ -324,6 +304,20 @@ def test_the_doctor_sees_what_is_wrong(tmp_path: Path) -> None:
         (["--server", "http://127.0.0.1:9", "run", "list"], 1),
         (["--server", "nonsense", "run", "list"], 1),
         (["--data-dir", "elsewhere", "run", "list"], 1),
+        (["grant", "create"], 2),
+        (["grant", "create", "--scope", "everything"], 2),
+        (["grant", "create", "--scope", "task:execute:x", "--budget-total", "-1"], 2),
+        (["grant", "create", "--scope", "task:execute:x", "--expires", "2020-01-01T00:00:00Z"], 2),
+        (["grant", "show", "none"], 3),
+        (["grant", "revoke", "none"], 3),
+        (["grant", "forecast", "--days", "0"], 2),
+        (["billing", "top-up", "5"], 2),
+        (["billing", "top-up", "--reference", "x", "--", "-5"], 2),
+        (["billing", "top-up", "5.5", "--reference", "x"], 2),
+        (["billing", "top-up", "9007199254740993", "--reference", "x"], 2),
+        (["billing", "usage", "--by", "planet"], 2),
+        (["billing", "ledger", "--account", "none"], 3),
+        (["billing", "account", "--owner", "none"], 3),
         (["slots", "audit"], 0),
         (["workers"], 0),
     ],

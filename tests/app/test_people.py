@@ -11,8 +11,9 @@ from rota.app.auth import Failures, TooManyFailures
 from rota.core.redact import redacted
 from rota.engine.declare import declare
 from rota.engine.injection import Injector
+from rota.engine.maintenance import Maintenance
 from rota.kinds.tasks import TaskRegistry, task_rows
-from rota.store import accounts
+from rota.store import accounts, trail
 from tests.app.conftest import NINE, Api
 
 ADA = {"email": "Ada@Example.org", "name": "Ada", "password": "correct horse", "role": "operator"}
@@ -136,6 +137,35 @@ async def test_guessing_ends_in_429(api: Api) -> None:
     assert (await api.call("GET", "/runs")).status_code == 200  # who knows a key is not a guesser
     await api.clock.advance(Failures.SPAN)
     assert (await api.call("GET", "/runs", headers=guess)).status_code == 401
+
+
+async def test_a_wrong_key_with_an_idempotency_key_is_one_failure(api: Api) -> None:
+    guess = {"authorization": "Bearer rota_guess", "idempotency-key": "once"}
+    for _ in range(Failures.LIMIT):
+        assert (await api.call("POST", "/schedules", {}, headers=guess)).status_code == 401
+    assert (await api.call("POST", "/schedules", {}, headers=guess)).status_code == 429
+
+
+async def test_the_audit_log_forgets_by_age(api: Api) -> None:
+    for number in range(3):
+        await api.schedule(f"n{number}")
+        api.clock.set(NINE + timedelta(days=number + 1))
+    kept = api.engine.settings.keep_audit
+    await Maintenance(api.engine).prune(NINE + kept)
+    assert await api.count("audit_log") == 3
+    await Maintenance(api.engine).prune(NINE + kept + timedelta(days=1, hours=1))
+    assert [one["resource_id"] for one in (await api.get("/audit"))["items"]] == [
+        (await api.get("/schedules/n2"))["id"]
+    ]
+    await api.db.tx(trail.prune, NINE + timedelta(days=9), 10)
+    assert await api.count("audit_log") == 0
+
+
+async def test_the_audit_log_is_forgotten_in_small_chunks(api: Api) -> None:
+    for number in range(3):
+        await api.schedule(f"n{number}")
+    later = NINE + timedelta(days=1)
+    assert [await api.db.tx(trail.prune, later, 2) for _ in range(3)] == [2, 1, 0]
 
 
 def test_failures_are_counted_by_each_name_and_forgotten() -> None:

@@ -45,6 +45,7 @@ def live(migrated_url: str) -> Iterator[LiveApi]:
         yield live
 
 
+@pytest.mark.timeout(300)  # it asks some two thousand times
 def test_the_document_is_kept(live: LiveApi) -> None:
     known = populate(live)
     schema = schemathesis.openapi.from_url(f"{live.url}/openapi.json")
@@ -112,8 +113,16 @@ def populate(live: LiveApi) -> dict[str, str]:
         person = {"email": "grace@example.org", "password": "correct horse", "role": "viewer"}
         user_id = client.post("/users", json=person).json()["id"]
         key_id = client.post("/api-keys", json={"name": "x", "role": "viewer"}).json()["id"]
-    ids = asyncio.run(work(live.database_url))
-    return {"graph_id": "python:echo", "key": "real", "name": "default", "user_id": user_id, "key_id": key_id, **ids}
+        assert client.post("/tasks", json={"name": "real", "command": "true"}).status_code == 201
+        found = {
+            "schedule_id": client.post("/tasks/real/$schedule", json={"cron_expression": "0 2 * * *"}),
+            "grant_id": client.post("/grants", json={"scopes": ["task:execute:hello"]}),
+            "virtual_key_id": client.post("/billing/virtual-keys", json={"label": "real"}),
+        }
+        ids = {name: answer.json()["id"] for name, answer in found.items()}
+    ids |= asyncio.run(work(live.database_url))
+    named = {"graph_id": "python:echo", "key": "real", "name": "default", "user_id": user_id, "key_id": key_id}
+    return {**named, **ids, "artifact_id": ids["run_id"]}
 
 
 async def work(url: str) -> dict[str, str]:

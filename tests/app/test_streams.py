@@ -174,6 +174,29 @@ async def test_the_org_hears_what_changes(client: httpx.AsyncClient, db: Databas
     assert (ended["id"], ended["status"]) == (begun[0].run_id, "success")
 
 
+async def test_the_org_hears_of_the_freeze_and_of_queues(client: httpx.AsyncClient) -> None:
+    opened = asyncio.Event()
+
+    def enough(seen: list[Event]) -> bool:
+        opened.set()
+        return seen[-1][0] == "freeze.off"
+
+    following = asyncio.ensure_future(read(client, "/events", enough))
+    await opened.wait()
+    for method, path, body in (
+        ("PATCH", "/queues/slow", {"max_running": 5}),
+        ("PATCH", "/queues/slow", {"paused": True}),
+        ("PUT", "/freeze", {"reason": "why"}),
+        ("DELETE", "/freeze", None),
+    ):
+        assert (await client.request(method, path, json=body)).is_success
+    seen = await following
+    assert [name for name, _, _ in seen] == ["open", "queue.changed", "queue.changed", "freeze.on", "freeze.off"]
+    assert [data["name"] for _, _, data in seen[1:3]] == ["slow", "slow"]
+    assert seen[2][2]["after"]["paused"] is True
+    assert seen[3][2]["after"]["reason"] == "why"
+
+
 async def test_who_comes_back_misses_nothing(client: httpx.AsyncClient, db: Database) -> None:
     """Runs end all the time, some written down late; the client goes away after every few events."""
     total = 60

@@ -57,6 +57,9 @@ class Hands:
     async def resolve(self, org_id: str, target: str, payload: Any) -> str:
         return self.kind
 
+    def known_as(self, tx: Tx, org_id: str, target: str) -> set[str]:
+        return {target}
+
     async def prepare(self, ctx: RunContext) -> None:
         ctx.about.marks_first = self.first
 

@@ -57,6 +57,7 @@ async def test_a_slot_skipped_for_overlap_is_counted_but_uses_up_no_run(house: H
     await house.live(at("9:45"))
     stats = await house.stats()
     assert (stats.fired, stats.skipped_count) == (1, 3)
+    assert house.engine.meter.fired == 1
     await house.release()
     await house.live(at("11:00"))
     assert await house.fired_slots() == ["9:10", "9:50", "10:00"]

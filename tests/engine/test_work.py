@@ -368,6 +368,7 @@ async def test_the_third_crash_quarantines(house: House) -> None:
         await Maintenance(house.engine, house.worker.id).rescue()
         assert len(await house.queue()) == (1 if n < 3 else 0)
     assert await house.history() == ["manual #1 crashed", "manual #2 crashed", "manual #3 failed: quarantined"]
+    assert house.engine.meter.runs == {("task", "crashed"): 2, ("task", "failed"): 1}
 
 
 async def test_a_crashed_run_is_followed_by_a_marked_isolated_attempt(house: House) -> None:

@@ -1,7 +1,8 @@
-"""An engine over a fresh database of either kind, with graphs, and the clock in the test's hands."""
+"""Tasks and graphs over a fresh database of either kind, with the clock in the test's hands."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,14 +12,17 @@ from rota.core.clock import ManualClock
 from rota.engine.runner import Runner
 from rota.graphs import AssistantFinal, GraphRequest, LlmCaller, TextDelta, UsageReport
 from rota.kinds.graphs import GraphRegistry, GraphRunner
+from rota.kinds.tasks import TaskRegistry
 from rota.store import accounts, billing
 from rota.store.database import Database
 from rota.store.tables import charge_receipts, grants, logs, runs
 from tests.databases import clean_url, postgres_template, shared_postgres, sqlite_template
 from tests.engine.harness import NINE, House, open_house
+from tests.kinds.shop import Shop, open_shop
 
 __all__ = ["clean_url", "postgres_template", "shared_postgres", "sqlite_template"]
 
+PROGRAM = str(Path(__file__).with_name("program.py"))
 Body = Callable[[GraphRequest, LlmCaller], AsyncIterator[object]]
 
 
@@ -105,3 +109,28 @@ async def opened(clean_url: str) -> AsyncIterator[Open]:
 async def graphs(opened: Open) -> Graphs:
     found: Graphs = await opened()
     return found
+
+
+@pytest.fixture(autouse=True)
+def registry() -> Iterator[None]:
+    """What a test registers for everybody is nobody's after it."""
+    before = dict(TaskRegistry.shared)
+    yield
+    TaskRegistry.shared.clear()
+    TaskRegistry.shared.update(before)
+
+
+@pytest.fixture
+async def shop(clean_url: str) -> AsyncIterator[Shop]:
+    one = await open_shop(clean_url)
+    yield one
+    await one.check()
+    await one.close()
+
+
+@pytest.fixture
+async def isolated_shop(clean_url: str) -> AsyncIterator[Shop]:
+    """One that runs `program.py`, whose functions have processes of their own."""
+    one = await open_shop(clean_url, PROGRAM, artifact_limit=1000)
+    yield one
+    await one.close()

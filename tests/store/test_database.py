@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from sqlalchemy import BigInteger, SmallInteger, Text, insert, select
+from sqlalchemy import BigInteger, SmallInteger, Text, column, insert, select
 from sqlalchemy import text as sql
 
 from rota.core.errors import DataRefused, Unavailable
 from rota.core.model import new_id
 from rota.store.database import Database, open_database
-from rota.store.dialect import Batch, Tx, database_now, insert_new, insert_rows, on_sqlite
+from rota.store.dialect import Batch, Tx, database_now, hot, insert_new, insert_rows, on_sqlite, records_of
 from rota.store.tables import Instant, Json, counters, orgs, tasks
 from tests.postgres import own_server
 
@@ -37,12 +37,43 @@ ODD_TEXTS = [
 @pytest.mark.parametrize("odd", ODD_TEXTS)
 async def test_odd_texts_come_back_as_they_were(db: Database, odd: str) -> None:
     def step(tx: Tx) -> list[Any]:
-        batch = Batch("r", a=Text(), n=BigInteger())
-        source = batch.table(tx)
-        stmt = select(source.c.a, source.c.n).order_by(source.c.n)
-        return [tuple(row) for row in tx.execute(stmt, batch.values(tx, [(odd, 1), (None, 2)]))]
+        return echo(tx, [(odd, 1, odd), (None, 2, odd), (odd, 3, odd)], a=Text(), n=BigInteger(), same=Text())
 
-    assert await db.tx(step) == [(odd, 1), (None, 2)]
+    assert await db.tx(step) == [(odd, 1, odd), (None, 2, odd), (odd, 3, odd)]
+
+
+@pytest.mark.parametrize("records", [[(None, 1)], [("a", 1), ("a", 1), ("a", 1)], [("a", 1), ("a", 2), ("a", 1)]])
+async def test_records_that_are_alike_are_as_many_as_they_were(db: Database, records: list[Any]) -> None:
+    assert await db.tx(echo, records, a=Text(), n=BigInteger()) == records
+
+
+async def test_however_records_differ_there_are_few_statements_for_them(db: Database) -> None:
+    batch = Batch("r", **{f"c{n}": BigInteger() for n in range(5)})
+    shapes = set()
+
+    def step(tx: Tx, records: list[Any]) -> list[Any]:
+        shapes.add(batch.given(tx, records).shape)
+        return mirrored(tx, batch, records)
+
+    for differing in range(32):
+        for count in (1, 2, 30):
+            records = [tuple(at * (differing >> n & 1) for n in range(5)) for at in range(count)]
+            assert sorted(await db.tx(step, records)) == records
+    assert len(shapes) <= 9
+
+
+def echo(tx: Tx, /, records: list[Any], **columns: Any) -> list[Any]:
+    """A batch as the database sees it."""
+    return mirrored(tx, Batch("r", **columns), records)
+
+
+def mirrored(tx: Tx, batch: Batch, records: list[Any]) -> list[Any]:
+    @hot
+    def seen(tx: Tx, alike: tuple[str, ...]) -> Any:
+        source = batch.table(tx, alike)
+        return select(*(source.c[name] for name in batch.columns))
+
+    return records_of(tx, [column(*one) for one in batch.columns.items()], seen(tx, batch.given(tx, records)))
 
 
 @pytest.mark.parametrize(
@@ -50,13 +81,12 @@ async def test_odd_texts_come_back_as_they_were(db: Database, odd: str) -> None:
     [None, 0, 1.5, True, "x", [], {}, {"nul": "a\0b"}, {"emoji": "🦉"}, {"deep": [[{"a": None}]]}, 2**53, -(2**63)],
 )
 async def test_json_comes_back_as_it_was(db: Database, value: Any) -> None:
-    def step(tx: Tx) -> Any:
-        batch = Batch("r", v=Json())
-        return tx.execute(select(batch.table(tx).c.v), batch.values(tx, [(value,)])).scalar_one()
-
-    found = await db.tx(step)
-    assert found == value
-    assert type(found) is type(value)
+    for found in (
+        await db.tx(echo, [(value,), (1,), (True,), (None,)], v=Json()),
+        await db.tx(echo, [(value,)], v=Json()),
+    ):
+        assert found[0][0] == value
+        assert type(found[0][0]) is type(value)
 
 
 @pytest.mark.parametrize(
@@ -71,15 +101,10 @@ async def test_json_comes_back_as_it_was(db: Database, value: Any) -> None:
     ],
 )
 async def test_moments_come_back_as_they_were_in_utc(db: Database, moment: datetime) -> None:
-    def step(tx: Tx) -> Any:
-        batch = Batch("r", at=Instant())
-        at = batch.table(tx).c.at
-        stmt = select(at).where(at <= moment, at >= moment)
-        return tx.execute(stmt, batch.values(tx, [(moment,)])).scalar_one()
-
-    found = await db.tx(step)
-    assert found == moment
-    assert found.tzinfo is UTC
+    for records in ([(moment,)], [(moment,), (None,)]):
+        found = (await db.tx(echo, records, at=Instant()))[0][0]
+        assert found == moment
+        assert found.tzinfo is UTC
 
 
 async def test_moments_of_plain_statements_come_back_too(db: Database) -> None:
@@ -153,19 +178,16 @@ async def test_postgresql_refuses_a_number_that_is_too_large_for_its_column(db: 
     if db.url.startswith("sqlite"):
         pytest.skip("SQLite has one size of integer")
 
-    def step(tx: Tx) -> Any:
-        batch = Batch("r", n=SmallInteger())
-        return tx.execute(select(batch.table(tx).c.n), batch.values(tx, [(99_999,)])).all()
-
-    with pytest.raises(DataRefused):
-        await db.tx(step)
+    for records in ([(99_999,)], [(99_999,), (1,)]):
+        with pytest.raises(DataRefused):
+            await db.tx(echo, records, n=SmallInteger())
 
 
 async def test_rows_that_meet_no_conflict_are_told(db: Database) -> None:
     one, two = org(slug="a"), org(slug="b")
     await db.tx(insert_rows, orgs, [one])
     found = await db.tx(insert_new, orgs, [{**one, "id": new_id()}, two], ("id",))
-    assert [row.id for row in found] == [two["id"]]
+    assert found == [(two["id"],)]
 
 
 async def test_a_step_that_raises_leaves_nothing(db: Database) -> None:

@@ -272,7 +272,7 @@ async def test_one_lost_lease_in_a_batch_costs_only_itself(db: Database) -> None
 async def test_a_job_that_never_started_returns_without_a_trace(db: Database) -> None:
     await add(db, new())
     await claim(db, "old")
-    assert await db.tx(queue.rescue, "old", NOW) == (1, False)
+    assert await db.tx(queue.rescue, "old", NOW) == (1, False, [])
     (row,) = await rows(db)
     assert (row.state, row.attempt, row.crashes, row.rescues, row.lease_owner) == ("ready", 0, 0, 1, None)
     assert await ledger(db) == []
@@ -319,7 +319,9 @@ async def test_a_crashed_run_that_somebody_had_canceled_stays_canceled(db: Datab
 async def test_rescue_goes_in_portions(db: Database) -> None:
     await add(db, *(new() for _ in range(25)))
     await claim(db, "old")
-    assert [await db.tx(queue.rescue, "old", NOW, 10) for _ in range(3)] == [(10, True), (10, True), (5, False)]
+    assert [await db.tx(queue.rescue, "old", NOW, 10) for _ in range(3)] == [
+        (10, True, []), (10, True, []), (5, False, []),
+    ]  # fmt: skip
 
 
 async def test_a_worker_hands_back_what_it_does_not_know_of(db: Database) -> None:
@@ -327,6 +329,27 @@ async def test_a_worker_hands_back_what_it_does_not_know_of(db: Database) -> Non
     took = await claim(db)
     assert await db.tx(queue.hand_back, "w", None, [took[0].id]) == 2
     assert sorted(row.state for row in await rows(db)) == ["ready", "ready", "running"]
+
+
+async def test_a_sole_lane_is_taken_without_another_look(db: Database) -> None:
+    await add(db, *(new(priority=n) for n in range(3)))
+    took = await db.statement(queue.claim_sole, Lane("org", "default"), worker="w", routes=["task"], room=2)
+    assert len(took) == 2
+    (last,) = await claim(db)
+    assert last.fence > took[0].fence
+
+
+@pytest.mark.parametrize("beside", ["org before", "org behind", "queue before", "queue behind", "paused", "limited"])
+async def test_a_lane_that_is_not_all_there_is_needs_another_look(db: Database, beside: str) -> None:
+    await add(db, new(queue="m"))
+    match beside:
+        case "org before" | "org behind":
+            await add(db, new(org_id="a" if beside == "org before" else "z", queue="m"))
+        case "queue before" | "queue behind":
+            await add(db, new(queue="a" if beside == "queue before" else "z"))
+        case _:
+            await db.tx(queue.set_queue, "org", "m", 5 if beside == "limited" else None, beside == "paused", NOW)
+    assert await db.statement(queue.claim_sole, Lane("org", "m"), worker="w", routes=["task"], room=9) == []
 
 
 # each pair of state and move
@@ -350,7 +373,7 @@ STEPS: dict[Move, Callable[[Tx, str, Job], Any]] = {
 async def test_each_pair_of_state_and_move_is_legal_or_changes_nothing(db: Database, state: State, move: Move) -> None:
     job_id = await bring(db, new(), state)
     held = {row.id: row for row in await rows(db)}[job_id]
-    job = await db.read(lambda tx: queue.job_of(tx.execute(select(jobs).where(jobs.c.id == job_id)).one()))
+    job = await db.read(lambda tx: queue.job_of(tx.execute(select(*queue.FIELDS).where(jobs.c.id == job_id)).one()))
     await db.tx(STEPS[move], job_id, job)
     expected = MOVES.get((state, move), state)
     assert await state_of(db, job_id) == expected

@@ -16,7 +16,9 @@ from sqlalchemy import Connection, create_engine, event
 from sqlalchemy import text as sql
 from sqlalchemy.engine import Engine
 
-from rota.core.policy import Lane
+from rota.core.model import Ended, Job, new_id
+from rota.core.policy import Lane, Terms
+from rota.core.states import Status
 from rota.store import jobs, overview, reports, schedules, workers
 from rota.store.database import open_database
 from rota.store.dialect import Tx
@@ -27,6 +29,14 @@ NOW = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
 MANY = 1_000_000
 ORG = "01J00000000000000000000000"
 LANES = [Lane(ORG, "default"), Lane(ORG, "other")]
+JOBS = [
+    Job(
+        f"R{n:025}", ORG, "task", "t", "task", None, "default", None, None, None, "manual", 0, 0, 0, 0, n, NOW, NOW,
+        None, None, Terms(),
+    )
+    for n in range(500)
+]  # fmt: skip
+ENDED = [Ended(job, Status.SUCCESS, None, NOW, new_id(), 1, NOW) for job in JOBS]
 
 FILL = """
 INSERT INTO jobs (id, org_id, kind, target, route, queue, serial_key, priority, queued_at, run_at, state, trigger,
@@ -54,6 +64,7 @@ INSERT INTO clocks (schedule_id, org_id, kind, next_slot, next_run_at, fired)
 SELECT 'S' || lpad(n::text, 25, '0'), '{org}', 'task', timestamptz '2027-01-01' + n * interval '1 second',
        CASE WHEN n % 10 <> 0 THEN timestamptz '2027-01-01' + n * interval '1 second' END, 0
 FROM generate_series(1, 20000) AS n;
+INSERT INTO schedule_stats (schedule_id, failure_count, skipped_count) SELECT id, 0, 0 FROM schedules;
 """
 
 STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
@@ -61,6 +72,11 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
         lambda tx: jobs.claim(tx, LANES, worker="v", routes=["task", "shell"], room=50, turn=0),
         {"ix_jobs_ready"},
     ),
+    "claim of a sole lane": (
+        lambda tx: jobs.claim_sole(tx, LANES[0], worker="v", routes=["task", "shell"], room=50),
+        {"ix_jobs_ready"},
+    ),
+    "finish": (lambda tx: jobs.finish(tx, ENDED, "w1", NOW), set()),
     "lanes": (lambda tx: jobs.lanes(tx), {"ix_jobs_ready"}),
     "lanes from the middle": (lambda tx: jobs.lanes(tx, None, LANES[0]), {"ix_jobs_ready"}),
     "next due": (lambda tx: jobs.next_due(tx), {"ix_jobs_later"}),
@@ -72,19 +88,28 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     "of schedules": (lambda tx: jobs.of_schedules(tx, ["S1", "S2"]), {"ix_jobs_schedule"}),
     "schedules due": (lambda tx: schedules.due(tx, ["task"], NOW, 200), {"ix_clocks_due"}),
     "next run": (lambda tx: schedules.next_run(tx, ["task"]), {"ix_clocks_due"}),
+    "a schedule by its name": (
+        lambda tx: tx.execute(reports.schedule_query().where(schedules.called(ORG, "x"))),
+        {"ix_schedules_name"},
+    ),
+    "the id of a schedule": (lambda tx: reports.schedule_id_of(tx, ORG, "x"), {"ix_schedules_name"}),
+    "a page of schedules": (lambda tx: reports.list_schedules(tx, ORG), {"ix_schedules_name"}),
     "dead with jobs": (lambda tx: workers.dead_with_jobs(tx), {"ix_jobs_held"}),
     "parked": (lambda tx: overview.parked(tx, ORG), {"ix_jobs_parked"}),
     "running": (lambda tx: overview.running(tx, ORG), set()),
     "slots to come": (lambda tx: overview.due(tx, ORG, ["task"]), {"ix_clocks_due"}),
     "workers": (lambda tx: reports.list_workers(tx), set()),
 }
-WHOLE_TABLE = ("Seq Scan on jobs", "Seq Scan on clocks", "SCAN jobs", "SCAN clocks", "SCAN waiting", "SCAN head")
+WHOLE_TABLE = (
+    *("Seq Scan on jobs", "Seq Scan on clocks", "Seq Scan on schedules"),
+    *("SCAN jobs", "SCAN clocks", "SCAN schedules", "SCAN waiting", "SCAN head"),
+)
 
 
 @contextmanager
 def caught(engine: Engine, found: list[tuple[str, Any]]) -> Iterator[None]:
     def catch(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool) -> None:
-        if " jobs" in statement or " clocks" in statement:
+        if any(f" {table}" in statement for table in ("jobs", "clocks", "schedules")):
             found.append((statement, parameters))
 
     event.listen(engine, "before_cursor_execute", catch)
@@ -108,7 +133,7 @@ def crowded(postgres_url: str, postgres_template: str) -> Iterator[str]:
         tx.execute(sql(f"INSERT INTO orgs (id, slug, name, created_at) VALUES ('{ORG}', 'o', 'o', now())"))
         tx.execute(sql(FILL.format(many=MANY)))
         tx.execute(sql(FILL_OTHERS))
-        for part in FILL_CLOCKS.format(org=ORG).split(";")[:2]:
+        for part in FILL_CLOCKS.format(org=ORG).split(";")[:3]:
             tx.execute(sql(part))
         tx.execute(sql("ANALYZE"))
 
@@ -156,6 +181,26 @@ def test_postgresql_walks_no_table_for(crowded: str, what: str) -> None:
         for mode in ("force_custom_plan", "force_generic_plan"):
             text = "\n\n".join(plan for how, plan in plans if how == mode)
             assert index in text, f"{mode} without {index}:\n{text}"
+
+
+@pytest.mark.parametrize("filled", [True, False])
+def test_postgresql_finds_a_batch_by_its_ids(
+    crowded: str, postgres_url: str, postgres_template: str, filled: bool
+) -> None:
+    """Also by a plan that was made while there was nothing in the table: connections keep their plans."""
+    url = crowded if filled else create_database(postgres_url, template=postgres_template)
+
+    def explained(tx: Connection) -> list[str]:
+        found: list[tuple[str, Any]] = []
+        with caught(tx.engine, found):
+            jobs.finish(tx, ENDED, "w1", NOW)
+        return ["\n".join(tx.exec_driver_sql(f"EXPLAIN {text}", values).scalars()) for text, values in found]
+
+    (plan,) = run_in(url, explained)
+    if not filled:
+        drop_database(postgres_url, url)
+    assert "Index Scan using pk_jobs" in plan, plan
+    assert "ix_jobs_running" not in plan, plan
 
 
 # SQLite

@@ -1,21 +1,30 @@
 """`Rota`: what a program declares. Importing it starts nothing; `rota up app.py` runs it."""
 
+import asyncio
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, overload
 
-from rota.core.errors import Invalid
+from rota.app.settings import Settings
+from rota.core import parse, triggers
+from rota.core.clock import SystemClock
+from rota.core.errors import Invalid, NotFound
 from rota.core.policy import Retry
+from rota.engine.engine import Engine
 from rota.engine.injection import Injector
+from rota.engine.meter import Meter
 from rota.engine.runner import RunContext
 from rota.engine.services import Serializer
-from rota.kinds.graphs import GraphRegistry
-from rota.kinds.tasks import Task, TaskRegistry, task_options
+from rota.kinds.graphs import GraphRegistry, GraphRunner, Remote
+from rota.kinds.tasks import Task, TaskRegistry, TaskRunner, task_options
+from rota.store import accounts, workers
+from rota.store.database import Database, open_database
+from rota.store.wake import Wake
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,6 +46,9 @@ class Rota:
         self.graphs = GraphRegistry()
         self.injector = Injector()
         self.schedules: list[dict[str, Any]] = []
+        self._engine: tuple[Engine, asyncio.AbstractEventLoop] | None = None
+        self._own: Database | None = None  # opened here; else the engine is the process's
+        self._org_id: str | None = None
 
     @overload
     def task(self, name: F) -> F: ...
@@ -92,7 +104,7 @@ class Rota:
     ) -> None:
         """Say when a task runs, or a graph (`kind="graph"`): by `cron`, `every` interval or once `at` a moment; other
         fields as in the API."""
-        task = target if isinstance(target, str) else target.__name__
+        task = self.registry.name_of(target)
         body: dict[str, Any] = {"name": name, "kind": "task", "target": task, "input": params, **fields}
         if cron is not None:
             body["cron_expression"] = cron
@@ -105,6 +117,99 @@ class Rota:
         if any(one["name"] == name for one in self.schedules):
             raise Invalid("name", name, "is declared twice")
         self.schedules.append({key: value for key, value in body.items() if value is not None})
+
+    # jobs
+
+    async def enqueue(
+        self,
+        task: str | Callable[..., Any],
+        params: Mapping[str, Any] | None = None,
+        /,
+        *,
+        run_at: str | datetime | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        serial_key: str | None = None,
+        job_key: str | None = None,
+        **named: Any,
+    ) -> str:
+        """Make a job of a task, now or at a moment; returns its id. Parameters come as a mapping, by name, or both.
+
+        Jobs of one `serial_key` run one after the other; a second job of a `job_key` whose first has not ended is a
+        Conflict. Inside a process that runs this program its engine is used, elsewhere one that the settings name:
+        then `await app.close()` at the end.
+        """
+        given = {**(params or {}), **named}
+        made = await self._ask(
+            lambda engine: self._make(engine, task, [given or None], run_at, queue, priority, serial_key, job_key)
+        )
+        return made[0]
+
+    async def enqueue_many(
+        self,
+        task: str | Callable[..., Any],
+        params: Sequence[Mapping[str, Any] | None],
+        /,
+        *,
+        run_at: str | datetime | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        serial_key: str | None = None,
+    ) -> list[str]:
+        """Make a job for each of these parameters, all or none; returns their ids."""
+        payloads = [None if one is None else dict(one) for one in params]
+        return await self._ask(lambda engine: self._make(engine, task, payloads, run_at, queue, priority, serial_key))
+
+    async def close(self) -> None:
+        """Close the database, if `enqueue` opened it."""
+        if self._own is not None:
+            db, self._own, self._engine = self._own, None, None
+            await db.close()
+
+    def use(self, engine: Engine) -> None:
+        """From now on make jobs through this engine, on the event loop that runs now."""
+        self._engine = engine, asyncio.get_running_loop()
+
+    async def _ask(self, ask: Callable[[Engine], Coroutine[Any, Any, list[str]]]) -> list[str]:
+        """Ask the engine on its own event loop, whichever loop asks."""
+        if self._engine is None or self._engine[1].is_closed():
+            settings = Settings.load()
+            self._own = open_database(settings.database_url)
+            self.use(make_engine(settings, self, None, self._own, SystemClock(), Wake(), Meter()))
+        assert self._engine is not None
+        engine, loop = self._engine
+        if loop is asyncio.get_running_loop():
+            return await ask(engine)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ask(engine), loop))
+
+    async def _make(
+        self, engine: Engine, task: str | Callable[..., Any], payloads: Sequence[Any], run_at: str | datetime | None,
+        queue: str, priority: int, serial_key: str | None, job_key: str | None = None,
+    ) -> list[str]:  # fmt: skip
+        if self._own is not None and self._org_id is None and isinstance(engine.clock, SystemClock):
+            engine.clock.sync(*await engine.db.read(workers.measure))
+        if self._org_id is None:
+            self._org_id = await engine.db.read(accounts.org_by_slug, self.org)
+        if self._org_id is None:
+            raise NotFound(f"org {self.org}: there is none in this database; `rota up` makes the first")
+        return await engine.enqueue(
+            self._org_id, "task", self.registry.name_of(task), payloads,
+            run_at=None if run_at is None else triggers.parse_instant(run_at, "run_at"),
+            queue_name=parse.name(queue, "queue"), priority=parse.whole(priority, "priority", -100, 100),
+            serial_key=None if serial_key is None else f"{self._org_id}:{parse.name(serial_key, 'serial_key')}",
+            job_key=None if job_key is None else parse.name(job_key, "job_key"),
+        )  # fmt: skip
+
+
+def make_engine(
+    settings: Settings, program: Rota, app: str | None, db: Database, clock: SystemClock, wake: Wake, meter: Meter
+) -> Engine:
+    remote = Remote(settings.graph_endpoint, settings.service_token) if settings.graph_endpoint else None
+    runners = (
+        TaskRunner(program.registry, db, app, settings.concurrency, program.injector),
+        GraphRunner(program.graphs, db, clock, program.org, remote, app),
+    )
+    return Engine(db, clock, wake, {runner.kind: runner for runner in runners}, settings.engine_settings(), meter)
 
 
 def load_app(where: str) -> Rota:

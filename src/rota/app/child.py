@@ -1,6 +1,7 @@
 """The process of an isolated run: loads the program, runs one function, writes the result to a pipe, ends."""
 
 import asyncio
+import logging
 import os
 import sys
 from datetime import datetime
@@ -24,6 +25,7 @@ from rota.store.wake import Wake
 
 def main() -> None:
     order = orjson.loads(sys.stdin.buffer.read())
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")  # to the run's log
     os.set_inheritable(order["result_fd"], False)
     answer = asyncio.run(run(order))
     with os.fdopen(order["result_fd"], "wb") as results:
@@ -32,9 +34,12 @@ def main() -> None:
 
 async def run(order: dict[str, Any]) -> dict[str, Any]:
     db = open_database(order["database_url"])
+    settings = EngineSettings(
+        artifact_limit=order["artifact_limit"], billing=Billing(order["billing"]), markup=Decimal(order["markup"])
+    )
     try:
         program = program_of(order)
-        return await (run_graph if "graph" in order else run_task)(order, db, program)
+        return await (run_graph if "graph" in order else run_task)(order, db, program, settings)
     except Skipped as error:
         return {"skipped": error.reason, "failure": error.failure and told(error.failure)}
     except Canceled as error:
@@ -45,18 +50,24 @@ async def run(order: dict[str, Any]) -> dict[str, Any]:
         await db.close()
 
 
-async def run_task(order: dict[str, Any], db: Database, program: Rota) -> dict[str, Any]:
+async def run_task(order: dict[str, Any], db: Database, program: Rota, settings: EngineSettings) -> dict[str, Any]:
     runner = TaskRunner(program.registry, db, injector=program.injector, threads=1)
-    ctx = context(order, Engine(db, SystemClock(), Wake(), {"task": runner}, EngineSettings()))
-    return {"outcome": await runner.call(ctx, program.registry.get(order["task"]), order["payload"])}
+    engine = Engine(db, SystemClock(), Wake(), {"task": runner}, settings)
+    program.use(engine)
+    ctx = context(order, engine)
+    try:
+        return {"outcome": await runner.call(ctx, program.registry.get(order["task"]), order["payload"])}
+    finally:
+        await program.injector.process.close()
+        for _, _, _, line in ctx.log.take(last=True):
+            print(line)
 
 
-async def run_graph(order: dict[str, Any], db: Database, program: Rota) -> dict[str, Any]:
+async def run_graph(order: dict[str, Any], db: Database, program: Rota, settings: EngineSettings) -> dict[str, Any]:
     """What a graph says and uses is written from here: its worker only hears of the end."""
     clock = SystemClock()
     clock.sync(*await db.read(workers.measure))
     runner = GraphRunner(program.graphs, db, clock, program.org)
-    settings = EngineSettings(billing=Billing(order["billing"]), markup=Decimal(order["markup"]))
     ctx = context(order, Engine(db, clock, Wake(), {"graph": runner}, settings))
     writing = asyncio.ensure_future(write_log(db, ctx.log))
     try:
@@ -79,11 +90,11 @@ def told(failure: Failure) -> dict[str, Any]:
 
 
 def program_of(order: dict[str, Any]) -> Rota:
-    """The program that the worker runs or, where it was given none, what the function's own file registers."""
+    """The program that the worker runs or, where it was given none, that of the function's own file."""
     if order["app"] is not None:
         return load_app(order["app"])
-    load_file(order["module"])
-    return Rota()
+    found = [value for value in vars(load_file(order["module"])).values() if isinstance(value, Rota)]
+    return found[0] if len(found) == 1 else Rota()
 
 
 def context(order: dict[str, Any], engine: Engine) -> RunContext:

@@ -19,7 +19,7 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
-from rota.app.application import Rota, load_app
+from rota.app.application import Rota, load_app, make_engine
 from rota.app.settings import Settings
 from rota.app.site import create_site
 from rota.core.clock import SystemClock, pause
@@ -34,7 +34,7 @@ from rota.engine.runner import capture_output
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
 from rota.kinds.graphs import GraphRunner, Remote
-from rota.kinds.tasks import TaskManager, TaskRunner, task_rows
+from rota.kinds.tasks import TaskManager, task_rows
 from rota.store import accounts, sessions, workers
 from rota.store import migrate as schema
 from rota.store.database import Database, open_database
@@ -127,6 +127,7 @@ class Node:
         self.loop, self.wake = asyncio.get_running_loop(), Wake(lambda _: self.heard())
         db = open_database(self.settings.database_url)
         engine = make_engine(self.settings, self.program, self.app, db, self.clock, self.wake, self.meter)
+        self.program.use(engine)
         await move_in(engine, self.settings)
         if (remote := remote_of(engine)) is not None:
             with contextlib.suppress(TimeoutError):  # it may come up later
@@ -253,17 +254,6 @@ class ApiThread(threading.Thread):
             self.api.state.closing = True
             self.stir()
         self.join(timeout=10)
-
-
-def make_engine(
-    settings: Settings, program: Rota, app: str | None, db: Database, clock: SystemClock, wake: Wake, meter: Meter
-) -> Engine:
-    remote = Remote(settings.graph_endpoint, settings.service_token) if settings.graph_endpoint else None
-    runners = (
-        TaskRunner(program.registry, db, app, settings.concurrency, program.injector),
-        GraphRunner(program.graphs, db, clock, program.org, remote, app),
-    )
-    return Engine(db, clock, wake, {runner.kind: runner for runner in runners}, settings.engine_settings(), meter)
 
 
 def remote_of(engine: Engine) -> Remote | None:
@@ -414,7 +404,9 @@ def announce(settings: Settings, url: str, link: Link | None) -> None:
     """Tell people and, by `server.json` beside the data, programs where the API is; the admin key is there by now."""
     note = Path(settings.data_dir) / "server.json"
     note.parent.mkdir(parents=True, exist_ok=True)
-    note.write_bytes(orjson.dumps({"url": url, "pid": os.getpid()}))
+    fresh = note.with_name(f"{note.name}-{os.getpid()}")
+    fresh.write_bytes(orjson.dumps({"url": url, "pid": os.getpid()}))
+    fresh.replace(note)  # whoever waits for it reads all of it or nothing
     print(f"Rota is up at {url} (API docs: {url}/docs)", file=sys.stderr)
     if link is not None:
         print(f"dashboard, for the next 15 minutes: {url}/login?token={link.token}", file=sys.stderr)

@@ -20,12 +20,13 @@ from rota.app.api import tasks as task_routes
 from rota.app.api.manners import answer
 from rota.app.api.people import router as people
 from rota.app.api.streams import router as streams
-from rota.app.application import Rota
+from rota.app.application import Rota, make_engine
 from rota.app.auth import Caller, Role
-from rota.app.main import Node, keep_time, make_engine, move_in
+from rota.app.main import Node, keep_time, move_in, rows_of
 from rota.app.settings import Settings
-from rota.core.clock import SystemClock
-from rota.engine.meter import Meter
+from rota.engine.declare import declare
+from rota.engine.engine import Engine
+from rota.engine.runner import capture_output
 from rota.engine.services import ArtifactManager, JobScheduler
 from rota.kinds.tasks import TaskManager
 from rota.store import accounts, workers
@@ -83,12 +84,13 @@ class ServiceBuilder:
 
     app = ServiceBuilder(info=ServiceInfo(display_name="Reports")).with_health().with_tasks().build()
 
-    Scheduler and worker run inside it, on any number of its processes. Without `with_auth` whoever reaches it is an
-    admin: then keep it on loopback, or behind something that asks who comes.
+    Scheduler and worker run inside it, on any number of its processes. A `program` brings its tasks and schedules.
+    Without `with_auth` whoever reaches it is an admin: then keep it on loopback, or behind something that knows people.
     """
 
     def __init__(self, info: ServiceInfo, database_url: str | None = None, program: Rota | None = None) -> None:
         self.info, self.database_url, self.program = info, database_url, program or Rota()
+        self.declares = program is not None  # without one, registered functions run only where a task row names them
         self.routers: list[APIRouter] = []
         self.checks: dict[str, Callable[[], Any]] | None = None
         self.concurrency: int | None = None
@@ -148,14 +150,19 @@ class ServiceBuilder:
     def build(self) -> FastAPI:
         given = {"database_url": self.database_url, "concurrency": self.concurrency}
         settings = Settings.load(**given)
-        db, clock, wake, meter = open_database(settings.database_url), SystemClock(), Wake(), Meter()
-        engine = make_engine(settings, self.program, None, db, clock, wake, meter)
         node = Node(settings, self.program, None)
+        db, clock = open_database(settings.database_url), node.clock
+        engine = make_engine(settings, self.program, None, db, clock, Wake(), node.meter)
 
         @contextlib.asynccontextmanager
         async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+            capture_output()
             await asyncio.to_thread(schema.migrate, settings.database_url)
+            self.program.use(engine)
             org_id = await move_in(engine, settings)
+            if self.declares:
+                name = self.info.display_name
+                await declare(engine, self.program.org, name, rows_of(self.program, name), self.program.schedules)
             system = await db.tx(accounts.system_user, org_id, clock.now())
             if not self.auth:
                 app.state.anyone = Caller(org_id, system, None, Role.ADMIN, frozenset(), instance_admin=False)
@@ -163,21 +170,16 @@ class ServiceBuilder:
             app.state.jobs = JobScheduler(engine, org_id)
             app.state.artifacts = ArtifactManager(engine, org_id)
             app.state.database = Database(settings.database_url)
-            for hook in self.starting:
-                await called(hook, app)
-            if self.validating:
-                await validate_and_disable_orphaned_tasks(app)
-            stop = asyncio.Event()
-            working = [asyncio.ensure_future(node.work(engine, stop)), asyncio.ensure_future(keep_time(db, clock))]
             try:
-                yield
-            finally:
-                app.state.closing = True
-                stop.set()
-                working[1].cancel()
-                await asyncio.gather(*working, return_exceptions=True)
+                for hook in self.starting:
+                    await called(hook, app)
+                if self.validating:
+                    await validate_and_disable_orphaned_tasks(app)
+                async with working(app, node, engine):
+                    yield
                 for hook in self.stopping:
                     await called(hook, app)
+            finally:
                 await app.state.database.close()
                 await db.close()
 
@@ -190,6 +192,20 @@ class ServiceBuilder:
         if self.checks is not None:
             add_health(app, self.checks)
         return app
+
+
+@contextlib.asynccontextmanager
+async def working(app: FastAPI, node: Node, engine: Engine) -> AsyncIterator[None]:
+    """Fire and run what is due meanwhile."""
+    stop = asyncio.Event()
+    loops = [asyncio.ensure_future(node.work(engine, stop)), asyncio.ensure_future(keep_time(engine.db, node.clock))]
+    try:
+        yield
+    finally:
+        app.state.closing = True
+        stop.set()
+        loops[1].cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
 
 
 async def validate_and_disable_orphaned_tasks(app: FastAPI) -> int:

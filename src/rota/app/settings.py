@@ -28,6 +28,7 @@ class Settings(BaseSettings):
     cancel_grace_seconds: Annotated[int, Field(ge=0, le=3600)] = 10
     keep_success_days: Annotated[int, Field(ge=1, le=36_500)] = 30
     keep_failed_days: Annotated[int, Field(ge=1, le=36_500)] = 90
+    keep_audit_days: Annotated[int, Field(ge=1, le=36_500)] = 400
     max_schedules_per_task: Annotated[int | None, Field(ge=1)] = None
     max_artifact_mb: Annotated[int, Field(ge=1, le=1000)] = 10
     billing: Billing = Billing.RECORD
@@ -86,6 +87,7 @@ class Settings(BaseSettings):
             concurrency=self.concurrency,
             keep_success=timedelta(days=self.keep_success_days),
             keep_failed=timedelta(days=self.keep_failed_days),
+            keep_audit=timedelta(days=self.keep_audit_days),
             max_schedules_per_task=self.max_schedules_per_task,
             artifact_limit=self.max_artifact_mb << 20,
             billing=self.billing,

@@ -153,12 +153,14 @@ class Field:
     high: int
     names: tuple[str, ...] = ()  # the first one stands for `low`
 
+    @lru_cache(maxsize=4096)  # noqa: B019  few texts serve many schedules, and the fields live for ever
     def numbers(self, text: str) -> tuple[int, ...]:
         found = set[int]()
         for term in text.split(","):
             found.update((LAST,) if term == "L" and self is DAY_OF_MONTH else self.span(term))
         return tuple(sorted(found))
 
+    @lru_cache(maxsize=1024)  # noqa: B019
     def weekdays(self, text: str) -> tuple[int | Nth, ...]:
         found = set[int | Nth]()
         for term in text.split(","):

@@ -5,7 +5,7 @@ import random
 import threading
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
 
 from rota.core.clock import wall_ms
 from rota.core.policy import Misfire, Overlap, Retry, Terms
@@ -17,8 +17,17 @@ PAYLOAD_LIMIT = 1024 * 1024  # bytes of JSON
 JITTER_LIMIT = timedelta(days=1)
 
 
+T = TypeVar("T")
+
 DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 PAIRS = [first + second for first in DIGITS for second in DIGITS]
+
+
+@dataclass_transform(frozen_default=True)
+def record(cls: type[T]) -> type[T]:
+    """A frozen dataclass in the eyes of the type checker only: Python sets each field past a freeze at ten times the
+    cost, and these have many fields and are made for every run."""
+    return dataclass(slots=True)(cls)
 
 
 class Maker:
@@ -28,12 +37,16 @@ class Maker:
         self.dice = random.Random()  # our own: a task that seeds Python's does not make ids repeat
         self.lock = threading.Lock()
         self.last = 0
+        self.text = (0, "")  # the last one but for its last pair of digits, as number and text
 
-    def next(self) -> int:
+    def next(self) -> str:
         with self.lock:
             moment = wall_ms() << 80
             self.last = moment | self.dice.getrandbits(80) if moment > self.last else self.last + 1
-            return self.last
+            front = self.last >> 10
+            if front != self.text[0]:  # seldom in a crowd
+                self.text = front, "".join([PAIRS[front >> shift & 1023] for shift in range(110, -1, -10)])
+            return self.text[1] + PAIRS[self.last & 1023]
 
 
 maker = Maker()
@@ -42,11 +55,10 @@ os.register_at_fork(after_in_child=maker.__init__)  # type: ignore[misc]  # a ch
 
 def new_id() -> str:
     """A ULID: sorts by the moment it was made. Unique, but no secret: one is made for every job and every run."""
-    value = maker.next()
-    return "".join([PAIRS[value >> shift & 1023] for shift in range(120, -1, -10)])
+    return maker.next()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Schedule:
     """A schedule as its owner wrote it; when it is due next stands in its clock."""
 
@@ -95,7 +107,7 @@ class Schedule:
         return self.overlap in (Overlap.QUEUE_ONE, Overlap.REPLACE)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NewJob:
     """A promise to be made: what `enqueue` is given."""
 
@@ -120,7 +132,7 @@ class NewJob:
     trace_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Job:
     """A job that a worker holds."""
 
@@ -142,9 +154,9 @@ class Job:
     fence: int
     queued_at: datetime
     run_at: datetime
-    terms: Terms
     last_run_id: str | None
     trace_id: str | None
+    terms: Terms
 
     @property
     def suspect(self) -> bool:
@@ -152,7 +164,7 @@ class Job:
         return self.crashes > 0 or self.rescues > 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Attempt:
     """One run in the making: the job, and the run id made at its start."""
 
@@ -179,7 +191,7 @@ class About:
     work: Any = None  # what will be done; the runner's own
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ended:
     """How an attempt ended and where its job goes: out of the queue, or by a move to wait for the next attempt."""
 
@@ -202,7 +214,7 @@ class Ended:
         return self.move is None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fire:
     """A slot to fire."""
 
@@ -211,7 +223,7 @@ class Fire:
     solo: bool  # a newer slot may take its place while it waits
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gap:
     """Slots that passed without firing, told as one row."""
 
@@ -224,7 +236,7 @@ class Gap:
     note: str | None = None  # what a person said about it
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Plan:
     """What a due schedule does now, and when it is due again."""
 
@@ -235,7 +247,7 @@ class Plan:
     handled: datetime  # the latest slot this plan decides
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Due:
     """A schedule with its clock, as it was read. Nothing is planned when `next_slot` is None."""
 

@@ -255,7 +255,7 @@ class Form:
             field = next(one for one in TRIGGER_FIELDS[other] if self.body.get(one) is not None)
             self.errors.append(Invalid(field, self.body[field], f"does not belong to schedule_type {kind}"))
         trigger: Cron | Every | Once | None = None
-        if kind is None and not given:
+        if kind is None and not given and self.body.get("schedule_type") is None:
             self.errors.append(Invalid("schedule_type", None, "is missing: cron, interval or once"))
         elif kind == "cron":
             trigger = self.need("cron_expression", lambda value, _: triggers.parse_cron(value))
@@ -289,7 +289,7 @@ class Form:
 
 def name(value: Any, field: str) -> str:
     found = text(value, field, NAME_LIMIT, required=True)
-    if any(not char.isprintable() for char in found) or found != found.strip():
+    if not found.isprintable() or found != found.strip():
         raise Invalid(field, value, "has control characters or blanks at its ends; use printable text")
     return found
 
@@ -301,7 +301,7 @@ def text(value: Any, field: str, limit: int, required: bool = False) -> str:
         raise Invalid(field, value, f"is {len(value)} characters long; at most {limit} are allowed")
     if required and not value.strip():
         raise Invalid(field, value, "is empty")
-    if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+    if "\0" in value or (not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value)):
         raise Invalid(field, value, "has characters that cannot be stored (NUL or half a surrogate pair)")
     return value
 

@@ -44,17 +44,19 @@ VERDICTS = {
 }
 
 
-def why_run(runs: Sequence[Row], job: Row | None, schedule: Row | None, waits: Sequence[str]) -> list[str]:
+def why_run(
+    runs: Sequence[Row], job: Row | None, schedule: Row | None, waits: Sequence[str], who: str = "Somebody"
+) -> list[str]:
     """The story of a job: who wanted it, each attempt, and what it waits for now. `waits` are the caller's findings."""
     first: Row = runs[0] if runs else job or {}
-    told = [wanted(first, schedule)]
+    told = [wanted(first, schedule, who)]
     if schedule is not None:
         told.append(policy(schedule))
     told += [attempt(run) for run in runs]
     if job is not None:
         told += [standing(job), *waits]
         if job["cancel_requested_at"] is not None:
-            told.append(f"{job['cancel_reason']} asked at {at(job['cancel_requested_at'])} to stop it.")
+            told.append(f"It was told to stop at {at(job['cancel_requested_at'])}{because(job['cancel_reason'])}.")
     return told
 
 
@@ -70,16 +72,16 @@ def why_slot(slot: Row, schedule: Row) -> list[str]:
     return [f"{which} of schedule {schedule['name']} {verdict}{into}{because(slot['reason'])}{note}.", policy(schedule)]
 
 
-def wanted(row: Row, schedule: Row | None) -> str:
+def wanted(row: Row, schedule: Row | None, who: str) -> str:
     """Who or what asked for it, and when."""
     of = f"schedule {schedule['name']}" if schedule else f"{row['kind']} {row['target']}"
     queued = f"queued at {at(row['queued_at'])}"
     slot: datetime | None = row["slot"]
     match row["trigger"]:
         case "manual":
-            return f"Somebody asked for {of} to run at once; it was {queued}."
+            return f"{who} asked for {of} to run at once; it was {queued}."
         case "retry":
-            return f"Somebody asked for another attempt after run {row['retry_of']} of {of}; it was {queued}."
+            return f"{who} asked for another attempt after run {row['retry_of']} of {of}; it was {queued}."
         case "backfill":
             return f"A backfill asked for the slot {at(slot)} of {of}; it was {queued}."
         case trigger if slot is not None:

@@ -40,6 +40,7 @@ class EngineSettings:
     concurrency: int = 50
     keep_success: timedelta = timedelta(days=30)
     keep_failed: timedelta = timedelta(days=90)
+    keep_audit: timedelta = timedelta(days=400)
     max_schedules_per_task: int | None = None
     artifact_limit: int = 10 * 1024 * 1024  # bytes
     billing: Billing = Billing.RECORD
@@ -210,7 +211,8 @@ class Engine:
         """A schedule whose grant allows what it does. Where its kind needs one and none is named, that is the one it
         had before, if that will do, else one that is minted here."""
         if schedule.grant_id is not None:
-            code = grants.trouble(tx, schedule.org_id, schedule.grant_id, schedule.kind, [schedule.target], now)
+            names = self.runners[schedule.kind].known_as(tx, schedule.org_id, schedule.target)
+            code = grants.trouble(tx, schedule.org_id, schedule.grant_id, schedule.kind, names, now)
             if code is not None:
                 raise Invalid(
                     "grant_id", schedule.grant_id, f"does not allow {schedule.kind} {schedule.target} ({code})"
@@ -283,14 +285,19 @@ class Engine:
         runner = self.runners.get(kind)
         if runner is None:
             raise Invalid("kind", kind, f"is not one of {', '.join(sorted(self.runners))}")
-        routes = [await runner.resolve(org_id, target, one) for one in payloads[:1]]
+        routes = []
+        for position, one in enumerate(payloads):
+            try:
+                routes.append(await runner.resolve(org_id, target, one))
+            except Invalid as error:
+                raise error if len(payloads) == 1 else at_item(error.all[0], position) from None
         new = [
             NewJob(
                 org_id=org_id, kind=kind, target=target, payload=parse.payload(one, "input"), run_at=run_at or now,
-                trigger=trigger, route=routes[0], queue=queue_name, priority=priority, serial_key=serial_key,
+                trigger=trigger, route=route, queue=queue_name, priority=priority, serial_key=serial_key,
                 job_key=job_key, terms=terms or Terms(), trace_id=trace_id,
             )
-            for one in payloads
+            for one, route in zip(payloads, routes, strict=True)
         ]  # fmt: skip
         return await self.clocked(lambda tx: queue.enqueue(tx, new, now, key_mode))
 

@@ -3,6 +3,7 @@
 A signature is analysed once; a run only checks its values and asks for what is wanted.
 """
 
+import asyncio
 import contextlib
 import inspect
 import logging
@@ -33,6 +34,7 @@ class Provider:
     factory: Callable[..., Any]
     scope: str
     wants: Mapping[str, type]
+    making: asyncio.Lock = field(default_factory=asyncio.Lock)  # many runs may want a thing of the process at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +85,16 @@ class Injector:
         closed at the end of its run or, with the scope `process`, of the process."""
         if scope not in SCOPES:
             raise Invalid("scope", scope, f"is not one of {', '.join(SCOPES)}")
-        hints = get_type_hints(factory)
-        wants = {name: hints.get(name, object) for name in inspect.signature(factory).parameters}
+        asked = inspect.signature(factory, eval_str=True).parameters.values()
+        wants = {
+            one.name: one.annotation for one in asked if one.default is one.empty or one.annotation in self.providers
+        }
         for name, needed in wants.items():
-            if needed is not RunContext and needed not in self.providers:
+            known = self.providers.get(needed)
+            if known is None and needed is not RunContext:
                 raise Invalid(name, needed, f"is nothing that could be injected into the factory of {wanted.__name__}")
+            if known is not None and known.scope == "run" and scope == "process":
+                raise Invalid(name, needed, f"is closed with its run; {wanted.__name__} would outlive it")
         self.providers[wanted] = Provider(factory, scope, wants)
         self.signatures.clear()
 
@@ -116,8 +123,10 @@ class Made:
         provider = self.injector.providers[wanted]
         home = self if provider.scope == "run" else self.injector.process
         if wanted not in home.values:
-            given = {name: await self.get(needed) for name, needed in provider.wants.items()}
-            home.values[wanted] = await home.make(provider.factory, given)
+            async with provider.making if home is not self else contextlib.nullcontext():
+                if wanted not in home.values:
+                    given = {name: await self.get(needed) for name, needed in provider.wants.items()}
+                    home.values[wanted] = await home.make(provider.factory, given)
         return home.values[wanted]
 
     async def make(self, factory: Callable[..., Any], given: Mapping[str, Any]) -> Any:

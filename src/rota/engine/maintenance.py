@@ -9,10 +9,11 @@ import structlog
 from rota.core import triggers
 from rota.core.clock import JUMP, SystemClock, pause
 from rota.core.errors import Unavailable
+from rota.core.model import Ended
 from rota.core.plan import TICK
 from rota.core.states import Status
 from rota.engine.engine import Engine
-from rota.store import idempotency, jobs, runs, schedules, slots, tasks, workers
+from rota.store import idempotency, jobs, runs, schedules, slots, tasks, trail, workers
 from rota.store.dialect import Tx
 
 RECONCILE_EVERY = timedelta(minutes=5)
@@ -64,21 +65,22 @@ class Maintenance:
     async def take_from(self, worker: str) -> int:
         taken, more = 0, True
         while more:
-            count, more = await self.db.tx(self.take_over, worker)
+            count, more, crashed = await self.db.tx(self.take_over, worker)
+            self.engine.meter.ended(crashed, 0)
             taken += count
         if not await self.db.read(workers.lives, worker):
             log.warning("a worker's lease ran out; its jobs go to others", worker=worker, jobs=taken)
         self.engine.wake.signal("ready")
         return taken
 
-    def take_over(self, tx: Tx, worker: str) -> tuple[int, bool]:
+    def take_over(self, tx: Tx, worker: str) -> tuple[int, bool, list[Ended]]:
         """Declare a worker dead and take a batch of its jobs; nothing if it renewed its lease meanwhile. All is looked
         at again here: this step may have waited long for its turn to write, and the others for theirs to renew."""
         now = self.clock.now()
         jumped = isinstance(self.clock, SystemClock) and abs(workers.measure(tx)[0] - now) > JUMP
         if self.may_judge() and not jumped:
             workers.bury(tx, worker, now)
-        return (0, False) if workers.lives(tx, worker) else jobs.rescue(tx, worker, now, CHUNK)
+        return (0, False, []) if workers.lives(tx, worker) else jobs.rescue(tx, worker, now, CHUNK)
 
     async def reconcile(self) -> None:
         """RECONCILER_GUARANTEES_CHAIN: find what should not be, mend it, and say so."""
@@ -109,6 +111,8 @@ class Maintenance:
         await self.db.tx(workers.forget, now - FORGET_WORKERS)
         await self.db.tx(tasks.prune_results, now)
         while await self.db.tx(idempotency.prune, now - idempotency.KEPT, CHUNK) == CHUNK:
+            await pause(0.05)
+        while await self.db.tx(trail.prune, now - settings.keep_audit, CHUNK) == CHUNK:
             await pause(0.05)
 
     def repaired(self, what: str, mended: int) -> None:

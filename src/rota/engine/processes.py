@@ -5,6 +5,7 @@ SIGKILL, to everything that it started, and the run is over only when all of it 
 """
 
 import asyncio
+import codecs
 import ctypes
 import fnmatch
 import os
@@ -56,24 +57,32 @@ async def supervise(ctx: RunContext, process: asyncio.subprocess.Process, feed: 
         for name, stream in (("stdout", process.stdout), ("stderr", process.stderr))
     ]
     writer = asyncio.ensure_future(pour(process.stdin, feed))
-    ended = asyncio.ensure_future(process.wait())
-    canceled = False
+    canceled_at: float | None = None
+
+    async def ending() -> None:
+        await process.wait()
+        if canceled_at is None:
+            await asyncio.wait(readers, timeout=SPOKEN_OUT)
+        if canceled_at is None:
+            kill_group(process.pid)
+        else:
+            await see_out(process.pid, ctx, canceled_at)
+            await asyncio.wait(readers, timeout=SPOKEN_OUT)
+
+    ended = asyncio.ensure_future(ending())
     try:
-        while not ended.done():
+        while not ended.done():  # however often it is cancelled: it may not leave anything behind
             try:
                 await asyncio.shield(ended)
             except asyncio.CancelledError:
-                kill(family(process.pid, ctx.run_id), signal.SIGKILL if canceled else signal.SIGTERM)
-                canceled = True
-        await asyncio.wait(readers, timeout=SPOKEN_OUT)
+                kill(family(process.pid, ctx.run_id), signal.SIGTERM if canceled_at is None else signal.SIGKILL)
+                canceled_at = canceled_at or stopwatch()
     finally:
-        kill_group(process.pid)
         for task in (*readers, writer):
             task.cancel()
-    if canceled:
-        await see_out(process.pid, ctx)
-        if process.returncode != 0:
-            raise asyncio.CancelledError
+    ended.result()
+    if canceled_at is not None and process.returncode != 0:
+        raise asyncio.CancelledError
     return {name: tail.text() for name, tail in kept.items()}
 
 
@@ -82,11 +91,12 @@ async def ask_child(
 ) -> dict[str, Any]:
     """Have a run done in a Python process of its own, where it can hurt only itself; returns what that answers."""
     reading, writing = os.pipe()
-    job = ctx.job
+    job, settings = ctx.job, ctx.engine.settings
     full = {
         "run_id": ctx.run_id, "attempt": ctx.attempt, "worker": ctx.worker, "job_id": job.id, "org_id": job.org_id,
         "fence": job.fence, "trigger": job.trigger, "slot": job.slot and job.slot.isoformat(), "result_fd": writing,
-        "database_url": ctx.engine.db.url, **order,
+        "database_url": ctx.engine.db.url, "artifact_limit": settings.artifact_limit,
+        "billing": settings.billing.value, "markup": str(settings.markup), **order,
     }  # fmt: skip
     try:
         command = [sys.executable, "-m", "rota.app.child"]
@@ -121,12 +131,15 @@ def load_failure(told: Mapping[str, Any] | None) -> Failure | None:
     return None if told is None else Failure(**{**told, "kind": FailureClass(told["kind"])})
 
 
-async def see_out(pid: int, ctx: RunContext) -> None:
-    """Wait until everything that a cancelled process started is gone: what left its group too."""
-    since = stopwatch()
-    while (rest := family(pid, ctx.run_id)) and stopwatch() - since < DYING:
-        kill(rest, signal.SIGKILL)
-        await pause(0.02)
+async def see_out(pid: int, ctx: RunContext, since: float) -> None:
+    """Wait until everything that a cancelled process started is gone, what left its group too; what is there after the
+    grace is killed."""
+    grace, look = ctx.cancel_grace.total_seconds(), 0.01
+    while (rest := family(pid, ctx.run_id)) and stopwatch() - since < grace + DYING:
+        if stopwatch() - since >= grace:
+            kill(rest, signal.SIGKILL)
+        await pause(look)
+        look = min(look * 2, 0.2)
     if rest:
         ctx.log.line("system", f"processes that do not die: {', '.join(map(str, sorted(rest)))}")
 
@@ -157,8 +170,9 @@ def kill_group(leader: int) -> None:
 
 
 async def pump(ctx: RunContext, stream: asyncio.StreamReader, name: str, tail: "Tail") -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may come in two parts
     while chunk := await stream.read(65_536):
-        text = chunk.decode("utf-8", "replace")
+        text = decoder.decode(chunk)
         ctx.log.write(name, text)
         tail.add(text)
 

@@ -6,13 +6,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from rota.core.model import About, Job
+from rota.core.model import About, Job, record
 from rota.core.parse import Defaults
 from rota.core.policy import Failure
+from rota.store.dialect import Tx
 
 if TYPE_CHECKING:
     from rota.engine.engine import Engine
@@ -36,6 +37,10 @@ class Runner(Protocol):
         """The route of a target; raises Invalid when there is no such target or the payload does not fit it."""
         ...
 
+    def known_as(self, tx: Tx, org_id: str, target: str) -> Collection[str]:
+        """By which names a grant may allow a target."""
+        ...
+
     async def prepare(self, ctx: "RunContext") -> None:
         """Find what will run, and tell of it in `ctx.about`. Raises Skipped where it may not run now."""
         ...
@@ -45,7 +50,7 @@ class Runner(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunContext:
     """What a run knows about itself, and its ways to speak."""
 
@@ -58,7 +63,7 @@ class RunContext:
     cancel_grace: timedelta = timedelta(seconds=10)
     about: About = field(default_factory=About)
     host: "Engine | None" = None
-    canceled: threading.Event = field(default_factory=threading.Event)
+    canceled: "StopFlag" = field(default_factory=lambda: StopFlag())
 
     @property
     def org_id(self) -> str:
@@ -78,6 +83,33 @@ class RunContext:
     def fence(self) -> int:
         """Rises with every attempt along a serial key: hand it to systems that can refuse an older one."""
         return self.job.fence
+
+
+class StopFlag:
+    """Whether somebody wants the run stopped; as a `threading.Event`, which is made only when a thread waits for it."""
+
+    __slots__ = ("_event", "_set")
+    _making = threading.Lock()
+
+    def __init__(self) -> None:
+        self._set, self._event = False, None  # type: tuple[bool, threading.Event | None]
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        with self._making:
+            self._set = True
+            if self._event is not None:
+                self._event.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        with self._making:
+            if self._event is None:
+                self._event = threading.Event()
+            if self._set:
+                return True
+        return self._event.wait(timeout)
 
 
 class RunLog:

@@ -17,7 +17,7 @@ from rota.engine.engine import Engine
 from rota.store import jobs, schedules
 from rota.store.dialect import Tx
 
-BATCH = 200
+BATCH = 500  # also bounds the advisory locks that one transaction takes
 SAFETY_LOOK = timedelta(seconds=30)  # the longest sleep: NOTIFY_IS_A_HINT
 
 log = structlog.get_logger("rota.scheduler")
@@ -87,9 +87,9 @@ class Scheduler:
         if not planned:
             return 0
         try:
-            won = await self.db.tx(schedules.fire, planned, now)
-            self.engine.meter.fired += sum(len(what.fires) for _, what in won)
-            return len(won)
+            won, fired = await self.db.tx(schedules.fire, planned, now)
+            self.engine.meter.fired += fired
+            return won
         except DataRefused as error:
             if len(planned) > 1:
                 half = len(planned) // 2

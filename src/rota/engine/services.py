@@ -6,6 +6,7 @@ Their methods are awaited in async functions; in plain functions, which run in t
 import asyncio
 import importlib
 import io
+import re
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 import orjson
 
 from rota.core.clock import pause, stopwatch
-from rota.core.errors import LogicError
+from rota.core.errors import LogicError, shown
 from rota.core.model import new_id
 from rota.core.states import Status
 from rota.engine.engine import Engine
@@ -22,6 +23,7 @@ from rota.store import artifacts, reports
 from rota.store.artifacts import JSON
 
 LIVING = (Status.PENDING, Status.RUNNING)
+CONTENT_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?[\w.+-]+=[\w.+-]+)*", re.ASCII)
 LOOK = 0.05  # seconds between looks at a job that is waited for; doubled up to a second
 
 
@@ -108,6 +110,8 @@ class ArtifactManager(Bridge):
     async def store(self, data: Any, parent: str | None, label: str | None, content_type: str | None) -> str:
         """As `save`, exactly there: without a parent it is a root."""
         kind, content = self.dumped(data)
+        if content_type is not None and not CONTENT_TYPE.fullmatch(content_type):
+            raise LogicError(f"{shown(content_type)} is not a content type; it is like text/plain; charset=utf-8")
         limit = self.engine.settings.artifact_limit
         if len(content) > limit:
             raise LogicError(f"an artifact of {len(content)} bytes is too large; at most {limit} are kept")

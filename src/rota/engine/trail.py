@@ -13,7 +13,7 @@ from rota.core.clock import Clock
 from rota.core.errors import NotFound
 from rota.core.model import new_id
 from rota.core.redact import redacted
-from rota.store import reports, trail
+from rota.store import bills, reports, trail
 from rota.store.database import Database, P, R, Step
 from rota.store.dialect import Tx
 from rota.store.reports import Record
@@ -27,6 +27,7 @@ LOOK: dict[str, Callable[[Tx, str, str], Record]] = {  # how a thing is describe
     "users": reports.user,
     "api-keys": reports.api_key,
     "grants": reports.grant,
+    "billing": bills.changed,
 }
 
 
@@ -61,6 +62,8 @@ class Told:
             return result
 
         return await self.db.tx(told)
+
+    statement = tx
 
     async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self.db.read(step, *args, **kwargs)

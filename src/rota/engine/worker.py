@@ -32,6 +32,8 @@ from rota.version import __version__
 
 MARK_AFTER = timedelta(milliseconds=100)
 BATCH = 500  # also bounds the advisory locks that one transaction takes
+GATHER = 0.005  # seconds that results wait for more of them while jobs lie waiting: few transactions for a crowd
+FORESIGHT = 0.1  # seconds of work that are claimed beforehand
 AHEAD = 1000  # the most jobs claimed beyond those that run
 SAFETY_LOOK = 30.0
 LAST_WORDS = 30.0  # seconds that a stopping worker waits for a database that is out of reach
@@ -80,23 +82,6 @@ class Place:
 
 
 @dataclass(slots=True)
-class Pace:
-    """How far ahead to claim: short work by the hundred, long work only what can start; the rest is for others."""
-
-    ended: int = 0
-    since: float = 0.0
-    ahead: int = 0
-
-    def count(self, ended: int, now: float, ran_dry: bool) -> None:
-        """Look back over a moment: twice what it brought, if all of it was used up; less when jobs lie waiting."""
-        self.ended += ended
-        if now - self.since >= 0.1:
-            brought = int(self.ended / (now - self.since) * 0.1)
-            self.ahead = min(AHEAD, 2 * brought if ran_dry else brought)
-            self.ended, self.since = 0, now
-
-
-@dataclass(slots=True)
 class Worker:
     """One process's share of the work. `run` lives until `drain` or `abandon`."""
 
@@ -111,7 +96,8 @@ class Worker:
     lost: bool = False
     turn: int = field(default_factory=lambda: random.randrange(1000))
     after: Lane | None = None  # behind which the next claim looks for work, when there is too much for one look
-    pace: Pace = field(default_factory=Pace)
+    sole: Lane | None = None  # the lane that had all the work when this worker last looked
+    ahead: int = 0  # jobs to claim beyond those that run
     keeper: Keeper | None = None
     claim_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     flush_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -228,23 +214,41 @@ class Worker:
     async def claim(self) -> bool:
         """Fill the free room; True if there may be more to take."""
         settings = self.engine.settings
-        room = settings.concurrency + self.pace.ahead - len(self.active) - len(self.waiting)
-        if room <= self.pace.ahead // 2:
+        room = settings.concurrency + self.ahead - len(self.active) - len(self.waiting)
+        if room <= self.ahead // 2:
             return False
-        found = await self.engine.db.read(jobs.lanes, self.queues, self.after)
-        if not found or self.draining:
-            return False
-        if len(found) == jobs.LANES_PER_CLAIM:  # too many for one look: the next one goes on behind those that get room
-            self.after, self.turn = found[min(room, len(found)) - 1], 0
-        else:
-            self.after, self.turn = None, self.turn + 1
-        took = await self.engine.db.tx(jobs.claim, found, worker=self.id, routes=self.routes, room=room, turn=self.turn)
+        room = min(room, BATCH)
+        took = await self.take_from_sole(room)
+        more = len(took) == room
+        if not took:
+            took = await self.take(room)
+            more = bool(took)
         if self.stopping:
             await self.give_back([job.id for job in took])
             return False
         self.waiting.extend(took)
         self.start_waiting()
-        return bool(took)
+        return more
+
+    async def take_from_sole(self, room: int) -> list[Job]:
+        """Work that lies in one lane is taken without looking first where it lies."""
+        if self.sole is None or self.stopping:
+            return []
+        return await self.engine.db.statement(jobs.claim_sole, self.sole, worker=self.id, routes=self.routes, room=room)
+
+    async def take(self, room: int) -> list[Job]:
+        db = self.engine.db
+        found = await db.read(jobs.lanes, self.queues, self.after)
+        if not found or self.stopping:
+            return []
+        unlimited = all(lane.cap is None for lane in found)
+        self.sole = found[0] if len(found) == 1 and unlimited and self.queues is None else None
+        if len(found) == jobs.LANES_PER_CLAIM:  # too many for one look: the next one goes on behind those that get room
+            self.after, self.turn = found[min(room, len(found)) - 1], 0
+        else:
+            self.after, self.turn = None, self.turn + 1
+        run = db.statement if unlimited else db.tx
+        return await run(jobs.claim, found, worker=self.id, routes=self.routes, room=room, turn=self.turn)
 
     async def reclaim(self, error: Unavailable) -> None:
         """After a lost answer this worker may own jobs that it does not know of: hand those back."""
@@ -267,11 +271,11 @@ class Worker:
     # run
 
     def start_waiting(self) -> None:
+        now = self.engine.clock.now()  # one look for all that start together
         while self.waiting and len(self.active) < self.engine.settings.concurrency and not self.draining:
-            self.start(self.waiting.popleft())
+            self.start(self.waiting.popleft(), now)
 
-    def start(self, job: Job) -> None:
-        now = self.engine.clock.now()
+    def start(self, job: Job, now: datetime) -> None:
         attempt = Attempt(job, new_id(), job.attempt + 1, now)
         run_log = RunLog(attempt.run_id, self.engine.clock.now)
         ctx = RunContext(
@@ -281,13 +285,12 @@ class Worker:
         one = Active(attempt, ctx)
         self.active[job.id] = one
         self.busy.set()
-        one.task = asyncio.ensure_future(self.attempt(one))
+        work = self.in_doubt(one) if job.suspect else self.enter(one)
+        one.task = asyncio.get_running_loop().create_task(work)
         one.task.add_done_callback(lambda task: self.settle(one, task))
 
-    async def attempt(self, one: Active) -> Any:
-        """One attempt, from the first check to the outcome of the work."""
-        if not one.attempt.job.suspect:
-            return await self.enter(one)
+    async def in_doubt(self, one: Active) -> Any:
+        """An attempt at a job that was in the hands of a worker that died."""
         places = self.places if one.ctx.isolated else self.doubts
         await places.acquire()  # waiting for a place is not running: if this worker dies now, it did not crash
         one.place = Place(places)
@@ -298,6 +301,7 @@ class Worker:
             one.place.leave()
 
     async def enter(self, one: Active) -> Any:
+        """One attempt, from the first check to the outcome of the work."""
         one.entered = True
         job = one.attempt.job
         too_late = job.terms.too_late(one.attempt.started_at)
@@ -341,7 +345,7 @@ class Worker:
         self.idle.set()
         if self.waiting:
             self.start_waiting()
-        elif not self.draining:
+        if len(self.waiting) <= self.ahead // 2 and not self.draining:  # the next are fetched while these run
             self.engine.wake.work.set()
 
     def verdict(self, one: Active, task: "asyncio.Task[Any]") -> Ended | None:
@@ -350,10 +354,21 @@ class Worker:
         attempt = one.attempt
         began = attempt.started_at if one.entered else None
         about = one.ctx.about
-        base = Ended(attempt.job, Status.SUCCESS, None, now, attempt.run_id, attempt.number, began, about=about)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        outcome, reason = (task.result(), about.reason) if error is None else (None, None)
+        base = Ended(
+            attempt.job,
+            Status.SUCCESS,
+            reason,
+            now,
+            attempt.run_id,
+            attempt.number,
+            began,
+            outcome=outcome,
+            about=about,
+        )
         if error is None:
-            return replace(base, outcome=task.result(), reason=about.reason)
+            return base
         if isinstance(error, Stranger):
             return None
         if isinstance(error, Skipped):
@@ -407,6 +422,8 @@ class Worker:
     async def finishing(self) -> None:
         while not self.finished.is_set():
             if self.ended:
+                if self.waiting and len(self.ended) < BATCH:
+                    await pause(GATHER)
                 await self.flush()
             else:
                 self.idle.clear()
@@ -425,7 +442,7 @@ class Worker:
                 await pause(random.uniform(0.2, 1))
                 return
             del self.ended[: len(batch)]
-        self.pace.count(len(batch), self.engine.clock.monotonic(), not self.waiting)
+        self.ahead = foresight(batch, self.engine.settings.concurrency)
         tell(batch)
         self.engine.meter.ended(batch, len(lost))
         for one in lost:
@@ -437,7 +454,9 @@ class Worker:
     async def finish(self, batch: Sequence[Ended], lines: Sequence[Any]) -> list[Ended]:
         """Write a batch; returns those that were refused. A row that the database cannot store costs only itself."""
         try:
-            kept = await self.engine.db.tx(write_down, batch, lines, self.id, self.engine.clock)
+            db = self.engine.db
+            run = db.statement if jobs.is_plain(batch) and not lines else db.tx
+            kept = await run(write_down, batch, lines, self.id, self.engine.clock)
         except DataRefused as error:
             if len(batch) > 1:
                 half = len(batch) // 2
@@ -542,6 +561,14 @@ def write_down(tx: Tx, batch: Sequence[Ended], lines: Sequence[Any], worker: str
     strange = {one.run_id for one in batch} - kept  # refused, or written by a commit whose answer was lost
     runs.write_logs(tx, [line for line in lines if line[0] not in strange])
     return kept
+
+
+def foresight(batch: Sequence[Ended], concurrency: int) -> int:
+    """How far ahead to claim: what can be done within FORESIGHT if all work is like this. Short work by the hundred,
+    long work only what can start; the rest is for others."""
+    spans = [(one.finished_at - one.started_at).total_seconds() for one in batch if one.started_at is not None]
+    mean = sum(spans) / len(spans) if spans else FORESIGHT
+    return min(AHEAD, int(concurrency * FORESIGHT / max(mean, 0.001)))
 
 
 def tell(batch: Sequence[Ended]) -> None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select, update
 
 from rota.core.errors import Conflict, NotFound
 from rota.core.model import new_id
-from rota.store.dialect import Tx, insert_new, insert_rows
+from rota.store.dialect import Tx, insert_new, insert_rows, once
 from rota.store.tables import api_keys, orgs, users
 
 PREFIX = 12  # characters of a key that are stored as they are: enough to find its row and to name it to people
@@ -181,9 +181,8 @@ def issue_key(
 
 def find_key(tx: Tx, text: str) -> Key | None:
     """The stored key behind a text, compared in constant time; also one that has expired or was revoked."""
-    wanted = hash_of(text)
-    found = None
-    for hashed, *fields in tx.execute(key_query().where(k.prefix == text[:PREFIX])):
+    wanted, found = hash_of(text), None
+    for hashed, *fields in tx.execute(keys_like(tx), {"start": text[:PREFIX]}):
         if hmac.compare_digest(hashed, wanted):
             found = Key(*fields)
     return found
@@ -197,10 +196,15 @@ def key_by_id(tx: Tx, key_id: str) -> Key | None:
 
 def key_query() -> Select[Any]:
     columns = (
-        k.id, k.org_id, k.user_id, k.role, u.role.label("user_role"), k.scopes, k.instance_admin, k.expires_at,
+        k.hash, k.id, k.org_id, k.user_id, k.role, u.role.label("user_role"), k.scopes, k.instance_admin, k.expires_at,
         k.last_used_at, k.revoked_at,
     )  # fmt: skip
-    return select(k.hash, *columns).join(users, u.id == k.user_id)
+    return select(*columns).join(users, u.id == k.user_id)
+
+
+@once
+def keys_like(_: Tx) -> Any:
+    return key_query().where(k.prefix == bindparam("start"))
 
 
 def touch_key(tx: Tx, key_id: str, now: datetime) -> None:

@@ -93,7 +93,8 @@ def tree(tx: Tx, org_id: str, artifact_id: str) -> Record:
 
 def execution(tx: Tx, run: Any) -> Record:
     """What a run of a task ran, and its result or how it failed."""
-    task = snapshot(tx, run.org_id, run.target_name, run.target_version) or {"name": run.target_name}
+    known = snapshot(tx, run.org_id, run.target_name, run.target_version) or {"name": run.target_name}
+    task = {**known, "version": run.target_version}
     if isinstance(run.outcome, dict) and task.get("task_type") == "shell":
         return {"task": task, **{name: run.outcome.get(name) for name in ("stdout", "stderr", "exit_code")}}
     ran = {**task, "parameters": {**(task.get("parameters") or {}), **(run.input or {})}}
@@ -120,7 +121,11 @@ def run_brief(run: Any) -> Record:
 
 
 def readable(content_type: str, data: bytes) -> Any:
-    """JSON as it is, text as text, of anything else nothing: it can be downloaded."""
-    if content_type == JSON:
-        return orjson.loads(data)
-    return data.decode() if content_type.startswith("text/") else None
+    """JSON as it is, text as text, of anything else nothing: it can be downloaded. Who saved it may have said what it
+    is, and be wrong."""
+    try:
+        if content_type == JSON:
+            return orjson.loads(data)
+        return data.decode() if content_type.startswith("text/") else None
+    except ValueError:
+        return None

@@ -9,7 +9,7 @@ from datetime import datetime
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import and_, func, select, update
 
 from rota.core.errors import Conflict, Invalid, NotFound
 from rota.core.model import new_id
@@ -18,6 +18,7 @@ from rota.store.tables import billing_accounts, charge_receipts, credit_ledger, 
 
 CREDITS_PER_USD = 10_000_000
 MOST = 2**53  # credits in one amount: what JSON carries without loss
+CHARGE = "charge"  # why what a run cost is in the ledger
 
 b, v, e, g = billing_accounts.c, virtual_keys.c, credit_ledger.c, grants.c
 
@@ -85,24 +86,33 @@ def default_key(tx: Tx, account_id: str) -> str:
     return str(tx.execute(select(v.id).where(v.billing_account_id == account_id, v.is_default)).scalar_one())
 
 
-def credit(tx: Tx, org_id: str, account_id: str, amount: int, reason: str, reference: str, now: datetime) -> str:
-    """Put credits on an account; returns its id. A reference counts once: saying it again with another amount is a
-    conflict, with the same amount nothing."""
+def credit(tx: Tx, org_id: str, account_id: str, amount: int, reason: str, reference: str, now: datetime) -> list[str]:
+    """Put credits on an account; returns the id of the new line of its ledger. A reference counts once: saying the same
+    again does nothing and returns nothing, saying something else under it is a conflict."""
     if not 0 < amount <= MOST:
         raise Invalid("amount_credits", amount, f"is not a number of credits from 1 to {MOST}")
-    account = tx.execute(select(billing_accounts).where(b.id == get(tx, org_id, account_id).id).with_for_update()).one()
-    known = select(e.amount).where(e.billing_account_id == account.id, e.reason == reason, e.reference == reference)
-    before = tx.execute(known).scalar_one_or_none()
+    if reason == CHARGE:
+        raise Invalid("reason", reason, "is the reason of what runs cost; say another")
+    account = held(tx, get(tx, org_id, account_id).id)
+    known = and_(e.billing_account_id == account.id, e.reference == reference, e.reason != CHARGE)
+    before = tx.execute(select(e.amount, e.reason).where(known)).one_or_none()
     if before is not None:
-        if before != amount:
-            raise Conflict(f"reference {reference}: it has been credited already, with {before} credits")
-        return str(account.id)
-    move(tx, account, amount, reason, reference, None, now)
-    return str(account.id)
+        if (before.amount, before.reason) != (amount, reason):
+            told = f"with {before.amount} credits for {before.reason}"
+            raise Conflict(f"reference {reference}: it has been credited already, {told}")
+        return []
+    if account.balance_credits + amount > MOST:
+        raise Invalid("amount_credits", amount, f"would bring the balance, {account.balance_credits}, above {MOST}")
+    return [move(tx, account, amount, reason, reference, None, now)]
 
 
-def move(tx: Tx, account: Any, amount: int, reason: str, reference: str, key: str | None, now: datetime) -> None:
-    """Change the balance of an account whose row is held, and say so in the ledger."""
+def held(tx: Tx, account_id: str) -> Any:
+    """An account that nobody else changes before this transaction ends."""
+    return tx.execute(select(billing_accounts).where(b.id == account_id).with_for_update()).one()
+
+
+def move(tx: Tx, account: Any, amount: int, reason: str, reference: str, key: str | None, now: datetime) -> str:
+    """Change the balance of an account whose row is held, and say so in the ledger; returns the id of the line."""
     after = account.balance_credits + amount
     tx.execute(update(billing_accounts).where(b.id == account.id).values(balance_credits=after))
     row = {
@@ -110,6 +120,46 @@ def move(tx: Tx, account: Any, amount: int, reason: str, reference: str, key: st
         "balance_after": after, "reason": reason, "reference": reference, "created_at": now,
     }  # fmt: skip
     insert_rows(tx, credit_ledger, [row])
+    return str(row["id"])
+
+
+# virtual keys
+
+
+def add_key(tx: Tx, org_id: str, account_id: str, label: str, now: datetime) -> str:
+    """One more name that charges of an account may go by; returns its id."""
+    account = get(tx, org_id, account_id)
+    row = {"id": new_id(), "billing_account_id": account.id, "label": label, "is_default": False, "active": True}
+    insert_rows(tx, virtual_keys, [{**row, "created_at": now}])
+    return str(row["id"])
+
+
+def make_default(tx: Tx, org_id: str, key_id: str) -> str:
+    """From now on the account is charged by this key."""
+    key = held_key(tx, org_id, key_id)
+    if not key.active:
+        raise Conflict(f"virtual key {key_id}: it is not active")
+    tx.execute(update(virtual_keys).where(v.billing_account_id == key.billing_account_id).values(is_default=False))
+    tx.execute(update(virtual_keys).where(v.id == key_id).values(is_default=True))
+    return key_id
+
+
+def deactivate(tx: Tx, org_id: str, key_id: str) -> str:
+    """Let nothing be charged by a key any more; what was, stays. Twice is as once."""
+    if held_key(tx, org_id, key_id).is_default:
+        raise Conflict(f"virtual key {key_id}: charges go by it; make another the default first")
+    tx.execute(update(virtual_keys).where(v.id == key_id).values(active=False))
+    return key_id
+
+
+def held_key(tx: Tx, org_id: str, key_id: str) -> Any:
+    """A key, with its account held: while the default moves, nobody looks for it."""
+    mine = select(v.billing_account_id).join(billing_accounts, b.id == v.billing_account_id)
+    account_id = tx.execute(mine.where(b.org_id == org_id, v.id == key_id)).scalar_one_or_none()
+    if account_id is None:
+        raise NotFound(f"virtual key {key_id}: there is none")
+    held(tx, account_id)
+    return tx.execute(select(virtual_keys).where(v.id == key_id)).one()
 
 
 # charges
@@ -119,7 +169,7 @@ def charge(tx: Tx, what: Charge, usage: Usage, markup: Decimal, now: datetime) -
     """Charge a unit, once. Never refuses, whatever the balance: the work is done. Returns which budget of the grant is
     used up by now: `per_day`, `total`, or None."""
     # the account's row is held first, by everybody: charges to one account queue up, and no balance is lost
-    account = tx.execute(select(billing_accounts).where(b.id == what.account_id).with_for_update()).one()
+    account = held(tx, what.account_id)
     reference, price = what.reference(usage.unit), credits_for(usage.cost_usd, markup)
     receipt = {
         "id": new_id(), "org_id": what.org_id, "billing_account_id": account.id,
@@ -130,7 +180,7 @@ def charge(tx: Tx, what: Charge, usage: Usage, markup: Decimal, now: datetime) -
         "source_reference": reference, "created_at": now,
     }  # fmt: skip
     if insert_new(tx, charge_receipts, [receipt], ("id",)):
-        move(tx, account, -price, "charge", f"{what.source_system}:{reference}", str(receipt["virtual_key_id"]), now)
+        move(tx, account, -price, CHARGE, f"{what.source_system}:{reference}", str(receipt["virtual_key_id"]), now)
         if what.grant_id is not None:
             spend(tx, what.grant_id, price, now)
     return None if what.grant_id is None else used_up(tx, what.grant_id, now)

@@ -11,12 +11,12 @@ from sqlalchemy import ColumnElement, Select, and_, case, literal, or_, select
 
 from rota.store.dialect import Tx
 from rota.store.reports import STARTED, Record, dict_of
-from rota.store.tables import jobs, logs, runs, schedules, workers
+from rota.store.tables import audit_log, jobs, logs, runs, schedules, workers
 
 OVERLAP = timedelta(seconds=5)
 LIMIT = 1000
 
-s, j, r, w = schedules.c, jobs.c, runs.c, workers.c
+s, j, r, w, a = schedules.c, jobs.c, runs.c, workers.c, audit_log.c
 
 
 def since(tx: Tx, org_id: str, at: datetime, key: str = "", limit: int = LIMIT) -> tuple[list[Record], bool]:
@@ -37,6 +37,9 @@ def sources(org_id: str, at: datetime, key: str) -> list[Select[Any]]:
     )
     schedule = (s.name, s.revision, s.enabled, s.condition, s.paused_at.is_not(None).label("paused"))
     worker = (w.host, w.pid, w.state)
+    steered = case(
+        (a.resource == "queues", "queue.changed"), (a.action == "freeze.delete", "freeze.off"), else_="freeze.on"
+    )
     return [
         behind(select(literal("run.started").label("type"), *job, j.attempt), j.started_at, j.run_id, at, key).where(
             j.org_id == org_id, STARTED
@@ -47,6 +50,9 @@ def sources(org_id: str, at: datetime, key: str) -> list[Select[Any]]:
         behind(select(changed.label("type"), *schedule), s.updated_at, s.id, at, key).where(s.org_id == org_id),
         behind(select(literal("worker.up").label("type"), *worker), w.started_at, w.id, at, key),
         behind(select(literal("worker.down").label("type"), *worker), w.stopped_at, w.id, at, key),
+        behind(
+            select(steered.label("type"), a.resource_id.label("name"), a.before, a.after), a.at, a.id, at, key
+        ).where(a.org_id == org_id, a.resource.in_(("freeze", "queues"))),
     ]
 
 

@@ -3,22 +3,41 @@
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import orjson
-from sqlalchemy import ARRAY, Connection, FromClause, String, Table, Text, bindparam, column, func, select
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Dialect,
+    FromClause,
+    String,
+    Table,
+    Text,
+    any_,
+    bindparam,
+    cast,
+    column,
+    func,
+    literal_column,
+    select,
+)
 from sqlalchemy import text as sql
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.types import TypeEngine
 
 from rota.core.errors import DataRefused
-from rota.store.tables import EPOCH
+from rota.store.tables import EPOCH, counters, fences
 
 Tx = Connection
 P = ParamSpec("P")
 S = TypeVar("S")
 
 CHANNEL = "rota"
+SHAPES = 8  # of a batch's statement
+CROWD = 20  # records that are worth a shape of their own
 
 
 def on_sqlite(tx: Tx) -> bool:
@@ -34,51 +53,107 @@ def database_now(tx: Tx) -> datetime:
     return moment.astimezone(UTC)
 
 
+def day_of(tx: Tx, moment: ColumnElement[datetime]) -> ColumnElement[str]:
+    """The day of a moment in UTC, as a text like 2026-05-04; SQLite keeps moments as microseconds."""
+    if on_sqlite(tx):
+        return func.date(cast(moment, BigInteger) // 1_000_000, "unixepoch", type_=Text)
+    zone = literal_column("'UTC'", Text)  # no parameters: GROUP BY would not know the same expression again
+    return func.to_char(func.timezone(zone, moment), literal_column("'YYYY-MM-DD'", Text), type_=Text)
+
+
 class Batch:
     """A batch of records as a table, so that one statement handles them all: arrays here, one JSON text there.
 
-    `table` stands in the statement, which is built once; `values` binds a batch to it.
+    What is alike in all records is bound once beside it; of the run rows of a batch only a few columns are not.
     """
 
     def __init__(self, name: str, /, **columns: TypeEngine[Any]) -> None:
         self.name, self.columns = name, columns
+        self._shapes: list[set[str]] = []
 
-    def table(self, tx: Tx) -> FromClause:
+    def table(self, tx: Tx, alike: tuple[str, ...]) -> FromClause:
+        """How it stands in a hot statement."""
+        same = [bindparam(f"{self.name}_{field}", type_=widened(self.columns[field])).label(field) for field in alike]
+        varying = {field: widened(kind) for field, kind in self.columns.items() if field not in alike}
+        if not varying:
+            return select(*same).subquery(self.name)
         if on_sqlite(tx):
             each = func.json_each(bindparam(f"{self.name}_rows", type_=Text)).table_valued("value")
             fields = [
                 func.json_extract(each.c.value, f"$[{position}]", type_=kind).label(field)
-                for position, (field, kind) in enumerate(self.columns.items())
+                for position, (field, kind) in enumerate(varying.items())
             ]
-            return select(*fields).subquery(self.name)
-        arrays = [
-            bindparam(f"{self.name}_{field}", type_=ARRAY(widened(kind), dimensions=1))
-            for field, kind in self.columns.items()
-        ]
-        named = [column(field, widened(kind)) for field, kind in self.columns.items()]
-        return func.unnest(*arrays).table_valued(*named, name=self.name).render_derived()
+            return select(*fields, *same).subquery(self.name)
+        arrays = [bindparam(f"{self.name}_{field}", type_=ARRAY(kind, dimensions=1)) for field, kind in varying.items()]
+        rows = func.unnest(*arrays).table_valued(*(column(*one) for one in varying.items()), name=f"{self.name}_rows")
+        return select(*rows.render_derived().c, *same).subquery(self.name)
 
-    def values(self, tx: Tx, records: Sequence[Sequence[Any]]) -> dict[str, Any]:
-        if not on_sqlite(tx):
-            arrays = zip(*records, strict=True) if records else [()] * len(self.columns)
-            return {f"{self.name}_{field}": list(array) for field, array in zip(self.columns, arrays, strict=True)}
+    def given(self, tx: Tx, records: Sequence[Sequence[Any]]) -> "Given":
+        """A batch as the driver takes it. Column by column: most columns need nothing done."""
+        fixed = zip(self._fixes(tx.dialect).items(), zip(*records, strict=True), strict=True)
         try:
-            return {f"{self.name}_rows": orjson.dumps(self.plain(tx, records)).decode()}
+            columns = {field: tuple(map(fix, values)) if fix else values for (field, fix), values in fixed}
+            same = {field for field, values in columns.items() if values.count(values[0]) == len(values)}
+            alike = self._known_shape(same, len(records))
+            values: dict[str, Any] = {f"{self.name}_{field}": columns.pop(field)[0] for field in alike}
+            if columns and on_sqlite(tx):
+                values[f"{self.name}_rows"] = orjson.dumps(list(zip(*columns.values(), strict=True))).decode()
+            else:
+                values |= {f"{self.name}_{field}": list(array) for field, array in columns.items()}
         except TypeError as error:  # half a surrogate pair, or a number beyond 64 bits
             raise DataRefused(f"a value cannot be stored: {error}") from error
+        return Given(values, (alike,))
 
-    def plain(self, tx: Tx, records: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-        """The records as SQLite's driver takes them. Column by column: most columns need nothing done."""
-        if not records:
-            return []
-        bind = [kind.dialect_impl(tx.dialect).bind_processor(tx.dialect) for kind in self.columns.values()]
-        if not records:
-            return []
-        columns = zip(bind, zip(*records, strict=True), strict=True)
-        try:
-            return list(zip(*(map(fix, column) if fix else column for fix, column in columns), strict=True))
-        except TypeError as error:
-            raise DataRefused(f"a value cannot be stored: {error}") from error
+    def _known_shape(self, same: set[str], count: int) -> tuple[str, ...]:
+        """The columns to bind once. Each choice is a statement to compile and to prepare, so only a few are learned,
+        from single records and from crowds; others take the best that fits them."""
+        if len(same) == len(self.columns) and count > 1:
+            same.discard(next(iter(self.columns)))  # something must tell how many there are
+        if same not in self._shapes and len(self._shapes) < SHAPES and (count == 1 or count >= CROWD):
+            self._shapes.append(same)
+        best = max((known for known in self._shapes if known <= same), key=len, default=set[str]())
+        return tuple(field for field in self.columns if field in best)
+
+    @functools.cache  # noqa: B019  batches live as long as the program
+    def _fixes(self, dialect: Dialect) -> dict[str, Callable[[Any], Any] | None]:
+        """What has to be done to the values of each column on their way to the driver."""
+        return {field: kind.dialect_impl(dialect).bind_processor(dialect) for field, kind in self.columns.items()}
+
+
+class Given(NamedTuple):
+    """The parameters of a hot statement, as the driver takes them, and what of them decides its text."""
+
+    values: Mapping[str, Any]
+    shape: tuple[Any, ...] = ()
+
+
+def hot(build: Callable[..., Any]) -> Callable[[Tx, Given], list[Any]]:
+    """A statement of the hot road: built and compiled once per database and shape, then only run. What SQLAlchemy does
+    per execution and per value costs more than the database's own work."""
+    made: dict[tuple[Any, ...], tuple[str, list[str], dict[str, Any]]] = {}
+
+    def run(tx: Tx, given: Given) -> list[Any]:
+        key = (on_sqlite(tx), given.shape)
+        if key not in made:
+            compiled = build(tx, *given.shape).compile(dialect=tx.dialect)
+            made[key] = compiled.string, compiled.positiontup, compiled.params
+        text, order, fixed = made[key]
+        values = {**fixed, **given.values}
+        found = tx.exec_driver_sql(text, tuple([values[name] for name in order]))
+        return list(found.all()) if found.returns_rows else []
+
+    return run
+
+
+def records_of(tx: Tx, columns: Sequence[ColumnElement[Any]], rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """The rows of a hot statement, as what their columns hold. Again column by column."""
+    if not rows:
+        return []
+    held = []
+    for field, values in zip(columns, zip(*rows, strict=True), strict=True):
+        fix = field.type.dialect_impl(tx.dialect).result_processor(tx.dialect, None)
+        held.append(map(fix, values) if fix and values.count(None) < len(values) else values)
+    return list(zip(*held, strict=True))
 
 
 def once(build: Callable[Concatenate[Tx, P], S]) -> Callable[Concatenate[Tx, P], S]:
@@ -104,33 +179,40 @@ def batch_of(table: Table, names: tuple[str, ...]) -> Batch:
     return Batch("new", **{name: table.c[name].type for name in names})
 
 
-@once
-def insertion(tx: Tx, table: Table, names: tuple[str, ...], returning: tuple[str, ...] | None) -> Any:
-    """INSERT of a batch; with `returning`, of those records that meet no conflict."""
-    source = batch_of(table, names).table(tx)
+@hot
+def insertion(tx: Tx, alike: tuple[str, ...], table: Table, back: tuple[str, ...] | None, *names: str) -> Any:
+    """INSERT of a batch; if it is to give something back, of those records that meet no conflict."""
+    source = batch_of(table, names).table(tx, alike)
     chosen = select(*(source.c[name] for name in names))
-    if returning is None:
+    if back is None:
         return table.insert().from_select(names, chosen)
     # SQLite cannot tell ON CONFLICT from a join's ON without a WHERE
     stmt = upsert(tx, table).from_select(names, chosen.where(sql("true"))).on_conflict_do_nothing()
-    return stmt.returning(*(table.c[name] for name in returning))
+    return stmt.returning(*(table.c[name] for name in back))
 
 
 def insert_rows(tx: Tx, table: Table, records: Sequence[Mapping[str, Any]]) -> None:
     """Insert a batch in one statement; all records have the same keys."""
-    if not records:
-        return
+    if records:
+        insertion(tx, new_rows(tx, table, records, None))
+
+
+def new_rows(tx: Tx, table: Table, records: Sequence[Mapping[str, Any]], back: tuple[str, ...] | None) -> Given:
     names = tuple(records[0])
-    batch, values = batch_of(table, names), [tuple(record.values()) for record in records]
-    if on_sqlite(tx):  # json_extract reads the whole text anew for each column of a wide row
-        tx.exec_driver_sql(plain_insertion(table, names), batch.plain(tx, values))
-    else:
-        tx.execute(insertion(tx, table, names, None), batch.values(tx, values))
+    values, shape = batch_of(table, names).given(tx, [tuple(record.values()) for record in records])
+    return Given(values, (*shape, table, back, *names))
 
 
-@functools.cache
-def plain_insertion(table: Table, names: tuple[str, ...]) -> str:
-    return f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+def is_listed(tx: Tx, field: ColumnElement[str], name: str) -> ColumnElement[bool]:
+    """Whether a column's value is in a list of any length, bound as one parameter of this name."""
+    if on_sqlite(tx):
+        return field.in_(select(func.json_each(bindparam(name, type_=Text)).table_valued("value").c.value))
+    return field == any_(bindparam(name, type_=ARRAY(Text, dimensions=1)))
+
+
+def listed(tx: Tx, items: Iterable[str]) -> Any:
+    """The list as its parameter."""
+    return orjson.dumps(list(items)).decode() if on_sqlite(tx) else list(items)
 
 
 def upsert(tx: Tx, table: Table) -> "postgresql.Insert | sqlite.Insert":
@@ -142,16 +224,15 @@ def insert_new(tx: Tx, table: Table, records: Sequence[Mapping[str, Any]], retur
     """Insert those records that meet no conflict, and tell which: row counts of skipped INSERTs differ by driver."""
     if not records:
         return []
-    names = tuple(records[0])
-    values = batch_of(table, names).values(tx, [tuple(record.values()) for record in records])
-    return list(tx.execute(insertion(tx, table, names, tuple(returning)), values))
+    found = insertion(tx, new_rows(tx, table, records, tuple(returning)))
+    return records_of(tx, [table.c[name] for name in returning], found)
 
 
 LOCK_KEYS = sql(
     "SELECT count(pg_advisory_xact_lock(k)) FROM "
     "(SELECT DISTINCT hashtextextended(key, 0) AS k FROM unnest(CAST(:keys AS text[])) AS key ORDER BY k) AS ordered"
 )
-DRAW_FENCES = sql("UPDATE counters SET value = value + :n WHERE name = 'fences' RETURNING value")
+DRAW_FENCE = sql("UPDATE counters SET value = value + 1 WHERE name = 'fences'")
 NOTIFY = sql("SELECT pg_notify(:channel, :what)")
 
 
@@ -162,10 +243,11 @@ def lock_keys(tx: Tx, keys: Iterable[str]) -> None:
         tx.execute(LOCK_KEYS, {"keys": ordered})
 
 
-def fence_numbers(tx: Tx, count: int) -> Iterable[int]:
-    """Fresh fence numbers. SQLite has no sequences: a counter row, under the one write lock."""
-    last: int = tx.execute(DRAW_FENCES, {"n": count}).scalar_one()
-    return range(last - count + 1, last + 1)
+def next_fence(tx: Tx) -> ColumnElement[int]:
+    """A fresh fence number, one for all that a statement takes: no two of those have one serial key. SQLite has no
+    sequences: a counter row, under the one write lock, to be drawn when it was used."""
+    number = select(counters.c.value + 1).where(counters.c.name == literal_column("'fences'"))
+    return (number if on_sqlite(tx) else select(fences.next_value())).scalar_subquery()
 
 
 def notify(tx: Tx, what: str) -> None:

@@ -5,20 +5,24 @@ promotes the next in the same transaction, under the key's advisory lock. So cla
 neither violate the index of heads nor wade through rows that must wait.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+import orjson
 from sqlalchemy import (
     ColumnElement,
     Integer,
     Select,
+    Text,
     and_,
     bindparam,
     delete,
     exists,
     func,
+    insert,
     literal,
     literal_column,
     or_,
@@ -27,15 +31,31 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy.sql.expression import FromClause
 
 from rota.core.errors import Conflict
 from rota.core.model import Attempt, Ended, Job, NewJob, new_id
 from rota.core.policy import QUARANTINE, Lane, Terms, rotated, shares
 from rota.core.states import HEADS, Move, State, Status, sources, target
 from rota.store import runs
-from rota.store.dialect import Batch, Tx, fence_numbers, insert_rows, lock_keys, notify, on_sqlite, once, upsert
-from rota.store.tables import fences, jobs, orgs, queues
+from rota.store.dialect import (
+    DRAW_FENCE,
+    Batch,
+    Given,
+    Tx,
+    hot,
+    insert_rows,
+    is_listed,
+    listed,
+    lock_keys,
+    next_fence,
+    notify,
+    on_sqlite,
+    once,
+    records_of,
+    upsert,
+)
+from rota.store.tables import jobs, orgs, queues
+from rota.store.tables import runs as ledger
 
 LANES_PER_CLAIM = 48
 UNROUTABLE = "unroutable"
@@ -44,8 +64,13 @@ CHUNK = 500  # rows of one step that is not on the hot path
 c = jobs.c
 FIELDS = (
     c.id, c.org_id, c.kind, c.target, c.route, c.payload, c.queue, c.serial_key, c.schedule_id, c.slot, c.trigger,
-    c.attempt, c.tries, c.crashes, c.rescues, c.fence, c.queued_at, c.run_at, c.terms, c.last_run_id, c.trace_id,
+    c.attempt, c.tries, c.crashes, c.rescues, c.fence, c.queued_at, c.run_at, c.last_run_id, c.trace_id, c.terms,
 )  # fmt: skip
+
+
+# Asked in a way that no index serves: PostgreSQL knows little of a table that changes so fast, and would rather look at
+# everything that runs than for each job of a batch by its id. That took 300 ms for a batch of 500; now it takes 10.
+RUNS = c.state.concat(literal_column("''")) == literal_column("'running'")
 
 
 def enqueue(tx: Tx, new: Sequence[NewJob], now: datetime, key_mode: str = "reject") -> list[str]:
@@ -60,12 +85,15 @@ def enqueue(tx: Tx, new: Sequence[NewJob], now: datetime, key_mode: str = "rejec
     return ids
 
 
-def add(tx: Tx, new: Sequence[NewJob], now: datetime) -> None:
-    """Put jobs into the queue. The caller holds the locks of their serial keys and knows that their keys are free."""
+def add(tx: Tx, new: Sequence[NewJob], now: datetime, free: Collection[str] = ()) -> None:
+    """Put jobs into the queue. The caller holds the locks of their serial keys and knows that their job keys are free.
+    Serial keys of which it knows that no job has them get their head at once, if only one of these jobs asks for it."""
     if not new:
         return
-    insert_rows(tx, jobs, [row_of(job, now) for job in new])
-    promote(tx, serial_keys(new))
+    asking = Counter(job.serial_key for job in new)
+    heads = {key for key in free if asking[key] == 1}
+    insert_rows(tx, jobs, [row_of(job, now, job.serial_key in heads) for job in new])
+    promote(tx, serial_keys(new) - heads)
     notify(tx, "ready" if any(job.run_at <= now for job in new) else "later")
 
 
@@ -154,39 +182,44 @@ def next_lanes(_: Tx, chosen: bool, later: bool) -> Select[Any]:
 
 
 def claim(tx: Tx, found: Sequence[Lane], *, worker: str, routes: Collection[str], room: int, turn: int) -> list[Job]:
-    """Take up to `room` ready jobs of these lanes for a worker, fairly across orgs, most urgent first in a lane."""
+    """Take up to `room` ready jobs of these lanes for a worker, fairly across orgs, most urgent first in a lane.
+    Without limits to count against it is one statement on PostgreSQL."""
     given = shares(capped(tx, found, turn), room, turn)
-    if not given:
-        return []
-    given_lanes: dict[str, Any] = {"routes": list(routes)}
+    return take(tx, given, worker, routes) if given else []
+
+
+def claim_sole(tx: Tx, lane: Lane, *, worker: str, routes: Collection[str], room: int) -> list[Job]:
+    """The same in one statement for a lane that was without limit and all there was, without looking again what there
+    is: nothing is taken if that has changed."""
+    return take(tx, [(lane, room)], worker, routes, sole=True)
+
+
+def take(
+    tx: Tx, given: Sequence[tuple[Lane, int]], worker: str, routes: Collection[str], sole: bool = False
+) -> list[Job]:
+    values: dict[str, Any] = {"worker": worker, "routes": listed(tx, routes)}
     for position, (lane, count) in enumerate(given):
-        given_lanes |= {f"org{position}": lane.org_id, f"queue{position}": lane.queue, f"count{position}": count}
-    values: dict[str, Any] = {"worker": worker}
+        values |= {f"org{position}": lane.org_id, f"queue{position}": lane.queue, f"count{position}": count}
+    taken = taking(tx, Given(values, (len(given), sole)))
     if on_sqlite(tx):
-        ids = list(tx.execute(picking(tx, len(given)), given_lanes).scalars())
-        if not ids:
-            return []
-        values |= TAKEN.values(tx, list(zip(ids, fence_numbers(tx, len(ids)), strict=True)))
-    else:
-        values |= given_lanes
-    found_rows = tx.execute(taking(tx, len(given)), values)
-    ordered = sorted(found_rows, key=lambda row: (-row.priority, row.run_at, row.id))  # RETURNING has no order
-    return [job_of(row) for row in ordered]
+        taken = orjson.loads(taken_now(tx, Given(values))[0][0])
+        if taken:  # whoever takes nothing writes nothing: a write wakes the other processes
+            tx.execute(DRAW_FENCE)
+    taken.sort(key=lambda row: (-row[0], row[1], row[2]))  # most urgent first: RETURNING has no order
+    return [job_of(record) for record in records_of(tx, FIELDS, [row[2:] for row in taken])]
 
 
-TAKEN = Batch("taken", id=c.id.type, fence=c.fence.type)
-
-
-@once
-def picking(_: Tx, count: int) -> Select[tuple[str]]:
-    """The most urgent ready jobs of so many lanes, each up to its share."""
+@hot
+def taking(tx: Tx, count: int, sole: bool) -> Any:
+    """Make the most urgent ready jobs of so many lanes, each up to its share, a worker's own."""
     picks = [
         select(c.id)
         .where(
             is_in(c.state, sources(Move.CLAIM)),
             c.org_id == bindparam(f"org{position}"),
             c.queue == bindparam(f"queue{position}"),
-            c.route.in_(bindparam("routes", expanding=True)),
+            is_listed(tx, c.route, "routes"),
+            *(is_all_there_is() if sole else ()),
         )
         .order_by(c.priority.desc(), c.run_at, c.id)
         .limit(bindparam(f"count{position}", type_=Integer))
@@ -194,24 +227,38 @@ def picking(_: Tx, count: int) -> Select[tuple[str]]:
         .subquery()
         for position in range(count)
     ]
-    picked = union_all(*(select(pick.c.id) for pick in picks)).subquery("picked")
-    return select(picked.c.id)
+    # a CTE is read once; a subquery may be read once per row of a join, and then takes more rows than its limit
+    taken = union_all(*(select(pick.c.id) for pick in picks)).cte("taken")
+    values = {
+        "state": target(Move.CLAIM),
+        "lease_owner": bindparam("worker"),
+        "fence": next_fence(tx),
+        "solo_key": None,
+    }
+    stmt = update(jobs).where(c.id == taken.c.id, is_in(c.state, sources(Move.CLAIM))).values(values)
+    return stmt if on_sqlite(tx) else stmt.returning(*TAKEN)
 
 
-@once
-def taking(tx: Tx, count: int) -> Any:
-    """Make picked jobs a worker's own, each under a fresh fence."""
-    taken: FromClause = TAKEN.table(tx)
-    if not on_sqlite(tx):
-        picked = picking(tx, count).subquery()
-        # a CTE is read once; a subquery may be read once per row of a join, and then takes more rows than its limit
-        taken = select(picked.c.id, fences.next_value().label("fence")).cte("taken")
-    return (
-        update(jobs)
-        .where(c.id == taken.c.id, is_in(c.state, sources(Move.CLAIM)))
-        .values(state=target(Move.CLAIM), lease_owner=bindparam("worker"), fence=taken.c.fence, solo_key=None)
-        .returning(*FIELDS, c.priority)
-    )
+def is_all_there_is() -> Iterator[ColumnElement[bool]]:
+    """Whether the first lane has no limit, is not paused, and has no other beside it."""
+    org, queue, other = bindparam("org0", type_=Text), bindparam("queue0", type_=Text), jobs.alias("other").c
+    # four looks, because PostgreSQL wades through all that was just taken when it compares (org, queue) as one
+    for beside in (other.org_id < org, other.org_id > org, other.queue < queue, other.queue > queue):
+        same_org = [other.org_id == org] if beside.left is other.queue else []
+        yield ~exists(select(literal(1)).where(is_in(other.state, [State.READY]), beside, *same_org))
+    limited = or_(queues.c.paused_at.is_not(None), queues.c.max_running.is_not(None))
+    yield ~exists(select(literal(1)).where(queues.c.org_id == org, queues.c.name == queue, limited))
+    yield ~exists(select(literal(1)).where(orgs.c.id == org, orgs.c.max_running.is_not(None)))
+
+
+@hot
+def taken_now(tx: Tx) -> Any:
+    """What was just taken, as one JSON text: for each row that it reads, SQLite's driver lets other threads in."""
+    mine = and_(c.lease_owner == bindparam("worker"), is_in(c.state, [State.RUNNING]), c.fence == next_fence(tx))
+    return select(func.json_group_array(func.json_array(*TAKEN))).where(mine)
+
+
+TAKEN = (c.priority, c.run_at, *FIELDS)
 
 
 def capped(tx: Tx, found: Sequence[Lane], turn: int) -> Sequence[Lane]:
@@ -247,17 +294,17 @@ def capped(tx: Tx, found: Sequence[Lane], turn: int) -> Sequence[Lane]:
 def mark_started(tx: Tx, attempts: Sequence[Attempt]) -> set[str]:
     """Write down that these attempts have begun; returns the run ids of those whose lease still held."""
     begun = [(one.job.id, one.job.fence, one.run_id, one.number, one.started_at) for one in attempts]
-    return set(tx.execute(marking(tx), BEGUN.values(tx, begun)).scalars())
+    return {run_id for (run_id,) in marking(tx, BEGUN.given(tx, begun))}
 
 
 BEGUN = Batch("begun", id=c.id.type, fence=c.fence.type, run_id=c.run_id.type, n=c.attempt.type, at=c.started_at.type)
 
 
-@once
-def marking(tx: Tx) -> Any:
-    begun = BEGUN.table(tx)
+@hot
+def marking(tx: Tx, alike: tuple[str, ...]) -> Any:
+    begun = BEGUN.table(tx, alike)
     values = {"run_id": begun.c.run_id, "attempt": begun.c.n, "started_at": begun.c.at}
-    return update(jobs).where(held(begun)).values(values).returning(c.run_id)
+    return update(jobs).where(held(begun.c.id, begun.c.fence)).values(values).returning(c.run_id)
 
 
 def finish(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | None = None) -> set[str]:
@@ -269,8 +316,8 @@ def finish(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | N
     keys = {one.job.serial_key for one in ended if one.job.serial_key}
     lock_keys(tx, keys)
     moved, unwanted = move_on(tx, [one for one in ended if not one.final])
-    kept = leave(tx, final) | moved
-    runs.append(tx, [one for one in ended if one.run_id in kept], worker, now)
+    runs.append(tx, [one for one in ended if one.run_id in moved], worker, now)
+    kept = leave(tx, final, worker, now) | moved
     promoted = promote(tx, keys)
     for job_id, by in unwanted.items():  # somebody cancelled it while its attempt failed by itself: there is no next
         withdraw(tx, c.id == job_id, Status.CANCELED, by, max(one.finished_at for one in ended))
@@ -279,22 +326,42 @@ def finish(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | N
     return kept
 
 
-def leave(tx: Tx, ended: Sequence[Ended]) -> set[str]:
-    """The jobs whose work is over go out of the queue; the run ids of those that held."""
+def is_plain(ended: Iterable[Ended]) -> bool:
+    """Whether `finish` is one statement on PostgreSQL: nothing waits behind these jobs, and no schedule counts them."""
+    return not any(one.move or one.job.serial_key or one.job.schedule_id for one in ended)
+
+
+def leave(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | None) -> set[str]:
+    """The jobs whose work is over go from the queue into the ledger; the run ids of those that held."""
     if not ended:
         return set()
-    left = set(tx.execute(leaving(tx), GONE.values(tx, [(one.job.id, one.job.fence) for one in ended])).scalars())
-    return {one.run_id for one in ended if one.job.id in left}
+    given = ENDED.given(tx, [(one.job.id, one.job.fence, *runs.told(one, worker, now)) for one in ended])
+    kept = {run_id for (run_id,) in recording(tx, given)}
+    if on_sqlite(tx):
+        leaving(tx, given)
+    runs.count(tx, [one for one in ended if one.job.schedule_id and one.run_id in kept])
+    return kept
 
 
-GONE = Batch("gone", id=c.id.type, fence=c.fence.type)
+ENDED = Batch("ended", job=c.id.type, of_fence=c.fence.type, **{name: ledger.c[name].type for name in runs.TOLD})
 
 
-@once
-def leaving(tx: Tx) -> Any:
-    gone = GONE.table(tx)
-    theirs = tuple_(c.id, c.fence).in_(select(gone.c.id, gone.c.fence))
-    return delete(jobs).where(theirs, is_in(c.state, [State.RUNNING])).returning(c.id)
+@hot
+def recording(tx: Tx, alike: tuple[str, ...]) -> Any:
+    """Write the runs of jobs that are held, from what the jobs say themselves and what is told about the end. With it
+    the jobs go: in the same statement where a database can do that, else in the next."""
+    ended = ENDED.table(tx, alike)
+    names = (*runs.OF_JOB, *runs.TOLD)
+    fields = [runs.OF_JOB[name].label(name) for name in runs.OF_JOB] + [ended.c[name] for name in runs.TOLD]
+    ours = held(ended.c.job, ended.c.of_fence)
+    source = select(*fields).where(ours) if on_sqlite(tx) else select(delete(jobs).where(ours).returning(*fields).cte())
+    return insert(ledger).from_select(names, source).returning(ledger.c.id)
+
+
+@hot
+def leaving(tx: Tx, alike: tuple[str, ...]) -> Any:
+    ended = ENDED.table(tx, alike)
+    return delete(jobs).where(tuple_(c.id, c.fence).in_(select(ended.c.job, ended.c.of_fence)), RUNS)
 
 
 def move_on(tx: Tx, ended: Sequence[Ended]) -> tuple[set[str], dict[str, str]]:
@@ -311,7 +378,7 @@ def move_on(tx: Tx, ended: Sequence[Ended]) -> tuple[set[str], dict[str, str]]:
         for one in ended
         if one.move is not None
     ]  # fmt: skip
-    found = list(tx.execute(moving(tx), MOVED.values(tx, records)))
+    found = moving(tx, MOVED.given(tx, records))
     canceled = {row.id: row.cancel_reason or "" for row in found if row.cancel_requested_at is not None}
     return {row.last_run_id for row in found}, canceled
 
@@ -322,12 +389,12 @@ MOVED = Batch(
 )  # fmt: skip
 
 
-@once
-def moving(tx: Tx) -> Any:
-    moved = MOVED.table(tx)
+@hot
+def moving(tx: Tx, alike: tuple[str, ...]) -> Any:
+    moved = MOVED.table(tx, alike)
     return (
         update(jobs)
-        .where(held(moved))
+        .where(held(moved.c.id, moved.c.fence))
         .values(
             state=moved.c.state, run_at=moved.c.run_at, last_run_id=moved.c.run_id, attempt=moved.c.n,
             tries=moved.c.tries, crashes=moved.c.crashes, parked_reason=moved.c.why, run_id=None, started_at=None,
@@ -348,8 +415,9 @@ def hand_back(tx: Tx, worker: str, which: Collection[str] | None, but: Collectio
     return moved
 
 
-def rescue(tx: Tx, worker: str, now: datetime, limit: int = CHUNK) -> tuple[int, bool]:
-    """Take jobs from a dead worker: attempts known to have begun become `crashed` runs. Says whether there is more."""
+def rescue(tx: Tx, worker: str, now: datetime, limit: int = CHUNK) -> tuple[int, bool, list[Ended]]:
+    """Take jobs from a dead worker: attempts known to have begun become `crashed` runs. How many jobs it took, whether
+    there are more, and those runs."""
     stmt = (
         select(*FIELDS, c.run_id, c.started_at, c.cancel_requested_at, c.cancel_reason)
         .where(c.lease_owner == worker, is_in(c.state, [State.RUNNING]))
@@ -359,19 +427,21 @@ def rescue(tx: Tx, worker: str, now: datetime, limit: int = CHUNK) -> tuple[int,
     found = list(tx.execute(stmt))
     lock_keys(tx, {row.serial_key for row in found if row.serial_key})
     ended = [crash_of(row, now) for row in found if row.run_id is not None]
-    leaving = [one for one in ended if one.final]
-    kept = leave(tx, leaving) | move_on(tx, [one for one in ended if not one.final])[0]
-    runs.append(tx, [one for one in ended if one.run_id in kept], worker, now)
+    final = [one for one in ended if one.final]
+    moved, _ = move_on(tx, [one for one in ended if not one.final])
+    runs.append(tx, [one for one in ended if one.run_id in moved], worker, now)
+    kept = leave(tx, final, worker, now) | moved
+    crashed = [one for one in ended if one.run_id in kept]
     unstarted = [row.id for row in found if row.run_id is None]
     tx.execute(
         update(jobs)
         .where(c.id.in_(unstarted), c.lease_owner == worker, is_in(c.state, sources(Move.RESCUE)))
         .values(state=target(Move.RESCUE), lease_owner=None, rescues=c.rescues + 1)
     )
-    promote(tx, {one.job.serial_key for one in leaving if one.job.serial_key})
+    promote(tx, {one.job.serial_key for one in final if one.job.serial_key})
     if found:
         notify(tx, "ready")
-    return len(found), len(found) == limit
+    return len(found), len(found) == limit, crashed
 
 
 def crash_of(row: Any, now: datetime) -> Ended:
@@ -503,15 +573,15 @@ def promote(tx: Tx, keys: Iterable[str]) -> int:
     wanted = sorted(set(keys))
     if not wanted:
         return 0
-    return tx.execute(promoting(tx), WANTED.values(tx, [(one,) for one in wanted])).rowcount
+    return len(promoting(tx, WANTED.given(tx, [(one,) for one in wanted])))
 
 
 WANTED = Batch("wanted", key=c.serial_key.type)
 
 
-@once
-def promoting(tx: Tx) -> Any:
-    key = WANTED.table(tx)
+@hot
+def promoting(tx: Tx, alike: tuple[str, ...]) -> Any:
+    key = WANTED.table(tx, alike)
     head, waiting = jobs.alias("head"), jobs.alias("waiting")
     first = (
         select(waiting.c.id)
@@ -523,7 +593,7 @@ def promoting(tx: Tx) -> Any:
     )
     heads = select(literal(1)).select_from(head).where(head.c.serial_key == key.c.key, is_in(head.c.state, HEADS))
     chosen = select(first).select_from(key).where(~exists(heads.correlate(key)))
-    return update(jobs).where(c.id.in_(chosen)).values(state=target(Move.PROMOTE))
+    return update(jobs).where(c.id.in_(chosen)).values(state=target(Move.PROMOTE)).returning(c.id)
 
 
 def is_in(state: ColumnElement[str], among: Iterable[State]) -> ColumnElement[bool]:
@@ -532,9 +602,9 @@ def is_in(state: ColumnElement[str], among: Iterable[State]) -> ColumnElement[bo
     return state == values[0] if len(values) == 1 else state.in_(values)
 
 
-def held(by: FromClause) -> ColumnElement[bool]:
+def held(job_id: ColumnElement[str], fence: ColumnElement[int]) -> ColumnElement[bool]:
     """NO_MOVE_WITHOUT_THE_LEASE: the guard of every write about a running job."""
-    return and_(c.id == by.c.id, c.fence == by.c.fence, is_in(c.state, [State.RUNNING]))
+    return and_(c.id == job_id, c.fence == fence, RUNS)
 
 
 def settle_keys(tx: Tx, new: Sequence[NewJob], key_mode: str, now: datetime) -> tuple[list[str], list[NewJob]]:
@@ -566,8 +636,8 @@ def serial_keys(new: Iterable[NewJob]) -> set[str]:
     return {job.serial_key for job in new if job.serial_key}
 
 
-def row_of(job: NewJob, now: datetime) -> dict[str, Any]:
-    head_first = State.BLOCKED if job.serial_key else State.READY
+def row_of(job: NewJob, now: datetime, head: bool) -> dict[str, Any]:
+    head_first = State.BLOCKED if job.serial_key and not head else State.READY
     state = State.LATER if job.run_at > now else head_first
     return {
         "id": job.id, "org_id": job.org_id, "kind": job.kind, "target": job.target, "route": job.route or job.kind,
@@ -579,9 +649,6 @@ def row_of(job: NewJob, now: datetime) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def job_of(row: Any) -> Job:
-    return Job(
-        row.id, row.org_id, row.kind, row.target, row.route, row.payload, row.queue, row.serial_key, row.schedule_id,
-        row.slot, row.trigger, row.attempt, row.tries, row.crashes, row.rescues, row.fence, row.queued_at, row.run_at,
-        Terms.load(row.terms), row.last_run_id, row.trace_id,
-    )  # fmt: skip
+def job_of(fields: Sequence[Any]) -> Job:
+    *own, terms = fields[: len(FIELDS)]
+    return Job(*own, Terms.load(terms))  # type: ignore[call-arg]

@@ -6,7 +6,6 @@ from typing import Any
 
 from sqlalchemy import Text, func, literal, literal_column, select, type_coerce
 
-from rota.core import triggers
 from rota.core.states import State, Status
 from rota.store import reports
 from rota.store.dialect import Tx
@@ -77,8 +76,7 @@ def due(tx: Tx, org_id: str, kinds: Iterable[str]) -> list[Record]:
 
 
 def due_record(row: Any) -> Record:
-    timing = reports.timing_of(row.timing)
-    return {**dict_of(row), "words": None if timing is None else triggers.words(timing)}
+    return {**dict_of(row), "words": reports.timing_record(row.timing)["words"]}
 
 
 def counts(tx: Tx, org_id: str, since: datetime) -> dict[Status, int]:

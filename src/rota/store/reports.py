@@ -6,6 +6,7 @@ however far down it is, and rows that come or go meanwhile shift nothing.
 
 import base64
 import binascii
+import functools
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,6 +21,7 @@ from rota.core.plan import first_plan
 from rota.core.states import RAN, State, Status, Verdict, WorkerState
 from rota.core.triggers import Once, Timing
 from rota.store.dialect import Tx
+from rota.store.schedules import called
 from rota.store.tables import (
     EPOCH,
     api_keys,
@@ -122,8 +124,7 @@ def such_as(
 
 def schedule(tx: Tx, org_id: str, key: str) -> Record:
     """A living schedule by its id or name."""
-    mine = and_(s.org_id == org_id, or_(s.id == key, s.name == key), s.deleted_at.is_(None))
-    found = tx.execute(schedule_query().where(mine)).first()
+    found = tx.execute(schedule_query().where(called(org_id, key))).first()
     if found is None:
         raise NotFound(f"schedule {key}: there is none")
     return schedule_record(found)
@@ -143,8 +144,8 @@ def new_schedule(one: Schedule) -> Record:
 
 def schedule_id_of(tx: Tx, org_id: str, key: str) -> str | None:
     """The id behind an id or a living name. A deleted schedule is still known by its id: its history stays."""
-    named = and_(s.name == key, s.deleted_at.is_(None))
-    return tx.execute(select(s.id).where(s.org_id == org_id, or_(s.id == key, named))).scalars().first()
+    known = or_(and_(s.org_id == org_id, s.id == key), called(org_id, key))
+    return tx.execute(select(s.id).where(known)).scalars().first()
 
 
 def schedule_query() -> Select[Any]:
@@ -156,17 +157,17 @@ def schedule_query() -> Select[Any]:
 
 def schedule_record(row: Any) -> Record:
     found = dict_of(row)
-    timing = timing_of(found.pop("timing_text"))
-    found["words"] = None if timing is None else triggers.words(timing)
-    found["paused"] = row.paused_at is not None
-    return {**found, **(NO_TIMING if timing is None else parse.flat_timing(timing))}
+    told = timing_record(found.pop("timing_text"))
+    return {**found, "paused": row.paused_at is not None, **told}
 
 
-def timing_of(text: str) -> Timing | None:
+@functools.lru_cache(maxsize=10_000)  # reading a timing and putting it into words is half of what a list costs
+def timing_record(text: str) -> Record:
     try:
-        return triggers.load(orjson.loads(text))
+        timing = triggers.load(orjson.loads(text))
     except (Invalid, ValueError):
-        return None
+        return {"words": None, **NO_TIMING}
+    return {"words": triggers.words(timing), **parse.flat_timing(timing)}
 
 
 def has_tag(tag: str) -> ColumnElement[bool]:
@@ -454,7 +455,7 @@ def list_tasks(
 def task(tx: Tx, org_id: str, key: str) -> Record:
     """A task by its id or name."""
     mine = and_(tasks.c.org_id == org_id, or_(tasks.c.id == key, tasks.c.name == key))
-    found = tx.execute(select(*TASK).where(mine)).first()
+    found = tx.execute(select(*TASK).where(mine).order_by(tasks.c.id != key)).first()
     if found is None:
         raise NotFound(f"task {key}: there is none")
     return task_record(found)
@@ -653,4 +654,10 @@ def within(
 
 
 def dict_of(row: Any) -> Record:
-    return {str(name): value for name, value in row._mapping.items()}  # SQLAlchemy's names are not plain texts
+    return dict(zip(plain_names(row._fields), row, strict=True))
+
+
+@functools.lru_cache
+def plain_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """SQLAlchemy's names are not plain texts."""
+    return tuple(map(str, names))

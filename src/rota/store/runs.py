@@ -4,20 +4,31 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Integer, Text, and_, delete, func, select, update
+from sqlalchemy import ColumnElement, Integer, Text, and_, delete, func, select, update
 
 from rota.core.model import About, Ended
 from rota.core.states import Status, Verdict, verdict_of
-from rota.store.dialect import Batch, Tx, insert_rows, once
+from rota.store.dialect import Batch, Tx, hot, insert_rows
 from rota.store.tables import Instant, artifacts, jobs, logs, orgs, runs, schedule_stats, slots
 
 NOTHING = About()
+
+OF_JOB: dict[str, ColumnElement[Any]] = {  # what a run's row says of its job
+    "job_id": jobs.c.id, "org_id": jobs.c.org_id, "kind": jobs.c.kind, "target": jobs.c.target,
+    "route": jobs.c.route, "input": jobs.c.payload, "schedule_id": jobs.c.schedule_id, "slot": jobs.c.slot,
+    "trigger": jobs.c.trigger, "retry_of": jobs.c.last_run_id, "queued_at": jobs.c.queued_at, "fence": jobs.c.fence,
+}  # fmt: skip
+TOLD = (  # and of how it ended, in the order of `told`
+    "id", "attempt", "status", "reason", "error", "outcome", "started_at", "finished_at", "recorded_at", "worker",
+    "target_name", "target_version", "artifact_id", "usage", "trace_id",
+    "grant_id",
+)  # fmt: skip
 
 
 def append(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | None = None) -> None:
     """Write runs that ended, and count them for their schedules. `now` is the moment of writing: whoever follows what
     is new reads by it, with an overlap, because transactions do not commit in the order of their moments."""
-    insert_rows(tx, runs, [row_of(one, worker, now or one.finished_at) for one in ended])
+    insert_rows(tx, runs, [row_of(one, worker, now) for one in ended])
     count(tx, [one for one in ended if one.job.schedule_id])
 
 
@@ -39,7 +50,7 @@ def count(tx: Tx, ended: Sequence[Ended]) -> None:
             entry[3] = one.status.value
             entry[4] += one.status is Status.FAILED
             entry[5] += one.status is Status.SKIPPED
-    tx.execute(counting(tx), COUNTED.values(tx, [(key, *per[key]) for key in sorted(per)]))
+    counting(tx, COUNTED.given(tx, [(key, *per[key]) for key in sorted(per)]))
 
 
 COUNTED = Batch(
@@ -47,9 +58,9 @@ COUNTED = Batch(
 )
 
 
-@once
-def counting(tx: Tx) -> Any:
-    new, stats = COUNTED.table(tx), schedule_stats.c
+@hot
+def counting(tx: Tx, alike: tuple[str, ...]) -> Any:
+    new, stats = COUNTED.table(tx, alike), schedule_stats.c
     return (
         update(schedule_stats)
         .where(stats.schedule_id == new.c.id)
@@ -113,29 +124,41 @@ def prune(tx: Tx, org_id: str, before: datetime, statuses: Collection[str], limi
 
 def settle_slots(tx: Tx, found: Sequence[Any]) -> None:
     """Runs about to be forgotten leave their slots' verdicts behind: a slot is remembered longer than its runs."""
-    settled = Batch("settled", schedule_id=Text(), slot=Instant(), job_id=Text(), verdict=Text(), reason=Text())
     values = [
         (row.schedule_id, row.slot, row.job_id, verdict, row.reason if verdict is Verdict.SKIPPED else None)
         for row in found
         for verdict in [verdict_of(Status(row.status))]
     ]
-    gone = settled.table(tx)
+    if values:
+        settling(tx, SETTLED.given(tx, values))
+
+
+SETTLED = Batch("settled", schedule_id=Text(), slot=Instant(), job_id=Text(), verdict=Text(), reason=Text())
+
+
+@hot
+def settling(tx: Tx, alike: tuple[str, ...]) -> Any:
+    gone = SETTLED.table(tx, alike)
     mine = and_(slots.c.schedule_id == gone.c.schedule_id, slots.c.slot == gone.c.slot, slots.c.job_id == gone.c.job_id)
     alive = select(jobs.c.id).where(jobs.c.id == slots.c.job_id).exists()
     stmt = update(slots).where(mine, slots.c.verdict.is_(None), ~alive)
-    tx.execute(stmt.values(verdict=gone.c.verdict, reason=gone.c.reason), settled.values(tx, values))
+    return stmt.values(verdict=gone.c.verdict, reason=gone.c.reason)
 
 
-def row_of(one: Ended, worker: str | None, now: datetime) -> dict[str, Any]:
-    job, about = one.job, one.about or NOTHING
-    return {
-        "id": one.run_id, "job_id": job.id, "org_id": job.org_id, "kind": job.kind, "target": job.target,
-        "route": job.route, "input": job.payload, "target_name": about.name or job.target,
-        "target_version": about.version,
-        "schedule_id": job.schedule_id, "slot": job.slot, "trigger": job.trigger, "attempt": one.number,
-        "retry_of": job.last_run_id, "status": one.status.value, "reason": one.reason, "error": one.error,
-        "outcome": one.outcome, "queued_at": job.queued_at, "started_at": one.started_at,
-        "finished_at": one.finished_at, "recorded_at": now, "worker": worker, "fence": job.fence,
-        "trace_id": job.trace_id or about.trace_id, "artifact_id": about.artifact_id, "usage": about.usage,
-        "grant_id": job.terms.grant_id,
+def row_of(one: Ended, worker: str | None, now: datetime | None) -> dict[str, Any]:
+    job = one.job
+    of_job = {
+        "job_id": job.id, "org_id": job.org_id, "kind": job.kind, "target": job.target, "route": job.route,
+        "input": job.payload, "schedule_id": job.schedule_id, "slot": job.slot, "trigger": job.trigger,
+        "retry_of": job.last_run_id, "queued_at": job.queued_at, "fence": job.fence,
     }  # fmt: skip
+    return of_job | dict(zip(TOLD, told(one, worker, now), strict=True))
+
+
+def told(one: Ended, worker: str | None, now: datetime | None) -> tuple[Any, ...]:
+    about = one.about or NOTHING
+    return (
+        one.run_id, one.number, one.status.value, one.reason, one.error, one.outcome, one.started_at, one.finished_at,
+        now or one.finished_at, worker, about.name or one.job.target, about.version, about.artifact_id, about.usage,
+        one.job.trace_id or about.trace_id, one.job.terms.grant_id,
+    )  # fmt: skip

@@ -22,7 +22,7 @@ from rota.core.triggers import Cron, Every, Once, Timing
 from rota.store import grants
 from rota.store import jobs as queue
 from rota.store import slots as slot_rows
-from rota.store.dialect import Batch, Tx, insert_new, insert_rows, lock_keys, notify, once
+from rota.store.dialect import Batch, Tx, hot, insert_new, insert_rows, lock_keys, notify, once
 from rota.store.tables import (
     Instant,
     clocks,
@@ -55,10 +55,17 @@ def insert(tx: Tx, new: Sequence[Schedule], now: datetime) -> None:
 
 def get(tx: Tx, org_id: str, key: str) -> Schedule:
     """A living schedule of an org by its id or name."""
-    found = tx.execute(select(schedules).where(s.org_id == org_id, or_(s.id == key, s.name == key), LIVING)).first()
+    found = tx.execute(select(schedules).where(called(org_id, key))).first()
     if found is None:
         raise NotFound(f"schedule {key}: there is none")
     return schedule_of(found, readable=False)
+
+
+def called(org_id: str, key: str) -> ColumnElement[bool]:
+    """A living schedule of an org by its id or name. Each way is told in full: SQLite finds an index for each then, and
+    otherwise reads all schedules."""
+    mine = and_(s.org_id == org_id, LIVING)
+    return or_(and_(mine, s.id == key), and_(mine, s.name == key))
 
 
 def stands(tx: Tx, org_id: str, schedule_id: str) -> bool:
@@ -235,8 +242,9 @@ def come_due(_: Tx) -> Select[Any]:
     )
 
 
-def fire(tx: Tx, planned: Sequence[tuple[Due, Plan]], now: datetime) -> list[tuple[Due, Plan]]:
-    """FIRE_IS_ONE_TRANSACTION: of these plans, carry out those whose schedule is still as it was read."""
+def fire(tx: Tx, planned: Sequence[tuple[Due, Plan]], now: datetime) -> tuple[int, int]:
+    """FIRE_IS_ONE_TRANSACTION: of these plans, carry out those whose schedule is still as it was read. How many that
+    were, and how many jobs they made."""
     ids = [one.schedule.id for one, _ in planned]
     as_read = {
         row.schedule_id: (row.next_slot, row.revision, row.enabled) for row in tx.execute(held_clocks(tx), {"ids": ids})
@@ -246,9 +254,7 @@ def fire(tx: Tx, planned: Sequence[tuple[Due, Plan]], now: datetime) -> list[tup
         for one, what in planned
         if as_read.get(one.schedule.id) == (one.next_slot, one.schedule.revision, True)
     ]
-    if won:
-        apply(tx, won, now)
-    return won
+    return len(won), apply(tx, won, now) if won else 0
 
 
 @once
@@ -262,23 +268,17 @@ def held_clocks(_: Tx) -> Select[Any]:
     )
 
 
-def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime) -> None:
-    """Write slots, jobs, gaps and clocks of plans whose clocks the caller holds."""
+def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime) -> int:
+    """Write slots, jobs, gaps and clocks of plans whose clocks the caller holds. Returns the number of jobs."""
     lock_keys(tx, [one.schedule.serial_key for one, _ in won if one.schedule.serial_key])
     busy = queue.of_schedules(tx, [one.schedule.id for one, _ in won if one.schedule.overlap is not Overlap.ALLOW])
     fires = [(one.schedule, fire, new_id()) for one, what in won for fire in what.fires]
-    stands = {
-        (row.schedule_id, row.slot)
-        for row in insert_new(
-            tx,
-            slots,
-            [slot_row(schedule, fire, job_id, busy) for schedule, fire, job_id in fires],
-            ("schedule_id", "slot"),
-        )
-    }
+    rows = [slot_row(schedule, fire, job_id, busy) for schedule, fire, job_id in fires]
+    stands = set(insert_new(tx, slots, rows, ("schedule_id", "slot")))
     fires = [one for one in fires if (one[0].id, one[1].slot) in stands and not is_busy(one[0], busy)]
     make_room(tx, fires, busy, now)
-    queue.add(tx, [job_of(schedule, fire, job_id) for schedule, fire, job_id in fires], now)
+    idle = {one.serial_key for one, _, _ in fires if one.serial_key and one.id not in busy}
+    queue.add(tx, [job_of(schedule, fire, job_id) for schedule, fire, job_id in fires], now, idle)
     slot_rows.record_gaps(tx, [(one.schedule, gap) for one, what in won for gap in what.gaps])
     slot_rows.count_skips(
         tx, [(one.schedule.id, len(what.fires)) for one, what in won if what.fires and is_busy(one.schedule, busy)]
@@ -289,6 +289,7 @@ def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime) -> None:
     over = [one.schedule.id for one, _ in won if (one.schedule.paused_until or now + TICK) <= now]
     if over:
         tx.execute(update(schedules).where(s.id.in_(over)).values(paused_at=None, paused_until=None, pause_reason=None))
+    return len(fires)
 
 
 def without_fires(one: Due, what: Plan, now: datetime) -> Plan:
@@ -300,16 +301,16 @@ def without_fires(one: Due, what: Plan, now: datetime) -> Plan:
 def advance(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime) -> None:
     """Set the clocks to what comes next; a schedule with nothing left is finished."""
     moved = [(one.schedule.id, what.next_slot, what.next_run_at, len(what.fires)) for one, what in won]
-    tx.execute(advancing(tx), ADVANCED.values(tx, moved))
+    advancing(tx, ADVANCED.given(tx, moved))
     finish_schedules(tx, [(one.schedule.id, what.handled) for one, what in won if what.next_slot is None], now)
 
 
 ADVANCED = Batch("advanced", id=Text(), slot=Instant(), at=Instant(), fires=Integer())
 
 
-@once
-def advancing(tx: Tx) -> Any:
-    moved = ADVANCED.table(tx)
+@hot
+def advancing(tx: Tx, alike: tuple[str, ...]) -> Any:
+    moved = ADVANCED.table(tx, alike)
     values = {"next_slot": moved.c.slot, "next_run_at": moved.c.at, "fired": k.fired + moved.c.fires}
     return update(clocks).where(k.schedule_id == moved.c.id).values(values)
 

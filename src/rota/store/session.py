@@ -12,6 +12,14 @@ from rota.store.database import async_url
 __all__ = ["AsyncSession", "Database"]
 
 
+class Session(AsyncSession):
+    """A session that closes quickly if nobody asked it anything: without a transaction it holds no connection."""
+
+    async def aclose(self) -> None:
+        if self.in_transaction():
+            await super().aclose()
+
+
 class Database:
     """The database as tasks may use it: `async with database.session() as session: …`
 
@@ -21,7 +29,7 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._made: tuple[AsyncEngine, async_sessionmaker[AsyncSession]] | None = None
+        self._made: tuple[AsyncEngine, async_sessionmaker[Session]] | None = None
 
     def session(self) -> AsyncSession:
         """A new session, to be closed by `async with`. Nothing is connected before its first query."""
@@ -29,7 +37,7 @@ class Database:
             engine = (
                 sqlite_engine(self.url) if self.url.startswith("sqlite") else create_async_engine(async_url(self.url))
             )
-            self._made = engine, async_sessionmaker(engine, expire_on_commit=False)
+            self._made = engine, async_sessionmaker(engine, class_=Session, expire_on_commit=False)
         return self._made[1]()
 
     async def close(self) -> None:

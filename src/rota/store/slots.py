@@ -12,7 +12,7 @@ from rota.core.model import Gap, Schedule
 from rota.core.plan import TICK
 from rota.core.states import Status, Verdict
 from rota.core.triggers import Timing
-from rota.store.dialect import Batch, Tx, insert_new, insert_rows
+from rota.store.dialect import Batch, Tx, hot, insert_new, insert_rows
 from rota.store.tables import clocks, jobs, runs, schedule_stats, schedules, slots, trigger_spans
 
 t = slots.c
@@ -38,11 +38,16 @@ def count_skips(tx: Tx, skipped: Sequence[tuple[str, int]]) -> None:
     per: dict[str, int] = {}
     for schedule_id, count in skipped:
         per[schedule_id] = per.get(schedule_id, 0) + count
-    skips = Batch("skips", id=Text(), n=BigInteger())
-    new = skips.table(tx)
-    st = schedule_stats.c
-    stmt = update(schedule_stats).where(st.schedule_id == new.c.id).values(skipped_count=st.skipped_count + new.c.n)
-    tx.execute(stmt, skips.values(tx, sorted(per.items())))
+    skipping(tx, SKIPS.given(tx, sorted(per.items())))
+
+
+SKIPS = Batch("skips", id=Text(), n=BigInteger())
+
+
+@hot
+def skipping(tx: Tx, alike: tuple[str, ...]) -> Any:
+    new, st = SKIPS.table(tx, alike), schedule_stats.c
+    return update(schedule_stats).where(st.schedule_id == new.c.id).values(skipped_count=st.skipped_count + new.c.n)
 
 
 def decide_slot(

@@ -1,5 +1,6 @@
 """The tables, with the promises as constraints. Alembic's migrations must lead to exactly this."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -41,15 +42,19 @@ class Instant(TypeDecorator[datetime]):
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         return dialect.type_descriptor(BigInteger() if dialect.name == "sqlite" else DateTime(timezone=True))
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        if value is None or dialect.name != "sqlite":
-            return value
-        return (value - EPOCH) // TICK
+    def bind_processor(self, dialect: Dialect) -> Callable[[datetime | None], Any] | None:
+        return ticks_of if dialect.name == "sqlite" else None
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        if isinstance(value, int):
-            return EPOCH + timedelta(microseconds=value)
-        return None if value is None else value.astimezone(UTC)
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], datetime | None] | None:  # noqa: ARG002
+        return moment_of if dialect.name == "sqlite" else None  # asyncpg gives UTC
+
+
+def ticks_of(moment: datetime | None) -> int | None:
+    return None if moment is None else (moment - EPOCH) // TICK
+
+
+def moment_of(ticks: int | None) -> datetime | None:
+    return None if ticks is None else EPOCH + timedelta(microseconds=ticks)
 
 
 class Json(TypeDecorator[Any]):
@@ -185,6 +190,7 @@ audit_log = Table(  # append-only
     Column("address", Text),
     Column("request_id", String(64)),
     Index("ix_audit_log_org", "org_id", "id"),
+    Index("ix_audit_log_at", "at", "id"),  # what is new, and what is old
 )
 
 idempotency_keys = Table(  # first answers, for those who ask again
@@ -224,6 +230,7 @@ virtual_keys = Table(  # names for what is charged; there is no secret in them
     Column("is_default", Boolean, nullable=False),
     Column("active", Boolean, nullable=False),
     Column("created_at", Instant, nullable=False),
+    Index("ix_virtual_keys_account", "billing_account_id", "id"),
 )
 partial("ix_virtual_keys_default", virtual_keys.c.billing_account_id, where=text("is_default"), unique=True)
 
@@ -238,7 +245,7 @@ credit_ledger = Table(  # append-only
     Column("reason", String(40), nullable=False),
     Column("reference", Text, nullable=False),
     Column("created_at", Instant, nullable=False),
-    UniqueConstraint("billing_account_id", "reason", "reference"),
+    UniqueConstraint("billing_account_id", "reference", "reason"),
     Index("ix_credit_ledger_account", "billing_account_id", "id"),
 )
 
@@ -265,6 +272,8 @@ charge_receipts = Table(  # append-only; IDEMPOTENT_CHARGES is its unique constr
     Column("created_at", Instant, nullable=False),
     UniqueConstraint("source_system", "source_reference"),
     Index("ix_charge_receipts_account", "billing_account_id", "created_at", "id"),
+    Index("ix_charge_receipts_org", "org_id", "created_at", "id"),
+    Index("ix_charge_receipts_run", "run_id"),
 )
 
 grants = Table(
@@ -509,7 +518,12 @@ partial(  # lane by lane, most urgent first: what claim reads
 partial("ix_jobs_later", jobs.c.run_at, where=where_state(State.LATER, State.RETRY))
 partial("ix_jobs_held", jobs.c.lease_owner, where=where_state(State.RUNNING))
 partial("ix_jobs_running", jobs.c.org_id, jobs.c.queue, where=where_state(State.RUNNING))
-partial("ix_jobs_head", jobs.c.serial_key, where=where_state(*HEADS), unique=True)  # QUEUE_SERIALIZES
+partial(  # QUEUE_SERIALIZES
+    "ix_jobs_head",
+    jobs.c.serial_key,
+    where=text(f"serial_key IS NOT NULL AND {where_state(*HEADS)}"),
+    unique=True,
+)
 partial(
     "ix_jobs_blocked",
     jobs.c.serial_key,

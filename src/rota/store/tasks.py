@@ -19,7 +19,8 @@ WHAT_RUNS = ("name", "task_type", "command", "parameters", "options")  # another
 
 def get(tx: Tx, org_id: str, key: str) -> Any:
     """A task of an org by its id or name."""
-    found = tx.execute(select(tasks).where(t.org_id == org_id, or_(t.id == key, t.name == key))).first()
+    mine = select(tasks).where(t.org_id == org_id, or_(t.id == key, t.name == key))
+    found = tx.execute(mine.order_by(t.id != key)).first()  # another's name may look like its id
     if found is None:
         raise NotFound(f"task {key}: there is none")
     return found
@@ -27,11 +28,11 @@ def get(tx: Tx, org_id: str, key: str) -> Any:
 
 def insert(tx: Tx, org_id: str, fields: Mapping[str, Any], now: datetime, source: str = "api") -> str:
     """Store a new task; one without a name goes by its id. Returns the id."""
-    made = add(tx, org_id, fields, now, source, next_version(tx, org_id, str(fields.get("name"))))
+    task_id = fields["id"] or new_id()
+    named = {**fields, "id": task_id, "name": fields["name"] or task_id}
+    made = add(tx, org_id, named, now, source, next_version(tx, org_id, named["name"]))
     if made is None:
-        raise Conflict(
-            f"task {fields.get('name') or fields.get('id')}: there is already one with this name or id; choose another"
-        )
+        raise Conflict(f"task {named['name']}: there is already one with this name or id; choose another")
     return made
 
 
@@ -86,16 +87,14 @@ def declared_elsewhere(tx: Tx, org_id: str, program: str | None) -> set[str]:
 
 def add(tx: Tx, org_id: str, fields: Mapping[str, Any], now: datetime, source: str, version: str) -> str | None:
     """Store a task unless there is one of its name, also one that another process is about to store."""
-    task_id = new_id()
     row = {
-        "id": task_id, "org_id": org_id, "name": task_id, "parameters": None, "options": None, "schema": None,
-        "enabled": True, "source": source, "created_at": now, "updated_at": now,
-        **{name: value for name, value in fields.items() if value is not None}, "version": version,
+        "id": new_id(), "org_id": org_id, "parameters": None, "options": None, "schema": None,
+        "enabled": True, "source": source, "created_at": now, "updated_at": now, **fields, "version": version,
     }  # fmt: skip
     if not insert_new(tx, tasks, [row], ("id",)):
         return None
     remember(tx, row)
-    return task_id
+    return str(row["id"])
 
 
 # versions
@@ -122,9 +121,10 @@ def remember(tx: Tx, row: Mapping[str, Any]) -> None:
 
 
 def snapshot(tx: Tx, org_id: str, name: str | None, version: str | None) -> Any:
-    """What a task was in this version; None if nobody knows."""
-    stmt = select(v.snapshot).where(v.org_id == org_id, v.name == name, v.version == version)
-    return tx.execute(stmt).scalar()
+    """What a task was in this version; None if nobody knows. That of a function stands behind that of its row."""
+    known = [version, (version or "").partition("/")[0]]
+    stmt = select(v.snapshot).where(v.org_id == org_id, v.name == name, v.version.in_(known))
+    return tx.execute(stmt.order_by(v.version != version)).scalar()
 
 
 # results that may be used again

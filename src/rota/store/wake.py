@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 import asyncpg
 import structlog
 
-from rota.core.clock import SystemClock, pause
+from rota.core.clock import SystemClock, pause, stopwatch
 from rota.store.database import Database, SqliteDatabase
 from rota.store.dialect import CHANNEL
 from rota.store.filewatch import writes_to
 
-FILE_LOOKS = (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3)  # seconds between looks at a SQLite file that was written to
+FILE_LOOKS = (0.0005, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3)  # seconds between looks at a file that was written to
+CROWD = 0.005  # seconds between looks while others keep writing
 FILE_POLL = 0.02  # seconds between looks where the system does not tell of writes
 TOPICS = {"ready": "work", "later": "clock", "clocks": "clock", "cancel": "cancel"}
 
@@ -64,13 +65,15 @@ class Wake:
     async def _watch_file(self, db: SqliteDatabase) -> None:
         """A write is heard before its commit can be seen, as the disk may be slow in between: so look some more."""
         touched = asyncio.Event()
+        changed = 0.0
         with writes_to(db.log_path, touched) as told:
             while told:
                 await touched.wait()
-                await pause(FILE_LOOKS[0])  # one look for a crowd of writes
+                await pause(FILE_LOOKS[0] if stopwatch() - changed > 2 * CROWD else CROWD)
                 touched.clear()
                 for rest in FILE_LOOKS:
                     if await db.changed_elsewhere():
+                        changed = stopwatch()
                         self.signal("anything")
                         break
                     if await SystemClock().wait(touched, rest):

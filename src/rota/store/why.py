@@ -1,6 +1,6 @@
 """Why a run, a job or a slot is as it is: the rows behind `rota.core.why`."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import and_, func, or_, select
@@ -11,8 +11,19 @@ from rota.core.states import HEADS, State
 from rota.store import workers
 from rota.store.dialect import Tx
 from rota.store.jobs import find, is_in
-from rota.store.reports import RUN, Record, dict_of, schedule_id_of, schedule_query, schedule_record
+from rota.store.reports import (
+    LIMIT_MAX,
+    RUN,
+    Record,
+    dict_of,
+    list_audit,
+    schedule_id_of,
+    schedule_query,
+    schedule_record,
+)
 from rota.store.tables import jobs, queues, runs, schedules, slots
+
+AROUND = timedelta(seconds=10)  # between a command's moment and its line in the audit log
 
 j, r, t = jobs.c, runs.c, slots.c
 
@@ -50,9 +61,21 @@ def of_job(tx: Tx, org_id: str, job_id: str, now: datetime) -> Record:
     living = None if row is None else {**dict_of(row), "retry_of": row.last_run_id}
     first: Record = living or ended[0]
     status = ended[-1]["status"] if living is None else living["state"]
-    told = why.why_run(ended, living, schedule_of(tx, first["schedule_id"]), waits(tx, row, now) if living else [])
+    found = waits(tx, row, now) if living else []
+    told = why.why_run(ended, living, schedule_of(tx, first["schedule_id"]), found, asker(tx, org_id, job_id, first))
     same = {field: first[field] for field in ("schedule_id", "slot")}
     return {"job_id": job_id, **same, "status": status, "sentences": told}
+
+
+def asker(tx: Tx, org_id: str, job_id: str, job: Record) -> str:
+    """Who pressed the button, as the audit log tells; it has forgotten those of long ago."""
+    about = {"since": job["queued_at"] - AROUND, "until": job["queued_at"] + AROUND}
+    for action in ("schedules.run", "runs.retry"):
+        lines, _ = list_audit(tx, org_id, limit=LIMIT_MAX, action=action, **about)
+        for line in lines:
+            if (line["after"] or {}).get("result") == job_id:
+                return f"{line['user_name'] or 'Somebody'} (key {line['key_name']})"
+    return "Somebody"
 
 
 def waits(tx: Tx, job: Any, now: datetime) -> list[str]:

@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 
 from rota.app.api import (
     artifacts,
+    billing,
     grants,
     graphs,
     internal,
@@ -28,7 +29,8 @@ from rota.core.errors import RotaError
 from rota.engine.engine import Engine
 from rota.store.database import Database
 
-EVERYTHING = tuple(one.router for one in (schedules, runs, streams, tasks, artifacts, grants, graphs, system, people))
+MODULES = (schedules, runs, streams, tasks, artifacts, grants, billing, graphs, system, people)
+EVERYTHING = tuple(one.router for one in MODULES)
 
 
 def create_api(

@@ -63,6 +63,7 @@ ANY: Schema = {}
 TEXT, WHOLE, NUMBER, FLAG = a("string"), a("integer"), a("number"), a("boolean")
 ID = a("string", description="a ULID", examples=["01KQRS3Z5T8M0A2N6Y4V7W9XCD"])
 AT = a("string", format="date-time", examples=["2026-05-04T09:00:00+00:00"])
+USD = a("string", description="a decimal number of US dollars", examples=["0.0041"])
 NAME = a("string", minLength=1, maxLength=200, examples=["nightly"])
 REASON = a("string", maxLength=1000, examples=["maintenance"])
 ROLE = among(role.name.lower() for role in Role)
@@ -124,7 +125,7 @@ NEVER_NULL = (
 )
 EVENTS = (
     *("open", "run.started", "run.ended", "schedule.created", "schedule.changed", "schedule.deleted", "worker.up"),
-    *("worker.down", "status", "log", "end"),
+    *("worker.down", "freeze.on", "freeze.off", "queue.changed", "status", "log", "end"),
 )
 PERSON = {
     "email": a("string", maxLength=320, examples=["ada@example.org"]), "name": NAME,
@@ -265,6 +266,10 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "ExecuteBody": takes({"parameters": {"day": "today"}}, parameters=maybe(a("object"))),
     "Executed": gives(job_id=ID, message=TEXT),
+    "TaskScheduleBody": takes(
+        {"cron_expression": "0 2 * * *", "timezone": "Europe/Oslo"},
+        **{name: schema for name, schema in FORM.items() if name not in ("kind", "target")},
+    ),
     "Parameters": a("object", description="a JSON Schema"),
     # grants
     "GrantBody": takes(
@@ -284,6 +289,40 @@ SCHEMAS: dict[str, Schema] = {
         ),
         next_cursor=a("null"),
     ),
+    # billing
+    "Account": gives(
+        {
+            "id": ID["examples"][0], "owner_id": ID["examples"][0], "owner_name": "Ada", "balance_credits": 50_000_000,
+            "default_virtual_key_id": ID["examples"][0], "created_at": AT["examples"][0], "closed_at": None,
+        },
+        id=ID, owner_id=ID, owner_name=NAME, balance_credits=WHOLE, default_virtual_key_id=maybe(ID), created_at=AT,
+        closed_at=maybe(AT),
+    ),
+    "CreditBody": takes(
+        {"amount_credits": 50_000_000, "reason": "top_up", "reference": "invoice 7"}, ("amount_credits", "reference"),
+        amount_credits=a("integer", minimum=1, maximum=2**53, description="10,000,000 are one US dollar"),
+        reason=maybe(a("string", minLength=1, maxLength=40)), reference=NAME, account_id=maybe(ID),
+    ),
+    "Entry": gives(
+        id=ID, billing_account_id=ID, virtual_key_id=maybe(ID), amount=WHOLE, balance_after=WHOLE, reason=TEXT,
+        reference=TEXT, created_at=AT,
+    ),
+    "Receipt": gives(
+        id=ID, billing_account_id=ID, virtual_key_id=ID, grant_id=maybe(ID), schedule_id=maybe(ID),
+        target=a("string", examples=["langgraph:poet"]), run_id=ID, attempt=WHOLE, unit=TEXT, model=maybe(TEXT),
+        input_tokens=WHOLE, output_tokens=WHOLE, charged_credits=WHOLE, cost_usd=maybe(USD), source_system=TEXT,
+        source_reference=TEXT, created_at=AT,
+    ),
+    "Usage": gives(
+        {
+            "name": "poems", "key": ID["examples"][0], "runs": 5, "units": 12, "input_tokens": 900,
+            "output_tokens": 4000, "charged_credits": 820_000, "cost_usd": "0.0410000000",
+        },
+        name=maybe(NAME), key=maybe(a("string", description="an id, a graph or a day")), runs=WHOLE, units=WHOLE,
+        input_tokens=WHOLE, output_tokens=WHOLE, charged_credits=WHOLE, cost_usd=USD,
+    ),
+    "VirtualKeyBody": takes({"label": "Research"}, ("label",), label=NAME, account_id=maybe(ID)),
+    "VirtualKey": gives(id=ID, billing_account_id=ID, label=NAME, is_default=FLAG, active=FLAG, created_at=AT),
     # graphs
     "Graphs": gives(
         items=listed(
@@ -333,11 +372,16 @@ SCHEMAS: dict[str, Schema] = {
     ),
 }  # fmt: skip
 SCHEMAS["NewKey"] = gives(**SCHEMAS["Key"]["properties"], key=TEXT)
+KNOWN = ("kind", "target")  # of a task's schedule
+SCHEMAS["TaskScheduleBody"] = takes(
+    {name: value for name, value in NIGHTLY.items() if name not in KNOWN},
+    **{name: value for name, value in FORM.items() if name not in KNOWN},
+)
 SCHEMAS["TaskSchedule"] = gives(**SCHEMAS["Schedule"]["properties"], task_id=ID)
 SCHEMAS["JobBrief"] = gives(**{name: one for name, one in SCHEMAS["Job"]["properties"].items() if name != "run_ids"})
 PAGED = (
     *("Schedule", "Run", "Line", "Slot", "Worker", "Queue", "Task", "TaskSchedule", "ArtifactBrief", "JobBrief", "Org"),
-    "Grant",
+    *("Grant", "Account", "Entry", "Receipt", "Usage", "VirtualKey"),
     *("User", "Key", "Act"),
 )
 for _name in PAGED:
@@ -393,15 +437,25 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "DELETE /tasks/{key}": (None, 204, None),
     "GET /tasks/{key}/$schema": (None, 200, "Parameters"),
     "POST /tasks/{key}/$execute": ("ExecuteBody", 202, "Executed"),
-    "POST /tasks/{key}/$schedule": ("ScheduleBody", 201, "TaskSchedule"),
+    "POST /tasks/{key}/$schedule": ("TaskScheduleBody", 201, "TaskSchedule"),
     "GET /tasks/{key}/$schedules": (None, 200, "TaskSchedulePage"),
-    "PATCH /tasks/{key}/$schedules/{schedule_id}": ("ScheduleBody", 200, "TaskSchedule"),
+    "PATCH /tasks/{key}/$schedules/{schedule_id}": ("TaskScheduleBody", 200, "TaskSchedule"),
     "DELETE /tasks/{key}/$schedules/{schedule_id}": (None, 204, None),
     "POST /grants": ("GrantBody", 201, "Grant"),
     "GET /grants": (None, 200, "GrantPage"),
     "GET /grants/$forecast": (None, 200, "Forecast"),
     "GET /grants/{grant_id}": (None, 200, "GrantUse"),
     "POST /grants/{grant_id}/$revoke": ("RevokeBody", 200, "Grant"),
+    "GET /billing/account": (None, 200, "Account"),
+    "GET /billing/accounts": (None, 200, "AccountPage"),
+    "POST /billing/credits": ("CreditBody", 201, "Entry"),
+    "GET /billing/ledger": (None, 200, "EntryPage"),
+    "GET /billing/receipts": (None, 200, "ReceiptPage"),
+    "GET /billing/usage": (None, 200, "UsagePage"),
+    "GET /billing/virtual-keys": (None, 200, "VirtualKeyPage"),
+    "POST /billing/virtual-keys": ("VirtualKeyBody", 201, "VirtualKey"),
+    "POST /billing/virtual-keys/{virtual_key_id}/$make-default": (None, 200, "VirtualKey"),
+    "POST /billing/virtual-keys/{virtual_key_id}/$deactivate": (None, 200, "VirtualKey"),
     "GET /graphs": (None, 200, "Graphs"),
     "POST /graphs/{graph_id}/$run": ("GraphBody", 202, "JobRef"),
     "GET /artifacts": (None, 200, "ArtifactBriefPage"),
@@ -464,14 +518,15 @@ def document(app: FastAPI) -> Schema:
         "bearer": {"type": "http", "scheme": "bearer"},
         "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
     }
-    found["components"] = {"schemas": SCHEMAS, "securitySchemes": keys}
+    others = found.get("components", {}).get("schemas", {})  # of routes that a program added
+    found["components"] = {"schemas": {**others, **SCHEMAS}, "securitySchemes": keys}
     for path, operations in found["paths"].items():
         for method, operation in operations.items():
             if path.startswith(ROOT):
                 complete(operation, method.upper(), path.removeprefix(ROOT))
             elif path.startswith(INTERNAL):
                 complete_internal(operation, method.upper())
-            else:
+            elif path in OPEN:
                 complete_open(operation, path)
     return found
 
@@ -481,7 +536,7 @@ def complete(operation: Schema, method: str, path: str) -> None:
     body, status, answer = ROUTES.get(f"{method} {path}", (None, 200, None))
     problems = [401, 403, 422, 429, 503]
     headers = []
-    if "{" in path or "schedule" in path or path == "/slots/$why":
+    if "{" in path or "schedule" in path or "billing" in path or path in ("/slots/$why", "/grants"):
         problems.append(404)
     if method != "GET":
         problems += [409, 413, 415]
@@ -497,6 +552,8 @@ def complete(operation: Schema, method: str, path: str) -> None:
     content = {"application/json": {"schema": ref(answer)}} if answer else {}
     if path.endswith("$content"):
         content = {"*/*": {"schema": {}}}
+    if path == "/billing/usage":
+        content["text/csv"] = {"schema": TEXT}
     if f"{method} {path}" in STREAMS:
         headers.append("Last-Event-ID")
         content["text/event-stream"] = {"schema": ref("Event")}
@@ -515,6 +572,9 @@ def header(name: str, required: bool = False) -> Schema:
     text, pattern = HEADERS[name]
     schema = a("string", pattern=f"^{pattern}$") if pattern else TEXT
     return {"name": name, "in": "header", "required": required, "description": text, "schema": schema}
+
+
+OPEN = ("/health/live", "/health/ready", "/metrics")
 
 
 def complete_open(operation: Schema, path: str) -> None:

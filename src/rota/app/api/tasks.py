@@ -9,7 +9,7 @@ from rota.app.api.schedules import one as one_schedule
 from rota.app.auth import Caller, Operator, Viewer
 from rota.core import parse
 from rota.core.errors import NotFound
-from rota.kinds.tasks import TaskManager
+from rota.kinds.tasks import TaskManager, check_own
 from rota.store import reports
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
@@ -107,6 +107,7 @@ async def edit_schedule(request: Request, caller: Operator, key: str, schedule_i
     """Change a schedule of this task, for example `{enabled}`."""
     tasks = manager(request, caller)
     known, body = await tasks.schedule_of(key, schedule_id), await read_body(request)
+    check_own(body)
     changed = await tasks.engine.edit_schedule(caller.org_id, known, body, expected=expected_revision(request))
     found = await tasks.engine.db.read(reports.schedule, caller.org_id, changed.id)
     return one_schedule({**found, "task_id": (await tasks.row(key)).id})

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rota.app.cli import people, processes, runs, schedules, system
+from rota.app.cli import billing, follow, grants, people, processes, runs, schedules, system, tasks
 from rota.app.cli.connection import Connection, Output
 
 WATCH = 2.0  # seconds
@@ -21,16 +21,19 @@ app = typer.Typer(name="rota", no_args_is_help=True, rich_markup_mode=None, pret
 app.add_typer(schedules.app, name="schedule")
 app.add_typer(runs.app, name="run")
 app.add_typer(system.slots, name="slots")
-app.add_typer(system.tasks, name="task")
+app.add_typer(tasks.app, name="task")
+app.add_typer(tasks.artifacts, name="artifact")
 app.add_typer(system.queues, name="queue")
 app.add_typer(system.frozen, name="freeze")
+app.add_typer(grants.app, name="grant")
+app.add_typer(billing.app, name="billing")
 app.add_typer(people.orgs, name="org")
 app.add_typer(people.users, name="user")
 app.add_typer(people.keys, name="key")
 app.add_typer(people.profiles, name="profile")
 COMMANDS: tuple[Callable[..., None], ...] = (
-    system.workers, system.why, people.login, people.audit, processes.up, processes.server, processes.worker,
-    processes.migrate, processes.doctor,
+    system.workers, system.why, follow.events, people.login, people.audit, processes.up, processes.server,
+    processes.worker, processes.migrate, processes.doctor,
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)

@@ -74,7 +74,14 @@ class Connection:
         except Answered as refusal:
             explain(refusal)
 
-    def try_call(self, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None) -> Any:
+    def try_call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        query: dict[str, Any] | None = None,
+        if_match: int | None = None,
+    ) -> Any:
         """The answer; raises Answered when the server refuses."""
         import httpx
 
@@ -83,7 +90,7 @@ class Connection:
         url, key = self.address()
         try:
             with Client(url, key, tries=3) as client:
-                return client.call(method, path, body, **(query or {}))
+                return client.call(method, path, body, if_match=if_match, **(query or {}))
         except ApiError as error:
             raise Answered(error.status, dict(error.problem)) from None
         except TimedOut:

@@ -1,12 +1,12 @@
 """`rota run …`"""
 
-import json
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
 from rota.app.cli.connection import Answered, Connection, Exit, Output, explain, fail, say
+from rota.app.cli.follow import follow as stream
 from rota.app.cli.show import as_data, details, listing, took, when
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what ran, and what is running.")
@@ -17,7 +17,6 @@ SHOWN = (
     "id", "job_id", "status", "reason", "kind", "target", "target_version", "schedule_id", "slot", "trigger", "attempt",
     "retry_of", "queued_at", "started_at", "finished_at", "worker", "outcome", "artifact_id", "trace_id", "usage",
 )  # fmt: skip
-RECONNECTS = 10
 LOOK = 0.5  # seconds between looks at something that goes on
 
 
@@ -73,15 +72,10 @@ def logs(
         found = find(connection, found["job_id"])
     if found["id"] is None:
         fail(f"job {found['job_id']} has not started yet; -f waits for it", Exit.CONFLICT)
-    if follow and connection.output is Output.TABLE and stream_logs(connection, found["id"]):
-        return
-    after = 0
-    while True:
-        over = not follow or connection.get(f"/runs/{found['id']}")["status"] not in LIVING
-        after = print_logs(connection, found["id"], after)
-        if over:
-            return
-        sleep()
+    if follow:
+        stream_logs(connection, found["id"])
+    else:
+        print_logs(connection, found["id"])
 
 
 @app.command()
@@ -118,48 +112,38 @@ def find(connection: Connection, run_id: str) -> dict[str, Any]:
         return dict(items[0]) if items else explain(refusal)
 
 
-def print_logs(connection: Connection, run_id: str, after: int) -> int:
-    """Print the lines behind `after`; returns where they end."""
-    while True:
+def print_logs(connection: Connection, run_id: str) -> None:
+    """Print the lines that are there."""
+    after: int | None = 0
+    while after is not None:
         page = connection.get(f"/runs/{run_id}/logs", after=after)
         if page["items"] and not as_data(connection, page):
             for line in page["items"]:
                 print(line["text"], flush=True)
-        after = page["items"][-1]["id"] if page["items"] else after
-        if page["next_cursor"] is None:
-            return after
+        after = page["next_cursor"]
 
 
-def stream_logs(connection: Connection, run_id: str) -> bool:
-    """Print lines as the server sends them, until the run has ended; False if it sends no stream."""
-    import httpx
-
-    server, key = connection.address()
-    headers = {"authorization": f"Bearer {key}", "accept": "text/event-stream"}
+def stream_logs(connection: Connection, run_id: str) -> None:
+    """Print lines as the server sends them, until the run has ended."""
     known: set[int] = set()  # after a break, the last ones come again
-    for _ in range(RECONNECTS):
-        try:
-            with httpx.stream("GET", f"{server}/api/v1/runs/{run_id}/logs", headers=headers, timeout=60) as answer:
-                if not answer.headers.get("content-type", "").startswith("text/event-stream"):
-                    return False
-                event = ""
-                for line in answer.iter_lines():
-                    field, _, value = line.partition(": ")
-                    if field == "event":
-                        event = value
-                    elif field == "data" and event == "end":
-                        return True
-                    elif field == "data" and (told := json.loads(value))["id"] not in known:
-                        known.add(told["id"])
-                        headers["last-event-id"] = str(told["id"])
-                        print(told["text"], flush=True)
-        except httpx.TransportError:
-            sleep()
-    return False
+    for name, _, line in stream(connection, f"/runs/{run_id}/logs"):
+        if name == "end":
+            return
+        if line["id"] not in known:
+            known.add(line["id"])
+            if not as_data(connection, line):
+                print(line["text"], flush=True)
 
 
 def wait_for_job(connection: Connection, job_id: str, timeout: float) -> None:
     """Wait until a job has ended, and end as it did."""
+    job = ended_job(connection, job_id, timeout)
+    details(connection, job, ("id", "status", "attempt", "started_at", "finished_at"))
+    end_as(job)
+
+
+def ended_job(connection: Connection, job_id: str, timeout: float) -> dict[str, Any]:
+    """A job when it has ended."""
     from rota.core.clock import stopwatch
 
     end = stopwatch() + timeout
@@ -167,9 +151,13 @@ def wait_for_job(connection: Connection, job_id: str, timeout: float) -> None:
         if stopwatch() > end:
             fail(f"job {job_id} is still {job['status']} after {timeout:g} s", Exit.TIMED_OUT)
         sleep()
-    details(connection, job, ("id", "status", "attempt", "started_at", "finished_at"))
-    if job["status"] != "success":
-        say(f"error: {(job['error'] or {}).get('message') or job['status']}")
+    return dict(job)
+
+
+def end_as(one: dict[str, Any]) -> None:
+    """Let this program end well only if a job or run did."""
+    if one["status"] != "success":
+        say(f"error: {(one['error'] or {}).get('message') or one['status']}")
         raise typer.Exit(Exit.RUN_FAILED)
 
 

@@ -1,6 +1,10 @@
 """`rota schedule …`"""
 
+import functools
+import inspect
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -14,24 +18,31 @@ from rota.app.cli.show import as_data, details, listing, local, progress, table,
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Say when things run, and see what is planned.")
 
 Name = Annotated[str, typer.Argument(help="name or id of the schedule")]
+OneName = Annotated[str | None, typer.Argument(help="name or id of the schedule")]
 Input = Annotated[str | None, typer.Option(help="input as JSON, or @file")]
 Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
 Cursor = Annotated[str | None, typer.Option(help="where the page before ended")]
 CHUNK = 100
+WRITABLE = (
+    "name", "description", "target", "input", "schedule_type", "cron_expression", "interval_seconds", "anchor",
+    "run_at", "timezone", "window_start", "window_end", "starts_at", "ends_at", "jitter_seconds", "max_runs", "misfire",
+    "catch_up_limit", "overlap", "start_deadline_seconds", "timeout_seconds", "retry", "priority", "queue", "tags",
+    "enabled", "grant_id",
+)  # fmt: skip
 SHOWN = (
     "id", "name", "description", "words", "kind", "target", "input", "next_run_at", "timezone", "enabled", "paused",
     "pause_reason", "paused_until", "condition", "condition_reason", "overlap", "misfire", "retry", "timeout_seconds",
-    "priority", "queue", "tags", "run_count", "failure_count", "skipped_count", "last_run_at", "last_run_status",
-    "last_run_id", "source", "revision", "created_at", "updated_at",
+    "priority", "queue", "tags", "grant_id", "run_count", "failure_count", "skipped_count", "last_run_at",
+    "last_run_status", "last_run_id", "source", "revision", "created_at", "updated_at",
 )  # fmt: skip
 
 
-@app.command()
-def add(
-    ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="a name of its own")],
-    task: Annotated[str | None, typer.Option(help="the task to run")] = None,
-    shell: Annotated[str | None, typer.Option(help="a command to run; makes a shell task of the same name")] = None,
+Task = Annotated[str | None, typer.Option(help="the task to run")]
+OfTag = Annotated[str | None, typer.Option("--tag", help="all schedules with this tag, instead of a name")]
+All = Annotated[bool, typer.Option("--all", help="all schedules of the org, instead of a name")]
+
+
+def schedule_fields(
     cron: Annotated[str | None, typer.Option(help="five fields, such as '0 2 * * *'")] = None,
     every: Annotated[str | None, typer.Option(help="an interval, such as 30s, 5m, 2h, 1d")] = None,
     at: Annotated[str | None, typer.Option(help="one moment, such as 2026-11-20T09:00:00+01:00")] = None,
@@ -45,24 +56,130 @@ def add(
     jitter: Annotated[float | None, typer.Option(help="seconds by which slots are spread")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="may be given several times")] = None,
     priority: Annotated[int | None, typer.Option(help="-100 to 100; higher goes first")] = None,
+    grant: Annotated[str | None, typer.Option(help="id of the grant that it runs under")] = None,
     description: Annotated[str | None, typer.Option()] = None,
-    disabled: Annotated[bool, typer.Option("--disabled", help="make it, but plan nothing yet")] = False,
+    enabled: Annotated[bool | None, typer.Option("--enabled/--disabled", help="whether anything is planned")] = None,
+) -> dict[str, Any]:
+    """When something runs, and how, as the API takes it: what the options say."""
+    start, _, end = window.partition("-") if window is not None else (None, "", None)
+    fields = {
+        "cron_expression": cron, "interval": every, "run_at": at, "timezone": tz, "input": read_input(input),
+        "overlap": overlap, "misfire": misfire, "timeout_seconds": timeout, "window_start": start, "window_end": end,
+        "retry": None if retries is None else {"max_retries": retries}, "jitter_seconds": jitter, "tags": tag or None,
+        "priority": priority, "grant_id": grant, "description": description, "enabled": enabled,
+    }  # fmt: skip
+    return {field: value for field, value in fields.items() if value is not None}
+
+
+def takes_schedule(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that has the options of `schedule_fields` too, and is given what they say as `fields`."""
+    own, shared = inspect.signature(command).parameters, inspect.signature(schedule_fields).parameters
+
+    @functools.wraps(command)
+    def call(**given: Any) -> None:
+        fields = schedule_fields(**{name: given.pop(name) for name in shared})
+        command(**given, fields=fields)
+
+    mine = [one for one in own.values() if one.name != "fields"]
+    call.__signature__ = inspect.Signature([*mine, *shared.values()])  # type: ignore[attr-defined]
+    return call
+
+
+def one_trigger(fields: dict[str, Any]) -> None:
+    one_of(cron=fields.get("cron_expression"), every=fields.get("interval"), at=fields.get("run_at"))
+
+
+@app.command()
+@takes_schedule
+def add(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="a name of its own")],
+    fields: dict[str, Any],
+    task: Task = None,
+    shell: Annotated[str | None, typer.Option(help="a command to run; makes a shell task of the same name")] = None,
 ) -> None:
     """Make a schedule."""
     one_of(task=task, shell=shell)
-    one_of(cron=cron, every=every, at=at)
-    body: dict[str, Any] = {
-        "name": name, "target": task or name, "cron_expression": cron, "interval": every, "run_at": at, "timezone": tz,
-        "input": read_input(input), "overlap": overlap, "misfire": misfire, "timeout_seconds": timeout,
-        "retry": None if retries is None else {"max_retries": retries}, "jitter_seconds": jitter, "tags": tag or None,
-        "priority": priority, "description": description, "enabled": False if disabled else None,
-    }  # fmt: skip
-    if window is not None:
-        body["window_start"], _, body["window_end"] = window.partition("-")
-    body = {field: value for field, value in body.items() if value is not None}
+    one_trigger(fields)
+    body = {"name": name, "target": task or name, **fields}
     connection: Connection = ctx.obj
     made = connection.post("/schedules", body) if shell is None else add_shell(connection, shell, body)
     tell(connection, made)
+
+
+@app.command()
+@takes_schedule
+def edit(ctx: typer.Context, name: Name, fields: dict[str, Any], task: Task = None) -> None:
+    """Change what the options say; without options, open it as JSON in $EDITOR and change what was changed there.
+    Refused if somebody else changed it meanwhile."""
+    changes = fields if task is None else {**fields, "target": task}
+    connection: Connection = ctx.obj
+    before = connection.get(path_of(name))
+    if not changes:
+        tell(connection, edit_text(connection, before))
+        return
+    try:
+        tell(connection, connection.try_call("PATCH", path_of(before["id"]), changes, if_match=before["revision"]))
+    except Answered as refusal:
+        explain(refusal)
+
+
+def edit_text(connection: Connection, before: dict[str, Any]) -> dict[str, Any]:
+    """Let a person edit a schedule, again and again while it is wrong and they want to; as it is then."""
+    text = written(before)
+    while True:
+        text = ask_editor(text)
+        try:
+            changes = changed(before, text)
+            if not changes:
+                say("nothing was changed")
+                return before
+            after: dict[str, Any] = connection.try_call(
+                "PATCH", path_of(before["id"]), changes, if_match=before["revision"]
+            )
+            return after
+        except ValueError as error:
+            refusal = Answered(422, {"detail": f"this is not a JSON object: {error}"})
+        except Answered as error:
+            refusal = error
+        try:
+            explain(refusal)
+        except typer.Exit:
+            if not (sys.stdin.isatty() and typer.confirm("Edit again?", default=True, err=True)):
+                raise
+        if refusal.status == 412:  # what somebody else changed, and on top what this person did
+            before = connection.get(path_of(before["id"]))
+            text = written({**before, **changes})
+
+
+def written(one: dict[str, Any]) -> str:
+    return json.dumps({field: one[field] for field in WRITABLE}, indent=2, ensure_ascii=False) + "\n"
+
+
+def changed(before: dict[str, Any], text: str) -> dict[str, Any]:
+    """What a person changed; a field that they took out is as in a new schedule."""
+    after = json.loads(text)
+    if not isinstance(after, dict):
+        raise ValueError("it is something else")
+    known = {field: before[field] for field in WRITABLE}
+    return {field: after.get(field) for field in {**known, **after} if after.get(field) != known.get(field)}
+
+
+def ask_editor(text: str) -> str:
+    import os
+    import shlex
+    import subprocess
+    import tempfile
+
+    command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place) / "schedule.json"
+        file.write_text(text)
+        try:
+            subprocess.run([*shlex.split(command), str(file)], check=True)
+        except (OSError, ValueError, subprocess.CalledProcessError) as error:
+            fail(f"the editor failed: {error}; choose one with EDITOR")
+        return file.read_text()
 
 
 def add_shell(connection: Connection, command: str, body: dict[str, Any]) -> Any:
@@ -125,23 +242,41 @@ def upcoming(ctx: typer.Context, name: Name, count: Annotated[int, typer.Option(
 @app.command()
 def pause(
     ctx: typer.Context,
-    name: Name,
+    name: OneName = None,
+    tag: OfTag = None,
+    everything: All = False,
     reason: Annotated[str, typer.Option(help="why, for those who wonder later")] = "",
     until: Annotated[str | None, typer.Option(help="a moment at which it resumes by itself")] = None,
 ) -> None:
-    """Let slots pass without firing."""
-    body = {"reason": reason, "until": until}
-    tell(ctx.obj, ctx.obj.post(f"{path_of(name)}/$pause", body))
+    """Let slots pass without firing: of one schedule, of all with a tag, or of all."""
+    change(ctx.obj, "pause", name, tag, everything, {"reason": reason, "until": until})
 
 
 @app.command()
 def resume(
     ctx: typer.Context,
-    name: Name,
+    name: OneName = None,
+    tag: OfTag = None,
+    everything: All = False,
     gap: Annotated[str, typer.Option(help="what becomes of the slots that passed: skip, once or all")] = "skip",
 ) -> None:
-    """End a pause."""
-    tell(ctx.obj, ctx.obj.post(f"{path_of(name)}/$resume", {"gap": gap}))
+    """End a pause: of one schedule, of all with a tag, or of all."""
+    change(ctx.obj, "resume", name, tag, everything, {"gap": gap})
+
+
+def change(
+    connection: Connection, verb: str, name: str | None, tag: str | None, everything: bool, body: dict[str, Any]
+) -> None:
+    """Pause or resume the one or the many that are meant."""
+    if sum((name is not None, tag is not None, everything)) != 1:
+        fail("give exactly one of NAME | --tag | --all", Exit.USAGE)
+    if name is not None:
+        tell(connection, connection.post(f"{path_of(name)}/${verb}", body))
+        return
+    which: dict[str, Any] = {"filter": {}} if tag is None else {"tag": tag}
+    told = connection.post(f"/schedules/${verb}", {**body, **which})
+    if not as_data(connection, told):
+        print(f"{told['count']} schedules {verb}d")
 
 
 @app.command()
@@ -238,13 +373,13 @@ def one_of(**given: str | None) -> None:
         fail(f"give exactly one of {named}", Exit.USAGE)
 
 
-def read_input(text: str | None) -> Any:
+def read_input(text: str | None, option: str = "--input") -> Any:
     """JSON, or the JSON in @file."""
     if text is None:
         return None
     try:
         return json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
     except OSError as error:
-        fail(f"--input {text}: {error.strerror}", Exit.USAGE)
+        fail(f"{option} {text}: {error.strerror}", Exit.USAGE)
     except ValueError as error:
-        fail(f"--input is not JSON: {error}", Exit.USAGE)
+        fail(f"{option} is not JSON: {error}", Exit.USAGE)

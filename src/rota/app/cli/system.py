@@ -1,4 +1,4 @@
-"""`rota slots …`, `rota task …`, `rota queue …`, `rota freeze …`, `rota workers` and `rota why`."""
+"""`rota slots …`, `rota queue …`, `rota freeze …`, `rota workers` and `rota why`."""
 
 from typing import Annotated
 from urllib.parse import quote
@@ -9,7 +9,6 @@ from rota.app.cli.connection import Exit, say
 from rota.app.cli.show import as_data, details, listing, local, when
 
 slots = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what became of slots.")
-tasks = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what can run.")
 queues = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See, pause and limit queues.")
 frozen = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Stop all slots of the org for a while.")
 
@@ -18,7 +17,6 @@ Since = Annotated[str | None, typer.Option(help="a moment with offset")]
 Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
 Cursor = Annotated[str | None, typer.Option(help="where the page before ended")]
 QueueName = Annotated[str, typer.Argument(help="name of the queue")]
-TASK = ("id", "name", "task_type", "command", "source", "enabled", "created_at", "updated_at")
 QUEUE = ("name", "paused", "max_running", "oldest_ready_at")
 FREEZE = ("frozen", "frozen_at", "until", "reason")
 
@@ -59,21 +57,6 @@ def audit(ctx: typer.Context, schedule: Schedule = None, since: Since = None) ->
         raise typer.Exit(Exit.FAILED)
 
 
-@tasks.command("list")
-def list_tasks(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> None:
-    """List tasks."""
-    page = ctx.obj.get("/tasks", limit=limit, cursor=cursor)
-    rows = ([one["name"], one["task_type"], one["source"], one["command"]] for one in page["items"])
-    listing(ctx.obj, page, ("name", "type", "source", "command"), rows)
-
-
-@tasks.command()
-def rm(ctx: typer.Context, name: Annotated[str, typer.Argument(help="name or id of the task")]) -> None:
-    """Delete a task that no schedule needs."""
-    ctx.obj.delete(f"/tasks/{quote(name, safe='')}")
-    say(f"task {name} is deleted")
-
-
 def workers(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> None:
     """List worker processes."""
     page = ctx.obj.get("/workers", limit=limit, cursor=cursor)
@@ -85,22 +68,6 @@ def workers(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> N
         for one in page["items"]
     )  # fmt: skip
     listing(ctx.obj, page, ("id", "state", "host", "running", "started", "seen"), rows)
-
-
-@tasks.command("add")
-def add_task(
-    ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="a name of its own")],
-    command: Annotated[str, typer.Argument(help="for the system's shell")],
-) -> None:
-    """Make a shell task. Needs an admin's key, or an operator's with the scope shell."""
-    details(ctx.obj, ctx.obj.post("/tasks", {"name": name, "task_type": "shell", "command": command}), TASK)
-
-
-@tasks.command("show")
-def show_task(ctx: typer.Context, name: Annotated[str, typer.Argument(help="name or id")]) -> None:
-    """Everything about one task."""
-    details(ctx.obj, ctx.obj.get(f"/tasks/{quote(name, safe='')}"), TASK)
 
 
 @queues.command("list")

@@ -5,7 +5,6 @@ it stands when the run begins.
 """
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -21,7 +20,7 @@ from rota.core.errors import NotFound, Unavailable, WorkError
 from rota.core.policy import Billing, Failure, FailureClass, classify
 from rota.core.redact import redacted
 from rota.engine.engine import Engine
-from rota.engine.runner import Canceled, RunLog, Skipped, WorkFailed, storable
+from rota.engine.runner import Canceled, RunLog, Skipped, StopFlag, WorkFailed, storable
 from rota.engine.services import ArtifactManager
 from rota.kinds.graphs.port import (
     Code,
@@ -68,7 +67,7 @@ class Order:
     trace_id: str
     request_id: str
     schedule_id: str | None = None
-    canceled: threading.Event = field(default_factory=threading.Event)
+    canceled: StopFlag = field(default_factory=StopFlag)
     grace: timedelta = timedelta(seconds=10)
 
 

@@ -6,7 +6,6 @@
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
@@ -14,6 +13,8 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 import structlog
+
+from rota.engine.runner import StopFlag
 
 NAME_LIMIT = 200  # characters of a unit, a model, a tool
 MOST_TOKENS = 2**53
@@ -63,7 +64,7 @@ class GraphRequest:
     run_id: str
     attempt: int
     caller: LlmCaller
-    canceled: threading.Event = field(default_factory=threading.Event)  # set when it is to stop
+    canceled: StopFlag = field(default_factory=StopFlag)  # set when it is to stop
 
 
 # what is told

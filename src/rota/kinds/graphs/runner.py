@@ -16,6 +16,7 @@ from rota.kinds.graphs.registry import GraphRegistry, read_graph_id
 from rota.kinds.graphs.remote import Remote
 from rota.store import accounts, billing, workers
 from rota.store.database import Database
+from rota.store.dialect import Tx
 
 
 class GraphRunner:
@@ -40,6 +41,9 @@ class GraphRunner:
         if route not in self.routes() and route not in await self.db.read(workers.live_routes, self.clock.now()):
             raise Invalid("target", target, "is not a known graph; `rota graph list` shows those there are")
         return route
+
+    def known_as(self, tx: Tx, org_id: str, target: str) -> Collection[str]:  # noqa: ARG002
+        return {target}
 
     async def prepare(self, ctx: RunContext) -> None:
         graph, about = self.registry.graphs.get(ctx.job.target), ctx.about
@@ -70,11 +74,9 @@ class GraphRunner:
 
     async def run_child(self, ctx: RunContext, app: str, order: Order) -> Any:
         """A graph that crashed a worker before has a process to itself."""
-        settings = ctx.engine.settings
         told = {
             "app": app, "graph": order.graph_id, "payload": dict(order.input), "grant_id": order.grant_id,
-            "schedule_id": order.schedule_id, "trace_id": order.trace_id, "billing": settings.billing.value,
-            "markup": str(settings.markup),
+            "schedule_id": order.schedule_id, "trace_id": order.trace_id,
         }  # fmt: skip
         try:
             answer = await processes.ask_child(ctx, told)

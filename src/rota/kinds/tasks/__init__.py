@@ -1,6 +1,6 @@
 """Tasks: Python functions and shell commands."""
 
-from rota.kinds.tasks.manager import TaskIn, TaskManager
+from rota.kinds.tasks.manager import TaskIn, TaskManager, check_own
 from rota.kinds.tasks.registry import Task, TaskRegistry, task_options, task_rows
 from rota.kinds.tasks.runner import TaskRunner
 
@@ -10,6 +10,7 @@ __all__ = [
     "TaskManager",
     "TaskRegistry",
     "TaskRunner",
+    "check_own",
     "task_options",
     "task_rows",
 ]

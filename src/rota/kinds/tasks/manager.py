@@ -18,6 +18,7 @@ from rota.store.reports import Record
 COMMAND_LIMIT = 100_000  # characters
 WIRED = tuple(name for name in OPTIONS if name != "version")  # the version of a stored task is its number
 FIELDS = frozenset({"id", "name", "command", "task_type", "parameters", "enabled", *WIRED})
+EMPTIABLE = frozenset({"parameters", *WIRED})  # null takes these away; any other field it leaves as it is
 
 log = structlog.get_logger("rota.tasks")
 
@@ -60,7 +61,10 @@ class TaskManager:
         old = await self.row(key)
         before = {name: getattr(old, name) for name in ("name", "command", "task_type", "parameters", "enabled")}
         base = {"task_type": old.task_type, "name": old.name} if whole else {**before, **(old.options or {})}
-        fields = read_task({**base, **{name: value for name, value in body.items() if name != "id"}})
+        said = {
+            name: value for name, value in body.items() if name != "id" and (value is not None or name in EMPTIABLE)
+        }
+        fields = read_task({**base, **said})
         if old.source == tasks.CODE and any(fields[name] != getattr(old, name) for name in tasks.WHAT_RUNS):
             raise Conflict(f"task {old.name}: a program declares it; change it there. It can be switched off here")
         if fields["name"] != old.name and await self.engine.db.read(
@@ -89,6 +93,7 @@ class TaskManager:
             return str(task.id)
 
         await self.engine.clocked(step)
+        self.runner.forget(self.org_id)
 
     async def save(self, task: TaskIn) -> Record:
         """Make the task be so: a new one or, where its id is known, that one written anew."""
@@ -146,8 +151,7 @@ class TaskManager:
     async def schedule(self, key: str, body: Mapping[str, Any]) -> Record:
         """Say when a task runs, in the fields of a schedule."""
         row = await self.row(key)
-        if given := [name for name in ("kind", "target") if name in body]:
-            raise Invalid(given[0], body[given[0]], "is known already: it is this task")
+        check_own(body)
         most = self.engine.settings.max_schedules_per_task
         if most is not None and len(await self.engine.db.read(reports.schedules_of, self.org_id, row)) >= most:
             raise Conflict(f"task {row.name}: it has {most} schedules, and more are not allowed here")
@@ -210,6 +214,12 @@ class TaskManager:
         self.engine.wake.signal("tasks")
         self.runner.forget(self.org_id)
         return await self.find(task_id)
+
+
+def check_own(schedule: Mapping[str, Any]) -> None:
+    """A schedule of a task stays with it."""
+    if given := [name for name in ("kind", "target") if name in schedule]:
+        raise Invalid(given[0], schedule[given[0]], "is known already: it is this task")
 
 
 def read_task(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from rota.engine.injection import Injector
 P = ParamSpec("P")
 R = TypeVar("R")
 
+VERSION_LIMIT = 60  # characters
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -117,6 +119,15 @@ class TaskRegistry:
     def find(self, name: str) -> Task | None:
         return self.known.get(name)
 
+    def name_of(self, task: str | Callable[..., Any]) -> str:
+        """What a function is registered as; a name stands for itself."""
+        if isinstance(task, str):
+            return task
+        found = next((one.name for one in self.known.values() if one.function is task), None)
+        if found is None:
+            raise Invalid("task", getattr(task, "__name__", repr(task)), "is no function that this program registered")
+        return found
+
     def functions(self) -> list[str]:
         return [name for name, task in self.known.items() if task.function is not None]
 
@@ -171,7 +182,7 @@ def dump_options(task: Task) -> dict[str, Any]:
             case Retry():
                 found[name] = value.dump()
             case _ if value != DEFAULTS[name]:
-                found[name] = value
+                found[name] = list(value) if isinstance(value, tuple) else value
     return found
 
 
@@ -191,7 +202,7 @@ OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "retry": lambda value, _: value if isinstance(value, Retry) else parse_retry(value),
     "timeout": read_span,
     "isolation": lambda value, field: parse.one_of(value, field, ["none", "process"]),
-    "version": lambda value, field: parse.text(value, field, 60, required=True),
+    "version": lambda value, field: parse.text(value, field, VERSION_LIMIT, required=True),
     "cache_ttl": read_span,
     "env": read_env,
     "cwd": lambda value, field: parse.text(value, field, 4096, required=True),

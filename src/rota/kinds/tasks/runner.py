@@ -24,9 +24,10 @@ from rota.core.policy import Failure, FailureClass, classify
 from rota.engine import processes
 from rota.engine.injection import Injector, Made
 from rota.engine.runner import RunContext, Skipped, WorkFailed
-from rota.kinds.tasks.registry import Task, TaskRegistry, task_options
+from rota.kinds.tasks.registry import VERSION_LIMIT, Task, TaskRegistry, task_options
 from rota.store import tasks
 from rota.store.database import Database
+from rota.store.dialect import Tx
 
 SHELL_ROUTE = "shell"  # commands that are stored, not declared: any worker can run them
 RESOLVED_FOR = 1.0  # seconds that a look-up of a task is trusted where nobody told of a change
@@ -52,6 +53,7 @@ class TaskRunner:
         self._isolated = asyncio.Semaphore(ISOLATED_AT_ONCE)
         self._resolved: dict[tuple[str, str], tuple[float, Any]] = {}
         self._disabled: set[tuple[str, str]] = set()
+        self._looking = asyncio.Lock()
         self._looked: tuple[int, float] | None = None  # when that was read: at which change, at what time
 
     def routes(self) -> Collection[str]:
@@ -81,12 +83,19 @@ class TaskRunner:
             elif row.schema is not None:
                 check_names(row.schema, given, field)
 
+    def known_as(self, tx: Tx, org_id: str, target: str) -> Collection[str]:
+        row = tasks.get(tx, org_id, target)
+        return {row.id, row.name}
+
     async def prepare(self, ctx: RunContext) -> None:
         task = self.declared(ctx.job)
         if task is None:
             task = await self.stored(ctx)
-        elif (ctx.org_id, task.name) in await self.disabled(ctx):
-            raise Skipped("disabled")
+        else:
+            if self.out_of_date(ctx):
+                await self.look_again(ctx)
+            if (ctx.org_id, task.name) in self._disabled:
+                raise Skipped("disabled")
         about = ctx.about
         about.name, about.version, about.timeout, about.retry = task.name, task.version, task.timeout, task.retry
         about.marks_first = task.function is None or task.isolation == "process"
@@ -97,7 +106,8 @@ class TaskRunner:
         given = {**(task.parameters or {}), **(ctx.job.payload or {})} if task.parameters else ctx.job.payload
         if task.cache_ttl is None:
             return await self.run(ctx, task, given)
-        key = hashlib.sha256(orjson.dumps([task.name, task.version, given], option=orjson.OPT_SORT_KEYS)).hexdigest()
+        told = orjson.dumps([task.name, task.version, given or {}], option=orjson.OPT_SORT_KEYS)
+        key = hashlib.sha256(told).hexdigest()
         found = await self.db.read(tasks.find_result, ctx.org_id, key, ctx.engine.clock.now())
         if found is not None:
             ctx.about.reason = "cached"
@@ -177,16 +187,20 @@ class TaskRunner:
         known = self.registry.find(row.command)
         if known is None or known.function is None:
             raise LogicError(f"task {row.name}: its function {row.command} is not known to this worker")
-        own = {"name": row.name, "parameters": row.parameters, "version": row.version, **options}
-        return replace(known, **own)
+        version = f"{row.version}/{known.version}"[:VERSION_LIMIT]  # of the row, and of the function
+        return replace(known, **{"name": row.name, "parameters": row.parameters, "version": version, **options})
 
-    async def disabled(self, ctx: RunContext) -> set[tuple[str, str]]:
-        """The tasks that are switched off, read again whenever one may have changed."""
-        change = ctx.engine.wake.tasks
-        if self._looked is None or self._looked[0] != change or stopwatch() - self._looked[1] > RESOLVED_FOR:
-            self._looked = (change, stopwatch())
-            self._disabled = await self.db.read(tasks.disabled)
-        return self._disabled
+    def out_of_date(self, ctx: RunContext) -> bool:
+        """Whether a task may have been switched off since this worker looked which are."""
+        looked = self._looked
+        return looked is None or looked[0] != ctx.engine.wake.tasks or stopwatch() - looked[1] > RESOLVED_FOR
+
+    async def look_again(self, ctx: RunContext) -> None:
+        async with self._looking:  # one look serves all who wait for it
+            if self.out_of_date(ctx):
+                change, at = ctx.engine.wake.tasks, stopwatch()
+                self._disabled = await self.db.read(tasks.disabled)
+                self._looked = (change, at)
 
     def forget(self, org_id: str) -> None:
         """Trust no earlier look-up of this org's tasks: one of them was changed here."""
@@ -246,6 +260,8 @@ async def in_thread(threads: ThreadPoolExecutor, call: Callable[[], Any]) -> Any
         pid = os.getpid()
         try:
             return call()
+        except StopIteration as error:  # no future can carry it: the run would never end
+            raise RuntimeError("the function raised StopIteration") from error
         finally:
             if os.getpid() != pid:  # see `enter`
                 os._exit(0)

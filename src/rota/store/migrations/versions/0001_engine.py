@@ -44,6 +44,7 @@ def upgrade() -> None:
         sa.Column("request_id", sa.String(length=64), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_audit_log")),
     )
+    op.create_index("ix_audit_log_at", "audit_log", ["at", "id"], unique=False)
     op.create_index("ix_audit_log_org", "audit_log", ["org_id", "id"], unique=False)
     op.create_table(
         "cached_results",
@@ -124,8 +125,8 @@ def upgrade() -> None:
         "jobs",
         ["serial_key"],
         unique=True,
-        sqlite_where=sa.text("state IN ('ready', 'running', 'retry', 'parked')"),
-        postgresql_where=sa.text("state IN ('ready', 'running', 'retry', 'parked')"),
+        sqlite_where=sa.text("serial_key IS NOT NULL AND state IN ('ready', 'running', 'retry', 'parked')"),
+        postgresql_where=sa.text("serial_key IS NOT NULL AND state IN ('ready', 'running', 'retry', 'parked')"),
     )
     op.create_index(
         "ix_jobs_held",
@@ -590,6 +591,8 @@ def upgrade() -> None:
     op.create_index(
         "ix_charge_receipts_account", "charge_receipts", ["billing_account_id", "created_at", "id"], unique=False
     )
+    op.create_index("ix_charge_receipts_org", "charge_receipts", ["org_id", "created_at", "id"], unique=False)
+    op.create_index("ix_charge_receipts_run", "charge_receipts", ["run_id"], unique=False)
     op.create_table(
         "credit_ledger",
         sa.Column("id", sa.String(length=26), nullable=False),
@@ -606,9 +609,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_credit_ledger")),
         sa.UniqueConstraint(
             "billing_account_id",
-            "reason",
             "reference",
-            name=op.f("uq_credit_ledger_billing_account_id_reason_reference"),
+            "reason",
+            name=op.f("uq_credit_ledger_billing_account_id_reference_reason"),
         ),
     )
     op.create_index("ix_credit_ledger_account", "credit_ledger", ["billing_account_id", "id"], unique=False)
@@ -669,6 +672,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_virtual_keys")),
     )
+    op.create_index("ix_virtual_keys_account", "virtual_keys", ["billing_account_id", "id"], unique=False)
     op.create_index(
         "ix_virtual_keys_default",
         "virtual_keys",

@@ -1,0 +1,119 @@
+"""What the peers need, fetched by name when they are measured and kept in `.bench/`: nothing of it is ours to ship."""
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+CACHE = ROOT / ".bench"
+PYTHON = CACHE / "venv" / "bin" / "python"
+MODULES = CACHE / "npm"
+NODE_AT_LEAST = 22  # graphile-worker and pg-boss insist
+REDIS_PACKAGES = ("redis-tools", "liblzf1", "libjemalloc2")  # Debian's server is in the package of its tools
+
+
+class Missing(Exception):
+    """Something cannot be had here; the message says what and why."""
+
+
+@cache
+def python_with(packages: tuple[str, ...]) -> Path:
+    """The Python of the benchmark's own environment, with these packages in it."""
+    if not PYTHON.exists():
+        run(sys.executable, "-m", "venv", CACHE / "venv")
+    stamp = CACHE / "installed" / ("+".join(sorted(packages)).replace("/", "_") or "nothing")
+    if packages and not stamp.exists():
+        run(PYTHON, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *packages)
+        stamp.parent.mkdir(exist_ok=True)
+        stamp.touch()
+    return PYTHON
+
+
+@cache
+def node_with(packages: tuple[str, ...]) -> Path:
+    """A node that is new enough, with these packages in `.bench/npm`."""
+    node = recent_node()
+    wanted = [one for one in packages if not (MODULES / "node_modules" / name_of(one)).exists()]
+    if wanted:
+        npm_install(wanted, node)
+    return node
+
+
+@cache
+def recent_node() -> Path:
+    found = shutil.which("node")
+    if found and int(subprocess.check_output([found, "-p", "process.versions.node.split('.')[0]"])) >= NODE_AT_LEAST:
+        return Path(found)
+    machine = {"x86_64": "x64", "aarch64": "arm64", "arm64": "arm64"}.get(platform.machine(), platform.machine())
+    package = f"node-{sys.platform}-{machine}"
+    node = MODULES / "node_modules" / package / "bin" / "node"
+    if not node.exists():
+        npm_install([f"{package}@{NODE_AT_LEAST}"], None)
+    return node
+
+
+def npm_install(packages: Sequence[str], node: Path | None) -> None:
+    """Under the node that will run them: npm picks versions to suit the node that it runs under."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise Missing("there is no npm on this machine")
+    MODULES.mkdir(parents=True, exist_ok=True)
+    (MODULES / "package.json").touch()
+    if not (MODULES / "package.json").read_text():
+        (MODULES / "package.json").write_text("{}")
+    words = [str(Path(npm).resolve()), "install", "--no-audit", "--no-fund", "--prefix", str(MODULES), *packages]
+    run(*([node] if node else []), *words)
+
+
+@cache
+def redis_server() -> tuple[Path, dict[str, str]]:
+    """The server's program and what its environment needs: the machine's own, else Debian's package, unpacked."""
+    for name in ("redis-server", "valkey-server"):
+        if found := shutil.which(name):
+            return Path(found), {}
+    home = CACHE / "redis"
+    program = home / "redis-server"
+    if not program.exists():
+        if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+            raise Missing("there is no redis-server on this machine, and no Debian packages to take it from")
+        home.mkdir(parents=True, exist_ok=True)
+        run("apt-get", "download", *REDIS_PACKAGES, at=home)
+        for package in home.glob("*.deb"):
+            run("dpkg", "-x", package, home)
+            package.unlink()
+        program.symlink_to("usr/bin/redis-check-rdb")  # one program that looks at the name it was called by
+    libraries = sorted({str(one.parent) for one in home.glob("usr/lib/**/*.so.*")})
+    return program, {"LD_LIBRARY_PATH": ":".join(libraries)}
+
+
+def versions(packages: Sequence[str], modules: Sequence[str]) -> dict[str, str]:
+    """What was installed under these names."""
+    found: dict[str, str] = {}
+    if packages and PYTHON.exists():
+        names = [name_of(one) for one in packages]
+        ask = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
+        told = subprocess.check_output([PYTHON, "-c", ask, *names], text=True).split()
+        found |= dict(zip(names, told, strict=True))
+    for one in modules:
+        path = MODULES / "node_modules" / name_of(one) / "package.json"
+        found[name_of(one)] = json.loads(path.read_text())["version"]
+    return found
+
+
+def name_of(requirement: str) -> str:
+    """`huey` of `huey[redis]<4`, `pg-boss` of `pg-boss@12`."""
+    for mark in "[<>=!~@ ":
+        requirement = requirement.split(mark)[0]
+    return requirement
+
+
+def run(*words: object, at: Path | None = None) -> None:
+    done = subprocess.run([str(word) for word in words], cwd=at, capture_output=True, text=True)
+    if done.returncode:
+        lines = [line for line in (done.stderr or done.stdout).splitlines() if "rror" in line] or ["no reason given"]
+        raise Missing(f"{Path(str(words[0])).name} failed: {lines[0].strip()[:200]}")

@@ -1,0 +1,123 @@
+"""Figures of several rounds, what they come to beside each other, and how they are shown. Pure."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+OURS = "rota"
+BARE = "bare driver"  # a loop that does nothing but the database work: see yardsticks.py
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    jobs: int = 20_000
+    patience: float = 30.0  # seconds after which a slow peer is judged by what it did so far
+    paced: int = 300
+    gap: float = 0.02
+    late: int = 200
+    span: float = 20.0
+    schedules: int = 100_000
+    window: float = 30.0
+    cron_seconds: float = 0.5
+    burst: int = 5_000
+    ledgers: tuple[int, int] = (10_000, 10_000_000)
+    crowd: int = 100_000
+    stored_runs: int = 1_000_000
+    requests: int = 400
+
+
+FULL = Size()
+QUICK = Size(
+    jobs=2_000, patience=8.0, paced=50, late=40, span=5.0, schedules=2_000, window=4.0, cron_seconds=0.1,
+    burst=500, ledgers=(10_000, 200_000), crowd=10_000, stored_runs=50_000, requests=100,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One value of one round, what the bare driver showed beside it, and the bar that it should reach."""
+
+    name: str
+    value: float
+    unit: str
+    yardstick: float | None = None
+    bar: str = ""
+    system: str = OURS
+
+
+def summary(figures: Iterable[Figure]) -> list[dict[str, Any]]:
+    """A line per figure and system: median, spread, and how many times as good Rota is."""
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    about: dict[str, Figure] = {}
+    for one in figures:
+        about.setdefault(one.name, one)
+        found[one.name, one.system].append(one.value)
+        if one.yardstick is not None:
+            found[one.name, BARE].append(one.yardstick)
+    return [
+        {
+            "name": name,
+            "system": system,
+            "unit": about[name].unit,
+            "bar": about[name].bar if system == OURS else "",
+            "median": statistics.median(values),
+            "values": values,
+            "ratio": None if system == OURS else ratio(found.get((name, OURS), []), values, about[name].unit),
+        }
+        for name in about
+        for (of, system), values in found.items()
+        if of == name
+    ]
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float], unit: str) -> float | None:
+    """How many times as good ours is. Round beside round where there are as many: a slow minute touches both."""
+    if not ours or not theirs:
+        return None
+    if len(ours) != len(theirs):
+        ours, theirs = [statistics.median(ours)], [statistics.median(theirs)]
+    pairs = zip(ours, theirs, strict=True) if more_is_better(unit) else zip(theirs, ours, strict=True)
+    good = [over / under for over, under in pairs if over > 0 and under > 0]
+    return statistics.median(good) if good else None
+
+
+def more_is_better(unit: str) -> bool:
+    return unit.endswith("/s")
+
+
+def table(lines: Sequence[dict[str, Any]]) -> str:
+    """Markdown that can be read as it is."""
+    cells = [["work", "system", "median", "min - max", "Rota is … times as good"]]
+    before = None
+    for one in lines:
+        unit, values = one["unit"], one["values"]
+        note = one["bar"] and f"bar: {one['bar']}"
+        cells.append(
+            [
+                one["name"] if one["name"] != before else "",
+                one["system"],
+                f"{number(one['median'])} {unit}",
+                f"{number(min(values))} - {number(max(values))}" if len(values) > 1 else "",
+                note if one["ratio"] is None else number(one["ratio"]),
+            ]
+        )
+        before = one["name"]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
+    cells.insert(1, ["-" * width if at < 2 else "-" * (width - 1) + ":" for at, width in enumerate(widths)])
+    align = [str.ljust, str.ljust, str.rjust, str.rjust, str.rjust]
+    return "\n".join(
+        "| " + " | ".join(how(cell, width) for how, cell, width in zip(align, row, widths, strict=True)) + " |"
+        for row in cells
+    )
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(part * len(values)))]

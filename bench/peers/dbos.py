@@ -1,0 +1,91 @@
+import threading
+import time
+from typing import Any
+
+from dbos import DBOS, DBOSClient
+
+from bench.peers import kit
+
+JOB: Any = {"queue_name": "queue", "workflow_name": "mark", "app_version": "1"}
+
+DBOS(
+    config={
+        "name": "bench",
+        "system_database_url": kit.URL,
+        "application_version": "1",
+        "log_level": "ERROR",
+        "run_admin_server": False,
+    }
+)
+
+
+@DBOS.workflow(name="mark")
+def mark(i: int) -> None:
+    kit.mark(i)
+
+
+@DBOS.workflow(name="tick")
+def tick(at: Any, i: int) -> None:  # noqa: ARG001
+    kit.mark(i)
+
+
+def launch() -> None:
+    DBOS.launch()
+    DBOS.register_queue("queue", **kit.SETTINGS)
+
+
+def prepare() -> None:
+    launch()
+    DBOS.destroy()
+
+
+def client() -> DBOSClient:
+    return DBOSClient(system_database_url=kit.URL)
+
+
+def enqueue(count: int) -> Any:
+    one = client()
+    begun = time.perf_counter()
+    for part in kit.chunks(count):
+        with one._sys_db.engine.begin() as connection:  # its way to enqueue several: a transaction of the caller's
+            for i in part:
+                one.enqueue_in_transaction(connection, JOB, i)
+    return kit.since(begun)
+
+
+def worker() -> None:
+    launch()
+    threading.Event().wait()
+
+
+def paced(numbers: list[int], gap: float) -> Any:
+    one = client()
+    return kit.paced(numbers, gap, lambda i: one.enqueue(JOB, i))
+
+
+def later(moments: list[tuple[int, float]]) -> None:
+    one = client()
+    with one._sys_db.engine.begin() as connection:
+        for i, at in moments:
+            one.enqueue_in_transaction(connection, {**JOB, "delay_seconds": at - time.time()}, i)
+
+
+def schedules(count: int) -> Any:
+    one = client()
+    new: list[Any] = [
+        {
+            "schedule_name": f"distant-{i}",
+            "workflow_name": "tick",
+            "schedule": "{} {} {} {} *".format(*when),
+            "context": i,
+        }
+        for i, when in kit.distant_crons(count)
+    ]
+    begun = time.perf_counter()
+    for part in kit.chunks(count):
+        one.apply_schedules([new[at] for at in part])
+    return kit.since(begun)
+
+
+if __name__ == "__main__":
+    kit.main(globals())

@@ -1,0 +1,67 @@
+import os
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from bench.peers import kit
+from bench.site import PROGRAM, make_engine
+from rota.app import main
+from rota.app.settings import Settings
+from rota.engine.engine import Engine
+from rota.store.database import open_database
+from rota.store.migrate import migrate
+
+
+def prepare() -> None:
+    migrate(kit.URL)
+
+
+async def engine() -> tuple[Engine, str]:
+    return await make_engine(open_database(kit.URL))
+
+
+async def enqueue(count: int) -> Any:
+    rota, org = await engine()
+    begun = time.perf_counter()
+    for part in kit.chunks(count):
+        await rota.enqueue(org, "task", "mark", [{"i": i} for i in part])
+    return kit.since(begun)
+
+
+def worker() -> None:
+    os.environ |= {"ROTA_DATABASE_URL": kit.URL, "ROTA_DATA_DIR": str(kit.HOME), "ROTA_LOG_LEVEL": "warning"}
+    os.environ |= {f"ROTA_{name.upper()}": str(value) for name, value in kit.SETTINGS.items()}
+    main.worker(Settings.load(), str(PROGRAM))
+
+
+async def paced(numbers: list[int], gap: float) -> Any:
+    rota, org = await engine()
+    return await kit.paced_async(numbers, gap, lambda i: rota.enqueue(org, "task", "mark", [{"i": i}]))
+
+
+async def later(moments: list[tuple[int, float]]) -> None:
+    """Schedules that repeat, their first slot at the moment."""
+    rota, org = await engine()
+    bodies = [
+        {"name": f"later-{i}", "target": "mark", "input": {"i": i}}
+        | {"interval": "1h", "anchor": datetime.fromtimestamp(at, UTC)}
+        for i, at in moments
+    ]
+    for part in kit.chunks(len(bodies)):
+        await rota.create_schedules(org, [bodies[at] for at in part])
+
+
+async def schedules(count: int) -> Any:
+    rota, org = await engine()
+    bodies = [
+        {"name": f"distant-{i}", "target": "quiet", "cron_expression": "{} {} {} {} *".format(*when)}
+        for i, when in kit.distant_crons(count)
+    ]
+    begun = time.perf_counter()
+    for part in kit.chunks(count):
+        await rota.create_schedules(org, [bodies[at] for at in part])
+    return kit.since(begun)
+
+
+if __name__ == "__main__":
+    kit.main(globals())

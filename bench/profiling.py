@@ -1,0 +1,170 @@
+"""Where the time of one job goes, phase by phase: `python -m bench --profile`.
+
+Processor time is what a phase costs here and now. The number of function calls, and of instructions where valgrind is
+installed, hardly depends on what else the machine does: there a loss shows on a noisy one too.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import uvloop
+
+from bench.site import ROOT, Kind, Sqlite, make_engine
+from rota.core.triggers import Timing, next_slot, parse_cron
+from rota.engine.engine import Engine, EngineSettings
+from rota.engine.scheduler import BATCH, Scheduler
+from rota.engine.worker import Worker
+from rota.store import workers
+from rota.store.database import open_database
+
+JOBS = 500  # one batch of everything
+INSTRUCTED = (1, 3)  # batches whose difference is counted under valgrind: the start of the program falls out
+Gauge = Callable[[], float]
+
+
+class Steps(Worker):
+    """A worker whose jobs wait until they are told to start, so that claiming ends before starting begins."""
+
+    held = True
+
+    def start_waiting(self) -> None:
+        if not self.held:
+            super().start_waiting()
+
+
+async def phases(engine: Engine, org_id: str, gauge: Gauge) -> dict[str, float]:
+    """What the gauge says of each phase, per job or slot. The engine must have room for all jobs at once."""
+    spent: dict[str, float] = {}
+
+    @contextmanager
+    def phase(name: str, count: int = JOBS) -> Iterator[None]:
+        before = gauge()
+        yield
+        spent[name] = (gauge() - before) / count
+
+    worker = Steps(engine)
+    await engine.db.tx(
+        lambda tx: workers.register(
+            tx, worker=worker.id, pid=os.getpid(), version="bench", concurrency=JOBS, kinds=sorted(engine.runners),
+            routes=worker.routes, queues=None, lease=timedelta(hours=1), now=engine.clock.now(),
+        )
+    )  # fmt: skip  # a long lease and no keeper: heartbeats are no job's cost
+    with phase("enqueue"):
+        await engine.enqueue(org_id, "task", "quiet", [{}] * JOBS)
+    with phase("claim"):
+        await worker.claim()
+    worker.held = False
+    with phase("start"):
+        worker.start_waiting()
+    with phase("run"):
+        await worker.until_idle(60)
+    with phase("finish"):
+        while worker.ended:
+            await worker.flush()
+    await make_due(engine, org_id)
+    with phase("fire", BATCH):
+        await Scheduler(engine).step()
+    while await worker.claim() or worker.active or worker.ended:  # the next measurement begins with an empty queue
+        await worker.until_idle(60)
+        while worker.ended:
+            await worker.flush()
+    timing, at = Timing(parse_cron("*/5 9-17 * * MON-FRI"), "America/New_York"), datetime(2026, 3, 3, tzinfo=UTC)
+    with phase("next slot"):
+        for _ in range(JOBS):
+            at = next_slot(timing, at) or at
+    return spent
+
+
+async def make_due(engine: Engine, org_id: str) -> None:
+    """As many schedules as one step fires, due by now."""
+    slot = engine.clock.now() + timedelta(seconds=1)
+    body = {"target": "quiet", "interval": "1h", "anchor": slot}
+    await engine.create_schedules(org_id, [{**body, "name": f"due-{slot:%H%M%S%f}-{i}"} for i in range(BATCH)])
+    await asyncio.sleep(max(0.0, (slot - engine.clock.now()).total_seconds()) + 0.01)
+
+
+@asynccontextmanager
+async def engine_at(url: str) -> AsyncIterator[tuple[Engine, str]]:
+    db = open_database(url)
+    try:
+        yield await make_engine(db, EngineSettings(concurrency=JOBS))
+    finally:
+        await db.close()
+
+
+async def profile(kind: Kind) -> dict[str, dict[str, float]]:
+    """CPU µs and function calls of each phase, on a fresh database whose statements are known already."""
+    calls: Counter[int] = Counter()
+
+    def count(frame: object, event: str, arg: object) -> None:  # noqa: ARG001
+        if event in ("call", "c_call"):
+            calls[threading.get_ident()] += 1  # by thread: adding is no single step
+
+    with tempfile.TemporaryDirectory(prefix="rota-bench-") as home:
+        url = kind.fresh(Path(home))
+        try:
+            async with engine_at(url) as (engine, org_id):
+                await phases(engine, org_id, time.process_time)
+                cpu = await phases(engine, org_id, time.process_time)
+            threading.setprofile(count)  # heard by threads that begin from now on: the database's
+            async with engine_at(url) as (engine, org_id):
+                await phases(engine, org_id, calls.total)
+                sys.setprofile(count)
+                counted = await phases(engine, org_id, calls.total)
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+            kind.drop(url)
+    return {name: {"cpu_us": cpu[name] * 1e6, "calls": counted[name]} for name in cpu}
+
+
+def instructions() -> float | None:
+    """Instructions of one job and 0.4 fires with everything around them, on SQLite; None without valgrind."""
+    valgrind = shutil.which("valgrind")
+    if valgrind is None:
+        return None
+    few, many = (counted_by(valgrind, batches) for batches in INSTRUCTED)
+    return (many - few) / (INSTRUCTED[1] - INSTRUCTED[0]) / JOBS
+
+
+def counted_by(valgrind: str, batches: int) -> int:
+    with tempfile.NamedTemporaryFile(prefix="rota-bench-") as out:
+        watch = [valgrind, "--tool=callgrind", f"--callgrind-out-file={out.name}"]
+        program = [sys.executable, "-m", "bench.profiling", str(batches)]
+        subprocess.run([*watch, *program], cwd=ROOT, check=True, capture_output=True)
+        text = Path(out.name).read_text(errors="replace")
+    found = re.search(r"^(?:totals|summary): (\d+)", text, re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+async def repeat(batches: int) -> None:
+    """The program that valgrind watches."""
+    with tempfile.TemporaryDirectory(prefix="rota-bench-") as home:
+        async with engine_at(Sqlite(Path(home)).fresh(Path(home))) as (engine, org_id):
+            for _ in range(batches):
+                await phases(engine, org_id, time.process_time)
+
+
+def shown(found: dict[str, dict[str, float]], title: str) -> str:
+    lines = [f"### {title}", "", "| phase | CPU µs | calls |", "|---|---:|---:|"]
+    lines += [f"| {name} | {one['cpu_us']:.1f} | {one['calls']:.1f} |" for name, one in found.items()]
+    job = ("enqueue", "claim", "start", "run", "finish")
+    cpu, calls = (sum(found[name][what] for name in job) for what in ("cpu_us", "calls"))
+    return "\n".join([*lines, f"| a job, enqueue to finish | {cpu:.1f} | {calls:.1f} |"])
+
+
+if __name__ == "__main__":
+    uvloop.run(repeat(int(sys.argv[1])))

@@ -1,0 +1,39 @@
+"""Shell commands as tasks of a web service. Run it with: uvicorn --app-dir examples shell_tasks:app
+
+    curl -s -X POST localhost:8000/api/v1/tasks/greet/\\$execute -H 'content-type: application/json' \\
+         -d '{"parameters": {"name": "Ada"}}'
+
+Whoever may store a command may run anything: keep a service without `.with_auth()` on your own machine.
+"""
+
+from fastapi import FastAPI
+
+from rota import ServiceBuilder, ServiceInfo, TaskIn
+
+TASKS = (
+    TaskIn(name="disk", command="df -h /"),
+    # parameters come to a command as JSON on its stdin
+    TaskIn(name="greet", command='python3 -c \'import json, sys; print("hello", json.load(sys.stdin)["name"])\''),
+    # it sees a few plain variables and those that it is given; it is killed with all that it started after five seconds
+    TaskIn(name="where", command='echo "$PLACE"; pwd', options={"env": {"PLACE": "here"}, "cwd": "/", "timeout": "5s"}),
+    # an exit code other than 0 is a failed run; what the command said is kept
+    TaskIn(name="failing", command="echo 'no such report' >&2; exit 3", options={"retry": {"max_retries": 0}}),
+)
+
+
+async def seed(app: FastAPI) -> None:
+    known = {task["name"] for task in await app.state.tasks.find_all()}
+    for task in TASKS:
+        if task.name not in known:
+            await app.state.tasks.save(task)
+
+
+app = (
+    ServiceBuilder(info=ServiceInfo(display_name="Shell tasks"))
+    .with_health()
+    .with_artifacts()
+    .with_jobs(max_concurrency=3)
+    .with_tasks()
+    .on_startup(seed)
+    .build()
+)

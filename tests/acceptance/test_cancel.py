@@ -1,0 +1,108 @@
+"""A cancelled run says so only when everything that it started is gone, wherever that went."""
+
+import os
+import sys
+import uuid
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.acceptance.cluster import Process, until
+from tests.acceptance.test_starting_and_stopping import client
+
+APP = """
+import subprocess, time
+from rota import Rota
+
+app = Rota()
+mark = "MARK"
+
+stay = "trap '' TERM; sleep 60 {0}; sleep 60 {0}"
+some = "sleep 60 {0} & setsid sleep 60 {0} & (" + stay + ") & setsid sh -c \\"" + stay + "\\" & sleep 60 {0}"
+
+@app.task(isolation="process")
+def function():
+    for one in (["sleep", "60", mark + "1"], ["sh", "-c", stay.format(mark + "1")]):
+        subprocess.Popen(one)
+        subprocess.Popen(["setsid", *one])
+    time.sleep(60)
+
+app.shell("command", some.format(mark + "2"))
+app.shell("stubborn", "trap '' TERM; " + some.format(mark + "3"))
+"""
+SLEEPERS = {"function": ("1", 4), "command": ("2", 5), "stubborn": ("3", 5)}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+async def test_the_whole_process_tree_is_gone_before_a_run_is_canceled(tmp_path: Path) -> None:
+    mark = f"0.{uuid.uuid4().int % 10**12:012}"  # sleep adds up its numbers: this one names the processes of this test
+    (tmp_path / "app.py").write_text(APP.replace("MARK", mark))
+    settings = {"ROTA_DATA_DIR": str(tmp_path / "data"), "ROTA_PORT": "0", "ROTA_CANCEL_GRACE_SECONDS": "2"}
+    command = [sys.executable, "-m", "rota.app.cli", "up", str(tmp_path / "app.py")]
+    up = Process(command, {**os.environ, **settings}, tmp_path / "up.log")
+    try:
+        async with client(tmp_path / "data", up) as api:
+            for task, (end, sleepers) in SLEEPERS.items():
+                job_id = await execute(api, task)
+                await until(partial(all_sleep, mark + end, sleepers), 30, f"{task} has started its processes")
+                tree = descendants(up.pid)
+                assert len(tree) >= sleepers + 3  # and who started them, and two shells that ignore SIGTERM
+                assert sleeping(mark + end) < tree
+                assert (await api.post(f"/runs/{job_id}/$cancel")).status_code == 202
+                status = "running"
+                while status == "running":  # asked without a pause: the answer and the look must be close
+                    status = (await api.get(f"/jobs/{job_id}")).json()["status"]
+                left = (tree & living()) | sleeping(mark + end)
+                assert (task, status, left) == (task, "canceled", set())
+    finally:
+        up.kill()
+
+
+async def execute(api: httpx.AsyncClient, task: str) -> str:
+    answer = await api.post(f"/tasks/{task}/$execute")
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["job_id"])
+
+
+def all_sleep(mark: str, count: int) -> bool:
+    return len(sleeping(mark)) == count
+
+
+def descendants(pid: int) -> set[int]:
+    above = parents()
+    found = {pid}
+    while more := {child for child, parent in above.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def living() -> set[int]:
+    return set(parents())
+
+
+def parents() -> dict[int, int]:
+    """The processes that live, each with its parent; a dead one that nobody has buried does not count."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+        except OSError:  # gone meanwhile
+            continue
+        if state not in "ZX":
+            found[int(entry.name)] = int(parent)
+    return found
+
+
+def sleeping(mark: str) -> set[int]:
+    """The processes that sleep under this mark."""
+    found = set()
+    for pid in living():
+        try:
+            name, *arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if name == b"sleep" and mark.encode() in arguments:
+            found.add(pid)
+    return found

@@ -1,0 +1,117 @@
+"""The command line as people use it, against a real server: `rota up` in a process of its own."""
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from rota.app.cli import app
+
+APP = """
+from rota import ArtifactManager, Rota
+
+app = Rota()
+
+
+@app.task
+def hello(name: str = "you") -> str:
+    print(f"hello {name}")
+    return name
+
+
+@app.task
+def fails() -> None:
+    raise ValueError("it does")
+
+
+@app.task
+async def adds(a: int, artifacts: ArtifactManager, b: int = 1) -> dict:
+    page = await artifacts.save("a page", label="page")
+    await artifacts.save(bytes(range(256)), parent=page, label="picture", content_type="image/png")
+    return {"sum": a + b}
+"""
+
+Rota = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@contextmanager
+def serving(place: Path, **env: str) -> Iterator[Path]:
+    """A data directory with a server running on it."""
+    (place / "app.py").write_text(APP)
+    command = [sys.executable, "-m", "rota.app.cli", "up", "app.py", "--data-dir", "data", "--port", "0"]
+    log = (place / "up.log").open("wb")
+    process = subprocess.Popen(command, cwd=place, env=environment(**env), stdout=log, stderr=log)
+    try:
+        end = time.monotonic() + 30
+        while not (place / "data" / "server.json").exists() or run(place, "workers").returncode:
+            assert process.poll() is None, (place / "up.log").read_text()
+            assert time.monotonic() < end, (place / "up.log").read_text()
+            time.sleep(0.1)
+        yield place
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0, (place / "up.log").read_text()
+        assert not (place / "data" / "server.json").exists()
+        log.close()
+
+
+def run(place: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rota.app.cli", *args]
+    given = environment(**env)
+    return subprocess.run(command, cwd=place, env=given, capture_output=True, text=True, timeout=60, check=False)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Nothing of the developer's own settings; the same modules as here."""
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "ROTA_DATA_DIR": "data", **more}
+
+
+def caller(home: Path) -> Rota:
+    """The command line in this process: most tests need no other."""
+
+    def call(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+        result = CliRunner().invoke(app, args, env={"ROTA_DATA_DIR": str(home / "data"), **env})
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return subprocess.CompletedProcess(args, result.exit_code, result.stdout, result.stderr)
+
+    return call
+
+
+def read(answer: subprocess.CompletedProcess[str]) -> Any:
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)
+
+
+def on_terminal(place: Path, *args: str, typed: str = "", **more: str) -> str:
+    """What a person sees who types this into a terminal of 80 columns."""
+    outside, inside = pty.openpty()
+    fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, "-m", "rota.app.cli", *args]
+    env = environment(TERM="xterm-256color", **more)
+    process = subprocess.Popen(command, cwd=place, env=env, stdin=inside, stdout=inside, stderr=inside)
+    os.close(inside)
+    os.write(outside, typed.encode())
+    seen = bytearray()
+    while True:
+        try:
+            part = os.read(outside, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        seen += part
+    os.close(outside)
+    assert process.wait(30) == 0, seen.decode()
+    return seen.decode()

@@ -1,0 +1,218 @@
+"""What people do most from a shell, on both databases: make, edit, pause, run, follow."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.app.shell import Rota, caller, environment, on_terminal, read, run, serving
+from tests.app.wire import Wire
+from tests.postgres import create_database, drop_database
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    place = tmp_path_factory.mktemp("cli")
+    if request.param == "sqlite":
+        with serving(place):
+            yield place
+        return
+    server = request.getfixturevalue("postgres_url")
+    url = create_database(server)
+    with serving(place, ROTA_DATABASE_URL=url):
+        yield place
+    drop_database(server, url)
+
+
+@pytest.fixture
+def rota(home: Path) -> Rota:
+    return caller(home)
+
+
+@pytest.fixture
+def wire(home: Path) -> Iterator[Wire]:
+    """A way to the server that can be cut."""
+    with Wire(json.loads((home / "data" / "server.json").read_text())["url"]) as wire:
+        yield wire
+
+
+def editor(home: Path, *texts: str) -> str:
+    """An editor that leaves one Python expression's value after the other; `one` is what it was given."""
+    script = home / "editor.py"
+    script.write_text(
+        "import json, pathlib, sys\n"
+        f"texts, seen, file = {texts!r}, pathlib.Path('edits'), pathlib.Path(sys.argv[1])\n"
+        "turn = len(seen.read_text()) if seen.exists() else 0\n"
+        "seen.write_text('.' * (turn + 1))\n"
+        "one = json.loads(file.read_text()) if turn == 0 else None\n"
+        "made = eval(texts[turn])\n"
+        "file.write_text(made if isinstance(made, str) else json.dumps(made))\n"
+    )
+    (home / "edits").unlink(missing_ok=True)
+    return f"{sys.executable} {script}"
+
+
+def test_a_schedule_lives_and_dies(rota: Rota, home: Path) -> None:
+    trigger = ["--cron", "0 2 * * *", "--tz", "Europe/Oslo", "--window", "01:00-03:00"]
+    policies = ["--tag", "a", "--input", '{"name": "Ada"}', "--retries", "2", "--timeout", "9"]
+    added = rota("schedule", "add", "life", "--task", "hello", *trigger, *policies)
+    assert added.returncode == 0, added.stderr
+    assert "every day at 02:00 (Europe/Oslo)" in added.stdout
+    shown = read(rota("-o", "json", "schedule", "show", "life"))
+    assert (shown["input"], shown["tags"], shown["retry"]["max_retries"]) == ({"name": "Ada"}, ["a"], 2)
+    assert (shown["window_start"], shown["window_end"], shown["timeout_seconds"]) == ("01:00", "03:00", 9)
+    listed = run(home, "schedule", "list", "--tag", "a")  # through a pipe: no colours, 80 columns
+    assert "life" in listed.stdout
+    assert max(map(len, listed.stdout.splitlines())) <= 80
+    assert "\x1b" not in listed.stdout
+    assert len(read(rota("-o", "json", "schedule", "next", "life", "--count", "3"))["slots"]) == 3
+    assert rota("schedule", "next", "life").returncode == 0
+    assert "paused" in rota("schedule", "pause", "life", "--reason", "why").stdout
+    assert "enabled" in rota("schedule", "resume", "life", "--gap", "once").stdout
+    assert read(rota("-o", "json", "schedule", "skip-next", "life", "--reason", "x"))["verdict"] == "skipped"
+    assert "skipped" in rota("slots", "list", "--schedule", "life").stdout
+    dry = rota(
+        "schedule", "backfill", "life", "--from", "2026-01-01T00:00:00Z", "--to", "2026-01-03T00:00:00Z", "--dry-run"
+    )
+    assert len(dry.stdout.splitlines()) == 2
+    assert rota("schedule", "show", "life").stdout.startswith("id ")
+    assert rota("schedule", "rm", "life").returncode == 0
+    assert rota("schedule", "show", "life").returncode == 3
+
+
+def test_a_run_is_waited_for_and_read(rota: Rota) -> None:
+    assert rota("schedule", "add", "greets", "--task", "hello", "--every", "1h").returncode == 0
+    ran = read(rota("-o", "json", "schedule", "run", "greets", "--input", '{"name": "Bo"}', "--wait"))
+    assert ran["status"] == "success"
+    shown = read(rota("-o", "json", "run", "show", ran["id"]))  # by the job's id
+    assert shown["outcome"] == "Bo"
+    assert rota("run", "logs", "-f", shown["id"]).stdout == "hello Bo\n"
+    assert shown["id"] in rota("run", "list", "--schedule", "greets").stdout
+    again = read(rota("-o", "json", "run", "retry", shown["id"]))
+    assert again["job_id"]
+    assert rota("run", "cancel", shown["id"]).returncode == 4
+
+
+def test_people_and_keys_are_managed_from_the_shell(rota: Rota, home: Path) -> None:
+    made = rota("user", "add", "ada@example.org", "--role", "operator", ROTA_PASSWORD="correct horse")
+    assert made.returncode == 0, made.stderr
+    assert "admin" in rota("user", "edit", "ada@example.org", "--role", "admin").stdout
+    key = read(rota("-o", "json", "key", "add", "ci", "--role", "viewer", "--scope", "runs:read"))
+    assert rota("--key", key["key"], "run", "list").returncode == 0
+    assert rota("--key", key["key"], "schedule", "list").returncode == 5
+    assert rota("key", "rm", key["id"]).returncode == 0
+    assert rota("--key", key["key"], "run", "list").returncode == 5
+    assert rota("user", "rm", "ada@example.org").returncode == 0
+    assert read(rota("-o", "json", "org", "add", "acme", "--name", "Acme"))["admin_key"].startswith("rota_")
+    assert "api-keys.delete" in rota("audit").stdout
+
+
+def test_a_schedule_is_edited_by_options(rota: Rota) -> None:
+    assert rota("schedule", "add", "edited", "--task", "hello", "--every", "1h", "--tag", "a").returncode == 0
+    changed = rota("schedule", "edit", "edited", "--cron", "0 3 * * *", "--retries", "4", "--disabled")
+    assert "every day at 03:00" in changed.stdout
+    shown = read(rota("-o", "json", "schedule", "show", "edited"))
+    assert (shown["retry"]["max_retries"], shown["enabled"], shown["tags"], shown["revision"]) == (4, False, ["a"], 2)
+    again = read(rota("-o", "json", "schedule", "edit", "edited", "--enabled", "--tag", "b", "--tag", "c"))
+    assert (again["enabled"], again["tags"]) == (True, ["b", "c"])
+    refused = rota("schedule", "edit", "edited", "--cron", "61 * * * *")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert rota("schedule", "edit", "nobody", "--enabled").returncode == 3
+    assert rota("schedule", "rm", "edited").returncode == 0
+
+
+def test_a_schedule_is_edited_in_an_editor(rota: Rota, home: Path) -> None:
+    assert rota("schedule", "add", "text", "--task", "hello", "--every", "1h", "--timeout", "9").returncode == 0
+    same = run(home, "schedule", "edit", "text", EDITOR="true")
+    assert (same.returncode, same.stderr) == (0, "nothing was changed\n")
+    one = (
+        "{key: value for key, value in (one | {'description': 'x', 'priority': 7}).items() if key != 'timeout_seconds'}"
+    )
+    edited = run(home, "-o", "json", "schedule", "edit", "text", EDITOR=editor(home, one))
+    shown = read(edited)
+    assert (shown["description"], shown["priority"], shown["timeout_seconds"]) == ("x", 7, None)
+    wrong = run(home, "schedule", "edit", "text", EDITOR=editor(home, "one | {'priority': 700}"))
+    assert (wrong.returncode, "priority" in wrong.stderr) == (2, True)
+    assert run(home, "schedule", "edit", "text", EDITOR="false").returncode == 1
+    assert rota("schedule", "rm", "text").returncode == 0
+
+
+def test_a_person_whose_edit_is_wrong_may_edit_again(rota: Rota, home: Path) -> None:
+    assert rota("schedule", "add", "again", "--task", "hello", "--every", "1h").returncode == 0
+    writes = editor(home, "one | {'misfire': 'never'}", "'{'", "{'name': 'again', 'target': 'hello', 'interval': '2h'}")
+    seen = on_terminal(home, "schedule", "edit", "again", typed="y\ny\n", EDITOR=writes)
+    assert "misfire" in seen
+    assert "not a JSON object" in seen
+    assert "every 2 hours" in seen
+    assert rota("schedule", "rm", "again").returncode == 0
+
+
+def test_an_edit_does_not_overwrite_what_somebody_else_changed(rota: Rota, home: Path) -> None:
+    assert rota("schedule", "add", "both", "--task", "hello", "--every", "1h").returncode == 0
+    other = f"__import__('os').system('{sys.executable} -m rota.app.cli schedule edit both --description theirs')"
+    edited = run(home, "schedule", "edit", "both", EDITOR=editor(home, f"({other}, one | {{'priority': 5}})[1]"))
+    assert edited.returncode == 4
+    shown = read(rota("-o", "json", "schedule", "show", "both"))
+    assert (shown["description"], shown["priority"]) == ("theirs", 0)
+    assert rota("schedule", "rm", "both").returncode == 0
+
+
+def test_many_schedules_are_paused_and_resumed_at_once(rota: Rota) -> None:
+    for number in range(3):
+        tags = ["--tag", "bulk"] if number else []
+        assert rota("schedule", "add", f"bulk-{number}", "--task", "hello", "--every", "1h", *tags).returncode == 0
+    assert rota("schedule", "pause", "--tag", "bulk", "--reason", "why").stdout == "2 schedules paused\n"
+    assert read(rota("-o", "json", "schedule", "show", "bulk-1"))["pause_reason"] == "why"
+    assert not read(rota("-o", "json", "schedule", "show", "bulk-0"))["paused"]
+    assert read(rota("-o", "json", "schedule", "resume", "--tag", "bulk", "--gap", "once")) == {"count": 2}
+    assert json.loads(rota("-o", "jsonl", "schedule", "pause", "--all").stdout)["count"] >= 3
+    assert "schedules resumed" in rota("schedule", "resume", "--all").stdout
+    for wrong in ([], ["bulk-0", "--all"], ["--all", "--tag", "bulk"]):
+        assert rota("schedule", "pause", *wrong).returncode == 2
+    for number in range(3):
+        assert rota("schedule", "rm", f"bulk-{number}").returncode == 0
+
+
+def test_a_log_that_is_cut_in_the_middle_loses_and_doubles_no_line(rota: Rota, home: Path, wire: Wire) -> None:
+    lines = [f"line {number}" for number in range(60)]
+    command = "for i in $(seq 0 59); do echo line $i; sleep 0.05; done"
+    assert rota("schedule", "add", "long", "--shell", command, "--every", "1h").returncode == 0
+    job = read(rota("-o", "json", "schedule", "run", "long"))["job_id"]
+    follow = [sys.executable, "-m", "rota.app.cli", "--server", wire.url, "run", "logs", "-f", job]
+    process = subprocess.Popen(follow, cwd=home, env=environment(), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    seen = []
+    for line in process.stdout:
+        seen.append(line.rstrip())
+        if len(seen) in (5, 25, 45):
+            wire.cut()
+    assert (process.wait(30), seen, wire.cuts) == (0, lines, 3)
+
+
+def test_events_are_followed_through_a_break(rota: Rota, home: Path, wire: Wire) -> None:
+    follow = [sys.executable, "-m", "rota.app.cli", "--server", wire.url, "-o", "jsonl", "events", "--since"]
+    process = subprocess.Popen(
+        [*follow, "2026-01-01T00:00:00Z"], cwd=home, env=environment(), stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    names = [f"told-{number}" for number in range(4)]
+    seen: list[tuple[str, int]] = []
+    for number, name in enumerate(names):
+        if number % 2:
+            wire.cut()
+        assert rota("schedule", "add", name, "--task", "hello", "--every", "1h").returncode == 0
+        while (told := json.loads(process.stdout.readline())).get("name") != name:
+            seen.append((told["id"], told.get("revision")))
+        assert told["type"] == "schedule.created"
+        seen.append((told["id"], told["revision"]))
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 0
+    assert wire.cuts == 2
+    told_twice = [one for one in seen if seen.count(one) > 1 and one[1] is not None]
+    assert told_twice == []
+    assert rota("events", "--since", "yesterday").returncode == 2
+    assert rota("--key", "rota_wrong", "events").returncode == 5

@@ -1,0 +1,127 @@
+"""The client for programs, against servers that really listen, break and come back."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota import client
+from rota.client import AsyncClient, Client
+from tests.app.live import LiveApi
+from tests.app.shell import serving
+from tests.app.wire import Wire
+
+HOURLY = {"target": "hello", "interval": "1h"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The URL and the key of a server that has a worker."""
+    with serving(tmp_path_factory.mktemp("client")) as home:
+        url = json.loads((home / "data" / "server.json").read_text())["url"]
+        yield url, (home / "data" / "admin.key").read_text().strip()
+
+
+@pytest.fixture
+def live(tmp_path: Path, sqlite_template: bytes) -> Iterator[LiveApi]:
+    (tmp_path / "rota.db").write_bytes(sqlite_template)
+    with LiveApi(f"sqlite:///{tmp_path / 'rota.db'}") as live:
+        yield live
+
+
+def test_a_program_walks_pages_and_waits(place: tuple[str, str]) -> None:
+    with Client(*place) as rota:
+        for number in range(5):
+            rota.create_schedule(name=f"p{number}", tags=["pages"], **HOURLY)
+        assert [one["name"] for one in rota.schedules(tag="pages", limit=2)] == [f"p{number}" for number in range(5)]
+        jobs = [rota.run_schedule(f"p{number}", input={"name": str(number)}) for number in range(3)]
+        assert [rota.wait(job, 30)["status"] for job in jobs] == ["success"] * 3
+        runs = {run["job_id"]: run for run in rota.runs(limit=1, kind="task")}
+        assert [runs[job]["outcome"] for job in jobs] == ["0", "1", "2"]
+        (line,) = rota.logs(str(runs[jobs[1]]["id"]))
+        assert line["text"] == "hello 1"
+        rota.create_schedule(name="broken", **{**HOURLY, "target": "fails"})
+        failed = rota.wait(rota.run_schedule("broken"), 30)
+        assert (failed["status"], (failed["error"] or {})["message"]) == ("failed", "it does")
+
+
+async def test_an_asynchronous_program_walks_pages_and_waits(place: tuple[str, str]) -> None:
+    async with AsyncClient(*place) as rota:
+        for number in range(5):
+            await rota.create_schedule(name=f"a{number}", tags=["async"], **HOURLY)
+        assert len([one async for one in rota.schedules(tag="async", limit=2)]) == 5
+        jobs = await asyncio.gather(*(rota.run_schedule(f"a{number}") for number in range(5)))
+        assert {(await rota.wait(job, 30))["status"] for job in jobs} == {"success"}
+        assert {job async for run in rota.runs(limit=2) if (job := run["job_id"]) in jobs} == set(jobs)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "code"),
+    [
+        (lambda rota: rota.schedule("nobody"), client.NotFound, "not_found"),
+        (lambda rota: rota.create_schedule(name="x", **{**HOURLY, "interval": "x"}), client.BadRequest, "invalid"),
+        (lambda rota: rota.create_schedule(name="taken", **HOURLY), client.Conflict, "conflict"),
+        (lambda rota: rota.edit_schedule("taken", if_match=9, priority=1), client.Conflict, "stale_revision"),
+        (
+            lambda rota: Client(str(rota.http.base_url), "rota_wrong").job("x"),
+            client.NotAuthenticated,
+            "unauthenticated",
+        ),
+    ],
+)
+def test_refusals_are_errors_of_their_own(
+    live: LiveApi, call: Callable[[Client], Any], error: type[client.ApiError], code: str
+) -> None:
+    with Client(live.url, live.key) as rota:
+        rota.create_schedule(name="taken", **HOURLY)
+        with pytest.raises(error) as told:
+            call(rota)
+        assert told.value.code == code
+        viewer = rota.call("POST", "/api-keys", {"name": "v", "role": "viewer"})["key"]
+    with Client(live.url, viewer) as rota, pytest.raises(client.Forbidden):
+        rota.run_schedule("taken")
+
+
+def test_a_lost_answer_costs_no_second_job(live: LiveApi) -> None:
+    with Wire(live.url) as wire, Client(wire.url, live.key) as rota:
+        rota.create_schedule(name="once", **HOURLY)
+        for _ in range(3):
+            wire.lose_answers(1)
+            rota.run_schedule("once", overlap="allow")
+        wire.lose_answers(2)
+        assert len(list(rota.runs(limit=1))) == 3
+        assert wire.cuts == 5
+        wire.lose_answers(1)
+        with pytest.raises(client.Unreachable):
+            rota.delete_schedule("once")  # a repeat could delete another one of this name
+
+
+async def test_an_asynchronous_program_survives_a_cut(live: LiveApi) -> None:
+    with Wire(live.url) as wire:
+        async with AsyncClient(wire.url, live.key) as rota:
+            await rota.create_schedule(name="once", **HOURLY)
+            wire.lose_answers(1)
+            await rota.run_schedule("once")
+            wire.lose_answers(1)
+            assert len([one async for one in rota.runs(limit=1)]) == 1
+            assert wire.cuts == 2
+
+
+def test_reads_wait_for_a_server_that_restarts(tmp_path: Path, sqlite_template: bytes) -> None:
+    (tmp_path / "rota.db").write_bytes(sqlite_template)
+    url = f"sqlite:///{tmp_path / 'rota.db'}"
+    with LiveApi(url) as first, Client(first.url, first.key, tries=10) as rota:
+        rota.create_schedule(name="kept", **HOURLY)
+        first.__exit__()
+        with pytest.raises(client.Unreachable):
+            Client(first.url, first.key, tries=1).schedule("kept")
+        found: list[Any] = []
+        asking = threading.Thread(target=lambda: found.append(rota.schedule("kept")))
+        asking.start()
+        with LiveApi(url, first.port):
+            asking.join(30)
+        assert [one["name"] for one in found] == ["kept"]

@@ -1,0 +1,161 @@
+"""The examples, each run as its first lines say."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from rota.client import Client
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class Service:
+    """An example that is up, reached over a socket of its own."""
+
+    def __init__(self, socket: Path) -> None:
+        self.http = httpx.Client(
+            transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://rota/api/v1", timeout=30
+        )
+
+    def call(self, method: str, path: str, body: Any = None, status: int = 200) -> Any:
+        answer = self.http.request(method, path, json=body)
+        assert answer.status_code == status, answer.text
+        return answer.json() if answer.content else None
+
+    def execute(self, task: str, **parameters: Any) -> Any:
+        """Execute a task; returns its artifact's data when the job has ended."""
+        job_id = self.call("POST", f"/tasks/{task}/$execute", {"parameters": parameters}, 202)["job_id"]
+        return self.call("GET", f"/artifacts/{self.ended(job_id)['artifact_id']}")["data"]
+
+    def ended(self, job_id: str) -> Any:
+        end = time.monotonic() + 30
+        while (job := self.call("GET", f"/jobs/{job_id}"))["status"] in ("pending", "running"):
+            assert time.monotonic() < end, job
+            time.sleep(0.05)
+        return job
+
+
+@contextmanager
+def running(place: Path, *command: str) -> Iterator[None]:
+    """A process that is asked to stop at the end, and must do so well."""
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "ROTA_DATA_DIR": str(place / "data")}
+    log = place / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen([sys.executable, "-m", *command], cwd=place, env=env, stdout=out, stderr=out)
+    try:
+        yield
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) in (0, -signal.SIGTERM), (
+            log.read_text()
+        )  # uvicorn raises the signal again when all is done
+    except BaseException:
+        print(log.read_text())
+        raise
+    finally:
+        process.kill()
+
+
+@contextmanager
+def service(name: str, place: Path) -> Iterator[Service]:
+    socket = place / "s"
+    with running(place, "uvicorn", "--app-dir", str(EXAMPLES), f"{name}:app", "--uds", str(socket)):
+        one = Service(socket)
+        wait_until(lambda: one.http.get("http://rota/health").status_code == 200)
+        yield one
+
+
+def wait_until(answers: Any) -> None:
+    end = time.monotonic() + 60
+    while True:
+        try:
+            if answers():
+                return
+        except (httpx.TransportError, OSError, ValueError):
+            pass  # not up yet
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_python_tasks(tmp_path: Path) -> None:
+    with service("python_tasks", tmp_path) as one:
+        assert one.execute("sum")["result"] == {"result": 42}
+        assert one.execute("sum", b=60)["result"] == {"result": 100}
+        assert one.execute("hello")["result"] == "HELLO"
+        assert one.execute("count")["result"] == {"tasks": 4}
+        failed = one.execute("failing")
+        assert (failed["result"], failed["error"]["type"]) == (None, "ValueError")
+        assert "designed to fail" in failed["error"]["traceback"]
+        assert [task["name"] for task in one.call("GET", "/tasks?enabled=false")["items"]] == ["orphan"]
+        one.call("POST", "/tasks/sum/$execute", {"parameters": {"a": "many"}}, 422)
+        one.call("POST", "/tasks/orphan/$execute", {}, 400)
+
+
+def test_shell_tasks(tmp_path: Path) -> None:
+    with service("shell_tasks", tmp_path) as one:
+        assert "/" in one.execute("disk")["stdout"]
+        assert one.execute("greet", name="Ada")["stdout"] == "hello Ada\n"
+        assert one.execute("where")["stdout"] == "here\n/\n"
+        failed = one.execute("failing")
+        assert (failed["exit_code"], failed["stderr"]) == (3, "no such report\n")
+
+
+def test_readonly_api(tmp_path: Path) -> None:
+    with service("readonly_api", tmp_path) as one:
+        assert {task["name"] for task in one.call("GET", "/tasks")["items"]} == {"report", "uptime"}
+        assert one.execute("report", day="today", limit=2)["result"] == {"day": "today", "rows": [0, 1]}
+        one.call("POST", "/tasks", {"command": "true"}, 405)
+        one.call("PUT", "/tasks/uptime", {"command": "true"}, 405)
+        one.call("PATCH", "/tasks/uptime", {"enabled": False}, 405)
+        one.call("DELETE", "/tasks/uptime", None, 405)
+
+
+def test_scheduling(tmp_path: Path) -> None:
+    with service("scheduling", tmp_path) as one:
+        soon = datetime.now(UTC) + timedelta(seconds=2)
+        for body in (
+            {"schedule_type": "once", "run_at": soon.isoformat(), "input": {"what": "the start"}},
+            {"schedule_type": "interval", "interval_seconds": 300, "overlap": "skip"},
+            {"schedule_type": "cron", "cron_expression": "0 6 * * 1-5", "timezone": "Europe/Oslo"},
+        ):
+            one.call("POST", "/tasks/check/$schedule", body, 201)
+        planned = one.call("GET", "/tasks/check/$schedules")["items"]
+        assert [schedule["schedule_type"] for schedule in planned] == ["interval", "once", "interval", "cron"]
+        once = planned[1]["id"]
+        wait_until(lambda: one.call("GET", f"/runs?schedule_id={once}&status=success")["items"])
+        (run,) = one.call("GET", f"/runs?schedule_id={once}")["items"]
+        assert run["outcome"].startswith("the start is well")
+
+
+def test_tasks_with_things_injected(tmp_path: Path) -> None:
+    with running(tmp_path, "rota.app.cli", "up", str(EXAMPLES / "tasks.py"), "--port", "0"):
+        data = tmp_path / "data"
+        wait_until(lambda: (data / "server.json").exists() and (data / "admin.key").read_text())
+        url = httpx.Response(200, content=(data / "server.json").read_bytes()).json()["url"]
+        with Client(url, (data / "admin.key").read_text().strip()) as rota:
+
+            def run(task: str, **parameters: Any) -> Any:
+                answer = rota.call("POST", f"/tasks/{task}/$execute", {"parameters": parameters})
+                rota.wait(answer["job_id"], 60)
+                (found,) = rota.runs(job_id=answer["job_id"])
+                return found
+
+            wait_until(lambda: rota.call("GET", "/workers")["items"])
+            first, second = run("prices", city="Oslo"), run("prices", city="Oslo")
+            assert first["outcome"] == second["outcome"] == {"city": "Oslo", "price": 40}
+            assert (first["reason"], second["reason"]) == (None, "cached")
+            crunched = run("crunch", numbers=1000)
+            assert crunched["outcome"]["sum"] == 499500
+            assert crunched["outcome"]["pid"] != rota.call("GET", "/workers")["items"][0]["pid"]
+            fanned = run("fan_out")
+            assert [rota.wait(job_id, 60)["status"] for job_id in fanned["outcome"]] == ["success", "success"]
+            (page,) = rota.call("GET", "/artifacts", run_id=fanned["id"])["items"]
+            assert page["content_type"] == "text/markdown"

@@ -1,0 +1,105 @@
+"""The benchmark's own rules. Nothing here is timed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import WORKS, arguments, rounds
+from bench.check import KEPT, losses, ratios
+from bench.equipment import name_of
+from bench.figures import BARE, Figure, Size, ratio, summary, table
+from bench.lab import Lab
+from bench.systems import NAMES, PEERS, SYSTEMS
+
+
+def test_works_are_chosen_by_number_or_by_name() -> None:
+    assert arguments(["--only", "W1,fairness"]).only == ["drain", "fairness"]
+    assert set(arguments([]).only) == {work.name for work in WORKS}
+
+
+def test_peers_databases_and_rounds_are_chosen() -> None:
+    options = arguments(["--peers", "huey,dbos", "--database", "sqlite", "--quick"])
+    assert (options.peers, options.database, options.rounds) == (["huey", "dbos"], ["sqlite"], 1)
+    assert arguments(["--peers", "none"]).peers == []
+    assert (arguments([]).peers, arguments([]).rounds) == (NAMES, 3)
+
+
+@pytest.mark.parametrize("words", [["--only", "w9"], ["--peers", "cron"], ["--database", "oracle"]])
+def test_unknown_names_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        arguments(words)
+    assert f"{words[1]}: not one of" in capsys.readouterr().err
+
+
+def test_a_ratio_above_one_is_in_favour_of_rota_whatever_the_unit() -> None:
+    assert ratio([200, 300], [100, 100], "/s") == 2.5
+    assert ratio([1, 2], [4, 4], "ms") == 3
+    assert ratio([100], [90, 100, 110], "/s") == 1
+    assert ratio([], [1], "/s") is ratio([0], [1], "%") is ratio([1], [0], "%") is None
+
+
+def test_the_table_sets_each_system_and_the_bare_driver_beside_rota() -> None:
+    figures = [Figure("W1", 100, "/s", yardstick=400), Figure("W1", 50, "/s", system="huey")]
+    lines = summary([*figures, *figures])
+    assert [(one["system"], one["median"], one["ratio"]) for one in lines] == [
+        ("rota", 100, None),
+        (BARE, 400, 0.25),
+        ("huey", 50, 2),
+    ]
+    assert "| huey " in table(lines)
+
+
+KEPT_FIGURES = {"ratios": {"drain": 0.5}, "calls": {"claim": 100.0}}
+
+
+@pytest.mark.parametrize(
+    ("drain", "claim", "lost"),
+    [(0.5, 100, []), (0.41, 124, []), (0.39, 100, ["drain"]), (0.5, 126, ["claim"]), (0.39, 126, ["drain", "claim"])],
+)
+def test_a_loss_of_more_than_a_fifth_is_told(drain: float, claim: float, lost: list[str]) -> None:
+    told = losses(KEPT_FIGURES, {"ratios": {"drain": drain}, "calls": {"claim": claim}})
+    assert [line.split(":")[0] for line in told] == lost
+
+
+def test_a_kept_figure_that_is_not_measured_any_more_is_told() -> None:
+    assert len(losses(KEPT_FIGURES, {"ratios": {}, "calls": {}})) == 2
+
+
+def test_the_kept_figures_hold_against_themselves_and_not_when_they_are_beaten_down() -> None:
+    kept = json.loads(KEPT.read_text())
+    assert losses(kept, kept) == []
+    slower = {name: value * 0.7 for name, value in kept["ratios"].items()}
+    assert len(losses(kept, {**kept, "ratios": slower})) == len(kept["ratios"]) > 0
+
+
+def test_only_ratios_to_the_bare_driver_are_kept() -> None:
+    figures = [Figure("W1", 100, "/s", yardstick=400), Figure("W1", 50, "/s", system="huey")]
+    assert ratios(summary(figures)) == {"W1": 0.25}
+
+
+def test_every_system_has_its_program_and_says_what_it_keeps() -> None:
+    programs = {path.stem for path in PEERS.glob("*.*")}
+    assert {one.name.replace("-", "_") for one in SYSTEMS} <= programs
+    assert all(one.keeps for one in SYSTEMS)
+
+
+@pytest.mark.parametrize("text", ["pg-boss@>=12 <12.36", "huey", "celery[redis]", "apscheduler<4"])
+def test_the_name_of_a_requirement(text: str) -> None:
+    assert name_of(text) in {"pg-boss", "huey", "celery", "apscheduler"}
+
+
+async def test_a_peer_that_cannot_be_had_is_skipped_visibly(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("bench.equipment.MODULES", tmp_path / "npm")
+    peer = [one for one in SYSTEMS if one.name == "bullmq"]
+    lab = Lab()
+    try:
+        figures, skipped = await rounds(lab, peer, ["drain"], Size(), 1)
+    finally:
+        lab.close()
+    assert figures == []
+    assert list(skipped) == ["bullmq on redis"]
+    assert "SKIPPED bullmq on redis: drain: there is no npm" in capsys.readouterr().out
