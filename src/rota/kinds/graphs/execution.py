@@ -35,6 +35,7 @@ from rota.kinds.graphs.port import (
     ToolCallStart,
     UsageReport,
 )
+from rota.kinds.graphs.tracing import span
 from rota.store import billing, grants
 from rota.store.dialect import Tx
 
@@ -112,6 +113,15 @@ class Execution:
 
     async def run(self, order: Order, run_log: RunLog, tell: Callable[[dict[str, Any]], None]) -> Kept:
         """`tell` hears what was used, whenever that grows."""
+        known: dict[str, str | int] = {
+            "rota.run_id": order.run_id,
+            "rota.attempt": order.attempt,
+            "rota.grant_id": order.grant_id,
+        }
+        with span(f"graph {order.graph_id}", order.trace_id, **known):
+            return await self.traced(order, run_log, tell)
+
+    async def traced(self, order: Order, run_log: RunLog, tell: Callable[[dict[str, Any]], None]) -> Kept:
         caller = await insist(lambda: self.engine.db.read(self.admit, order))
         request = GraphRequest(order.graph_id, order.input, order.run_id, order.attempt, caller, order.canceled)
         stream, ending = self.graphs.run_graph(request)
