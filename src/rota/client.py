@@ -414,8 +414,6 @@ def read(request: httpx.Request, answer: httpx.Response | httpx.TransportError) 
     if answer.is_success:
         if answer.headers.get("content-disposition", "").startswith("attachment"):
             return answer.content  # somebody's own file, whatever is in it
-        if answer.headers.get("content-type", "").startswith("text/"):
-            return answer.text
         return answer.json() if answer.content else None
     kind = ServerError if answer.status_code >= 500 else KINDS.get(answer.status_code, ApiError)
     raise kind(answer.status_code, problem_of(answer))

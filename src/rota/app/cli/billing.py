@@ -89,7 +89,7 @@ def usage(
     given = {"by": by, "account_id": account, "since": since, "until": until, "limit": limit, "cursor": cursor}
     found = ctx.obj.get("/billing/usage", **given, format="csv" if csv else None)
     if csv:
-        print(found, end="")
+        print(found.decode(), end="")
         return
     rows = (
         [one["name"] or one["key"] or "-", str(one["runs"]), str(one["units"]), *money(one["charged_credits"])]

@@ -15,7 +15,7 @@ import structlog
 from rota.core.clock import pause
 from rota.core.errors import AuthError
 from rota.core.policy import Failure, FailureClass
-from rota.engine.runner import Canceled, RunContext, Skipped, WorkFailed
+from rota.engine.runner import Canceled, RunContext, Skipped, WorkFailed, current_log
 from rota.kinds.graphs.execution import ACCOUNT_CLOSED, CLASSES, Kept, Order, insist, refusal
 from rota.kinds.graphs.port import Code
 from rota.store import artifacts, billing
@@ -55,6 +55,7 @@ class Remote:
         body = {"grant_id": order.grant_id, "input": order.input, "run_id": order.run_id}
         key = f"{ctx.job.id}:{ctx.job.tries}"  # a failure that counts is tried anew, a worker that died is not one
         headers = {"idempotency-key": key, "traceparent": f"00-{order.trace_id}-{order.trace_id[:16]}-01"}
+        current_log.set(None)  # what our own client says of its requests is not the graph's
         async with self.client() as client:
             answer = await self.ask(client, "POST", path, {"json": body, "headers": headers})
         if answer.status_code != 200:
