@@ -1,4 +1,4 @@
-"""Stands between a worker and PostgreSQL, and loses the answer to a COMMIT when it is told to.
+"""Stands between a worker and PostgreSQL, and loses the answer to a commit when it is told to.
 
 It reads the frontend protocol: a transaction is known by the statements in it. Their texts come once, in Parse
 messages; later only their names do, in Bind messages.
@@ -86,11 +86,18 @@ class Proxy:
             to_server.close()
             self._lines.discard(line)
 
+    def _lose(self, transaction: list[str], deaf: asyncio.Event) -> None:
+        """Let nobody hear of a commit of the kind that is to be lost."""
+        if self._left and any(self._kind in text for text in transaction):
+            self._left -= 1
+            deaf.set()
+
     async def _forward(
         self, client: asyncio.StreamReader, to_server: asyncio.StreamWriter, deaf: asyncio.Event
     ) -> None:
         texts: dict[bytes, str] = {}
         transaction: list[str] = []
+        within = False  # a BEGIN and its COMMIT; else each statement commits with its Sync
         while True:
             head = await client.readexactly(5)
             body = await client.readexactly(struct.unpack("!I", head[1:])[0] - 4)
@@ -104,10 +111,14 @@ class Proxy:
                 case b"Q":
                     word = body.rstrip(b"\0; ").upper()
                     if word.startswith(b"BEGIN"):
-                        transaction = []
-                    elif word == b"COMMIT" and self._left and any(self._kind in text for text in transaction):
-                        self._left -= 1
-                        deaf.set()
+                        transaction, within = [], True
+                    elif word == b"COMMIT":
+                        self._lose(transaction, deaf)
+                    if word.startswith((b"COMMIT", b"ROLLBACK")):
+                        transaction, within = [], False
+                case b"S" if not within:
+                    self._lose(transaction, deaf)
+                    transaction = []
                 case _:
                     pass
             to_server.write(head + body)

@@ -73,6 +73,14 @@ def run(place: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=place, env=given, capture_output=True, text=True, timeout=60, check=False)
 
 
+def followed(place: Path, *args: str) -> "subprocess.Popen[str]":
+    """A command that goes on until somebody presses Ctrl-C, also where the tests themselves run in the background."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "rota.app.cli", *args], cwd=place, env=environment(), stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+
+
 def environment(**more: str) -> dict[str, str]:
     """Nothing of the developer's own settings; the same modules as here."""
     return {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "ROTA_DATA_DIR": "data", **more}

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from rota.app.cli.show import yaml_lines
-from tests.app.shell import Rota, caller, environment, on_terminal, read, run, serving
+from tests.app.shell import Rota, caller, environment, followed, on_terminal, read, run, serving
 
 
 @pytest.fixture(scope="module")
@@ -236,8 +236,7 @@ def test_wait_tells_the_outcome_by_its_exit_code(rota: Rota) -> None:
 
 
 def test_watch_shows_it_again_and_again(home: Path) -> None:
-    command = [sys.executable, "-m", "rota.app.cli", "--watch", "queue", "list"]
-    process = subprocess.Popen(command, cwd=home, env=environment(), stdout=subprocess.PIPE, text=True)
+    process = followed(home, "--watch", "queue", "list")
     assert process.stdout is not None
     seen = [process.stdout.readline() for _ in range(4)]
     process.send_signal(signal.SIGINT)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.shell import Rota, caller, environment, on_terminal, read, run, serving
+from tests.app.shell import Rota, caller, environment, followed, on_terminal, read, run, serving
 from tests.app.wire import Wire
 from tests.postgres import create_database, drop_database
 
@@ -194,10 +194,7 @@ def test_a_log_that_is_cut_in_the_middle_loses_and_doubles_no_line(rota: Rota, h
 
 
 def test_events_are_followed_through_a_break(rota: Rota, home: Path, wire: Wire) -> None:
-    follow = [sys.executable, "-m", "rota.app.cli", "--server", wire.url, "-o", "jsonl", "events", "--since"]
-    process = subprocess.Popen(
-        [*follow, "2026-01-01T00:00:00Z"], cwd=home, env=environment(), stdout=subprocess.PIPE, text=True
-    )
+    process = followed(home, "--server", wire.url, "-o", "jsonl", "events", "--since", "2026-01-01T00:00:00Z")
     assert process.stdout is not None
     names = [f"told-{number}" for number in range(4)]
     seen: list[tuple[str, int]] = []

@@ -196,7 +196,7 @@ async def test_the_context_and_a_logger_are_injected(
     run = await shop.run(tell)
     assert run["outcome"] == [run["id"], 1, shop.org_id, "rota.task.tell"]
     assert "here I am" in caplog.text
-    assert await shop.logs(run) == ["and here"]
+    assert "and here" in await shop.logs(run)
 
 
 async def test_plain_functions_use_managers_in_their_threads(shop: Shop) -> None:
