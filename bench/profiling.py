@@ -39,9 +39,9 @@ class Steps(Worker):
 
     held = True
 
-    def start_waiting(self) -> None:
+    def start_waiting(self, now: datetime | None = None) -> None:
         if not self.held:
-            super().start_waiting()
+            super().start_waiting(now)
 
 
 async def phases(engine: Engine, org_id: str, gauge: Gauge) -> dict[str, float]:

@@ -200,7 +200,7 @@ def test_postgresql_finds_a_batch_by_its_ids(
     if not filled:
         drop_database(postgres_url, url)
     assert "Index Scan using pk_jobs" in plan, plan
-    assert "ix_jobs_running" not in plan, plan
+    assert "ix_jobs_held" not in plan, plan
 
 
 # SQLite

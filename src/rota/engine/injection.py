@@ -44,6 +44,7 @@ class Signature:
     adapter: TypeAdapter[dict[str, Any]]
     injected: Mapping[str, type]
     defaults: Mapping[str, Any]
+    awaited: bool  # it is an async function
 
     def check(self, payload: Any, field: str) -> dict[str, Any]:
         """The function's own parameters from a payload: all that are needed, no others, each of its type."""
@@ -197,7 +198,7 @@ def analysed(function: Callable[..., Any], injectable: Collection[type]) -> Sign
     parameters: Any = named_types("Parameters", own)
     parameters.__pydantic_config__ = ConfigDict(extra=extra)
     try:
-        return Signature(TypeAdapter(parameters), injected, defaults)
+        return Signature(TypeAdapter(parameters), injected, defaults, inspect.iscoroutinefunction(function))
     except PydanticSchemaGenerationError as error:
         reason = str(error).splitlines()[0]
         raise Invalid(

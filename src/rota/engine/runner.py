@@ -92,7 +92,8 @@ class StopFlag:
     _making = threading.Lock()
 
     def __init__(self) -> None:
-        self._set, self._event = False, None  # type: tuple[bool, threading.Event | None]
+        self._set = False
+        self._event: threading.Event | None = None
 
     def is_set(self) -> bool:
         return self._set
@@ -115,6 +116,12 @@ class StopFlag:
 class RunLog:
     """The log of one run: lines on their way to the database, capped to a head and a tail. Any thread may write."""
 
+    _silent = True  # most runs say nothing: nothing is done for those
+    _spoken: tuple[str, str] = ("", "")  # a stream and what came on it since the last look
+    _head_room = LOG_LIMIT // 2
+    _tail_size = 0
+    _dropped = 0
+
     def __init__(self, run_id: str, now: Callable[[], datetime]) -> None:
         self.run_id = run_id
         self._now = now
@@ -122,14 +129,11 @@ class RunLog:
         self._ready: list[tuple[str, datetime, str, str]] = []
         self._tail: deque[tuple[str, datetime, str, str]] = deque()
         self._partial: dict[str, str] = {}
-        self._spoken: tuple[str, str] = ("", "")  # a stream and what came on it since the last look
-        self._head_room = LOG_LIMIT // 2
-        self._tail_size = 0
-        self._dropped = 0
 
     def write(self, stream: str, text: str) -> None:
         """Take text as it comes; whole lines are logged, the rest waits for its end."""
         with self._lock:
+            self._silent = False
             *lines, rest = (self._partial.get(stream, "") + text).split("\n")
             while len(rest) > LINE_LIMIT:
                 lines.append(rest[:LINE_LIMIT])
@@ -140,12 +144,14 @@ class RunLog:
 
     def line(self, stream: str, text: str) -> None:
         with self._lock:
+            self._silent = False
             self._speak_out()
             self._add(stream, text)
 
     def speak(self, stream: str, text: str) -> None:
         """Take text that is read as it comes, line ends and all: what comes between two looks is one entry."""
         with self._lock:
+            self._silent = False
             if self._spoken[0] != stream or len(self._spoken[1]) + len(text) > LINE_LIMIT:
                 self._speak_out()
             while len(text) > LINE_LIMIT:
@@ -155,6 +161,8 @@ class RunLog:
 
     def take(self, last: bool = False) -> list[tuple[str, datetime, str, str]]:
         """What is to be stored now; with `last` also the tail, and the beginnings of lines that never ended."""
+        if self._silent:
+            return []
         with self._lock:
             self._speak_out()
             if last:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import structlog
@@ -270,24 +271,22 @@ class Worker:
 
     # run
 
-    def start_waiting(self) -> None:
-        now = self.engine.clock.now()  # one look for all that start together
+    def start_waiting(self, now: datetime | None = None) -> None:
+        now = now or self.engine.clock.now()  # one look for all that start together
         while self.waiting and len(self.active) < self.engine.settings.concurrency and not self.draining:
             self.start(self.waiting.popleft(), now)
 
     def start(self, job: Job, now: datetime) -> None:
-        attempt = Attempt(job, new_id(), job.attempt + 1, now)
-        run_log = RunLog(attempt.run_id, self.engine.clock.now)
+        run_id, number, engine = new_id(), job.attempt + 1, self.engine
         ctx = RunContext(
-            job, attempt.run_id, attempt.number, self.id, run_log,
-            isolated=job.crashes > 0, cancel_grace=self.engine.settings.cancel_grace, host=self.engine,
+            job, run_id, number, self.id, RunLog(run_id, engine.clock.now), job.crashes > 0,
+            engine.settings.cancel_grace, host=engine,
         )  # fmt: skip
-        one = Active(attempt, ctx)
-        self.active[job.id] = one
+        one = self.active[job.id] = Active(Attempt(job, run_id, number, now), ctx)
         self.busy.set()
         work = self.in_doubt(one) if job.suspect else self.enter(one)
         one.task = asyncio.get_running_loop().create_task(work)
-        one.task.add_done_callback(lambda task: self.settle(one, task))
+        one.task.add_done_callback(partial(self.settle, one))
 
     async def in_doubt(self, one: Active) -> Any:
         """An attempt at a job that was in the hands of a worker that died."""
@@ -308,7 +307,10 @@ class Worker:
         if too_late is not None and job.attempt == 0:
             raise Skipped(too_late)
         runner, about = self.engine.runners[job.kind], one.ctx.about
-        await patiently(lambda: runner.prepare(one.ctx))
+        try:
+            await runner.prepare(one.ctx)
+        except Unavailable:
+            await patiently(lambda: runner.prepare(one.ctx))
         if job.terms.grant_id is not None:
             await patiently(lambda: self.authorize(one))
         if job.suspect or about.marks_first:
@@ -330,12 +332,13 @@ class Worker:
 
     def settle(self, one: Active, task: "asyncio.Task[Any]") -> None:
         """An attempt is over: note how, make room, and let the next one in."""
+        now = self.engine.clock.now()
         self.active.pop(one.attempt.job.id, None)
         if one.timer is not None:
             one.timer.cancel()
         if one.stopped_for != "lost" and not self.lost:
             try:
-                ended = self.verdict(one, task)
+                ended = self.verdict(one, task, now)
             except Exception as error:  # our own bug must not lose the job
                 log.exception("a run could not be settled", run=one.attempt.run_id)
                 ended = self.failed(one, classify(error), FailureClass.INTERNAL)
@@ -344,28 +347,18 @@ class Worker:
                 self.logs.extend(one.ctx.log.take(last=True))
         self.idle.set()
         if self.waiting:
-            self.start_waiting()
+            self.start_waiting(now)
         if len(self.waiting) <= self.ahead // 2 and not self.draining:  # the next are fetched while these run
             self.engine.wake.work.set()
 
-    def verdict(self, one: Active, task: "asyncio.Task[Any]") -> Ended | None:
+    def verdict(self, one: Active, task: "asyncio.Task[Any]", now: datetime) -> Ended | None:
         """How an attempt ended. What the work returned wins over a cancel that came too late."""
-        now = self.engine.clock.now()
-        attempt = one.attempt
+        attempt, about = one.attempt, one.ctx.about
         began = attempt.started_at if one.entered else None
-        about = one.ctx.about
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         outcome, reason = (task.result(), about.reason) if error is None else (None, None)
         base = Ended(
-            attempt.job,
-            Status.SUCCESS,
-            reason,
-            now,
-            attempt.run_id,
-            attempt.number,
-            began,
-            outcome=outcome,
-            about=about,
+            attempt.job, Status.SUCCESS, reason, now, attempt.run_id, attempt.number, began, None, outcome, about=about
         )
         if error is None:
             return base

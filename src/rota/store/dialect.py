@@ -140,7 +140,13 @@ def hot(build: Callable[..., Any]) -> Callable[[Tx, Given], list[Any]]:
         text, order, fixed = made[key]
         values = {**fixed, **given.values}
         found = tx.exec_driver_sql(text, tuple([values[name] for name in order]))
-        return list(found.all()) if found.returns_rows else []
+        if not found.returns_rows:
+            return []
+        if on_sqlite(tx):
+            return list(found.all())
+        rows = list(found.cursor.fetchall())  # they are here already, as asyncpg's own records
+        found.close()
+        return rows
 
     return run
 
@@ -149,11 +155,22 @@ def records_of(tx: Tx, columns: Sequence[ColumnElement[Any]], rows: Sequence[Seq
     """The rows of a hot statement, as what their columns hold. Again column by column."""
     if not rows:
         return []
-    held = []
-    for field, values in zip(columns, zip(*rows, strict=True), strict=True):
-        fix = field.type.dialect_impl(tx.dialect).result_processor(tx.dialect, None)
-        held.append(map(fix, values) if fix and values.count(None) < len(values) else values)
+    held = [
+        map(fix, values) if fix and values.count(None) < len(values) else values
+        for fix, values in zip(readings(tx.dialect, tuple(columns)), zip(*rows, strict=True), strict=True)
+    ]
     return list(zip(*held, strict=True))
+
+
+@functools.cache
+def readings(dialect: Dialect, columns: tuple[ColumnElement[Any], ...]) -> list[Callable[[Any], Any] | None]:
+    """What has to be done to the values of each column on their way from the driver."""
+    return [one.type.dialect_impl(dialect).result_processor(dialect, None) for one in columns]
+
+
+def changed_rows(tx: Tx) -> int:
+    """How many rows SQLite's last INSERT, UPDATE or DELETE touched."""
+    return int(tx.exec_driver_sql("SELECT changes()").scalar_one())
 
 
 def once(build: Callable[Concatenate[Tx, P], S]) -> Callable[Concatenate[Tx, P], S]:

@@ -42,6 +42,7 @@ from rota.store.dialect import (
     Batch,
     Given,
     Tx,
+    changed_rows,
     hot,
     insert_rows,
     is_listed,
@@ -66,6 +67,7 @@ FIELDS = (
     c.id, c.org_id, c.kind, c.target, c.route, c.payload, c.queue, c.serial_key, c.schedule_id, c.slot, c.trigger,
     c.attempt, c.tries, c.crashes, c.rescues, c.fence, c.queued_at, c.run_at, c.last_run_id, c.trace_id, c.terms,
 )  # fmt: skip
+TERMS = len(FIELDS) - 1
 
 
 # Asked in a way that no index serves: PostgreSQL knows little of a table that changes so fast, and would rather look at
@@ -336,9 +338,15 @@ def leave(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | No
     if not ended:
         return set()
     given = ENDED.given(tx, [(one.job.id, one.job.fence, *runs.told(one, worker, now)) for one in ended])
-    kept = {run_id for (run_id,) in recording(tx, given)}
+    recorded = recording(tx, given)
     if on_sqlite(tx):
+        if changed_rows(tx) == len(ended):
+            kept = {one.run_id for one in ended}
+        else:
+            kept = {run_id for (run_id,) in holding(tx, given)}
         leaving(tx, given)
+    else:
+        kept = {run_id for (run_id,) in recorded}
     runs.count(tx, [one for one in ended if one.job.schedule_id and one.run_id in kept])
     return kept
 
@@ -349,13 +357,23 @@ ENDED = Batch("ended", job=c.id.type, of_fence=c.fence.type, **{name: ledger.c[n
 @hot
 def recording(tx: Tx, alike: tuple[str, ...]) -> Any:
     """Write the runs of jobs that are held, from what the jobs say themselves and what is told about the end. With it
-    the jobs go: in the same statement where a database can do that, else in the next."""
+    the jobs go: in the same statement where a database can do that, else in the next. SQLite's driver lets other
+    threads in for each row that it gives back, so there it gives none."""
     ended = ENDED.table(tx, alike)
     names = (*runs.OF_JOB, *runs.TOLD)
     fields = [runs.OF_JOB[name].label(name) for name in runs.OF_JOB] + [ended.c[name] for name in runs.TOLD]
     ours = held(ended.c.job, ended.c.of_fence)
-    source = select(*fields).where(ours) if on_sqlite(tx) else select(delete(jobs).where(ours).returning(*fields).cte())
-    return insert(ledger).from_select(names, source).returning(ledger.c.id)
+    if on_sqlite(tx):
+        return insert(ledger).from_select(names, select(*fields).where(ours))
+    gone = select(delete(jobs).where(ours).returning(*fields).cte())
+    return insert(ledger).from_select(names, gone).returning(ledger.c.id)
+
+
+@hot
+def holding(tx: Tx, alike: tuple[str, ...]) -> Any:
+    """Which of the jobs are held: seldom asked."""
+    ended = ENDED.table(tx, alike)
+    return select(ended.c.id).where(held(ended.c.job, ended.c.of_fence))
 
 
 @hot
@@ -379,8 +397,8 @@ def move_on(tx: Tx, ended: Sequence[Ended]) -> tuple[set[str], dict[str, str]]:
         if one.move is not None
     ]  # fmt: skip
     found = moving(tx, MOVED.given(tx, records))
-    canceled = {row.id: row.cancel_reason or "" for row in found if row.cancel_requested_at is not None}
-    return {row.last_run_id for row in found}, canceled
+    canceled = {job_id: reason or "" for job_id, _, requested_at, reason in found if requested_at is not None}
+    return {run_id for _, run_id, _, _ in found}, canceled
 
 
 MOVED = Batch(
@@ -650,5 +668,4 @@ def row_of(job: NewJob, now: datetime, head: bool) -> dict[str, Any]:
 
 
 def job_of(fields: Sequence[Any]) -> Job:
-    *own, terms = fields[: len(FIELDS)]
-    return Job(*own, Terms.load(terms))  # type: ignore[call-arg]
+    return Job(*fields[:TERMS], Terms.load(fields[TERMS]))  # type: ignore[call-arg]

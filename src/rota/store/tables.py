@@ -516,8 +516,8 @@ partial(  # lane by lane, most urgent first: what claim reads
     where=where_state(State.READY),
 )
 partial("ix_jobs_later", jobs.c.run_at, where=where_state(State.LATER, State.RETRY))
-partial("ix_jobs_held", jobs.c.lease_owner, where=where_state(State.RUNNING))
-partial("ix_jobs_running", jobs.c.org_id, jobs.c.queue, where=where_state(State.RUNNING))
+# who holds what; it also counts what runs in a queue, which is never much
+partial("ix_jobs_held", jobs.c.lease_owner, jobs.c.org_id, jobs.c.queue, where=where_state(State.RUNNING))
 partial(  # QUEUE_SERIALIZES
     "ix_jobs_head",
     jobs.c.serial_key,

@@ -71,6 +71,7 @@ class TaskRegistry:
     def __init__(self, namespace: str = "", known: MutableMapping[str, Task] | None = None) -> None:
         self.prefix = f"{namespace}." if namespace else ""
         self.known = self.shared if known is None else known
+        self.layers = self.known.maps if isinstance(self.known, ChainMap) else [self.known]
 
     @classmethod
     def of_program(cls) -> "TaskRegistry":
@@ -117,7 +118,10 @@ class TaskRegistry:
         self.known[named.name] = named
 
     def find(self, name: str) -> Task | None:
-        return self.known.get(name)
+        for layer in self.layers:  # asked for every run, and a ChainMap takes ten times as long
+            if name in layer:
+                return layer[name]
+        return None
 
     def name_of(self, task: str | Callable[..., Any]) -> str:
         """What a function is registered as; a name stands for itself."""

@@ -22,7 +22,7 @@ from rota.core.model import PAYLOAD_LIMIT, Job
 from rota.core.parse import Defaults
 from rota.core.policy import Failure, FailureClass, classify
 from rota.engine import processes
-from rota.engine.injection import Injector, Made
+from rota.engine.injection import Injector, Made, Signature
 from rota.engine.runner import RunContext, Skipped, WorkFailed
 from rota.kinds.tasks.registry import VERSION_LIMIT, Task, TaskRegistry, task_options
 from rota.store import tasks
@@ -34,6 +34,19 @@ RESOLVED_FOR = 1.0  # seconds that a look-up of a task is trusted where nobody t
 ISOLATED_AT_ONCE = 4
 
 log = structlog.get_logger("rota.tasks")
+
+
+class Fork:
+    """Tells a copy of a process from its original, at no cost to those who ask: a `getpid` is a system call."""
+
+    generation = 0
+
+    def made(self) -> None:
+        self.generation += 1
+
+
+fork = Fork()
+os.register_at_fork(after_in_child=fork.made)
 
 
 class TaskRunner:
@@ -103,7 +116,7 @@ class TaskRunner:
 
     async def execute(self, ctx: RunContext) -> Any:
         task: Task = ctx.about.work
-        given = {**(task.parameters or {}), **(ctx.job.payload or {})} if task.parameters else ctx.job.payload
+        given = {**task.parameters, **(ctx.job.payload or {})} if task.parameters else ctx.job.payload
         if task.cache_ttl is None:
             return await self.run(ctx, task, given)
         told = orjson.dumps([task.name, task.version, given or {}], option=orjson.OPT_SORT_KEYS)
@@ -136,25 +149,26 @@ class TaskRunner:
         signature = self.injector.signature(function)
         arguments = signature.check(given, "input")
         if not signature.injected:
-            return await self.kept(ctx, await self.enter(function, arguments))
+            result = await self.enter(signature, function, arguments)
+            return None if result is None else await self.kept(ctx, result)
         made = Made(self.injector, ctx)
         try:
             for name, wanted in signature.injected.items():
                 arguments[name] = await made.get(wanted)
-            return await self.kept(ctx, await self.enter(function, arguments))
+            return await self.kept(ctx, await self.enter(signature, function, arguments))
         finally:
             await made.close()
 
-    async def enter(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-        pid = os.getpid()
+    async def enter(self, signature: Signature, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+        process = fork.generation
         try:
-            if inspect.iscoroutinefunction(function):
+            if signature.awaited:
                 return await function(**arguments)
             return await in_thread(self._threads, functools.partial(function, **arguments))
         except (SystemExit, KeyboardInterrupt) as error:  # asyncio would end the worker
             raise WorkFailed(classify(error)) from error
         finally:
-            if os.getpid() != pid:  # the function forked, and this is the copy: it must not go on as a second worker
+            if fork.generation != process:  # the function forked, and this is the copy: no second worker
                 os._exit(0)
 
     async def kept(self, ctx: RunContext, result: Any) -> Any:
@@ -170,8 +184,7 @@ class TaskRunner:
         return {"artifact_id": artifact_id, "content_type": serializer.content_type}
 
     def declared(self, job: Job) -> Task | None:
-        scheme, _, name = job.route.partition(":")
-        return self.registry.find(name) if scheme == "task" else None
+        return self.registry.find(job.route[5:]) if job.route.startswith("task:") else None
 
     async def stored(self, ctx: RunContext) -> Task:
         """A task that is stored, not declared; or one that this worker no longer has."""
@@ -257,13 +270,13 @@ async def in_thread(threads: ThreadPoolExecutor, call: Callable[[], Any]) -> Any
 
     def body() -> Any:
         ident.append(threading.get_ident())
-        pid = os.getpid()
+        process = fork.generation
         try:
             return call()
         except StopIteration as error:  # no future can carry it: the run would never end
             raise RuntimeError("the function raised StopIteration") from error
         finally:
-            if os.getpid() != pid:  # see `enter`
+            if fork.generation != process:  # see `enter`
                 os._exit(0)
 
     future = asyncio.get_running_loop().run_in_executor(threads, contextvars.copy_context().run, body)

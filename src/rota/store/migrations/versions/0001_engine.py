@@ -131,7 +131,7 @@ def upgrade() -> None:
     op.create_index(
         "ix_jobs_held",
         "jobs",
-        ["lease_owner"],
+        ["lease_owner", "org_id", "queue"],
         unique=False,
         sqlite_where=sa.text("state = 'running'"),
         postgresql_where=sa.text("state = 'running'"),
@@ -175,14 +175,6 @@ def upgrade() -> None:
         unique=False,
         sqlite_where=sa.text("run_id IS NOT NULL"),
         postgresql_where=sa.text("run_id IS NOT NULL"),
-    )
-    op.create_index(
-        "ix_jobs_running",
-        "jobs",
-        ["org_id", "queue"],
-        unique=False,
-        sqlite_where=sa.text("state = 'running'"),
-        postgresql_where=sa.text("state = 'running'"),
     )
     op.create_index(
         "ix_jobs_schedule",
