@@ -31,7 +31,8 @@ SCOPES = ("run", "process")
 class Provider:
     """Where values of a type come from: made once per run, or once per process, from others that it wants."""
 
-    factory: Callable[..., Any]
+    factory: Callable[..., Any]  # of a generator function, the context manager that it is
+    managed: bool
     scope: str
     wants: Mapping[str, type]
     making: asyncio.Lock = field(default_factory=asyncio.Lock)  # many runs may want a thing of the process at once
@@ -96,7 +97,14 @@ class Injector:
                 raise Invalid(name, needed, f"is nothing that could be injected into the factory of {wanted.__name__}")
             if known is not None and known.scope == "run" and scope == "process":
                 raise Invalid(name, needed, f"is closed with its run; {wanted.__name__} would outlive it")
-        self.providers[wanted] = Provider(factory, scope, wants)
+        managed = True
+        if inspect.isasyncgenfunction(factory):
+            factory = contextlib.asynccontextmanager(factory)
+        elif inspect.isgeneratorfunction(factory):
+            factory = contextlib.contextmanager(factory)
+        else:
+            managed = False
+        self.providers[wanted] = Provider(factory, managed, scope, wants)
         self.signatures.clear()
 
     def signature(self, function: Callable[..., Any]) -> Signature:
@@ -127,15 +135,15 @@ class Made:
             async with provider.making if home is not self else contextlib.nullcontext():
                 if wanted not in home.values:
                     given = {name: await self.get(needed) for name, needed in provider.wants.items()}
-                    home.values[wanted] = await home.make(provider.factory, given)
+                    home.values[wanted] = await home.make(provider, given)
         return home.values[wanted]
 
-    async def make(self, factory: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-        if inspect.isasyncgenfunction(factory):
-            return await self.stack.enter_async_context(contextlib.asynccontextmanager(factory)(**given))
-        if inspect.isgeneratorfunction(factory):
-            return self.stack.enter_context(contextlib.contextmanager(factory)(**given))
-        value = factory(**given)
+    async def make(self, provider: Provider, given: Mapping[str, Any]) -> Any:
+        value = provider.factory(**given)
+        if provider.managed:
+            if hasattr(value, "__aenter__"):
+                return await self.stack.enter_async_context(value)
+            return self.stack.enter_context(value)
         if inspect.isawaitable(value):
             value = await value
         close = getattr(value, "aclose", None) or getattr(value, "close", None)
