@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import logging
 import os
@@ -136,6 +137,8 @@ class Node:
         if self.app is not None:
             await TaskManager(engine, await org_of(engine, self.program)).disable_orphans(Path(self.app).stem)
         await rehearse(engine, self.program.org)
+        gc.collect()
+        gc.freeze()  # what is there now stays: a collection that looks through all of it makes slots late
         try:
             await self.work(engine, stop)
         finally:

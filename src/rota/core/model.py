@@ -256,6 +256,7 @@ class Due:
     fired: int
     frozen_at: datetime | None
     frozen_until: datetime | None
+    run_at: datetime | None = None  # its clock's moment
 
     def frozen(self, now: datetime) -> bool:
         return self.frozen_at is not None and (self.frozen_until is None or self.frozen_until > now)

@@ -3,6 +3,7 @@
 No leader: every worker process has one of these, for the kinds that it can run. The clock's row decides who fires.
 """
 
+import asyncio
 import random
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -19,6 +20,8 @@ from rota.store.dialect import Tx
 
 BATCH = 500  # also bounds the advisory locks that one transaction takes
 SAFETY_LOOK = timedelta(seconds=30)  # the longest sleep: NOTIFY_IS_A_HINT
+AHEAD = timedelta(seconds=1)  # what is due so soon is read beforehand: at its moment only the fire is left to do
+LEAD = timedelta(seconds=0.5)  # how long before its moment that is
 
 log = structlog.get_logger("rota.scheduler")
 
@@ -45,8 +48,7 @@ class Scheduler:
                 wake.clear()
                 while await self.step():
                     pass
-                moment = await self.db.read(next_moment, self.kinds)
-                self.engine.meter.looked = self.looked = stopwatch()
+                await self.wait(wake)
             except Unavailable as error:
                 log.warning("cannot fire; trying again", error=error.message)
                 await pause(random.uniform(0.2, 1))
@@ -54,11 +56,20 @@ class Scheduler:
             except Exception:  # whatever it is, the other schedules must go on
                 log.exception("firing failed; trying again")
                 await pause(random.uniform(1, 2))
-                continue
-            now = self.clock.now()
-            ahead = SAFETY_LOOK if moment is None else min(moment - now, SAFETY_LOOK)
-            if ahead > timedelta(0):
-                await self.clock.wait(wake, ahead.total_seconds())
+
+    async def wait(self, wake: asyncio.Event) -> None:
+        """Sleep until something is due or may have changed. What is due very soon is fired from here."""
+        soon = self.clock.now() + AHEAD
+        moment, coming = await self.db.read(look_ahead, self.kinds, soon)
+        self.engine.meter.looked = self.looked = stopwatch()
+        if moment is None or moment > soon:
+            ahead = SAFETY_LOOK if moment is None else min(moment - LEAD - self.clock.now(), SAFETY_LOOK)
+            await self.clock.wait(wake, ahead.total_seconds())
+            return
+        woken = await self.clock.wait(wake, max(0.0, (moment - self.clock.now()).total_seconds()))
+        now = self.clock.now()
+        if not woken:
+            await self.carry_out([one for one in coming if one.run_at is not None and one.run_at <= now], now)
 
     async def step(self) -> bool:
         """Do what is due now; True if there may be more."""
@@ -67,6 +78,13 @@ class Scheduler:
         moved = await self.db.tx(jobs.due, now) if late_jobs else 0
         for schedule_id, revision, why in broken:
             await self.put_aside(schedule_id, revision, why)
+        await self.carry_out(due, now)
+        if moved:
+            self.engine.wake.signal("ready")
+        return len(due) + len(broken) >= BATCH or moved >= jobs.CHUNK
+
+    async def carry_out(self, due: Sequence[Due], now: datetime) -> None:
+        """Fire schedules that are due, as far as they are still as they were read."""
         frozen = [one for one in due if one.frozen(now)]
         if frozen:
             await self.db.tx(schedules.hold, frozen)
@@ -77,10 +95,8 @@ class Scheduler:
                     planned.append((one, plan(one, now, self.engine.settings.misfire_grace)))
                 except Exception as error:  # ONE_BAD_ROW_STOPS_NO_LOOP
                     await self.put_aside(one.schedule.id, one.schedule.revision, f"{type(error).__name__}: {error}")
-        won = await self.fire(planned, now)
-        if moved or won:
+        if await self.fire(planned, now):
             self.engine.wake.signal("ready")
-        return len(due) + len(broken) >= BATCH or moved >= jobs.CHUNK
 
     async def fire(self, planned: Sequence[tuple[Due, Plan]], now: datetime) -> int:
         """Carry out plans. Where the database refuses a row, halve the batch until the culprit stands alone."""
@@ -109,6 +125,13 @@ def look(tx: Tx, kinds: Sequence[str], now: datetime) -> tuple[bool, list[Due], 
     moment = jobs.next_due(tx)
     due, broken = schedules.due(tx, kinds, now, BATCH)
     return moment is not None and moment <= now, due, broken
+
+
+def look_ahead(tx: Tx, kinds: Sequence[str], soon: datetime) -> tuple[datetime | None, list[Due]]:
+    """When something comes due, and the schedules that do so very soon."""
+    moment = next_moment(tx, kinds)
+    coming = schedules.due(tx, kinds, soon, BATCH)[0] if moment is not None and moment <= soon else []
+    return moment, coming
 
 
 def next_moment(tx: Tx, kinds: Sequence[str]) -> datetime | None:

@@ -245,19 +245,19 @@ def insert_new(tx: Tx, table: Table, records: Sequence[Mapping[str, Any]], retur
     return records_of(tx, [table.c[name] for name in returning], found)
 
 
-LOCK_KEYS = sql(
+LOCK_KEYS = (
     "SELECT count(pg_advisory_xact_lock(k)) FROM "
-    "(SELECT DISTINCT hashtextextended(key, 0) AS k FROM unnest(CAST(:keys AS text[])) AS key ORDER BY k) AS ordered"
+    "(SELECT DISTINCT hashtextextended(key, 0) AS k FROM unnest($1::text[]) AS key ORDER BY k) AS ordered"
 )
-DRAW_FENCE = sql("UPDATE counters SET value = value + 1 WHERE name = 'fences'")
-NOTIFY = sql("SELECT pg_notify(:channel, :what)")
+DRAW_FENCE = "UPDATE counters SET value = value + 1 WHERE name = 'fences'"
+NOTIFY = "SELECT pg_notify($1, $2)"
 
 
 def lock_keys(tx: Tx, keys: Iterable[str]) -> None:
     """Take the advisory locks of these keys, in one order for everybody. SQLite has one writer: nothing to do."""
     ordered = sorted(set(keys))
     if ordered and not on_sqlite(tx):
-        tx.execute(LOCK_KEYS, {"keys": ordered})
+        tx.exec_driver_sql(LOCK_KEYS, (ordered,))
 
 
 def next_fence(tx: Tx) -> ColumnElement[int]:
@@ -270,4 +270,4 @@ def next_fence(tx: Tx) -> ColumnElement[int]:
 def notify(tx: Tx, what: str) -> None:
     """Wake other processes once this transaction commits. SQLite's processes watch the file's version instead."""
     if not on_sqlite(tx):
-        tx.execute(NOTIFY, {"channel": CHANNEL, "what": what})
+        tx.exec_driver_sql(NOTIFY, (CHANNEL, what))

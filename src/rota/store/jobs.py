@@ -206,7 +206,7 @@ def take(
     if on_sqlite(tx):
         taken = orjson.loads(taken_now(tx, Given(values))[0][0])
         if taken:  # whoever takes nothing writes nothing: a write wakes the other processes
-            tx.execute(DRAW_FENCE)
+            tx.exec_driver_sql(DRAW_FENCE)
     taken.sort(key=lambda row: (-row[0], row[1], row[2]))  # most urgent first: RETURNING has no order
     return [job_of(record) for record in records_of(tx, FIELDS, [row[2:] for row in taken])]
 

@@ -22,7 +22,20 @@ from rota.core.triggers import Cron, Every, Once, Timing
 from rota.store import grants
 from rota.store import jobs as queue
 from rota.store import slots as slot_rows
-from rota.store.dialect import Batch, Tx, hot, insert_new, insert_rows, lock_keys, notify, once
+from rota.store.dialect import (
+    Batch,
+    Given,
+    Tx,
+    hot,
+    insert_new,
+    insert_rows,
+    is_listed,
+    listed,
+    lock_keys,
+    notify,
+    once,
+    records_of,
+)
 from rota.store.tables import (
     Instant,
     clocks,
@@ -225,7 +238,9 @@ def due(tx: Tx, kinds: Collection[str], now: datetime, limit: int) -> tuple[list
     broken: list[tuple[str, int, str]] = []
     for row in tx.execute(come_due(tx), {"kinds": list(kinds), "now": now, "most": limit}):
         try:
-            found.append(Due(schedule_of(row), row.next_slot, row.fired, row.frozen_at, row.frozen_until))
+            found.append(
+                Due(schedule_of(row), row.next_slot, row.fired, row.frozen_at, row.frozen_until, row.next_run_at)
+            )
         except Exception as error:  # whatever is wrong with one row stops no loop
             broken.append((row.id, row.revision, f"{type(error).__name__}: {error}"))
     return found, broken
@@ -234,7 +249,7 @@ def due(tx: Tx, kinds: Collection[str], now: datetime, limit: int) -> tuple[list
 @once
 def come_due(_: Tx) -> Select[Any]:
     return (
-        select(*s, k.next_slot, k.fired, orgs.c.frozen_at, orgs.c.frozen_until)
+        select(*s, k.next_slot, k.next_run_at, k.fired, orgs.c.frozen_at, orgs.c.frozen_until)
         .select_from(clocks.join(schedules, s.id == k.schedule_id).join(orgs, orgs.c.id == s.org_id))
         .where(k.kind.in_(bindparam("kinds", expanding=True)), k.next_run_at <= bindparam("now", type_=Instant))
         .order_by(k.next_run_at)
@@ -246,23 +261,25 @@ def fire(tx: Tx, planned: Sequence[tuple[Due, Plan]], now: datetime) -> tuple[in
     """FIRE_IS_ONE_TRANSACTION: of these plans, carry out those whose schedule is still as it was read. How many that
     were, and how many jobs they made."""
     ids = [one.schedule.id for one, _ in planned]
-    as_read = {
-        row.schedule_id: (row.next_slot, row.revision, row.enabled) for row in tx.execute(held_clocks(tx), {"ids": ids})
-    }
+    rows = held_clocks(tx, Given({"ids": listed(tx, ids)}))
+    now_so = {schedule_id: rest for schedule_id, *rest in records_of(tx, (k.schedule_id, *AS_READ), rows)}
     won = [
         (one, what)
         for one, what in planned
-        if as_read.get(one.schedule.id) == (one.next_slot, one.schedule.revision, True)
+        if now_so.get(one.schedule.id) == [one.next_slot, one.schedule.revision, True, one.frozen_at, one.frozen_until]
     ]
     return len(won), apply(tx, won, now) if won else 0
 
 
-@once
-def held_clocks(_: Tx) -> Select[Any]:
+AS_READ = (k.next_slot, s.revision, s.enabled, orgs.c.frozen_at, orgs.c.frozen_until)
+
+
+@hot
+def held_clocks(tx: Tx) -> Any:
     return (
-        select(k.schedule_id, k.next_slot, s.revision, s.enabled)
-        .select_from(clocks.join(schedules, s.id == k.schedule_id))
-        .where(k.schedule_id.in_(bindparam("ids", expanding=True)))
+        select(k.schedule_id, *AS_READ)
+        .select_from(clocks.join(schedules, s.id == k.schedule_id).join(orgs, orgs.c.id == s.org_id))
+        .where(is_listed(tx, k.schedule_id, "ids"))
         .order_by(k.schedule_id)
         .with_for_update(of=clocks, skip_locked=True)  # whoever holds one is firing or editing it
     )
