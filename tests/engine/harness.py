@@ -18,7 +18,7 @@ from rota.core.states import RAN, State, Status
 from rota.engine.audit import audit
 from rota.engine.engine import Engine, EngineSettings
 from rota.engine.runner import RunContext, Runner
-from rota.engine.scheduler import Scheduler, next_moment
+from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
 from rota.store import jobs as queue
 from rota.store import workers
@@ -119,7 +119,7 @@ class House:
         """Let time pass, doing each thing at its moment."""
         await self.act()
         while True:
-            moment = await self.db.read(next_moment, self.scheduler.kinds)
+            moment = (await self.scheduler.look()).moment
             if moment is None or moment > until:
                 break
             self.clock.set(max(moment, self.clock.now()))
@@ -138,7 +138,7 @@ class House:
 
     async def fire(self) -> None:
         for _ in range(100):
-            moment = await self.db.read(next_moment, self.scheduler.kinds)
+            moment = (await self.scheduler.look()).moment
             if moment is None or moment > self.clock.now():
                 return
             await self.scheduler.step()

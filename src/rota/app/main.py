@@ -169,7 +169,7 @@ class Node:
 
     async def one_worker(self, engine: Engine, scheduler: Scheduler, stop: asyncio.Event) -> None:
         """A worker until it is told to stop or loses its lease; then the caller starts a new one, with a new id."""
-        one = self.worker = Worker(engine, self.settings.queues)
+        one = self.worker = scheduler.worker = Worker(engine, self.settings.queues)
         keeping = Maintenance(engine, one.id, lambda: one.keeper is None or one.keeper.may_judge)
         working = asyncio.ensure_future(one.run())
         minding = asyncio.ensure_future(keeping.run())

@@ -3,9 +3,10 @@
 import os
 import random
 import threading
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 from rota.core.clock import wall_ms
 from rota.core.policy import Misfire, Overlap, Retry, Terms
@@ -165,6 +166,19 @@ class Job:
 
 
 @record
+class Lease:
+    """A worker that takes jobs as they are made: who it is, and what it can run now."""
+
+    worker: str
+    routes: Collection[str]
+    queues: Collection[str] | None  # None: of all queues
+    room: int
+
+    def fits(self, job: NewJob) -> bool:
+        return job.route in self.routes and (self.queues is None or job.queue in self.queues)
+
+
+@record
 class Attempt:
     """One run in the making: the job, and the run id made at its start."""
 
@@ -212,6 +226,14 @@ class Ended:
     @property
     def final(self) -> bool:
         return self.move is None
+
+
+class Fired(NamedTuple):
+    """What came of firing a batch."""
+
+    won: int = 0  # schedules that were still as they had been read
+    made: int = 0  # jobs
+    taken: Sequence[Job] = ()  # those of them that a worker has already
 
 
 @record

@@ -3,18 +3,19 @@
 No leader: every worker process has one of these, for the kinds that it can run. The clock's row decides who fires.
 """
 
-import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
 
 from rota.core.clock import pause, stopwatch
 from rota.core.errors import DataRefused, Unavailable
-from rota.core.model import Due, Plan
+from rota.core.model import Due, Fired, Lease, Plan
 from rota.core.plan import plan
 from rota.engine.engine import Engine
+from rota.engine.worker import Worker
 from rota.store import jobs, schedules
 from rota.store.dialect import Tx
 
@@ -29,6 +30,7 @@ log = structlog.get_logger("rota.scheduler")
 class Scheduler:
     def __init__(self, engine: Engine) -> None:
         self.engine, self.db, self.clock = engine, engine.db, engine.clock
+        self.worker: Worker | None = None  # of this process: it may have what is fired at once
         self.kinds = sorted(engine.runners)
         self.stopping = False
         self.looked = stopwatch()  # when it last knew what is due
@@ -46,42 +48,43 @@ class Scheduler:
         while not self.stopping:
             try:
                 wake.clear()
-                while await self.step():
-                    pass
-                await self.wait(wake)
+                view = await self.look()
+                if not await self.act(view) and not await self.clock.wait(wake, self.rest(view)):
+                    await self.act(view)
             except Unavailable as error:
                 log.warning("cannot fire; trying again", error=error.message)
                 await pause(random.uniform(0.2, 1))
-                continue
             except Exception:  # whatever it is, the other schedules must go on
                 log.exception("firing failed; trying again")
                 await pause(random.uniform(1, 2))
 
-    async def wait(self, wake: asyncio.Event) -> None:
-        """Sleep until something is due or may have changed. What is due very soon is fired from here."""
-        soon = self.clock.now() + AHEAD
-        moment, coming = await self.db.read(look_ahead, self.kinds, soon)
-        self.engine.meter.looked = self.looked = stopwatch()
-        if moment is None or moment > soon:
-            ahead = SAFETY_LOOK if moment is None else min(moment - LEAD - self.clock.now(), SAFETY_LOOK)
-            await self.clock.wait(wake, ahead.total_seconds())
-            return
-        woken = await self.clock.wait(wake, max(0.0, (moment - self.clock.now()).total_seconds()))
-        now = self.clock.now()
-        if not woken:
-            await self.carry_out([one for one in coming if one.run_at is not None and one.run_at <= now], now)
-
     async def step(self) -> bool:
         """Do what is due now; True if there may be more."""
+        return await self.act(await self.look())
+
+    async def look(self) -> "View":
+        view = await self.db.read(read_view, self.kinds, self.clock.now() + AHEAD)
+        self.engine.meter.looked = self.looked = stopwatch()
+        return view
+
+    def rest(self, view: "View") -> float:
+        """Seconds to sleep: until the first moment that is known, or until it is near enough to be read."""
+        if view.moment is None:
+            return SAFETY_LOOK.total_seconds()
+        ahead = view.moment - self.clock.now() - (LEAD if view.moment == view.then else timedelta(0))
+        return max(0.0, min(ahead, SAFETY_LOOK).total_seconds())
+
+    async def act(self, view: "View") -> bool:
+        """Do what of it is due by now; True if that was anything, and so what comes next is to be read anew."""
         now = self.clock.now()
-        late_jobs, due, broken = await self.db.read(look, self.kinds, now)
-        moved = await self.db.tx(jobs.due, now) if late_jobs else 0
-        for schedule_id, revision, why in broken:
-            await self.put_aside(schedule_id, revision, why)
-        await self.carry_out(due, now)
+        moved = await self.db.tx(jobs.due, now) if view.jobs_at is not None and view.jobs_at <= now else 0
         if moved:
             self.engine.wake.signal("ready")
-        return len(due) + len(broken) >= BATCH or moved >= jobs.CHUNK
+        for schedule_id, revision, why in view.broken:
+            await self.put_aside(schedule_id, revision, why)
+        due = [one for one in view.due if one.run_at is not None and one.run_at <= now]
+        await self.carry_out(due, now)
+        return bool(moved or view.broken or due)
 
     async def carry_out(self, due: Sequence[Due], now: datetime) -> None:
         """Fire schedules that are due, as far as they are still as they were read."""
@@ -102,10 +105,14 @@ class Scheduler:
         """Carry out plans. Where the database refuses a row, halve the batch until the culprit stands alone."""
         if not planned:
             return 0
+
+        async def fire(lease: Lease | None) -> Fired:
+            return await self.db.tx(schedules.fire, planned, now, lease)
+
         try:
-            won, fired = await self.db.tx(schedules.fire, planned, now)
-            self.engine.meter.fired += fired
-            return won
+            fired = await (self.worker.take_fired(fire) if self.worker is not None else fire(None))
+            self.engine.meter.fired += fired.made
+            return fired.won
         except DataRefused as error:
             if len(planned) > 1:
                 half = len(planned) // 2
@@ -120,21 +127,22 @@ class Scheduler:
         await self.db.tx(schedules.mark_broken, schedule_id, revision, why, self.clock.now())
 
 
-def look(tx: Tx, kinds: Sequence[str], now: datetime) -> tuple[bool, list[Due], list[tuple[str, int, str]]]:
-    """Read before a write lock is taken: are jobs due, which schedules are, and which of those cannot be read?"""
-    moment = jobs.next_due(tx)
-    due, broken = schedules.due(tx, kinds, now, BATCH)
-    return moment is not None and moment <= now, due, broken
+@dataclass(frozen=True, slots=True)
+class View:
+    """What comes due, as it was read."""
+
+    due: Sequence[Due]  # schedules, by now or very soon, earliest first
+    broken: Sequence[tuple[str, int, str]]  # those that cannot be read: id, revision, why
+    jobs_at: datetime | None  # when the first waiting job is due
+    then: datetime | None  # when a schedule is due, if none is soon
+
+    @property
+    def moment(self) -> datetime | None:
+        """When something comes due."""
+        moments = (self.due[0].run_at if self.due else self.then, self.jobs_at)
+        return min((moment for moment in moments if moment is not None), default=None)
 
 
-def look_ahead(tx: Tx, kinds: Sequence[str], soon: datetime) -> tuple[datetime | None, list[Due]]:
-    """When something comes due, and the schedules that do so very soon."""
-    moment = next_moment(tx, kinds)
-    coming = schedules.due(tx, kinds, soon, BATCH)[0] if moment is not None and moment <= soon else []
-    return moment, coming
-
-
-def next_moment(tx: Tx, kinds: Sequence[str]) -> datetime | None:
-    """When something comes due: a schedule of ours, or a job that waits."""
-    moments = (schedules.next_run(tx, kinds), jobs.next_due(tx))
-    return min((moment for moment in moments if moment is not None), default=None)
+def read_view(tx: Tx, kinds: Sequence[str], soon: datetime) -> View:
+    due, broken = schedules.due(tx, kinds, soon, BATCH)
+    return View(due, broken, jobs.next_due(tx), None if due else schedules.next_run(tx, kinds))

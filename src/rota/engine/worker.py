@@ -21,7 +21,7 @@ import structlog
 
 from rota.core.clock import Clock, SystemClock, pause
 from rota.core.errors import DataRefused, Unavailable
-from rota.core.model import Attempt, Ended, Job, new_id
+from rota.core.model import Attempt, Ended, Fired, Job, Lease, new_id
 from rota.core.policy import QUARANTINE, Again, Failure, FailureClass, GiveUp, Lane, Park, after_failure, classify
 from rota.core.states import Move, Status
 from rota.engine.engine import Engine
@@ -93,6 +93,7 @@ class Worker:
     active: dict[str, Active] = field(default_factory=dict)
     ended: list[Ended] = field(default_factory=list)
     logs: list[tuple[str, datetime, str, str]] = field(default_factory=list)
+    registered: bool = False
     draining: bool = False
     lost: bool = False
     turn: int = field(default_factory=lambda: random.randrange(1000))
@@ -152,6 +153,7 @@ class Worker:
                 routes=routes, queues=self.queues, lease=settings.lease, now=clock.now(),
             )
         )  # fmt: skip
+        self.registered = True
         if isinstance(clock, SystemClock):
             self.keeper = Keeper(
                 self.engine.db.url, clock, self.id, settings.lease,
@@ -230,6 +232,24 @@ class Worker:
         self.waiting.extend(took)
         self.start_waiting()
         return more
+
+    async def take_fired(self, fire: Callable[[Lease | None], Awaitable[Fired]]) -> Fired:
+        """Let the scheduler of this process fire; what can start at once is ours from the moment that it is made."""
+        if self.claim_lock.locked() or not self.registered or self.stopping:
+            return await fire(None)
+        async with self.claim_lock:
+            room = self.engine.settings.concurrency - len(self.active) - len(self.waiting)
+            try:
+                fired = await fire(Lease(self.id, self.routes, self.queues, room) if room > 0 else None)
+            except Unavailable as error:
+                await self.reclaim(error)
+                raise
+            if self.stopping:
+                await self.give_back([job.id for job in fired.taken])
+            else:
+                self.waiting.extend(fired.taken)
+                self.start_waiting()
+            return fired
 
     async def take_from_sole(self, room: int) -> list[Job]:
         """Work that lies in one lane is taken without looking first where it lies."""
@@ -442,6 +462,7 @@ class Worker:
             log.error("a result was refused: the lease was lost", job=one.job.id, run=one.run_id)
         if any(one.job.serial_key or not one.final for one in batch):
             self.engine.wake.signal("ready")
+        if not all(one.final for one in batch):
             self.engine.wake.signal("later")
 
     async def finish(self, batch: Sequence[Ended], lines: Sequence[Any]) -> list[Ended]:

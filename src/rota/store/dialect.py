@@ -249,7 +249,7 @@ LOCK_KEYS = (
     "SELECT count(pg_advisory_xact_lock(k)) FROM "
     "(SELECT DISTINCT hashtextextended(key, 0) AS k FROM unnest($1::text[]) AS key ORDER BY k) AS ordered"
 )
-DRAW_FENCE = "UPDATE counters SET value = value + 1 WHERE name = 'fences'"
+DRAW_FENCE = "UPDATE counters SET value = value + 1 WHERE name = 'fences' RETURNING value"
 NOTIFY = "SELECT pg_notify($1, $2)"
 
 
@@ -265,6 +265,11 @@ def next_fence(tx: Tx) -> ColumnElement[int]:
     sequences: a counter row, under the one write lock, to be drawn when it was used."""
     number = select(counters.c.value + 1).where(counters.c.name == literal_column("'fences'"))
     return (number if on_sqlite(tx) else select(fences.next_value())).scalar_subquery()
+
+
+def draw_fence(tx: Tx) -> int:
+    """A fresh fence number at once."""
+    return int(tx.exec_driver_sql(DRAW_FENCE if on_sqlite(tx) else "SELECT nextval('fences')").scalar_one())
 
 
 def notify(tx: Tx, what: str) -> None:

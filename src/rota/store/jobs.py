@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -33,16 +34,16 @@ from sqlalchemy import (
 )
 
 from rota.core.errors import Conflict
-from rota.core.model import Attempt, Ended, Job, NewJob, new_id
+from rota.core.model import Attempt, Ended, Job, Lease, NewJob, new_id
 from rota.core.policy import QUARANTINE, Lane, Terms, rotated, shares
 from rota.core.states import HEADS, Move, State, Status, sources, target
 from rota.store import runs
 from rota.store.dialect import (
-    DRAW_FENCE,
     Batch,
     Given,
     Tx,
     changed_rows,
+    draw_fence,
     hot,
     insert_rows,
     is_listed,
@@ -87,16 +88,31 @@ def enqueue(tx: Tx, new: Sequence[NewJob], now: datetime, key_mode: str = "rejec
     return ids
 
 
-def add(tx: Tx, new: Sequence[NewJob], now: datetime, free: Collection[str] = ()) -> None:
+def add(
+    tx: Tx, new: Sequence[NewJob], now: datetime, free: Collection[str] = (), lease: Lease | None = None
+) -> list[Job]:
     """Put jobs into the queue. The caller holds the locks of their serial keys and knows that their job keys are free.
-    Serial keys of which it knows that no job has them get their head at once, if only one of these jobs asks for it."""
+    Serial keys of which it knows that no job has them get their head at once, if only one of these jobs asks for it.
+    Returns those that could start now and are taken by the one who has the lease."""
     if not new:
-        return
+        return []
     asking = Counter(job.serial_key for job in new)
     heads = {key for key in free if asking[key] == 1}
-    insert_rows(tx, jobs, [row_of(job, now, job.serial_key in heads) for job in new])
+    taken: dict[str, Job] = {}
+    if lease is not None:
+        fit = (job for job in new if job.run_at <= now and job.serial_key in {None, *heads} and lease.fits(job))
+        first = list(islice(fit, lease.room))
+        fence = draw_fence(tx) if first else 0
+        taken = {job.id: held_from_start(job, now, fence) for job in first}
+    holds = {"state": State.RUNNING.value, "lease_owner": lease and lease.worker, "solo_key": None}
+    rows = [row_of(job, now, job.serial_key in heads) for job in new]
+    insert_rows(
+        tx, jobs, [row | holds | {"fence": taken[row["id"]].fence} if row["id"] in taken else row for row in rows]
+    )
     promote(tx, serial_keys(new) - heads)
-    notify(tx, "ready" if any(job.run_at <= now for job in new) else "later")
+    if len(taken) < len(new):
+        notify(tx, "ready" if any(job.run_at <= now for job in new) else "later")
+    return list(taken.values())
 
 
 def due(tx: Tx, now: datetime, limit: int = CHUNK) -> int:
@@ -206,7 +222,7 @@ def take(
     if on_sqlite(tx):
         taken = orjson.loads(taken_now(tx, Given(values))[0][0])
         if taken:  # whoever takes nothing writes nothing: a write wakes the other processes
-            tx.exec_driver_sql(DRAW_FENCE)
+            draw_fence(tx)
     taken.sort(key=lambda row: (-row[0], row[1], row[2]))  # most urgent first: RETURNING has no order
     return [job_of(record) for record in records_of(tx, FIELDS, [row[2:] for row in taken])]
 
@@ -662,9 +678,16 @@ def row_of(job: NewJob, now: datetime, head: bool) -> dict[str, Any]:
         "payload": job.payload, "queue": job.queue, "serial_key": job.serial_key, "solo_key": job.solo_key,
         "job_key": job.job_key, "priority": job.priority, "queued_at": now, "run_at": job.run_at, "state": state.value,
         "schedule_id": job.schedule_id, "slot": job.slot, "trigger": job.trigger, "attempt": job.attempt, "tries": 0,
-        "crashes": 0, "rescues": 0, "last_run_id": job.last_run_id, "fence": 0, "terms": job.terms.dump(),
-        "trace_id": job.trace_id,
+        "crashes": 0, "rescues": 0, "last_run_id": job.last_run_id, "lease_owner": None, "fence": 0,
+        "terms": job.terms.dump(), "trace_id": job.trace_id,
     }  # fmt: skip
+
+
+def held_from_start(new: NewJob, now: datetime, fence: int) -> Job:
+    return Job(
+        new.id, new.org_id, new.kind, new.target, new.route, new.payload, new.queue, new.serial_key, new.schedule_id,
+        new.slot, new.trigger, new.attempt, 0, 0, 0, fence, now, new.run_at, new.last_run_id, new.trace_id, new.terms,
+    )  # fmt: skip
 
 
 def job_of(fields: Sequence[Any]) -> Job:

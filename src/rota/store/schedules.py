@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Integer, Select, Text, and_, bindparam, fu
 
 from rota.core import triggers
 from rota.core.errors import Conflict, NotFound, StaleRevision
-from rota.core.model import Due, Fire, Gap, NewJob, Plan, Schedule, new_id
+from rota.core.model import Due, Fire, Fired, Gap, Job, Lease, NewJob, Plan, Schedule, new_id
 from rota.core.plan import TICK, first_plan, next_run_at, passed_gap, plan
 from rota.core.policy import Misfire, Overlap, Terms, parse_retry
 from rota.core.states import Condition, State, Status, Verdict
@@ -41,6 +41,7 @@ from rota.store.tables import (
     clocks,
     jobs,
     orgs,
+    queues,
     schedule_stats,
     schedules,
     slots,
@@ -257,36 +258,47 @@ def come_due(_: Tx) -> Select[Any]:
     )
 
 
-def fire(tx: Tx, planned: Sequence[tuple[Due, Plan]], now: datetime) -> tuple[int, int]:
-    """FIRE_IS_ONE_TRANSACTION: of these plans, carry out those whose schedule is still as it was read. How many that
-    were, and how many jobs they made."""
-    ids = [one.schedule.id for one, _ in planned]
-    rows = held_clocks(tx, Given({"ids": listed(tx, ids)}))
-    now_so = {schedule_id: rest for schedule_id, *rest in records_of(tx, (k.schedule_id, *AS_READ), rows)}
-    won = [
-        (one, what)
-        for one, what in planned
-        if now_so.get(one.schedule.id) == [one.next_slot, one.schedule.revision, True, one.frozen_at, one.frozen_until]
-    ]
-    return len(won), apply(tx, won, now) if won else 0
+def fire(tx: Tx, planned: Sequence[tuple[Due, Plan]], now: datetime, lease: Lease | None = None) -> Fired:
+    """FIRE_IS_ONE_TRANSACTION: of these plans, carry out those whose schedule is still as it was read. A worker with a
+    lease has their jobs at once, unless a limit of the org or the queue has to be counted first."""
+    rows = held_clocks(tx, Given({"ids": listed(tx, [one.schedule.id for one, _ in planned])}))
+    found = records_of(tx, (k.schedule_id, LIMITED, *AS_READ), rows)
+    now_so = {schedule_id: rest for schedule_id, _, *rest in found}
+    won = [(one, what) for one, what in planned if now_so.get(one.schedule.id) == as_read(one)]
+    if not won:
+        return Fired()
+    made, taken = apply(tx, won, now, None if any(limited for _, limited, *_ in found) else lease)
+    return Fired(len(won), made, taken)
+
+
+def as_read(one: Due) -> list[Any]:
+    return [one.next_slot, one.schedule.revision, True, one.frozen_at, one.frozen_until]
 
 
 AS_READ = (k.next_slot, s.revision, s.enabled, orgs.c.frozen_at, orgs.c.frozen_until)
+LIMITED = or_(
+    orgs.c.max_running.is_not(None), queues.c.max_running.is_not(None), queues.c.paused_at.is_not(None)
+).label("limited")
 
 
 @hot
 def held_clocks(tx: Tx) -> Any:
     return (
-        select(k.schedule_id, *AS_READ)
-        .select_from(clocks.join(schedules, s.id == k.schedule_id).join(orgs, orgs.c.id == s.org_id))
+        select(k.schedule_id, LIMITED, *AS_READ)
+        .select_from(
+            clocks.join(schedules, s.id == k.schedule_id)
+            .join(orgs, orgs.c.id == s.org_id)
+            .outerjoin(queues, and_(queues.c.org_id == s.org_id, queues.c.name == s.queue))
+        )
         .where(is_listed(tx, k.schedule_id, "ids"))
         .order_by(k.schedule_id)
         .with_for_update(of=clocks, skip_locked=True)  # whoever holds one is firing or editing it
     )
 
 
-def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime) -> int:
-    """Write slots, jobs, gaps and clocks of plans whose clocks the caller holds. Returns the number of jobs."""
+def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime, lease: Lease | None = None) -> tuple[int, list[Job]]:
+    """Write slots, jobs, gaps and clocks of plans whose clocks the caller holds. The number of jobs, and those that the
+    one with the lease has."""
     lock_keys(tx, [one.schedule.serial_key for one, _ in won if one.schedule.serial_key])
     busy = queue.of_schedules(tx, [one.schedule.id for one, _ in won if one.schedule.overlap is not Overlap.ALLOW])
     fires = [(one.schedule, fire, new_id()) for one, what in won for fire in what.fires]
@@ -295,7 +307,7 @@ def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime) -> int:
     fires = [one for one in fires if (one[0].id, one[1].slot) in stands and not is_busy(one[0], busy)]
     make_room(tx, fires, busy, now)
     idle = {one.serial_key for one, _, _ in fires if one.serial_key and one.id not in busy}
-    queue.add(tx, [job_of(schedule, fire, job_id) for schedule, fire, job_id in fires], now, idle)
+    taken = queue.add(tx, [job_of(schedule, fire, job_id) for schedule, fire, job_id in fires], now, idle, lease)
     slot_rows.record_gaps(tx, [(one.schedule, gap) for one, what in won for gap in what.gaps])
     slot_rows.count_skips(
         tx, [(one.schedule.id, len(what.fires)) for one, what in won if what.fires and is_busy(one.schedule, busy)]
@@ -306,7 +318,7 @@ def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime) -> int:
     over = [one.schedule.id for one, _ in won if (one.schedule.paused_until or now + TICK) <= now]
     if over:
         tx.execute(update(schedules).where(s.id.in_(over)).values(paused_at=None, paused_until=None, pause_reason=None))
-    return len(fires)
+    return len(fires), taken
 
 
 def without_fires(one: Due, what: Plan, now: datetime) -> Plan:
@@ -334,7 +346,7 @@ def advancing(tx: Tx, alike: tuple[str, ...]) -> Any:
 
 def fail_slots(tx: Tx, one: Due, what: Plan, error: str, now: datetime) -> None:
     """The culprit of a batch: its slots are told as skipped, counted once, and its clock goes on."""
-    if not fire(tx, [(one, replace(what, fires=(), gaps=()))], now):
+    if not fire(tx, [(one, replace(what, fires=(), gaps=()))], now).won:
         return
     first = one.next_slot
     gap = first and passed_gap(one.schedule.timing, first, what.handled, Verdict.SKIPPED, "scheduler_failed")
