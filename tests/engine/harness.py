@@ -256,7 +256,9 @@ async def open_house(
     await db.tx(insert_rows, orgs, [org])
     worker = Worker(engine)
     await register(worker, engine)
-    return House(engine, clock, hands, Scheduler(engine), worker, str(org["id"]))
+    scheduler = Scheduler(engine)
+    scheduler.worker = worker
+    return House(engine, clock, hands, scheduler, worker, str(org["id"]))
 
 
 async def register(worker: Worker, engine: Engine) -> None:
@@ -267,6 +269,7 @@ async def register(worker: Worker, engine: Engine) -> None:
         )  # fmt: skip
 
     await engine.db.tx(step)
+    worker.registered = True
 
 
 def of(name: str) -> Any:
