@@ -11,7 +11,7 @@ import asyncio
 import os
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -25,6 +25,7 @@ from rota.core.policy import QUARANTINE, Again, Failure, FailureClass, GiveUp, L
 from rota.core.states import Move, Status
 from rota.engine.engine import Engine
 from rota.engine.keeper import Keeper
+from rota.engine.patience import patiently
 from rota.engine.runner import Canceled, ChildCrashed, RunContext, RunLog, Skipped, current_log
 from rota.store import jobs, runs, workers
 from rota.store.dialect import Tx
@@ -253,13 +254,8 @@ class Worker:
     async def reclaim(self, error: Unavailable) -> None:
         """After a lost answer this worker may own jobs that it does not know of: hand those back."""
         log.warning("cannot claim; trying again", error=error.message)
-        while not self.finished.is_set():
-            await pause(random.uniform(0.2, 1))
-            try:
-                await self.engine.db.tx(jobs.hand_back, self.id, None, self.known)
-                return
-            except Unavailable as again:
-                log.warning("cannot claim; trying again", error=again.message)
+        await pause(random.uniform(0.2, 1))
+        await patiently(lambda: self.engine.db.tx(jobs.hand_back, self.id, None, self.known))
 
     async def give_back(self, ids: Sequence[str]) -> None:
         if ids and not self.lost:
@@ -544,16 +540,6 @@ class Worker:
 
 class Stranger(Exception):
     """The job is not ours any more."""
-
-
-async def patiently(step: Callable[[], Awaitable[None]]) -> None:
-    """What must be read or written before the work may begin; a database out of reach is waited for."""
-    while True:
-        try:
-            return await step()
-        except Unavailable as error:
-            log.warning("a run cannot begin yet; trying again", error=error.message)
-            await pause(random.uniform(0.2, 1))
 
 
 def write_down(tx: Tx, batch: Sequence[Ended], lines: Sequence[Any], worker: str, clock: Clock) -> set[str]:

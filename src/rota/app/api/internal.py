@@ -24,9 +24,9 @@ from rota.core.errors import Invalid, KeyInUse, NotFound, Refused
 from rota.core.model import new_id
 from rota.core.policy import classify
 from rota.engine.engine import Engine
+from rota.engine.patience import patiently
 from rota.engine.runner import Canceled, RunLog, Skipped
 from rota.kinds.graphs import Execution, GraphRunner, Order
-from rota.kinds.graphs.execution import insist
 from rota.kinds.graphs.port import Code
 from rota.store import accounts, idempotency, jobs, runs
 from rota.store.dialect import Tx
@@ -113,18 +113,18 @@ class Watch:
         body = {"ok": code is None, "run_id": order.run_id, "trace_id": order.trace_id}
         body |= {} if code is None else {"error_code": code}
         lines = run_log.take(last=True)
-        await insist(lambda: db.tx(self.end, lines, orjson.dumps(body)))
+        await patiently(lambda: db.tx(self.end, lines, orjson.dumps(body)))
         return body
 
     async def tend(self, running: "asyncio.Future[Any]", run_log: RunLog, order: Order, job: Any) -> None:
         db, renewed, pressed = self.engine.db, stopwatch(), float("-inf")
         while not (await asyncio.wait([running], timeout=LOOK))[0]:
             if lines := run_log.take():
-                await insist(lambda lines=lines: db.tx(runs.write_logs, lines))  # type: ignore[misc]
+                await patiently(lambda lines=lines: db.tx(runs.write_logs, lines))  # type: ignore[misc]
             if stopwatch() - renewed > idempotency.LEASE.total_seconds() / 4:
                 renewed = stopwatch()
-                await insist(self.renew)
-            wanted = job is None or await insist(lambda: db.read(still_wanted, job))
+                await patiently(self.renew)
+            wanted = job is None or await patiently(lambda: db.read(still_wanted, job))
             if (self.lost or not wanted) and stopwatch() - pressed > order.grace.total_seconds():
                 pressed = stopwatch()
                 order.canceled.set()

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 import orjson
 import structlog
 
-from rota.core.clock import pause
-from rota.core.errors import NotFound, Unavailable, WorkError
+from rota.core.errors import NotFound, WorkError
 from rota.core.policy import Billing, Failure, FailureClass, classify
 from rota.core.redact import redacted
 from rota.engine.engine import Engine
+from rota.engine.patience import patiently
 from rota.engine.runner import Canceled, RunLog, Skipped, StopFlag, WorkFailed, storable
 from rota.engine.services import ArtifactManager
 from rota.kinds.graphs.port import (
@@ -122,7 +122,7 @@ class Execution:
             return await self.traced(order, run_log, tell)
 
     async def traced(self, order: Order, run_log: RunLog, tell: Callable[[dict[str, Any]], None]) -> Kept:
-        caller = await insist(lambda: self.engine.db.read(self.admit, order))
+        caller = await patiently(lambda: self.engine.db.read(self.admit, order))
         request = GraphRequest(order.graph_id, order.input, order.run_id, order.attempt, caller, order.canceled)
         stream, ending = self.graphs.run_graph(request)
         used = Used()
@@ -183,11 +183,11 @@ class Execution:
             order.attempt,
         )  # fmt: skip
         now = self.engine.clock.now()
-        return await surely(insist(lambda: self.engine.db.tx(billing.charge, what, usage, markup, now)))
+        return await surely(patiently(lambda: self.engine.db.tx(billing.charge, what, usage, markup, now)))
 
     async def keep(self, order: Order, content: str) -> Kept:
         manager = ArtifactManager(self.engine, order.org_id, order.run_id)
-        return Kept(content, await insist(lambda: manager.store(content, None, "content", None)))
+        return Kept(content, await patiently(lambda: manager.store(content, None, "content", None)))
 
 
 def write(run_log: RunLog, event: Event) -> None:
@@ -243,16 +243,6 @@ def estimate(given: Mapping[str, Any], markup: Decimal) -> int:
     """Credits that a run will need at least: its input, a short answer and some overhead, at a low price."""
     tokens = ceil(len(orjson.dumps(given, default=str)) / 4) + 512 + 500
     return billing.credits_for(Decimal(tokens) * Decimal("0.002") / 1000, markup)
-
-
-async def insist(ask: Callable[[], Awaitable[T]]) -> T:
-    """What must be read or written; a database out of reach is waited for."""
-    while True:
-        try:
-            return await ask()
-        except Unavailable as error:
-            log.warning("the database is out of reach; trying again", error=error.message)
-            await pause(0.5)
 
 
 async def surely(step: Awaitable[T]) -> T:

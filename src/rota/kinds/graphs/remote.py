@@ -15,8 +15,9 @@ import structlog
 from rota.core.clock import pause
 from rota.core.errors import AuthError
 from rota.core.policy import Failure, FailureClass
+from rota.engine.patience import patiently
 from rota.engine.runner import Canceled, RunContext, Skipped, WorkFailed, current_log
-from rota.kinds.graphs.execution import ACCOUNT_CLOSED, CLASSES, Kept, Order, insist, refusal
+from rota.kinds.graphs.execution import ACCOUNT_CLOSED, CLASSES, Kept, Order, refusal
 from rota.kinds.graphs.port import Code
 from rota.store import artifacts, billing
 from rota.store.dialect import Tx
@@ -61,7 +62,7 @@ class Remote:
         if answer.status_code != 200:
             raise refused(answer)
         told = answer.json()
-        content, usage = await insist(lambda: ctx.engine.db.read(result_of, order.org_id, told["run_id"]))
+        content, usage = await patiently(lambda: ctx.engine.db.read(result_of, order.org_id, told["run_id"]))
         tell(usage)
         if told["ok"] and content is not None:
             return content

@@ -10,8 +10,9 @@ from rota.core.model import PAYLOAD_LIMIT
 from rota.core.parse import Defaults
 from rota.core.policy import Misfire
 from rota.engine import processes
+from rota.engine.patience import patiently
 from rota.engine.runner import RunContext, Skipped
-from rota.kinds.graphs.execution import Execution, Kept, Order, insist
+from rota.kinds.graphs.execution import Execution, Kept, Order
 from rota.kinds.graphs.registry import GraphRegistry, read_graph_id
 from rota.kinds.graphs.remote import Remote
 from rota.store import accounts, billing, workers
@@ -81,7 +82,7 @@ class GraphRunner:
         try:
             answer = await processes.ask_child(ctx, told)
         finally:
-            ctx.about.usage = await insist(lambda: self.db.read(billing.used_by, order.org_id, order.run_id))
+            ctx.about.usage = await patiently(lambda: self.db.read(billing.used_by, order.org_id, order.run_id))
         ctx.about.artifact_id = answer["artifact_id"]
         return answer["outcome"]
 
