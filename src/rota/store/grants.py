@@ -91,8 +91,12 @@ def mint(
     return str(row["id"])
 
 
+def find(tx: Tx, org_id: str, grant_id: str) -> Any | None:
+    return tx.execute(select(grants).where(g.org_id == org_id, g.id == grant_id)).one_or_none()
+
+
 def get(tx: Tx, org_id: str, grant_id: str) -> Any:
-    found = tx.execute(select(grants).where(g.org_id == org_id, g.id == grant_id)).one_or_none()
+    found = find(tx, org_id, grant_id)
     if found is None:
         raise NotFound(f"grant {grant_id}: there is none")
     return found
@@ -100,7 +104,7 @@ def get(tx: Tx, org_id: str, grant_id: str) -> Any:
 
 def trouble(tx: Tx, org_id: str, grant_id: str, kind: str, targets: Collection[str], now: datetime) -> str | None:
     """Why work may not run under a grant, as a code; None if it may. Checked in this order."""
-    grant = tx.execute(select(grants).where(g.org_id == org_id, g.id == grant_id)).one_or_none()
+    grant = find(tx, org_id, grant_id)
     if grant is None:
         return "grant_not_found"
     if grant.revoked_at is not None:

@@ -20,6 +20,7 @@ from rota.core.model import Schedule
 from rota.core.plan import first_plan
 from rota.core.states import RAN, State, Status, Verdict, WorkerState
 from rota.core.triggers import Once, Timing
+from rota.store import grants as authority
 from rota.store.dialect import Tx
 from rota.store.schedules import called
 from rota.store.tables import (
@@ -484,10 +485,7 @@ def list_grants(tx: Tx, org_id: str, *, limit: int = LIMIT, cursor: str | None =
 
 
 def grant(tx: Tx, org_id: str, grant_id: str) -> Record:
-    found = tx.execute(select(grants).where(grants.c.org_id == org_id, grants.c.id == grant_id)).one_or_none()
-    if found is None:
-        raise NotFound(f"grant {grant_id}: there is none")
-    return grant_record(found)
+    return grant_record(authority.get(tx, org_id, grant_id))
 
 
 def grant_record(row: Any) -> Record:
