@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from rota.engine.engine import Engine
+from rota.engine.tracing import Tracing
 from rota.engine.worker import Worker
 from rota.graphs import GraphError, GraphRequest, LlmCaller, TextDelta, UsageReport
 from rota.kinds.graphs import GraphManager, GraphRegistry, GraphRunner, Remote
@@ -20,6 +21,7 @@ from rota.store.tables import charge_receipts, idempotency_keys, logs, runs
 from rota.store.wake import Wake
 from tests.acceptance.cluster import until
 from tests.app.conftest import NINE, SERVICE_TOKEN, Api
+from tests.spans import Heard, trace_id
 
 TOKEN = {"authorization": f"Bearer {SERVICE_TOKEN}"}
 RUN = "/api/internal/graphs/python:echo:run"
@@ -219,7 +221,7 @@ async def test_a_server_without_a_token_is_closed(api: Api) -> None:
 # a worker that has no graphs itself
 
 
-class Heard(httpx.ASGITransport):
+class Way(httpx.ASGITransport):
     """The way to the endpoint; tells when that has answered 409 twice."""
 
     def __init__(self, app: Any) -> None:
@@ -239,7 +241,7 @@ class Elsewhere:
 
     def __init__(self, api: Api) -> None:
         self.api = api
-        self.heard = Heard(api.app)
+        self.heard = Way(api.app)
         self.remote = Remote("http://rota", SERVICE_TOKEN, transport=self.heard)
         runner = GraphRunner(GraphRegistry(), api.db, api.clock, remote=self.remote)
         self.engine = Engine(api.db, api.clock, Wake(), {"graph": runner}, api.engine.settings)
@@ -288,6 +290,16 @@ async def test_a_worker_runs_graphs_through_the_endpoint(api: Api, elsewhere: El
     (receipt,) = await rows(api, select(charge_receipts))
     assert (receipt.run_id, receipt.attempt) == (run.id, 1)
     assert [line["text"] for line in (await api.get(f"/runs/{run.id}/logs"))["items"]] == ["hi"]
+
+
+async def test_a_trace_goes_on_over_there(api: Api, elsewhere: Elsewhere) -> None:
+    heard = Heard()
+    for engine in (api.engine, elsewhere.engine):
+        engine.tracing = Tracing(heard.provider.get_tracer("rota"))
+    await elsewhere.run("python:echo", {}, await grant(api))
+    (run,) = await elsewhere.work()
+    assert heard.chain("graph python:echo")[:3] == ["graph python:echo", "run python:echo", "claim python:echo"]
+    assert {trace_id(one) for one in heard.spans} == {run.trace_id}
 
 
 async def test_a_worker_that_meets_409_waits_and_takes_the_outcome(api: Api, elsewhere: Elsewhere) -> None:

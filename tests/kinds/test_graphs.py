@@ -9,10 +9,6 @@ from typing import Any
 
 import orjson
 import pytest
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from sqlalchemy import select, update
 
 import rota
@@ -607,27 +603,3 @@ async def test_a_graph_that_cleans_up_badly_or_not_at_all_does_not_keep_its_run(
         await graphs.schedule(name, target, grant_id=held, cron=None, run_at=at("9:10").isoformat())
     await graphs.house.live(at("9:10"))
     assert [(run.status, run.reason) for run in await graphs.runs()] == [("failed", "budget")] * 2
-
-
-async def test_a_run_is_a_span_of_the_trace_that_the_ledger_names(graphs: Graphs) -> None:
-    spans = InMemorySpanExporter()
-    provider = trace.get_tracer_provider()
-    if not isinstance(provider, TracerProvider):  # one per process
-        trace.set_tracer_provider(provider := TracerProvider())
-    provider.add_span_processor(SimpleSpanProcessor(spans))
-
-    async def inner(request: GraphRequest, caller: LlmCaller) -> AsyncIterator[object]:
-        with trace.get_tracer("mine").start_as_current_span("model call"):
-            yield TextDelta("x")
-
-    await graphs.schedule(target=graphs.declare("inner", inner))
-    await graphs.house.live(at("9:10"))
-    (run,) = await graphs.runs()
-    call, graph = spans.get_finished_spans()
-    assert (call.name, graph.name) == ("model call", "graph python:inner")
-    assert graph.context is not None
-    assert f"{graph.context.trace_id:032x}" == run.trace_id
-    assert call.parent is not None
-    assert call.parent.span_id == graph.context.span_id
-    assert graph.attributes is not None
-    assert graph.attributes["rota.run_id"] == run.id

@@ -24,6 +24,7 @@ from rota.app.settings import Settings
 from rota.app.site import create_site
 from rota.core.clock import SystemClock, pause
 from rota.core.errors import Refused, Unavailable
+from rota.engine import tracing
 from rota.engine.declare import declare
 from rota.engine.engine import Engine
 from rota.engine.maintenance import Maintenance
@@ -65,7 +66,7 @@ def up(settings: Settings, app: str | None) -> None:
             run_until_signal(node.run)
         finally:
             api.stop()
-    os._exit(0)  # a thread that never ends must not keep the process
+    leave()
 
 
 def server(settings: Settings, app: str | None) -> None:
@@ -94,7 +95,7 @@ def worker(settings: Settings, app: str | None) -> None:
         return
     program = load_app(app) if app else Rota()
     run_until_signal(Node(settings, program, app).run)
-    os._exit(0)
+    leave()
 
 
 def migrate(settings: Settings, step: Callable[[int], None] = lambda _: None) -> None:
@@ -340,6 +341,12 @@ def run_until_signal(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]])
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(guarded())
+
+
+def leave() -> None:
+    """End at once: a thread that never ends must not keep the process."""
+    tracing.flush()
+    os._exit(0)
 
 
 async def wait_for(stop: asyncio.Event) -> None:

@@ -77,6 +77,8 @@ class Scheduler:
                     planned.append((one, plan(one, now, self.engine.settings.misfire_grace)))
                 except Exception as error:  # ONE_BAD_ROW_STOPS_NO_LOOP
                     await self.put_aside(one.schedule.id, one.schedule.revision, f"{type(error).__name__}: {error}")
+        if self.engine.tracing is not None:
+            planned = self.engine.tracing.fire(planned)
         won = await self.fire(planned, now)
         if moved or won:
             self.engine.wake.signal("ready")
@@ -88,7 +90,9 @@ class Scheduler:
             return 0
         try:
             won, fired = await self.db.tx(schedules.fire, planned, now)
-            self.engine.meter.fired += fired
+            self.engine.meter.fired += len(fired)
+            if self.engine.tracing is not None:
+                self.engine.tracing.fired(fired)
             return won
         except DataRefused as error:
             if len(planned) > 1:

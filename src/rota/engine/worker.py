@@ -281,8 +281,9 @@ class Worker:
         one = Active(attempt, ctx)
         self.active[job.id] = one
         self.busy.set()
-        work = self.in_doubt(one) if job.suspect else self.enter(one)
-        one.task = asyncio.get_running_loop().create_task(work)
+        work, tracing = self.in_doubt if job.suspect else self.enter, self.engine.tracing
+        begun = work(one) if tracing is None else tracing.run(attempt, lambda: work(one))
+        one.task = asyncio.get_running_loop().create_task(begun)
         one.task.add_done_callback(lambda task: self.settle(one, task))
 
     async def in_doubt(self, one: Active) -> Any:

@@ -64,7 +64,7 @@ CHUNK = 500  # rows of one step that is not on the hot path
 c = jobs.c
 FIELDS = (
     c.id, c.org_id, c.kind, c.target, c.route, c.payload, c.queue, c.serial_key, c.schedule_id, c.slot, c.trigger,
-    c.attempt, c.tries, c.crashes, c.rescues, c.fence, c.queued_at, c.run_at, c.last_run_id, c.trace_id, c.terms,
+    c.attempt, c.tries, c.crashes, c.rescues, c.fence, c.queued_at, c.run_at, c.last_run_id, c.trace, c.terms,
 )  # fmt: skip
 
 
@@ -645,7 +645,7 @@ def row_of(job: NewJob, now: datetime, head: bool) -> dict[str, Any]:
         "job_key": job.job_key, "priority": job.priority, "queued_at": now, "run_at": job.run_at, "state": state.value,
         "schedule_id": job.schedule_id, "slot": job.slot, "trigger": job.trigger, "attempt": job.attempt, "tries": 0,
         "crashes": 0, "rescues": 0, "last_run_id": job.last_run_id, "fence": 0, "terms": job.terms.dump(),
-        "trace_id": job.trace_id,
+        "trace": job.trace,
     }  # fmt: skip
 
 

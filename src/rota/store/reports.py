@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Select, Text, and_, case, func, literal, l
 
 from rota.core import parse, triggers
 from rota.core.errors import Invalid, NotFound
-from rota.core.model import Schedule
+from rota.core.model import Schedule, trace_id_of
 from rota.core.plan import first_plan
 from rota.core.states import RAN, State, Status, Verdict, WorkerState
 from rota.core.triggers import Once, Timing
@@ -254,6 +254,7 @@ def ended_run(row: Any) -> Record:
     """A run that ended. One of a task that began is its own artifact."""
     found = dict_of(row)
     found.pop("recorded_at", None)
+    found["trace_id"] = found["trace_id"] or trace_id_of(row.job_id)
     if found["kind"] == "task" and found["started_at"] is not None:
         found["artifact_id"] = found["id"]
     return found
@@ -317,7 +318,7 @@ def living_run(row: Any) -> Record:
         "status": (Status.RUNNING if started else Status.PENDING).value, "reason": row.parked_reason, "error": None,
         "outcome": None, "queued_at": row.queued_at, "started_at": row.started_at if started else None,
         "finished_at": None, "worker": row.lease_owner if started else None, "artifact_id": None,
-        "trace_id": row.trace_id, "usage": None,
+        "trace_id": row.trace[3:35] if row.trace else trace_id_of(row.id), "usage": None,
     }  # fmt: skip
 
 

@@ -16,12 +16,12 @@ from fastapi import APIRouter, Depends, Request, Response
 from starlette.exceptions import HTTPException
 
 from rota.app.api.idempotency import KEY
-from rota.app.api.manners import answer, problem, read_body
+from rota.app.api.manners import answer, problem, read_body, trace_of
 from rota.app.auth import service
 from rota.core import parse
 from rota.core.clock import stopwatch
 from rota.core.errors import Invalid, KeyInUse, NotFound, Refused
-from rota.core.model import new_id
+from rota.core.model import new_id, trace_id_of, traceparent
 from rota.core.policy import classify
 from rota.engine.engine import Engine
 from rota.engine.patience import patiently
@@ -170,10 +170,10 @@ def read_order(body: dict[str, Any], graph_id: str, request: Request) -> Order:
     form.done()
     if not isinstance(given, dict):
         raise Invalid("input", given, "is not an object")
-    trace_id = parse.traceparent(request.headers.get("traceparent")) or sha256(run_id.encode()).hexdigest()[:32]
+    trace = trace_of(request) or traceparent(trace_id_of(run_id))
     request_id = structlog.contextvars.get_contextvars().get("request_id") or run_id
     grace = request.app.state.engine.settings.cancel_grace
-    return Order("", graph_id, given, grant_id, run_id, 1, trace_id, request_id, grace=grace)
+    return Order("", graph_id, given, grant_id, run_id, 1, trace, request_id, grace=grace)
 
 
 def ordered(order: Order, org_id: str, job: Any) -> Order:

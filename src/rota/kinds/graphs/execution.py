@@ -35,7 +35,6 @@ from rota.kinds.graphs.port import (
     ToolCallStart,
     UsageReport,
 )
-from rota.kinds.graphs.tracing import span
 from rota.store import billing, grants
 from rota.store.dialect import Tx
 
@@ -65,11 +64,15 @@ class Order:
     grant_id: str
     run_id: str
     attempt: int
-    trace_id: str
+    trace: str  # a `traceparent`
     request_id: str
     schedule_id: str | None = None
     canceled: StopFlag = field(default_factory=StopFlag)
     grace: timedelta = timedelta(seconds=10)
+
+    @property
+    def trace_id(self) -> str:
+        return self.trace[3:35]
 
 
 @dataclass(slots=True)
@@ -113,15 +116,14 @@ class Execution:
 
     async def run(self, order: Order, run_log: RunLog, tell: Callable[[dict[str, Any]], None]) -> Kept:
         """`tell` hears what was used, whenever that grows."""
-        known: dict[str, str | int] = {
-            "rota.run_id": order.run_id,
-            "rota.attempt": order.attempt,
-            "rota.grant_id": order.grant_id,
-        }
-        with span(f"graph {order.graph_id}", order.trace_id, **known):
-            return await self.traced(order, run_log, tell)
+        tracing = self.engine.tracing
+        if tracing is None:
+            return await self.perform(order, run_log, tell)
+        known = {"run_id": order.run_id, "attempt": order.attempt, "grant_id": order.grant_id}
+        with tracing.span(f"graph {order.graph_id}", order.trace, known):
+            return await self.perform(order, run_log, tell)
 
-    async def traced(self, order: Order, run_log: RunLog, tell: Callable[[dict[str, Any]], None]) -> Kept:
+    async def perform(self, order: Order, run_log: RunLog, tell: Callable[[dict[str, Any]], None]) -> Kept:
         caller = await patiently(lambda: self.engine.db.read(self.admit, order))
         request = GraphRequest(order.graph_id, order.input, order.run_id, order.attempt, caller, order.canceled)
         stream, ending = self.graphs.run_graph(request)

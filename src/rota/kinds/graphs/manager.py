@@ -44,7 +44,7 @@ class GraphManager:
             for one in sorted({*here, *announced})
         ]  # fmt: skip
 
-    async def run(self, graph_id: str, given: Any, grant_id: str | None, by: str, trace_id: str | None = None) -> str:
+    async def run(self, graph_id: str, given: Any, grant_id: str | None, by: str, trace: str | None = None) -> str:
         """A job at once, under this grant or one that is minted for this graph alone and ends in a day."""
         try:
             route = await self.runner.resolve(self.org_id, graph_id, given)
@@ -56,9 +56,7 @@ class GraphManager:
 
         def step(tx: Tx) -> list[str]:
             terms = Terms(grant_id=self.authority(tx, graph_id, grant_id, by, now))
-            job = NewJob(
-                self.org_id, "graph", graph_id, payload, now, "manual", route=route, terms=terms, trace_id=trace_id
-            )
+            job = NewJob(self.org_id, "graph", graph_id, payload, now, "manual", route=route, terms=terms, trace=trace)
             return jobs.enqueue(tx, [job], now)
 
         return (await self.engine.clocked(step))[0]

@@ -55,7 +55,7 @@ class Remote:
         path = f"/api/internal/graphs/{quote(order.graph_id)}:run"
         body = {"grant_id": order.grant_id, "input": order.input, "run_id": order.run_id}
         key = f"{ctx.job.id}:{ctx.job.tries}"  # a failure that counts is tried anew, a worker that died is not one
-        headers = {"idempotency-key": key, "traceparent": f"00-{order.trace_id}-{order.trace_id[:16]}-01"}
+        headers = {"idempotency-key": key, "traceparent": order.trace}
         current_log.set(None)  # what our own client says of its requests is not the graph's
         async with self.client() as client:
             answer = await self.ask(client, "POST", path, {"json": body, "headers": headers})

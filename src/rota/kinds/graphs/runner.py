@@ -1,7 +1,6 @@
 """Runs graphs, in this process or through the endpoint of another one. A graph belongs to the org of its program."""
 
 from collections.abc import Collection, Mapping
-from hashlib import sha256
 from typing import Any
 
 from rota.core.clock import Clock
@@ -49,7 +48,7 @@ class GraphRunner:
     async def prepare(self, ctx: RunContext) -> None:
         graph, about = self.registry.graphs.get(ctx.job.target), ctx.about
         about.name, about.version = ctx.job.target, graph.version if graph else None
-        about.trace_id = trace_of(ctx)
+        about.trace_id = ctx.job.parent[3:35]
         about.marks_first = True
 
     async def execute(self, ctx: RunContext) -> Any:
@@ -77,7 +76,7 @@ class GraphRunner:
         """A graph that crashed a worker before has a process to itself."""
         told = {
             "app": app, "graph": order.graph_id, "payload": dict(order.input), "grant_id": order.grant_id,
-            "schedule_id": order.schedule_id, "trace_id": order.trace_id,
+            "schedule_id": order.schedule_id, "trace": order.trace,
         }  # fmt: skip
         try:
             answer = await processes.ask_child(ctx, told)
@@ -112,5 +111,5 @@ def graph_of(route: str, org: str) -> str | None:
 
 
 def trace_of(ctx: RunContext) -> str:
-    """All attempts of a job are one trace."""
-    return ctx.job.trace_id or sha256(ctx.job.id.encode()).hexdigest()[:32]
+    """Below which span the graph's is: the run's, where there are any."""
+    return ctx.engine.current_trace() or ctx.job.parent
