@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select, update
 
 import rota
-from rota.core.errors import AuthError, Invalid, LogicError, TransientError
+from rota.core.errors import AuthError, Conflict, Invalid, LogicError, TransientError
 from rota.core.policy import Billing
 from rota.engine.maintenance import Maintenance
 from rota.engine.worker import Worker
@@ -20,7 +20,8 @@ from rota.graphs import GraphError, GraphRequest, LlmCaller, TextDelta, ToolCall
 from rota.kinds.graphs import GraphManager, GraphRegistry
 from rota.kinds.graphs.port import normalised
 from rota.store import billing
-from rota.store.tables import artifacts, billing_accounts, clocks, jobs
+from rota.store.tables import artifacts, clocks, jobs
+from rota.store.tables import grants as table
 from tests.engine.harness import MINUTE, NINE, at
 from tests.kinds.conftest import Graphs, Open
 
@@ -227,10 +228,8 @@ async def test_SKIP_ON_GRANT_FAILURE(graphs: Graphs) -> None:
     await graphs.house.fire()
     await graphs.house.engine.revoke_grant(graphs.house.org_id, revoked)  # between enqueue and start
     other = {"scopes": ["graph:execute:python:other"]}
-    from rota.store.tables import grants as table
-
     await graphs.house.write(update(table).where(table.c.id == narrowed).values(other))
-    await graphs.house.write(update(billing_accounts).values(closed_at=at("9:10")))
+    await graphs.house.db.tx(billing.close, graphs.house.org_id, (await graphs.account()).id, at("9:10"))
     await graphs.house.work()
     told = {
         name: [
@@ -249,6 +248,13 @@ async def test_SKIP_ON_GRANT_FAILURE(graphs: Graphs) -> None:
     }
     assert graphs.asked == []
     assert [(await graphs.house.planned(name))[0] for name in told] == ["9:20"] * 4
+    (penniless,) = [run for run in await graphs.runs() if run.reason == "budget"]
+    assert "because the account that pays for it is closed (billing_account_closed)" in await graphs.why(penniless)
+    with pytest.raises(Conflict, match="it is closed"):
+        await graphs.grant()
+    await graphs.house.db.tx(billing.close, graphs.house.org_id, (await graphs.account()).id, None)
+    await graphs.house.live(at("9:20"))
+    assert len(graphs.asked) == 1  # the penniless one's, when it can pay again
 
 
 async def test_a_grant_that_expires_in_mid_run_lets_the_run_finish(graphs: Graphs) -> None:
@@ -263,6 +269,10 @@ async def test_a_grant_that_expires_in_mid_run_lets_the_run_finish(graphs: Graph
     await graphs.house.live(at("9:20"))
     assert await graphs.house.verdicts() == ["9:10 ran", "9:20 skipped: grant_expired"]
     assert len(await graphs.receipts()) == 2
+    ran, skipped = await graphs.runs()
+    assert (ran.status, ran.reason) == ("success", "grant_expired")  # the ledger tells that it outlived its grant
+    assert "success, though its grant had expired (grant_expired)" in await graphs.why(ran)
+    assert "never started: skipped, because its grant had expired" in await graphs.why(skipped)
 
 
 # how errors become runs

@@ -78,9 +78,7 @@ def mint(
     billing_account_id: str | None = None, expires_at: datetime | None = None, budget: Mapping[str, int] | None = None,
 ) -> str:  # fmt: skip
     """A new grant, charged to an account of the org, by default its owner's; returns its id."""
-    account = billing.account_of(tx, org_id, owner_id, now).id if billing_account_id is None else billing_account_id
-    if billing_account_id is not None:
-        billing.get(tx, org_id, billing_account_id)
+    account = billing.get(tx, org_id, billing_account_id or billing.account_of(tx, org_id, owner_id, now).id).id
     limits = budget or {}
     row = {
         "id": new_id(), "org_id": org_id, "owner_id": owner_id, "billing_account_id": account, "scopes": list(scopes),

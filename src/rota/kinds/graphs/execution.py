@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import orjson
 import structlog
 
-from rota.core.errors import NotFound, WorkError
+from rota.core.errors import Conflict, NotFound, WorkError
 from rota.core.policy import Billing, Failure, FailureClass, classify
 from rota.core.redact import redacted
 from rota.engine.engine import Engine
@@ -155,7 +155,7 @@ class Execution:
         if settings.billing is not Billing.OFF:
             try:
                 account = billing.get(tx, order.org_id, grant.billing_account_id)
-            except NotFound as error:
+            except (NotFound, Conflict) as error:
                 raise Skipped("budget", refusal(ACCOUNT_CLOSED, error.message)) from error
             spent = billing.used_up(tx, order.grant_id, now)
             if spent is not None:

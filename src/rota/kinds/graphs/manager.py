@@ -54,12 +54,12 @@ class GraphManager:
             raise NotFound(f"graph {graph_id}: there is none") from error
         payload, now = parse.payload(given or {}, "input"), self.engine.clock.now()
 
-        def step(tx: Tx) -> list[str]:
+        def step(tx: Tx) -> str:
             terms = Terms(grant_id=self.authority(tx, graph_id, grant_id, by, now))
             job = NewJob(self.org_id, "graph", graph_id, payload, now, "manual", route=route, terms=terms, trace=trace)
-            return jobs.enqueue(tx, [job], now)
+            return jobs.enqueue(tx, [job], now)[0]
 
-        return (await self.engine.clocked(step))[0]
+        return await self.engine.clocked(step)
 
     def authority(self, tx: Tx, graph_id: str, grant_id: str | None, by: str, now: datetime) -> str:
         if grant_id is None:

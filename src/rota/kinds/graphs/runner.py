@@ -60,6 +60,12 @@ class GraphRunner:
             trace_of(ctx), job.id, job.schedule_id, ctx.canceled, ctx.cancel_grace,
         )  # fmt: skip
 
+        outcome = await self.perform(ctx, order)
+        # what has begun may finish; the ledger tells if its authority ended meanwhile
+        ctx.about.reason = await patiently(lambda: ctx.engine.trouble_with_grant(job, job.target))
+        return outcome
+
+    async def perform(self, ctx: RunContext, order: Order) -> Any:
         def tell(usage: dict[str, Any]) -> None:
             ctx.about.usage = usage
 
