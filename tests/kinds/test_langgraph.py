@@ -71,6 +71,26 @@ async def test_a_graph_with_a_tool_tells_everything_in_order(example: GraphRegis
     assert "spring" in result.content
 
 
+@pytest.mark.parametrize("how", ["as a node", "called by a node"])
+async def test_a_nested_graph_is_heard_while_it_runs_and_once(example: GraphRegistry, how: str) -> None:
+    poet = example.graphs["langgraph:poet"].work
+
+    async def call(state: MessagesState) -> dict[str, Any]:
+        return {"messages": (await poet.ainvoke({"messages": state["messages"]}))["messages"]}
+
+    example.add("outer", compiled(poet if how == "as a node" else call), "langgraph")
+    call_before = {"role": "ai", "content": "", "tool_calls": [{"name": "look", "args": {}, "id": "old"}]}
+    before = [call_before, {"role": "tool", "content": "seen", "tool_call_id": "old"}]
+    for history, calls, units in (([], 1, 2), (before, 0, 1)):  # what was called before is no news
+        stream, final = example.run_graph(asked("langgraph:outer", messages=[*history, *SPRING["messages"]]))
+        told = [event async for event in stream]
+        kinds = [type(event) for event in told]
+        assert [kinds.count(one) for one in (ToolCallStart, ToolCallResult, UsageReport)] == [calls, calls, units]
+        words = [event.text for event in told if isinstance(event, TextDelta)]
+        assert len(words) > 5
+        assert (await final).content == "".join(words)
+
+
 async def test_each_run_remembers_for_itself(example: GraphRegistry) -> None:
     """A checkpointer per run: what one slot said is not in the next one's thread."""
     for run_id in ("one", "two"):
