@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from rota.core import parse, triggers
 from rota.core.clock import Clock
-from rota.core.errors import Conflict, Invalid, InvalidMany, NotFound
+from rota.core.errors import Conflict, Invalid, InvalidMany, NotFound, Refused
 from rota.core.model import Due, Job, NewJob, Schedule
 from rota.core.plan import FIRE_LIMIT
 from rota.core.policy import Billing, Misfire, Terms, choice, parse_overlap
@@ -236,8 +236,10 @@ class Engine:
         now, targets = self.clock.now(), {resource, job.target}
         return await self.db.read(grants.trouble, job.org_id, job.terms.grant_id, job.kind, targets, now)
 
-    async def create_grant(self, org_id: str, body: Mapping[str, Any], owner_id: str) -> str:
-        """Give work an authority of its own; returns the grant's id."""
+    async def create_grant(
+        self, org_id: str, body: Mapping[str, Any], owner_id: str, *, any_account: bool = True
+    ) -> str:
+        """Give work an authority of its own; returns the grant's id. Not everybody may let others pay for it."""
         now = self.clock.now()
         form = parse.Form(body, frozenset({"scopes", "expires_at", "billing_account_id", "consent", "budget"}))
         consent = form.take("consent", parse.flag, False) is True
@@ -247,7 +249,13 @@ class Engine:
         budget = form.take("budget", read_budget, None)
         form.done()
         given: dict[str, Any] = {"expires_at": expires_at, "billing_account_id": account, "budget": budget}
-        return await self.db.tx(lambda tx: grants.mint(tx, org_id, owner_id, scopes, now, **given))
+
+        def step(tx: Tx) -> str:
+            if account and not any_account and billing.get(tx, org_id, account).owner_id != owner_id:
+                raise Refused(f"billing account {account}: only admins let others pay")
+            return grants.mint(tx, org_id, owner_id, scopes, now, **given)
+
+        return await self.db.tx(step)
 
     async def revoke_grant(self, org_id: str, grant_id: str, *, cancel_running: bool = False) -> str:
         """Let nothing more start under a grant; what runs finishes, unless asked otherwise. Returns its id."""
