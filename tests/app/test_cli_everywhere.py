@@ -107,6 +107,13 @@ def test_a_graph_is_run_under_a_grant_that_an_account_pays_for(rota: Rota) -> No
     failed = rota("graph", "run", "python:echo", "--grant", held["id"], "--wait")
     assert (failed.returncode, failed.stdout, "KeyError" in failed.stderr or "say" in failed.stderr) == (7, "", True)
     assert "20000" in rota("billing", "usage", "--by", "graph").stdout
+    weekdays = ["--cron", "0 9 * * 1-5", "--tz", "Europe/Oslo", "--input", '{"say": "good morning"}']
+    assert "09:00" in rota("schedule", "add", "poem", "--graph", "python:echo", *weekdays).stdout
+    minted = read(rota("-o", "json", "grant", "show", read(rota("-o", "json", "schedule", "show", "poem"))["grant_id"]))
+    assert (minted["scopes"], minted["schedules"]) == (["graph:execute:python:echo"], ["poem"])
+    assert rota("schedule", "run", "poem", "--wait").returncode == 0
+    assert rota("schedule", "rm", "poem").returncode == 0
+    assert "revoked" in rota("grant", "list", "--limit", "1").stdout
     assert rota("billing", "close", held["billing_account_id"]).returncode == 0
     said = ["--input", '{"say": "x"}']
     closed = rota("graph", "run", "python:echo", "--grant", held["id"], *said, "--wait")

@@ -379,35 +379,3 @@ async def test_a_cancelled_run_is_stopped_over_there(api: Api, elsewhere: Elsewh
     (run,) = await working
     assert (run.status, run.reason) == ("canceled", "operator")
     await asyncio.wait_for(ended.wait(), 5)
-
-
-# secrets
-
-
-async def test_no_session_token_or_key_is_in_any_table_or_log_line(
-    api: Api, elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A full scenario: keys, the service token, a grant, graphs here and there, a failure, a replay."""
-    made = (await api.call("POST", "/api-keys", {"name": "x", "role": "operator"})).json()
-    await api.call("POST", "/graphs/python:echo/$run", {"input": {"say": "x"}}, headers={"x-api-key": made["key"]})
-    await api.schedule("poem", kind="graph", target="python:echo")
-    await api.call("POST", "/schedules/poem/$run", {})
-    await elsewhere.work()
-    held = await grant(api)
-    await order(api, grant_id=held)
-    await order(api, grant_id=held)
-    await order(api, headers={"authorization": "Bearer guess-of-a-token"}, grant_id=held)
-    assert {run.status for run in await rows(api, select(runs))} == {"success"}
-    dump = orjson.dumps(await api.db.read(everything), default=str).decode() + "".join(capsys.readouterr())
-    assert held in dump  # the dump has what it should have
-    for secret in (api.key, made["key"], SERVICE_TOKEN, "guess-of-a-token"):
-        assert secret not in dump
-    assert await rows(api, select(idempotency_keys)) != []
-
-
-def everything(tx: Any) -> dict[str, list[Any]]:
-    from rota.store.tables import metadata
-
-    return {
-        str(table.name): [list(map(str, row)) for row in tx.execute(select(table))] for table in metadata.sorted_tables
-    }
