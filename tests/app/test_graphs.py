@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import httpx
-import orjson
 import pytest
 from sqlalchemy import select
 
@@ -17,7 +16,7 @@ from rota.graphs import GraphError, GraphRequest, LlmCaller, TextDelta, UsageRep
 from rota.kinds.graphs import GraphManager, GraphRegistry, GraphRunner, Remote
 from rota.kinds.graphs import remote as remote_module
 from rota.store import accounts, workers
-from rota.store.tables import charge_receipts, idempotency_keys, logs, runs
+from rota.store.tables import charge_receipts, logs, runs
 from rota.store.wake import Wake
 from tests.acceptance.cluster import until
 from tests.app.conftest import NINE, SERVICE_TOKEN, Api
@@ -114,6 +113,9 @@ async def test_a_schedule_of_a_graph_mints_its_grant_and_its_deletion_revokes_it
     assert (made["misfire"], made["overlap"]) == ("skip", "queue_one")
     minted = await api.get(f"/grants/{made['grant_id']}")
     assert (minted["scopes"], minted["schedules"]) == (["graph:execute:python:echo"], ["poem"])
+    again = {"name": "poem", "kind": "graph", "target": "python:echo", **weekdays}
+    assert (await api.call("POST", "/schedules", again)).status_code == 409
+    assert await api.count("grants") == 1  # both or neither
     assert (await api.call("DELETE", "/schedules/poem")).status_code == 204
     assert (await api.get(f"/grants/{made['grant_id']}"))["revoked_at"] is not None
 
@@ -351,11 +353,21 @@ async def test_what_the_endpoint_refuses_and_what_fails_there_become_runs(api: A
             assert (run.status, run.reason) == expected[run.input["code"]]
         else:
             assert (run.status, run.reason) == ("failed", "budget")
-    await elsewhere.run("python:echo", {}, spent_again := await grant(api))
-    await api.call("POST", f"/grants/{spent_again}/$revoke")
-    last = (await elsewhere.work())[-1]
-    assert (last.status, last.reason) == ("skipped", "grant_revoked")
-    assert spent != spent_again
+    account, rich = (await api.get(f"/grants/{spent}"))["billing_account_id"], await grant(api)
+    for used, loss, told in (
+        (spent, None, ("skipped", "budget", "budget")),
+        (rich, f"/billing/accounts/{account}/$close", ("skipped", "budget", "billing_account_closed")),
+        (held, f"/grants/{held}/$revoke", ("skipped", "grant_revoked", None)),
+    ):
+        job = await elsewhere.run("python:echo", {}, used)
+        if loss is not None:
+            assert (await api.call("POST", loss)).status_code == 200
+        (run,) = [one for one in await elsewhere.work() if one.job_id == job]
+        assert (run.status, run.reason, (run.error or {}).get("code")) == told
+    refused = await order(api, grant_id=rich)
+    assert (refused.status_code, refused.json()["code"]) == (403, "billing_account_closed")
+    await api.call("POST", f"/billing/accounts/{account}/$reopen")
+    assert (await order(api, grant_id=rich)).json()["ok"] is True  # what did not run is not remembered
 
 
 async def test_a_cancelled_run_is_stopped_over_there(api: Api, elsewhere: Elsewhere) -> None:

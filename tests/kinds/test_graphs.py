@@ -12,14 +12,14 @@ import pytest
 from sqlalchemy import select, update
 
 import rota
-from rota.core.errors import AuthError, Conflict, Invalid, LogicError, TransientError
+from rota.core.errors import AuthError, Conflict, Invalid, LogicError, NotFound, TransientError
 from rota.core.policy import Billing
 from rota.engine.maintenance import Maintenance
 from rota.engine.worker import Worker
 from rota.graphs import GraphError, GraphRequest, LlmCaller, TextDelta, ToolCallResult, ToolCallStart, UsageReport
 from rota.kinds.graphs import GraphManager, GraphRegistry
 from rota.kinds.graphs.port import normalised
-from rota.store import billing
+from rota.store import accounts, billing
 from rota.store.tables import artifacts, clocks, jobs
 from rota.store.tables import grants as table
 from tests.engine.harness import MINUTE, NINE, at
@@ -501,6 +501,12 @@ async def test_another_orgs_program_does_not_give_its_graphs_away(graphs: Graphs
     with pytest.raises(Invalid, match="not a known graph"):
         await graphs.house.engine.create_schedules(other, [body])
     assert await GraphManager(graphs.house.engine, other).list_all() == []
+    owner = await graphs.house.db.tx(accounts.system_user, other, NINE)
+    held = await graphs.house.engine.create_grant(other, {"scopes": ["graph:execute:python:poet"]}, owner)
+    with pytest.raises(NotFound):  # a scope that names another org's graph opens nothing
+        await GraphManager(graphs.house.engine, other).run("python:poet", {}, held, owner)
+    with pytest.raises(Invalid, match="grant_not_found"):  # and another org's grant is none
+        await graphs.schedule(grant_id=held)
     (mine,) = await GraphManager(graphs.house.engine, graphs.house.org_id).list_all()
     assert (mine["id"], mine["version"], mine["description"], mine["live"]) == (
         "python:poet",

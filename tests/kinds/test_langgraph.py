@@ -27,7 +27,7 @@ from rota.graphs import (
     ToolCallStart,
     UsageReport,
 )
-from rota.kinds.graphs import GraphManager, GraphRegistry
+from rota.kinds.graphs import GraphRegistry
 from tests.engine.harness import at
 from tests.kinds.conftest import Graphs
 
@@ -204,12 +204,14 @@ async def test_a_run_is_stopped_in_the_middle_of_a_model_that_talks(graphs: Grap
         return {"messages": [await Talker(words="").ainvoke(state["messages"])]}
 
     graphs.registry.add("talker", compiled(talk), "langgraph")
-    manager = GraphManager(graphs.house.engine, graphs.house.org_id)
-    job = await manager.run("langgraph:talker", SPRING, await graphs.grant("graph:execute:langgraph:*"), "")
+    await graphs.schedule(target="langgraph:talker", input=SPRING)
+    graphs.house.clock.set(at("9:10"))
+    await graphs.house.fire()
+    (job,) = await graphs.house.queue()
     working = asyncio.ensure_future(graphs.house.work())
     await talking.wait()
-    await graphs.house.engine.cancel(graphs.house.org_id, job)
-    graphs.house.worker.heed({job: "operator"})
+    await graphs.house.engine.cancel(graphs.house.org_id, job.id)
+    graphs.house.worker.heed({job.id: "operator"})
     await working
     (run,) = await graphs.runs()
     assert (run.status, run.reason) == ("canceled", "operator")

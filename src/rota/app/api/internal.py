@@ -40,12 +40,13 @@ log = structlog.get_logger("rota.graphs")
 router = APIRouter(prefix="/api/internal/graphs", tags=["internal"], dependencies=[Depends(service)])
 
 
-class GrantRefused(Refused):
-    """The grant does not allow it; `code` says why."""
+class NotAdmitted(Refused):
+    """The grant does not allow it, or nobody pays for it; `code` says why."""
 
-    def __init__(self, code: str) -> None:
-        super().__init__(f"the grant does not allow this run ({code})")
-        self.code = code
+    def __init__(self, skipped: Skipped) -> None:
+        failure = skipped.failure
+        super().__init__(failure.message if failure else f"the grant does not allow this run ({skipped.reason})")
+        self.code = (failure and failure.code) or skipped.reason
 
 
 @router.get("")
@@ -102,7 +103,7 @@ class Watch:
         try:
             await self.tend(running, run_log, order, job)
             code = code_of(running, run_log)
-        except GrantRefused:
+        except NotAdmitted:
             await db.tx(idempotency.let_go, self.ticket)
             raise
         except asyncio.CancelledError:  # this server stops; the worker will ask again, here or elsewhere
@@ -154,10 +155,9 @@ def code_of(running: "asyncio.Future[Any]", run_log: RunLog) -> str | None:
         return None
     if isinstance(error, asyncio.CancelledError | Canceled):
         return Code.ABORTED
-    failure = getattr(error, "failure", None)
-    if isinstance(error, Skipped) and failure is None:
-        raise GrantRefused(error.reason)
-    failure = failure or classify(error)
+    if isinstance(error, Skipped):
+        raise NotAdmitted(error)
+    failure = getattr(error, "failure", None) or classify(error)
     run_log.line("system", f"{failure.type}: {failure.message}")
     return str(failure.code or failure.kind.value)
 

@@ -17,7 +17,7 @@ from rota.core.errors import AuthError
 from rota.core.policy import Failure, FailureClass
 from rota.engine.patience import patiently
 from rota.engine.runner import Canceled, RunContext, Skipped, WorkFailed, current_log
-from rota.kinds.graphs.execution import ACCOUNT_CLOSED, CLASSES, Kept, Order, refusal
+from rota.kinds.graphs.execution import CLASSES, Kept, Order, refusal
 from rota.kinds.graphs.port import Code
 from rota.store import artifacts, billing
 from rota.store.dialect import Tx
@@ -99,7 +99,7 @@ def refused(answer: httpx.Response) -> Exception:
         case 401:
             return AuthError(f"the graph endpoint refuses this worker: {detail}")
         case 403:
-            return Skipped(code)
+            return Skipped(code) if code.startswith("grant_") else Skipped("budget", refusal(code, detail))
         case 404:
             return failed(Code.NOT_FOUND, detail)
         case _:
@@ -107,10 +107,8 @@ def refused(answer: httpx.Response) -> Exception:
 
 
 def failed(code: str, detail: str = "") -> Exception:
-    """It ran, or was not let run for lack of credits."""
+    """It ran."""
     text = detail or f"the graph failed ({code}); the log of its run says more"
-    if code in (Code.INSUFFICIENT_CREDITS, ACCOUNT_CLOSED):
-        return Skipped("budget", refusal(code, text))
     if code == Code.ABORTED:
         return Canceled("aborted")
     kind = CLASSES[Code(code)] if code in Code._value2member_map_ else FailureClass.INTERNAL
