@@ -72,7 +72,7 @@ def run_context(engine: Engine) -> RunContext:
     job = Job(
         id=new_id(), org_id="", kind="task", target="bench", route="", payload=None, queue="default", serial_key=None,
         schedule_id=None, slot=None, trigger="manual", attempt=0, tries=0, crashes=0, rescues=0, fence=1, queued_at=now,
-        run_at=now, terms=NO_TERMS, last_run_id=None, trace_id=None,
+        run_at=now, terms=NO_TERMS, last_run_id=None, trace=None,
     )  # fmt: skip
     run_id = new_id()
     return RunContext(job, run_id, 1, "bench", RunLog(run_id, wall), host=engine)

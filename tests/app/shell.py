@@ -21,6 +21,7 @@ from rota.app.cli import app
 
 APP = """
 from rota import ArtifactManager, Rota
+from rota.graphs import TextDelta, UsageReport
 
 app = Rota()
 
@@ -41,6 +42,15 @@ async def adds(a: int, artifacts: ArtifactManager, b: int = 1) -> dict:
     page = await artifacts.save("a page", label="page")
     await artifacts.save(bytes(range(256)), parent=page, label="picture", content_type="image/png")
     return {"sum": a + b}
+
+
+async def echo(request, caller):
+    "Say it again."
+    yield TextDelta(str(request.input["say"]))
+    yield UsageReport("one", "tiny", 1, 1, "0.001")
+
+
+app.graph("echo", echo, provider="python")
 """
 
 Rota = Callable[..., subprocess.CompletedProcess[str]]

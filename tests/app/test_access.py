@@ -89,6 +89,8 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "GET /api/v1/billing/account": (LIST, None),  # each their own
     "GET /api/v1/billing/account?owner_id={user}": (ADMIN_READ, None),
     "GET /api/v1/billing/accounts": (ADMIN_LIST, None),
+    "POST /api/v1/billing/accounts/{account}/$close": (row(403, 403, 200, 404), None),
+    "POST /api/v1/billing/accounts/{account}/$reopen": (row(403, 403, 200, 404), None),
     "POST /api/v1/billing/credits": (row(403, 403, 201, 201), {"amount_credits": 5, "reference": "{fresh}"}),
     "GET /api/v1/billing/ledger": (LIST, None),
     "GET /api/v1/billing/ledger?account_id={account}": (ADMIN_READ, None),

@@ -108,6 +108,33 @@ async def test_no_credit_is_lost_when_many_top_up_and_charge_at_once(api: Api) -
         assert one["balance_after"] == before  # each line follows the one before it
 
 
+async def test_a_closed_account_pays_for_nothing_until_it_is_opened_again(api: Api) -> None:
+    account = (await api.get("/billing/account"))["id"]
+    assert (await top_up(api, 500, "before")).status_code == 201
+    held = (await api.call("POST", "/grants", {"scopes": ["task:execute:hello"]})).json()
+    close, reopen = f"/billing/accounts/{account}/$close", f"/billing/accounts/{account}/$reopen"
+    closed = (await api.call("POST", close)).json()
+    assert (closed["closed_at"], closed["balance_credits"]) == (NINE.isoformat(), 500)
+    await api.clock.advance(DAY)
+    assert (await api.call("POST", close)).json() == closed  # twice is as once
+    weekly = {"kind": "graph", "target": "python:echo", "cron_expression": "0 9 * * 1"}
+    for path, body in (
+        ("/billing/credits", {"amount_credits": 1, "reference": "after"}), ("/grants", {"scopes": held["scopes"]}),
+        ("/grants", {"scopes": held["scopes"], "billing_account_id": account}), ("/schedules", weekly),
+        ("/graphs/python:echo/$run", {}), ("/billing/virtual-keys", {"label": "x"}),
+    ):  # fmt: skip
+        refused = await api.call("POST", path, body)
+        assert (refused.status_code, "it is closed" in refused.text) == (409, True), refused.text
+    assert await api.count("grants") == 1
+    assert len((await api.get("/billing/ledger"))["items"]) == 1  # its past stays to be read
+    assert (await api.call("POST", reopen)).json()["closed_at"] is None
+    assert (await api.call("POST", "/schedules", weekly)).status_code == 201
+    lines = [one for one in (await api.get("/audit"))["items"] if one["resource_id"] == account]
+    assert [one["action"] for one in lines] == ["billing.reopen", "billing.close", "billing.close"]
+    assert lines[-1]["after"] == {"closed_at": NINE.isoformat(), "result": account}
+    assert (await api.call("POST", f"/billing/accounts/{new_id()}/$close")).status_code == 404
+
+
 async def test_each_sees_their_own_account_and_admins_all_of_their_org(api: Api) -> None:
     ada, hers = await somebody(api, "ada", "operator")
     account = (await api.get("/billing/account", owner_id=ada))["id"]

@@ -101,6 +101,27 @@ async def test_a_grant_is_charged_to_an_account_of_its_org(api: Api) -> None:
         assert (await api.call(method, f"/grants/{held['id']}{path}", headers=theirs)).status_code == 404
 
 
+async def test_only_an_admin_lets_others_pay_for_a_grant(api: Api) -> None:
+    user = await api.db.tx(accounts.create_user, api.org_id, "ada@example.org", "ada", "x", "operator", NINE)
+    key = await api.db.tx(accounts.create_key, api.org_id, "ada", "operator", NINE, user_id=user)
+    hers = {"authorization": f"Bearer {key}"}
+    own, other = (await api.get("/billing/account", owner_id=user))["id"], (await api.get("/billing/account"))["id"]
+    assert (await api.call("POST", "/grants", {**HELLO, "billing_account_id": own}, headers=hers)).status_code == 201
+    assert (await api.call("POST", "/grants", {**HELLO, "billing_account_id": other}, headers=hers)).status_code == 403
+    assert (await give(api, billing_account_id=own))["billing_account_id"] == own
+
+
+async def test_the_grants_of_a_person_who_is_removed_are_revoked(api: Api) -> None:
+    user = await api.db.tx(accounts.create_user, api.org_id, "ada@example.org", "ada", "x", "operator", NINE)
+    key = await api.db.tx(accounts.create_key, api.org_id, "ada", "operator", NINE, user_id=user)
+    hers, mine = await api.call("POST", "/grants", HELLO, headers={"authorization": f"Bearer {key}"}), await give(api)
+    await api.schedule("nightly", grant_id=hers.json()["id"])
+    assert (await api.call("DELETE", f"/users/{user}")).status_code == 204
+    (lapsed,) = (await api.get("/grants/$forecast"))["items"]
+    assert (lapsed["schedule_name"], lapsed["reason"]) == ("nightly", "grant_revoked")
+    assert (await api.get(f"/grants/{mine['id']}"))["revoked_at"] is None
+
+
 async def test_a_schedule_names_a_grant_that_allows_it_or_is_refused(api: Api) -> None:
     held, other = await give(api), await give(api, scopes=["task:execute:bye"])
     made = await api.schedule("nightly", grant_id=held["id"])

@@ -97,6 +97,39 @@ def test_a_run_is_waited_for_and_read(rota: Rota) -> None:
     assert rota("run", "cancel", shown["id"]).returncode == 4
 
 
+def test_a_graph_is_run_under_a_grant_that_an_account_pays_for(rota: Rota) -> None:
+    assert "Say it again." in rota("graph", "list").stdout
+    ran = rota("graph", "run", "python:echo", "--input", '{"say": "spring"}', "--wait")
+    assert (ran.returncode, ran.stdout) == (0, "spring\n"), ran.stderr
+    held = read(rota("-o", "json", "grant", "create", "--scope", "graph:execute:python:*"))
+    asked = read(rota("-o", "json", "graph", "run", "python:echo", "--grant", held["id"], "--input", "{}"))
+    assert rota("run", "wait", asked["job_id"]).returncode == 7  # it has nothing to say
+    failed = rota("graph", "run", "python:echo", "--grant", held["id"], "--wait")
+    assert (failed.returncode, failed.stdout, "KeyError" in failed.stderr or "say" in failed.stderr) == (7, "", True)
+    assert "20000" in rota("billing", "usage", "--by", "graph").stdout
+    weekdays = ["--cron", "0 9 * * 1-5", "--tz", "Europe/Oslo", "--input", '{"say": "good morning"}']
+    assert "09:00" in rota("schedule", "add", "poem", "--graph", "python:echo", *weekdays).stdout
+    minted = read(rota("-o", "json", "grant", "show", read(rota("-o", "json", "schedule", "show", "poem"))["grant_id"]))
+    assert (minted["scopes"], minted["schedules"]) == (["graph:execute:python:echo"], ["poem"])
+    assert rota("schedule", "run", "poem", "--wait").returncode == 0
+    assert rota("schedule", "rm", "poem").returncode == 0
+    assert "revoked" in rota("grant", "list", "--limit", "1").stdout
+    assert rota("billing", "close", held["billing_account_id"]).returncode == 0
+    said = ["--input", '{"say": "x"}']
+    closed = rota("graph", "run", "python:echo", "--grant", held["id"], *said, "--wait")
+    assert (closed.returncode, "is closed" in closed.stderr) == (7, True)
+    (skipped, *_) = read(rota("-o", "json", "run", "list", "--kind", "graph"))["items"]
+    assert (skipped["status"], skipped["error"]["code"]) == ("skipped", "billing_account_closed")
+    assert "the account that pays for it is closed" in rota("why", skipped["id"]).stdout
+    assert rota("graph", "run", "python:echo").returncode == 4  # nobody pays for a grant of its own
+    assert rota("billing", "reopen", held["billing_account_id"]).returncode == 0
+    assert rota("graph", "run", "python:echo", "--grant", held["id"], *said, "--wait").returncode == 0
+    assert rota("grant", "revoke", held["id"]).returncode == 0
+    for wrong, code in ((["echo"], 3), (["python:none"], 3), (["python:echo", "--grant", held["id"]], 2),
+                        (["python:echo", "--input", "[1]"], 2), (["python:echo", "--input", "{"], 2)):  # fmt: skip
+        assert rota("graph", "run", *wrong).returncode == code, wrong
+
+
 def test_people_and_keys_are_managed_from_the_shell(rota: Rota, home: Path) -> None:
     made = rota("user", "add", "ada@example.org", "--role", "operator", ROTA_PASSWORD="correct horse")
     assert made.returncode == 0, made.stderr

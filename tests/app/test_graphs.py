@@ -6,20 +6,21 @@ from datetime import timedelta
 from typing import Any
 
 import httpx
-import orjson
 import pytest
 from sqlalchemy import select
 
 from rota.engine.engine import Engine
+from rota.engine.tracing import Tracing
 from rota.engine.worker import Worker
 from rota.graphs import GraphError, GraphRequest, LlmCaller, TextDelta, UsageReport
 from rota.kinds.graphs import GraphManager, GraphRegistry, GraphRunner, Remote
 from rota.kinds.graphs import remote as remote_module
 from rota.store import accounts, workers
-from rota.store.tables import charge_receipts, idempotency_keys, logs, runs
+from rota.store.tables import charge_receipts, logs, runs
 from rota.store.wake import Wake
 from tests.acceptance.cluster import until
 from tests.app.conftest import NINE, SERVICE_TOKEN, Api
+from tests.spans import Heard, trace_id
 
 TOKEN = {"authorization": f"Bearer {SERVICE_TOKEN}"}
 RUN = "/api/internal/graphs/python:echo:run"
@@ -112,6 +113,9 @@ async def test_a_schedule_of_a_graph_mints_its_grant_and_its_deletion_revokes_it
     assert (made["misfire"], made["overlap"]) == ("skip", "queue_one")
     minted = await api.get(f"/grants/{made['grant_id']}")
     assert (minted["scopes"], minted["schedules"]) == (["graph:execute:python:echo"], ["poem"])
+    again = {"name": "poem", "kind": "graph", "target": "python:echo", **weekdays}
+    assert (await api.call("POST", "/schedules", again)).status_code == 409
+    assert await api.count("grants") == 1  # both or neither
     assert (await api.call("DELETE", "/schedules/poem")).status_code == 204
     assert (await api.get(f"/grants/{made['grant_id']}"))["revoked_at"] is not None
 
@@ -219,7 +223,7 @@ async def test_a_server_without_a_token_is_closed(api: Api) -> None:
 # a worker that has no graphs itself
 
 
-class Heard(httpx.ASGITransport):
+class Way(httpx.ASGITransport):
     """The way to the endpoint; tells when that has answered 409 twice."""
 
     def __init__(self, app: Any) -> None:
@@ -239,7 +243,7 @@ class Elsewhere:
 
     def __init__(self, api: Api) -> None:
         self.api = api
-        self.heard = Heard(api.app)
+        self.heard = Way(api.app)
         self.remote = Remote("http://rota", SERVICE_TOKEN, transport=self.heard)
         runner = GraphRunner(GraphRegistry(), api.db, api.clock, remote=self.remote)
         self.engine = Engine(api.db, api.clock, Wake(), {"graph": runner}, api.engine.settings)
@@ -288,6 +292,16 @@ async def test_a_worker_runs_graphs_through_the_endpoint(api: Api, elsewhere: El
     (receipt,) = await rows(api, select(charge_receipts))
     assert (receipt.run_id, receipt.attempt) == (run.id, 1)
     assert [line["text"] for line in (await api.get(f"/runs/{run.id}/logs"))["items"]] == ["hi"]
+
+
+async def test_a_trace_goes_on_over_there(api: Api, elsewhere: Elsewhere) -> None:
+    heard = Heard()
+    for engine in (api.engine, elsewhere.engine):
+        engine.tracing = Tracing(heard.provider.get_tracer("rota"))
+    await elsewhere.run("python:echo", {}, await grant(api))
+    (run,) = await elsewhere.work()
+    assert heard.chain("graph python:echo")[:3] == ["graph python:echo", "run python:echo", "claim python:echo"]
+    assert {trace_id(one) for one in heard.spans} == {run.trace_id}
 
 
 async def test_a_worker_that_meets_409_waits_and_takes_the_outcome(api: Api, elsewhere: Elsewhere) -> None:
@@ -339,11 +353,21 @@ async def test_what_the_endpoint_refuses_and_what_fails_there_become_runs(api: A
             assert (run.status, run.reason) == expected[run.input["code"]]
         else:
             assert (run.status, run.reason) == ("failed", "budget")
-    await elsewhere.run("python:echo", {}, spent_again := await grant(api))
-    await api.call("POST", f"/grants/{spent_again}/$revoke")
-    last = (await elsewhere.work())[-1]
-    assert (last.status, last.reason) == ("skipped", "grant_revoked")
-    assert spent != spent_again
+    account, rich = (await api.get(f"/grants/{spent}"))["billing_account_id"], await grant(api)
+    for used, loss, told in (
+        (spent, None, ("skipped", "budget", "budget")),
+        (rich, f"/billing/accounts/{account}/$close", ("skipped", "budget", "billing_account_closed")),
+        (held, f"/grants/{held}/$revoke", ("skipped", "grant_revoked", None)),
+    ):
+        job = await elsewhere.run("python:echo", {}, used)
+        if loss is not None:
+            assert (await api.call("POST", loss)).status_code == 200
+        (run,) = [one for one in await elsewhere.work() if one.job_id == job]
+        assert (run.status, run.reason, (run.error or {}).get("code")) == told
+    refused = await order(api, grant_id=rich)
+    assert (refused.status_code, refused.json()["code"]) == (403, "billing_account_closed")
+    await api.call("POST", f"/billing/accounts/{account}/$reopen")
+    assert (await order(api, grant_id=rich)).json()["ok"] is True  # what did not run is not remembered
 
 
 async def test_a_cancelled_run_is_stopped_over_there(api: Api, elsewhere: Elsewhere) -> None:
@@ -367,35 +391,3 @@ async def test_a_cancelled_run_is_stopped_over_there(api: Api, elsewhere: Elsewh
     (run,) = await working
     assert (run.status, run.reason) == ("canceled", "operator")
     await asyncio.wait_for(ended.wait(), 5)
-
-
-# secrets
-
-
-async def test_no_session_token_or_key_is_in_any_table_or_log_line(
-    api: Api, elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A full scenario: keys, the service token, a grant, graphs here and there, a failure, a replay."""
-    made = (await api.call("POST", "/api-keys", {"name": "x", "role": "operator"})).json()
-    await api.call("POST", "/graphs/python:echo/$run", {"input": {"say": "x"}}, headers={"x-api-key": made["key"]})
-    await api.schedule("poem", kind="graph", target="python:echo")
-    await api.call("POST", "/schedules/poem/$run", {})
-    await elsewhere.work()
-    held = await grant(api)
-    await order(api, grant_id=held)
-    await order(api, grant_id=held)
-    await order(api, headers={"authorization": "Bearer guess-of-a-token"}, grant_id=held)
-    assert {run.status for run in await rows(api, select(runs))} == {"success"}
-    dump = orjson.dumps(await api.db.read(everything), default=str).decode() + "".join(capsys.readouterr())
-    assert held in dump  # the dump has what it should have
-    for secret in (api.key, made["key"], SERVICE_TOKEN, "guess-of-a-token"):
-        assert secret not in dump
-    assert await rows(api, select(idempotency_keys)) != []
-
-
-def everything(tx: Any) -> dict[str, list[Any]]:
-    from rota.store.tables import metadata
-
-    return {
-        str(table.name): [list(map(str, row)) for row in tx.execute(select(table))] for table in metadata.sorted_tables
-    }

@@ -13,7 +13,7 @@ from rota.engine.runner import Runner
 from rota.graphs import AssistantFinal, GraphRequest, LlmCaller, TextDelta, UsageReport
 from rota.kinds.graphs import GraphRegistry, GraphRunner
 from rota.kinds.tasks import TaskRegistry
-from rota.store import accounts, billing
+from rota.store import accounts, billing, why
 from rota.store.database import Database
 from rota.store.tables import charge_receipts, grants, logs, runs
 from tests.databases import clean_url, postgres_template, shared_postgres, sqlite_template
@@ -62,6 +62,10 @@ class Graphs:
 
     async def receipts(self) -> list[Any]:
         return await self.house.rows(select(charge_receipts).order_by(charge_receipts.c.id))
+
+    async def why(self, run: Any) -> str:
+        told = await self.house.db.read(why.of_run, self.house.org_id, run.id, self.house.clock.now())
+        return " ".join(told["sentences"])
 
     async def said(self) -> list[tuple[str, str]]:
         return [(row.stream, row.text) for row in await self.house.rows(select(logs).order_by(logs.c.id))]

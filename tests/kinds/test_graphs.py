@@ -9,22 +9,19 @@ from typing import Any
 
 import orjson
 import pytest
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from sqlalchemy import select, update
 
 import rota
-from rota.core.errors import AuthError, Invalid, LogicError, TransientError
+from rota.core.errors import AuthError, Conflict, Invalid, LogicError, NotFound, TransientError
 from rota.core.policy import Billing
 from rota.engine.maintenance import Maintenance
 from rota.engine.worker import Worker
 from rota.graphs import GraphError, GraphRequest, LlmCaller, TextDelta, ToolCallResult, ToolCallStart, UsageReport
 from rota.kinds.graphs import GraphManager, GraphRegistry
 from rota.kinds.graphs.port import normalised
-from rota.store import billing
-from rota.store.tables import artifacts, billing_accounts, clocks, jobs
+from rota.store import accounts, billing
+from rota.store.tables import artifacts, clocks, jobs
+from rota.store.tables import grants as table
 from tests.engine.harness import MINUTE, NINE, at
 from tests.kinds.conftest import Graphs, Open
 
@@ -231,10 +228,8 @@ async def test_SKIP_ON_GRANT_FAILURE(graphs: Graphs) -> None:
     await graphs.house.fire()
     await graphs.house.engine.revoke_grant(graphs.house.org_id, revoked)  # between enqueue and start
     other = {"scopes": ["graph:execute:python:other"]}
-    from rota.store.tables import grants as table
-
     await graphs.house.write(update(table).where(table.c.id == narrowed).values(other))
-    await graphs.house.write(update(billing_accounts).values(closed_at=at("9:10")))
+    await graphs.house.db.tx(billing.close, graphs.house.org_id, (await graphs.account()).id, at("9:10"))
     await graphs.house.work()
     told = {
         name: [
@@ -253,6 +248,13 @@ async def test_SKIP_ON_GRANT_FAILURE(graphs: Graphs) -> None:
     }
     assert graphs.asked == []
     assert [(await graphs.house.planned(name))[0] for name in told] == ["9:20"] * 4
+    (penniless,) = [run for run in await graphs.runs() if run.reason == "budget"]
+    assert "because the account that pays for it is closed (billing_account_closed)" in await graphs.why(penniless)
+    with pytest.raises(Conflict, match="it is closed"):
+        await graphs.grant()
+    await graphs.house.db.tx(billing.close, graphs.house.org_id, (await graphs.account()).id, None)
+    await graphs.house.live(at("9:20"))
+    assert len(graphs.asked) == 1  # the penniless one's, when it can pay again
 
 
 async def test_a_grant_that_expires_in_mid_run_lets_the_run_finish(graphs: Graphs) -> None:
@@ -267,6 +269,10 @@ async def test_a_grant_that_expires_in_mid_run_lets_the_run_finish(graphs: Graph
     await graphs.house.live(at("9:20"))
     assert await graphs.house.verdicts() == ["9:10 ran", "9:20 skipped: grant_expired"]
     assert len(await graphs.receipts()) == 2
+    ran, skipped = await graphs.runs()
+    assert (ran.status, ran.reason) == ("success", "grant_expired")  # the ledger tells that it outlived its grant
+    assert "success, though its grant had expired (grant_expired)" in await graphs.why(ran)
+    assert "never started: skipped, because its grant had expired" in await graphs.why(skipped)
 
 
 # how errors become runs
@@ -495,6 +501,12 @@ async def test_another_orgs_program_does_not_give_its_graphs_away(graphs: Graphs
     with pytest.raises(Invalid, match="not a known graph"):
         await graphs.house.engine.create_schedules(other, [body])
     assert await GraphManager(graphs.house.engine, other).list_all() == []
+    owner = await graphs.house.db.tx(accounts.system_user, other, NINE)
+    held = await graphs.house.engine.create_grant(other, {"scopes": ["graph:execute:python:poet"]}, owner)
+    with pytest.raises(NotFound):  # a scope that names another org's graph opens nothing
+        await GraphManager(graphs.house.engine, other).run("python:poet", {}, held, owner)
+    with pytest.raises(Invalid, match="grant_not_found"):  # and another org's grant is none
+        await graphs.schedule(grant_id=held)
     (mine,) = await GraphManager(graphs.house.engine, graphs.house.org_id).list_all()
     assert (mine["id"], mine["version"], mine["description"], mine["live"]) == (
         "python:poet",
@@ -607,27 +619,3 @@ async def test_a_graph_that_cleans_up_badly_or_not_at_all_does_not_keep_its_run(
         await graphs.schedule(name, target, grant_id=held, cron=None, run_at=at("9:10").isoformat())
     await graphs.house.live(at("9:10"))
     assert [(run.status, run.reason) for run in await graphs.runs()] == [("failed", "budget")] * 2
-
-
-async def test_a_run_is_a_span_of_the_trace_that_the_ledger_names(graphs: Graphs) -> None:
-    spans = InMemorySpanExporter()
-    provider = trace.get_tracer_provider()
-    if not isinstance(provider, TracerProvider):  # one per process
-        trace.set_tracer_provider(provider := TracerProvider())
-    provider.add_span_processor(SimpleSpanProcessor(spans))
-
-    async def inner(request: GraphRequest, caller: LlmCaller) -> AsyncIterator[object]:
-        with trace.get_tracer("mine").start_as_current_span("model call"):
-            yield TextDelta("x")
-
-    await graphs.schedule(target=graphs.declare("inner", inner))
-    await graphs.house.live(at("9:10"))
-    (run,) = await graphs.runs()
-    call, graph = spans.get_finished_spans()
-    assert (call.name, graph.name) == ("model call", "graph python:inner")
-    assert graph.context is not None
-    assert f"{graph.context.trace_id:032x}" == run.trace_id
-    assert call.parent is not None
-    assert call.parent.span_id == graph.context.span_id
-    assert graph.attributes is not None
-    assert graph.attributes["rota.run_id"] == run.id

@@ -27,7 +27,7 @@ from rota.graphs import (
     ToolCallStart,
     UsageReport,
 )
-from rota.kinds.graphs import GraphManager, GraphRegistry
+from rota.kinds.graphs import GraphRegistry
 from tests.engine.harness import at
 from tests.kinds.conftest import Graphs
 
@@ -69,6 +69,26 @@ async def test_a_graph_with_a_tool_tells_everything_in_order(example: GraphRegis
     assert (result.ok, result.content, result.run_id) == (True, "".join(words), "run-1")
     assert result.content is not None
     assert "spring" in result.content
+
+
+@pytest.mark.parametrize("how", ["as a node", "called by a node"])
+async def test_a_nested_graph_is_heard_while_it_runs_and_once(example: GraphRegistry, how: str) -> None:
+    poet = example.graphs["langgraph:poet"].work
+
+    async def call(state: MessagesState) -> dict[str, Any]:
+        return {"messages": (await poet.ainvoke({"messages": state["messages"]}))["messages"]}
+
+    example.add("outer", compiled(poet if how == "as a node" else call), "langgraph")
+    call_before = {"role": "ai", "content": "", "tool_calls": [{"name": "look", "args": {}, "id": "old"}]}
+    before = [call_before, {"role": "tool", "content": "seen", "tool_call_id": "old"}]
+    for history, calls, units in (([], 1, 2), (before, 0, 1)):  # what was called before is no news
+        stream, final = example.run_graph(asked("langgraph:outer", messages=[*history, *SPRING["messages"]]))
+        told = [event async for event in stream]
+        kinds = [type(event) for event in told]
+        assert [kinds.count(one) for one in (ToolCallStart, ToolCallResult, UsageReport)] == [calls, calls, units]
+        words = [event.text for event in told if isinstance(event, TextDelta)]
+        assert len(words) > 5
+        assert (await final).content == "".join(words)
 
 
 async def test_each_run_remembers_for_itself(example: GraphRegistry) -> None:
@@ -184,12 +204,14 @@ async def test_a_run_is_stopped_in_the_middle_of_a_model_that_talks(graphs: Grap
         return {"messages": [await Talker(words="").ainvoke(state["messages"])]}
 
     graphs.registry.add("talker", compiled(talk), "langgraph")
-    manager = GraphManager(graphs.house.engine, graphs.house.org_id)
-    job = await manager.run("langgraph:talker", SPRING, await graphs.grant("graph:execute:langgraph:*"), "")
+    await graphs.schedule(target="langgraph:talker", input=SPRING)
+    graphs.house.clock.set(at("9:10"))
+    await graphs.house.fire()
+    (job,) = await graphs.house.queue()
     working = asyncio.ensure_future(graphs.house.work())
     await talking.wait()
-    await graphs.house.engine.cancel(graphs.house.org_id, job)
-    graphs.house.worker.heed({job: "operator"})
+    await graphs.house.engine.cancel(graphs.house.org_id, job.id)
+    graphs.house.worker.heed({job.id: "operator"})
     await working
     (run,) = await graphs.runs()
     assert (run.status, run.reason) == ("canceled", "operator")

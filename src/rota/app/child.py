@@ -106,7 +106,7 @@ def context(order: dict[str, Any], engine: Engine) -> RunContext:
         route="", payload=order["payload"], queue="", serial_key=None, schedule_id=order.get("schedule_id"), slot=slot,
         trigger=order["trigger"], attempt=order["attempt"] - 1, tries=0, crashes=0, rescues=0, fence=order["fence"],
         queued_at=now, run_at=now, terms=Terms(grant_id=order.get("grant_id")), last_run_id=None,
-        trace_id=order.get("trace_id"),
+        trace=order.get("trace"),
     )  # fmt: skip
     log = RunLog(order["run_id"], wall)
     ctx = RunContext(job, order["run_id"], order["attempt"], order["worker"], log, host=engine)

@@ -25,10 +25,12 @@ from rota.app.settings import Settings
 from rota.app.site import create_site
 from rota.core.clock import SystemClock, pause
 from rota.core.errors import Refused, Unavailable
+from rota.engine import tracing
 from rota.engine.declare import declare
 from rota.engine.engine import Engine
 from rota.engine.maintenance import Maintenance
 from rota.engine.meter import Meter
+from rota.engine.patience import patiently
 from rota.engine.processes import die_with_parent
 from rota.engine.rehearsal import rehearse
 from rota.engine.runner import capture_output
@@ -43,6 +45,7 @@ from rota.store.sessions import Link
 from rota.store.wake import Wake
 
 LEARN, RELEARN = 5.0, 30.0  # seconds that a start waits for the graph endpoint, and between looks at its graphs
+STARTING = 30.0  # seconds that a start waits for a database that is just starting too
 RESYNC = 10.0  # seconds between measurements of the database's clock
 
 log = structlog.get_logger("rota")
@@ -64,7 +67,7 @@ def up(settings: Settings, app: str | None) -> None:
             run_until_signal(node.run)
         finally:
             api.stop()
-    os._exit(0)  # a thread that never ends must not keep the process
+    leave()
 
 
 def server(settings: Settings, app: str | None) -> None:
@@ -93,7 +96,7 @@ def worker(settings: Settings, app: str | None) -> None:
         return
     program = load_app(app) if app else Rota()
     run_until_signal(Node(settings, program, app).run)
-    os._exit(0)
+    leave()
 
 
 def migrate(settings: Settings, step: Callable[[int], None] = lambda _: None) -> None:
@@ -268,7 +271,7 @@ async def move_in(engine: Engine, settings: Settings) -> str:
     """Before anything else: know the database's time, and make the first org and its key where there is none. Returns
     the id of the org `default`."""
     assert isinstance(engine.clock, SystemClock)
-    engine.clock.sync(*await patiently(lambda: engine.db.read(workers.measure)))
+    engine.clock.sync(*await patiently(lambda: engine.db.read(workers.measure), STARTING))
     org_id, key = await engine.db.tx(accounts.ensure_default_org, engine.clock.now())
     if key is not None:
         write_secret(Path(settings.data_dir) / "admin.key", key)
@@ -285,17 +288,6 @@ def rows_of(program: Rota, app: str | None) -> list[dict[str, Any]]:
     return task_rows(program.registry, program.injector, Path(app).stem if app else None)
 
 
-async def patiently(ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """A database that is just starting is waited for, half a minute at most."""
-    for _ in range(60):
-        try:
-            return await ask()
-        except Unavailable as error:
-            log.warning("waiting for the database", error=error.message)
-            await pause(0.5)
-    return await ask()
-
-
 async def keep_time(db: Database, clock: SystemClock) -> None:
     while True:
         await pause(RESYNC)
@@ -306,7 +298,7 @@ async def keep_time(db: Database, clock: SystemClock) -> None:
 async def refuse_old_schema(settings: Settings) -> None:
     db = open_database(settings.database_url)
     try:
-        wrong = await patiently(lambda: db.read(schema.check))
+        wrong = await patiently(lambda: db.read(schema.check), STARTING)
         if wrong is not None:
             raise Unavailable(wrong)
     finally:
@@ -319,7 +311,7 @@ async def refuse_exposure(settings: Settings) -> None:
         return
     db = open_database(settings.database_url)
     try:
-        if await patiently(lambda: db.read(accounts.only_first_key)):
+        if await patiently(lambda: db.read(accounts.only_first_key), STARTING):
             raise Refused(
                 f"{settings.host} can be reached from other machines, and only the first key guards this server: start "
                 "it on 127.0.0.1 and make a user or a key (`rota user add`, `rota key add`), or say --allow-remote"
@@ -352,6 +344,12 @@ def run_until_signal(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]])
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(guarded())
+
+
+def leave() -> None:
+    """End at once: a thread that never ends must not keep the process."""
+    tracing.flush()
+    os._exit(0)
 
 
 async def wait_for(stop: asyncio.Event) -> None:

@@ -21,6 +21,7 @@ JITTER_LIMIT = timedelta(days=1)
 T = TypeVar("T")
 
 DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+IN_BASE_32 = str.maketrans(DIGITS, "0123456789abcdefghijklmnopqrstuv")  # as Python reads it
 PAIRS = [first + second for first in DIGITS for second in DIGITS]
 
 
@@ -57,6 +58,16 @@ os.register_at_fork(after_in_child=maker.__init__)  # type: ignore[misc]  # a ch
 def new_id() -> str:
     """A ULID: sorts by the moment it was made. Unique, but no secret: one is made for every job and every run."""
     return maker.next()
+
+
+def trace_id_of(job_id: str) -> str:
+    """The trace of a job that came without one, as OpenTelemetry and Langfuse write it: its id in other digits."""
+    return f"{int(job_id.translate(IN_BASE_32), 32):032x}"
+
+
+def traceparent(trace_id: str) -> str:
+    """A trace that goes on, below a span that nobody saw."""
+    return f"00-{trace_id}-{trace_id[16:]}-01"
 
 
 @record
@@ -130,7 +141,7 @@ class NewJob:
     attempt: int = 0
     last_run_id: str | None = None
     terms: Terms = field(default_factory=Terms)
-    trace_id: str | None = None
+    trace: str | None = None  # the `traceparent` of what asked for it
 
 
 @record
@@ -156,8 +167,13 @@ class Job:
     queued_at: datetime
     run_at: datetime
     last_run_id: str | None
-    trace_id: str | None
+    trace: str | None
     terms: Terms
+
+    @property
+    def parent(self) -> str:
+        """The `traceparent` below which its runs are: all attempts of a job are one trace."""
+        return self.trace or traceparent(trace_id_of(self.id))
 
     @property
     def suspect(self) -> bool:
@@ -232,8 +248,8 @@ class Fired(NamedTuple):
     """What came of firing a batch."""
 
     won: int = 0  # schedules that were still as they had been read
-    made: int = 0  # jobs
-    taken: Sequence[Job] = ()  # those of them that a worker has already
+    made: "Sequence[Fire]" = ()  # what became jobs
+    taken: Sequence[Job] = ()  # those that a worker has already
 
 
 @record
@@ -243,6 +259,7 @@ class Fire:
     slot: datetime
     run_at: datetime
     solo: bool  # a newer slot may take its place while it waits
+    trace: str | None = None
 
 
 @record

@@ -313,9 +313,9 @@ def tags(value: Any, field: str) -> list[str]:
 
 
 def traceparent(value: str | None) -> str | None:
-    """The trace id of a W3C `traceparent` header; None for one that breaks its rules, as they demand."""
+    """A W3C `traceparent` header; None for one that breaks its rules, as they demand."""
     found = TRACEPARENT.fullmatch(value or "")
-    return found[1] if found and found[1] != "0" * 32 and found[2] != "0" * 16 else None
+    return value if found and found[1] != "0" * 32 and found[2] != "0" * 16 else None
 
 
 def ulid(value: Any, field: str) -> str:

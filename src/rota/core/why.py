@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from rota.core.states import State, Verdict
+from rota.core.states import State, Status, Verdict
 
 Row = Mapping[str, Any]
 
@@ -27,6 +27,8 @@ BECAUSE = {  # reasons of statuses and verdicts, as the rest of a sentence
     "replaced": "a newer job took its place, as its overlap policy says",
     "busy": "where it runs was busy",
     "budget": "the budget was used up",
+    "billing_account_closed": "the account that pays for it is closed",
+    "insufficient_credits": "the account that pays for it had too few credits",
     "grant_not_found": "its grant is not there",
     "grant_revoked": "its grant was revoked",
     "grant_expired": "its grant had expired",
@@ -99,11 +101,12 @@ def policy(schedule: Row) -> str:
 
 
 def attempt(run: Row) -> str:
-    ended = f"{run['status']}{because(run['reason'])}"
-    if run["started_at"] is None:
-        return f"Attempt {run['attempt']} never started: {ended}, at {at(run['finished_at'])}."
-    took = span((run["finished_at"] - run["started_at"]).total_seconds())
     error = run["error"] or {}
+    if run["started_at"] is None:
+        closer = error["code"] if error.get("code") in BECAUSE else run["reason"]
+        return f"Attempt {run['attempt']} never started: {run['status']}{because(closer)}, at {at(run['finished_at'])}."
+    took = span((run["finished_at"] - run["started_at"]).total_seconds())
+    ended = f"{run['status']}{because(run['reason'], 'though' if run['status'] == Status.SUCCESS else 'because')}"
     said = f" It said {error.get('type')}: {error.get('message')}." if error else ""
     worker = f" on worker {run['worker']}" if run["worker"] else ""
     return f"Attempt {run['attempt']} started at {at(run['started_at'])}{worker} and ended after {took}: {ended}.{said}"
@@ -128,10 +131,10 @@ def standing(job: Row) -> str:
             return f"Attempt {job['attempt']} runs since {at(job['started_at'])} on worker {job['lease_owner']}."
 
 
-def because(reason: str | None) -> str:
+def because(reason: str | None, word: str = "because") -> str:
     if reason is None:
         return ""
-    return f", because {BECAUSE[reason]} ({reason})" if reason in BECAUSE else f", by {reason}"
+    return f", {word} {BECAUSE[reason]} ({reason})" if reason in BECAUSE else f", by {reason}"
 
 
 def at(moment: datetime | None) -> str:

@@ -10,11 +10,12 @@ from typing import Any, Self, TypeVar
 
 from rota.core import parse, triggers
 from rota.core.clock import Clock
-from rota.core.errors import Conflict, Invalid, InvalidMany, NotFound
+from rota.core.errors import Conflict, Invalid, InvalidMany, NotFound, Refused
 from rota.core.model import Due, Job, NewJob, Schedule
 from rota.core.plan import FIRE_LIMIT
 from rota.core.policy import Billing, Misfire, Terms, choice, parse_overlap
 from rota.core.states import State, Status
+from rota.engine import tracing
 from rota.engine.meter import Meter
 from rota.engine.runner import Runners
 from rota.engine.trail import Act, Told
@@ -59,6 +60,7 @@ class Engine:
     ) -> None:
         self.db, self.clock, self.wake, self.runners, self.settings = db, clock, wake, runners, settings
         self.meter = meter or Meter()
+        self.tracing = tracing.found()
         self.defaults = {kind: runner.defaults for kind, runner in runners.items()}
 
     def acting(self, act: Act) -> Self:
@@ -156,7 +158,7 @@ class Engine:
         return await self.clocked(lambda tx: schedules.skip_next(tx, schedules.lock(tx, org_id, key), why, now))
 
     async def run_now(
-        self, org_id: str, key: str, *, overlap: Any = None, trace_id: str | None = None, **given: Any
+        self, org_id: str, key: str, *, overlap: Any = None, trace: str | None = None, **given: Any
     ) -> str:
         """A job at once, beside the slots; returns its id. `input` stands in for the schedule's."""
         now = self.clock.now()
@@ -168,7 +170,7 @@ class Engine:
 
         def step(tx: Tx) -> str:
             due = schedules.lock(tx, org_id, key)
-            return schedules.run_now(tx, due.schedule, payload, policy or due.schedule.overlap, trace_id, now)
+            return schedules.run_now(tx, due.schedule, payload, policy or due.schedule.overlap, trace, now)
 
         return await self.clocked(step)
 
@@ -234,8 +236,10 @@ class Engine:
         now, targets = self.clock.now(), {resource, job.target}
         return await self.db.read(grants.trouble, job.org_id, job.terms.grant_id, job.kind, targets, now)
 
-    async def create_grant(self, org_id: str, body: Mapping[str, Any], owner_id: str) -> str:
-        """Give work an authority of its own; returns the grant's id."""
+    async def create_grant(
+        self, org_id: str, body: Mapping[str, Any], owner_id: str, *, any_account: bool = True
+    ) -> str:
+        """Give work an authority of its own; returns the grant's id. Not everybody may let others pay for it."""
         now = self.clock.now()
         form = parse.Form(body, frozenset({"scopes", "expires_at", "billing_account_id", "consent", "budget"}))
         consent = form.take("consent", parse.flag, False) is True
@@ -245,7 +249,13 @@ class Engine:
         budget = form.take("budget", read_budget, None)
         form.done()
         given: dict[str, Any] = {"expires_at": expires_at, "billing_account_id": account, "budget": budget}
-        return await self.db.tx(lambda tx: grants.mint(tx, org_id, owner_id, scopes, now, **given))
+
+        def step(tx: Tx) -> str:
+            if account and not any_account and billing.get(tx, org_id, account).owner_id != owner_id:
+                raise Refused(f"billing account {account}: only admins let others pay")
+            return grants.mint(tx, org_id, owner_id, scopes, now, **given)
+
+        return await self.db.tx(step)
 
     async def revoke_grant(self, org_id: str, grant_id: str, *, cancel_running: bool = False) -> str:
         """Let nothing more start under a grant; what runs finishes, unless asked otherwise. Returns its id."""
@@ -278,7 +288,7 @@ class Engine:
         key_mode: str = "reject",
         terms: Terms | None = None,
         trigger: str = "manual",
-        trace_id: str | None = None,
+        trace: str | None = None,
     ) -> list[str]:
         """Promise work: one job per payload. Returns their ids."""
         now = self.clock.now()
@@ -295,7 +305,7 @@ class Engine:
             NewJob(
                 org_id=org_id, kind=kind, target=target, payload=parse.payload(one, "input"), run_at=run_at or now,
                 trigger=trigger, route=route, queue=queue_name, priority=priority, serial_key=serial_key,
-                job_key=job_key, terms=terms or Terms(), trace_id=trace_id,
+                job_key=job_key, terms=terms or Terms(), trace=trace or self.current_trace(),
             )
             for one, route in zip(payloads, routes, strict=True)
         ]  # fmt: skip
@@ -345,7 +355,7 @@ class Engine:
             again = NewJob(
                 org_id=org_id, kind=run.kind, target=run.target, payload=run.input, run_at=now, trigger="retry",
                 route=run.route, schedule_id=run.schedule_id, attempt=runs.last_attempt(tx, run.job_id),
-                last_run_id=run_id, job_key=f"retry:{run.job_id}", trace_id=run.trace_id,
+                last_run_id=run_id, job_key=f"retry:{run.job_id}", trace=runs.trace_of(run),
                 terms=Terms(grant_id=run.grant_id),
             )  # fmt: skip
             return queue.enqueue(tx, [again], now, "preserve")[0]
@@ -376,6 +386,10 @@ class Engine:
             some = ids[start : start + SOME]
             changed += await self.clocked(partial(step, some=some))
         return changed
+
+    def current_trace(self) -> str | None:
+        """The `traceparent` of the span that is current here, if there is one."""
+        return None if self.tracing is None else self.tracing.told()
 
     async def resolve(self, schedule: Schedule) -> str:
         """The route of a schedule's target, which must exist and take its input."""

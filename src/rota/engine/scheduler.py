@@ -98,6 +98,8 @@ class Scheduler:
                     planned.append((one, plan(one, now, self.engine.settings.misfire_grace)))
                 except Exception as error:  # ONE_BAD_ROW_STOPS_NO_LOOP
                     await self.put_aside(one.schedule.id, one.schedule.revision, f"{type(error).__name__}: {error}")
+        if self.engine.tracing is not None:
+            planned = self.engine.tracing.fire(planned)
         if await self.fire(planned, now):
             self.engine.wake.signal("ready")
 
@@ -107,11 +109,14 @@ class Scheduler:
             return 0
 
         async def fire(lease: Lease | None) -> Fired:
-            return await self.db.tx(schedules.fire, planned, now, lease)
+            fired = await self.db.tx(schedules.fire, planned, now, lease)
+            if self.engine.tracing is not None:
+                self.engine.tracing.fired(fired.made)
+            return fired
 
         try:
             fired = await (self.worker.take_fired(fire) if self.worker is not None else fire(None))
-            self.engine.meter.fired += fired.made
+            self.engine.meter.fired += len(fired.made)
             return fired.won
         except DataRefused as error:
             if len(planned) > 1:

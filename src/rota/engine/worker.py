@@ -26,6 +26,7 @@ from rota.core.policy import QUARANTINE, Again, Failure, FailureClass, GiveUp, L
 from rota.core.states import Move, Status
 from rota.engine.engine import Engine
 from rota.engine.keeper import Keeper
+from rota.engine.patience import patiently
 from rota.engine.runner import Canceled, ChildCrashed, RunContext, RunLog, Skipped, current_log
 from rota.store import jobs, runs, workers
 from rota.store.dialect import Tx
@@ -274,13 +275,8 @@ class Worker:
     async def reclaim(self, error: Unavailable) -> None:
         """After a lost answer this worker may own jobs that it does not know of: hand those back."""
         log.warning("cannot claim; trying again", error=error.message)
-        while not self.finished.is_set():
-            await pause(random.uniform(0.2, 1))
-            try:
-                await self.engine.db.tx(jobs.hand_back, self.id, None, self.known)
-                return
-            except Unavailable as again:
-                log.warning("cannot claim; trying again", error=again.message)
+        await pause(random.uniform(0.2, 1))
+        await patiently(lambda: self.engine.db.tx(jobs.hand_back, self.id, None, self.known))
 
     async def give_back(self, ids: Sequence[str]) -> None:
         if ids and not self.lost:
@@ -304,8 +300,9 @@ class Worker:
         )  # fmt: skip
         one = self.active[job.id] = Active(Attempt(job, run_id, number, now), ctx)
         self.busy.set()
-        work = self.in_doubt(one) if job.suspect else self.enter(one)
-        one.task = asyncio.get_running_loop().create_task(work)
+        work, tracing = self.in_doubt if job.suspect else self.enter, engine.tracing
+        begun = work(one) if tracing is None else tracing.run(one.attempt, lambda: work(one))
+        one.task = asyncio.get_running_loop().create_task(begun)
         one.task.add_done_callback(partial(self.settle, one))
 
     async def in_doubt(self, one: Active) -> Any:
@@ -558,16 +555,6 @@ class Worker:
 
 class Stranger(Exception):
     """The job is not ours any more."""
-
-
-async def patiently(step: Callable[[], Awaitable[None]]) -> None:
-    """What must be read or written before the work may begin; a database out of reach is waited for."""
-    while True:
-        try:
-            return await step()
-        except Unavailable as error:
-            log.warning("a run cannot begin yet; trying again", error=error.message)
-            await pause(random.uniform(0.2, 1))
 
 
 def write_down(tx: Tx, batch: Sequence[Ended], lines: Sequence[Any], worker: str, clock: Clock) -> set[str]:

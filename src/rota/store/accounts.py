@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select
 from rota.core.errors import Conflict, NotFound
 from rota.core.model import new_id
 from rota.store.dialect import Tx, insert_new, insert_rows, once
-from rota.store.tables import api_keys, orgs, users
+from rota.store.tables import api_keys, grants, orgs, users
 
 PREFIX = 12  # characters of a key that are stored as they are: enough to find its row and to name it to people
 SYSTEM = "system"
@@ -110,11 +110,13 @@ def edit_user(tx: Tx, org_id: str, user_id: str, changes: dict[str, Any], now: d
 
 
 def delete_user(tx: Tx, org_id: str, user_id: str, now: datetime) -> None:
-    """Take a person out of an org, with all keys that act for them. The row stays: the audit log names it."""
+    """Take a person out of an org, with all keys and grants that act for them. Their row stays, for the audit log."""
     gone = update(users).where(person(org_id, user_id)).values(deleted_at=now, updated_at=now, password_hash=None)
     if not tx.execute(gone).rowcount:
         raise NotFound(f"user {user_id}: there is none")
     tx.execute(update(api_keys).where(k.user_id == user_id, k.revoked_at.is_(None)).values(revoked_at=now))
+    theirs = and_(grants.c.org_id == org_id, grants.c.owner_id == user_id, grants.c.revoked_at.is_(None))
+    tx.execute(update(grants).where(theirs).values(revoked_at=now))
     keep_an_admin(tx, org_id, now)
 
 

@@ -75,10 +75,21 @@ def account_of(tx: Tx, org_id: str, user_id: str, now: datetime) -> Any:
 
 
 def get(tx: Tx, org_id: str, account_id: str) -> Any:
+    """An account that can be charged."""
     found = tx.execute(select(billing_accounts).where(b.org_id == org_id, b.id == account_id)).one_or_none()
-    if found is None or found.closed_at is not None:
+    if found is None:
         raise NotFound(f"billing account {account_id}: there is none")
+    if found.closed_at is not None:
+        raise Conflict(f"billing account {account_id}: it is closed")
     return found
+
+
+def close(tx: Tx, org_id: str, account_id: str, now: datetime | None) -> str:
+    """Let nothing more begin at an account's expense; its past stays, and what runs is still charged. Twice is as once.
+    Without a moment it is opened again."""
+    other = b.closed_at.is_(None) if now else b.closed_at.is_not(None)
+    tx.execute(update(billing_accounts).where(b.org_id == org_id, b.id == account_id, other).values(closed_at=now))
+    return account_id
 
 
 def default_key(tx: Tx, account_id: str) -> str:

@@ -108,10 +108,12 @@ def credited(tx: Tx, account_id: str, reference: str) -> Record:
 
 
 def changed(tx: Tx, org_id: str, item_id: str) -> Record:
-    """What somebody changed about billing, for the audit log: a line of a ledger, or a virtual key."""
-    mine = select(*ENTRY).join(billing_accounts, b.id == e.billing_account_id)
-    found = tx.execute(mine.where(b.org_id == org_id, e.id == item_id)).one_or_none()
-    return key(tx, org_id, item_id) if found is None else dict_of(found)
+    """What somebody changed about billing, for the audit log: a line of a ledger, an account, or a virtual key."""
+    entries = select(*ENTRY).join(billing_accounts, b.id == e.billing_account_id)
+    for look in (entries.where(e.id == item_id), accounts().where(b.id == item_id)):
+        if (found := tx.execute(look.where(b.org_id == org_id)).one_or_none()) is not None:
+            return dict_of(found)
+    return key(tx, org_id, item_id)
 
 
 def list_receipts(

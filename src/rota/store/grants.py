@@ -78,9 +78,7 @@ def mint(
     billing_account_id: str | None = None, expires_at: datetime | None = None, budget: Mapping[str, int] | None = None,
 ) -> str:  # fmt: skip
     """A new grant, charged to an account of the org, by default its owner's; returns its id."""
-    account = billing.account_of(tx, org_id, owner_id, now).id if billing_account_id is None else billing_account_id
-    if billing_account_id is not None:
-        billing.get(tx, org_id, billing_account_id)
+    account = billing.get(tx, org_id, billing_account_id or billing.account_of(tx, org_id, owner_id, now).id).id
     limits = budget or {}
     row = {
         "id": new_id(), "org_id": org_id, "owner_id": owner_id, "billing_account_id": account, "scopes": list(scopes),
@@ -91,8 +89,12 @@ def mint(
     return str(row["id"])
 
 
+def find(tx: Tx, org_id: str, grant_id: str) -> Any | None:
+    return tx.execute(select(grants).where(g.org_id == org_id, g.id == grant_id)).one_or_none()
+
+
 def get(tx: Tx, org_id: str, grant_id: str) -> Any:
-    found = tx.execute(select(grants).where(g.org_id == org_id, g.id == grant_id)).one_or_none()
+    found = find(tx, org_id, grant_id)
     if found is None:
         raise NotFound(f"grant {grant_id}: there is none")
     return found
@@ -100,7 +102,7 @@ def get(tx: Tx, org_id: str, grant_id: str) -> Any:
 
 def trouble(tx: Tx, org_id: str, grant_id: str, kind: str, targets: Collection[str], now: datetime) -> str | None:
     """Why work may not run under a grant, as a code; None if it may. Checked in this order."""
-    grant = tx.execute(select(grants).where(g.org_id == org_id, g.id == grant_id)).one_or_none()
+    grant = find(tx, org_id, grant_id)
     if grant is None:
         return "grant_not_found"
     if grant.revoked_at is not None:

@@ -66,7 +66,7 @@ CHUNK = 500  # rows of one step that is not on the hot path
 c = jobs.c
 FIELDS = (
     c.id, c.org_id, c.kind, c.target, c.route, c.payload, c.queue, c.serial_key, c.schedule_id, c.slot, c.trigger,
-    c.attempt, c.tries, c.crashes, c.rescues, c.fence, c.queued_at, c.run_at, c.last_run_id, c.trace_id, c.terms,
+    c.attempt, c.tries, c.crashes, c.rescues, c.fence, c.queued_at, c.run_at, c.last_run_id, c.trace, c.terms,
 )  # fmt: skip
 TERMS = len(FIELDS) - 1
 
@@ -679,14 +679,14 @@ def row_of(job: NewJob, now: datetime, head: bool) -> dict[str, Any]:
         "job_key": job.job_key, "priority": job.priority, "queued_at": now, "run_at": job.run_at, "state": state.value,
         "schedule_id": job.schedule_id, "slot": job.slot, "trigger": job.trigger, "attempt": job.attempt, "tries": 0,
         "crashes": 0, "rescues": 0, "last_run_id": job.last_run_id, "lease_owner": None, "fence": 0,
-        "terms": job.terms.dump(), "trace_id": job.trace_id,
+        "terms": job.terms.dump(), "trace": job.trace,
     }  # fmt: skip
 
 
 def held_from_start(new: NewJob, now: datetime, fence: int) -> Job:
     return Job(
         new.id, new.org_id, new.kind, new.target, new.route, new.payload, new.queue, new.serial_key, new.schedule_id,
-        new.slot, new.trigger, new.attempt, 0, 0, 0, fence, now, new.run_at, new.last_run_id, new.trace_id, new.terms,
+        new.slot, new.trigger, new.attempt, 0, 0, 0, fence, now, new.run_at, new.last_run_id, new.trace, new.terms,
     )  # fmt: skip
 
 

@@ -16,10 +16,11 @@ from sqlalchemy import ColumnElement, Select, Text, and_, case, func, literal, l
 
 from rota.core import parse, triggers
 from rota.core.errors import Invalid, NotFound
-from rota.core.model import Schedule
+from rota.core.model import Schedule, trace_id_of
 from rota.core.plan import first_plan
 from rota.core.states import RAN, State, Status, Verdict, WorkerState
 from rota.core.triggers import Once, Timing
+from rota.store import grants as authority
 from rota.store.dialect import Tx
 from rota.store.schedules import called
 from rota.store.tables import (
@@ -253,6 +254,7 @@ def ended_run(row: Any) -> Record:
     """A run that ended. One of a task that began is its own artifact."""
     found = dict_of(row)
     found.pop("recorded_at", None)
+    found["trace_id"] = found["trace_id"] or trace_id_of(row.job_id)
     if found["kind"] == "task" and found["started_at"] is not None:
         found["artifact_id"] = found["id"]
     return found
@@ -316,7 +318,7 @@ def living_run(row: Any) -> Record:
         "status": (Status.RUNNING if started else Status.PENDING).value, "reason": row.parked_reason, "error": None,
         "outcome": None, "queued_at": row.queued_at, "started_at": row.started_at if started else None,
         "finished_at": None, "worker": row.lease_owner if started else None, "artifact_id": None,
-        "trace_id": row.trace_id, "usage": None,
+        "trace_id": row.trace[3:35] if row.trace else trace_id_of(row.id), "usage": None,
     }  # fmt: skip
 
 
@@ -484,10 +486,7 @@ def list_grants(tx: Tx, org_id: str, *, limit: int = LIMIT, cursor: str | None =
 
 
 def grant(tx: Tx, org_id: str, grant_id: str) -> Record:
-    found = tx.execute(select(grants).where(grants.c.org_id == org_id, grants.c.id == grant_id)).one_or_none()
-    if found is None:
-        raise NotFound(f"grant {grant_id}: there is none")
-    return grant_record(found)
+    return grant_record(authority.get(tx, org_id, grant_id))
 
 
 def grant_record(row: Any) -> Record:

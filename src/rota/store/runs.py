@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Integer, Text, and_, delete, func, select, update
 
-from rota.core.model import About, Ended
+from rota.core.model import About, Ended, trace_id_of, traceparent
 from rota.core.states import Status, Verdict, verdict_of
 from rota.store.dialect import Batch, Tx, hot, insert_rows
 from rota.store.tables import Instant, artifacts, jobs, logs, orgs, runs, schedule_stats, slots
@@ -145,6 +145,11 @@ def settling(tx: Tx, alike: tuple[str, ...]) -> Any:
     return stmt.values(verdict=gone.c.verdict, reason=gone.c.reason)
 
 
+def trace_of(run: Any) -> str:
+    """The trace of a run, for another attempt at it."""
+    return traceparent(run.trace_id or trace_id_of(run.job_id))
+
+
 def row_of(one: Ended, worker: str | None, now: datetime | None) -> dict[str, Any]:
     job = one.job
     of_job = {
@@ -160,5 +165,5 @@ def told(one: Ended, worker: str | None, now: datetime | None) -> tuple[Any, ...
     return (
         one.run_id, one.number, one.status.value, one.reason, one.error, one.outcome, one.started_at, one.finished_at,
         now or one.finished_at, worker, about.name or one.job.target, about.version, about.artifact_id, about.usage,
-        one.job.trace_id or about.trace_id, one.job.terms.grant_id,
+        one.job.trace[3:35] if one.job.trace else about.trace_id, one.job.terms.grant_id,
     )  # fmt: skip

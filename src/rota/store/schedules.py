@@ -19,7 +19,7 @@ from rota.core.plan import TICK, first_plan, next_run_at, passed_gap, plan
 from rota.core.policy import Misfire, Overlap, Terms, parse_retry
 from rota.core.states import Condition, State, Status, Verdict
 from rota.core.triggers import Cron, Every, Once, Timing
-from rota.store import grants
+from rota.store import grants, runs
 from rota.store import jobs as queue
 from rota.store import slots as slot_rows
 from rota.store.dialect import (
@@ -296,9 +296,11 @@ def held_clocks(tx: Tx) -> Any:
     )
 
 
-def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime, lease: Lease | None = None) -> tuple[int, list[Job]]:
-    """Write slots, jobs, gaps and clocks of plans whose clocks the caller holds. The number of jobs, and those that the
-    one with the lease has."""
+def apply(
+    tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime, lease: Lease | None = None
+) -> tuple[list[Fire], list[Job]]:
+    """Write slots, jobs, gaps and clocks of plans whose clocks the caller holds. What became jobs, and those of them
+    that the one with the lease has."""
     lock_keys(tx, [one.schedule.serial_key for one, _ in won if one.schedule.serial_key])
     busy = queue.of_schedules(tx, [one.schedule.id for one, _ in won if one.schedule.overlap is not Overlap.ALLOW])
     fires = [(one.schedule, fire, new_id()) for one, what in won for fire in what.fires]
@@ -318,7 +320,7 @@ def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime, lease: Lease |
     over = [one.schedule.id for one, _ in won if (one.schedule.paused_until or now + TICK) <= now]
     if over:
         tx.execute(update(schedules).where(s.id.in_(over)).values(paused_at=None, paused_until=None, pause_reason=None))
-    return len(fires), taken
+    return [fire for _, fire, _ in fires], taken
 
 
 def without_fires(one: Due, what: Plan, now: datetime) -> Plan:
@@ -411,7 +413,7 @@ def repair(tx: Tx, now: datetime) -> list[str]:
     return mended
 
 
-def run_now(tx: Tx, schedule: Schedule, payload: Any, overlap: Overlap, trace_id: str | None, now: datetime) -> str:
+def run_now(tx: Tx, schedule: Schedule, payload: Any, overlap: Overlap, trace: str | None, now: datetime) -> str:
     """A job beside the slots, under the schedule's overlap policy; the next slot stays where it is."""
     schedule = replace(schedule, overlap=overlap, input=payload)
     if schedule.serial_key:
@@ -425,7 +427,7 @@ def run_now(tx: Tx, schedule: Schedule, payload: Any, overlap: Overlap, trace_id
     if overlap is Overlap.REPLACE:
         clear_the_way(tx, busy, now)
     job = job_of(schedule, Fire(now, now, schedule.waits), new_id())
-    job = replace(job, slot=None, job_key=None, trigger="manual", trace_id=trace_id)
+    job = replace(job, slot=None, job_key=None, trigger="manual", trace=trace)
     queue.add(tx, [job], now)
     return job.id
 
@@ -481,8 +483,9 @@ def retry_slot(tx: Tx, due: Due, slot: datetime, run: Any, now: datetime) -> str
     slot_rows.take_from_gaps(tx, schedule, [slot])
     base, previous = slot_rows.reopen(tx, schedule.id, slot, job.id)
     terms = replace(job.terms, deadline_at=None, window_until=None)
-    again = {"attempt": base, "last_run_id": previous or run.id, "trace_id": run.trace_id}
-    job = replace(job, trigger="retry", terms=terms, **again)
+    job = replace(
+        job, trigger="retry", terms=terms, attempt=base, last_run_id=previous or run.id, trace=runs.trace_of(run)
+    )
     queue.add(tx, [job], now)
     return job.id
 
@@ -493,7 +496,7 @@ def retry_run(tx: Tx, schedule: Schedule, run: Any, attempts: int, now: datetime
     terms = replace(job.terms, deadline_at=None, window_until=None)
     again = replace(
         job, slot=None, job_key=f"retry:{run.job_id}", payload=run.input, trigger="retry", attempt=attempts,
-        last_run_id=run.id, terms=terms, trace_id=run.trace_id,
+        last_run_id=run.id, terms=terms, trace=runs.trace_of(run),
     )  # fmt: skip
     return queue.enqueue(tx, [again], now, "preserve")[0]
 
@@ -600,6 +603,7 @@ def job_of(schedule: Schedule, fire: Fire, job_id: str) -> NewJob:
         job_key=f"{schedule.id}:{fire.slot.isoformat()}",
         schedule_id=schedule.id,
         slot=fire.slot,
+        trace=fire.trace,
         terms=Terms(
             timeout=schedule.timeout,
             retry=schedule.retry,

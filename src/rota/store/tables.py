@@ -502,7 +502,7 @@ jobs = Table(  # small and hot: finished jobs leave it
     Column("cancel_requested_at", Instant),
     Column("cancel_reason", Text),
     Column("terms", Json),
-    Column("trace_id", String(64)),
+    Column("trace", String(55)),
 )
 
 
@@ -565,7 +565,7 @@ runs = Table(  # the ledger: a row per attempt, written when it ended
     Column("recorded_at", Instant, nullable=False),
     Column("worker", Id),
     Column("fence", BigInteger),
-    Column("trace_id", String(64)),
+    Column("trace_id", String(32)),
     Column("artifact_id", Id),
     Column("grant_id", Id),  # the authority that it ran under
     Column("usage", Json),

@@ -70,7 +70,7 @@ def of_job(tx: Tx, org_id: str, job_id: str, now: datetime) -> Record:
 def asker(tx: Tx, org_id: str, job_id: str, job: Record) -> str:
     """Who pressed the button, as the audit log tells; it has forgotten those of long ago."""
     about = {"since": job["queued_at"] - AROUND, "until": job["queued_at"] + AROUND}
-    for action in ("schedules.run", "runs.retry"):
+    for action in ("schedules.run", "graphs.run", "runs.retry"):
         lines, _ = list_audit(tx, org_id, limit=LIMIT_MAX, action=action, **about)
         for line in lines:
             if (line["after"] or {}).get("result") == job_id:

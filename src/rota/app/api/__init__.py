@@ -44,7 +44,10 @@ def create_api(
     lifespan: Any = None,
 ) -> FastAPI:
     """The API over an engine. `scheduler` says what is wrong with the scheduler of this process, where it has one."""
-    app = FastAPI(title=title, version="1", description=__doc__, lifespan=lifespan, redirect_slashes=False)
+    app = FastAPI(
+        title=title, version="1", description=__doc__, lifespan=lifespan, redirect_slashes=False,
+        telemetry={"exclude": lambda scope: scope["path"] == "/login"},  # its link has a token, which no trace may tell
+    )  # fmt: skip
     app.state.engine, app.state.db, app.state.scheduler = engine, db, scheduler
     app.state.failures, app.state.service_token = Failures(), service_token
     app.add_exception_handler(RotaError, manners.on_rota_error)

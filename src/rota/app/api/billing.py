@@ -2,6 +2,7 @@
 
 import csv
 import io
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
@@ -39,6 +40,25 @@ async def list_accounts(request: Request, caller: Admin, limit: Limit = 50, curs
     """All accounts of the org, oldest first."""
     db = engine_of(request).db
     return answer_page(await db.read(bills.list_accounts, caller.org_id, limit=limit, cursor=cursor))
+
+
+@router.post("/accounts/{account_id}/$close")
+async def close(request: Request, caller: Admin, account_id: str) -> Response:
+    """Nothing more begins at its expense: runs are skipped, top-ups refused. What is in its books stays to be read."""
+    return await change_account(request, caller, account_id, engine_of(request).clock.now())
+
+
+@router.post("/accounts/{account_id}/$reopen")
+async def reopen(request: Request, caller: Admin, account_id: str) -> Response:
+    """Let it be charged again."""
+    return await change_account(request, caller, account_id, None)
+
+
+async def change_account(request: Request, caller: Caller, account_id: str, closed_at: datetime | None) -> Response:
+    db = engine_of(request).db
+    await db.read(bills.account, caller.org_id, account_id)
+    await db.tx(billing.close, caller.org_id, account_id, closed_at)
+    return answer(await db.read(bills.account, caller.org_id, account_id))
 
 
 @router.post("/credits", status_code=201)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from rota.app.api.manners import Cursor, Limit, answer, answer_page, engine_of, read_body
-from rota.app.auth import Operator, Viewer
+from rota.app.auth import Operator, Role, Viewer
 from rota.core import parse
 from rota.store import grants, reports
 
@@ -18,9 +18,10 @@ Days = Annotated[int, Query(ge=1, le=366)]
 @router.post("", status_code=201)
 async def create(request: Request, caller: Operator) -> Response:
     """`{scopes, expires_at?, billing_account_id?, consent?, budget?: {per_day, total}}`. A scope that allows everything
-    of its kind, like `graph:execute:*`, needs `consent: true`."""
+    of its kind, like `graph:execute:*`, needs `consent: true`. Only admins name an account that is not their own."""
     engine = engine_of(request)
-    grant_id = await engine.create_grant(caller.org_id, await read_body(request), caller.user_id)
+    body, admin = await read_body(request), caller.role >= Role.ADMIN
+    grant_id = await engine.create_grant(caller.org_id, body, caller.user_id, any_account=admin)
     found = await engine.db.read(reports.grant, caller.org_id, grant_id)
     return answer(found, 201, {"location": f"/api/v1/grants/{grant_id}"})
 

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request, Response
 
-from rota.app.api.manners import answer, engine_of, read_body
+from rota.app.api.manners import answer, engine_of, read_body, trace_of
 from rota.app.auth import Operator, Viewer
 from rota.core import parse
 from rota.kinds.graphs import GraphManager
@@ -23,7 +23,6 @@ async def run(request: Request, caller: Operator, graph_id: str) -> Response:
     account, that ends in a day. A `traceparent` header gives its run the trace id."""
     body = await read_body(request, ["input", "grant_id"], optional=True)
     grant_id = parse.ulid(body["grant_id"], "grant_id") if "grant_id" in body else None
-    trace_id = parse.traceparent(request.headers.get("traceparent"))
     manager = GraphManager(engine_of(request), caller.org_id)
-    job_id = await manager.run(graph_id, body.get("input"), grant_id, caller.user_id, trace_id)
+    job_id = await manager.run(graph_id, body.get("input"), grant_id, caller.user_id, trace_of(request))
     return answer({"job_id": job_id}, 202)

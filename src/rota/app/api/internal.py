@@ -16,17 +16,17 @@ from fastapi import APIRouter, Depends, Request, Response
 from starlette.exceptions import HTTPException
 
 from rota.app.api.idempotency import KEY
-from rota.app.api.manners import answer, problem, read_body
+from rota.app.api.manners import answer, problem, read_body, trace_of
 from rota.app.auth import service
 from rota.core import parse
 from rota.core.clock import stopwatch
 from rota.core.errors import Invalid, KeyInUse, NotFound, Refused
-from rota.core.model import new_id
+from rota.core.model import new_id, trace_id_of, traceparent
 from rota.core.policy import classify
 from rota.engine.engine import Engine
+from rota.engine.patience import patiently
 from rota.engine.runner import Canceled, RunLog, Skipped
 from rota.kinds.graphs import Execution, GraphRunner, Order
-from rota.kinds.graphs.execution import insist
 from rota.kinds.graphs.port import Code
 from rota.store import accounts, idempotency, jobs, runs
 from rota.store.dialect import Tx
@@ -40,12 +40,13 @@ log = structlog.get_logger("rota.graphs")
 router = APIRouter(prefix="/api/internal/graphs", tags=["internal"], dependencies=[Depends(service)])
 
 
-class GrantRefused(Refused):
-    """The grant does not allow it; `code` says why."""
+class NotAdmitted(Refused):
+    """The grant does not allow it, or nobody pays for it; `code` says why."""
 
-    def __init__(self, code: str) -> None:
-        super().__init__(f"the grant does not allow this run ({code})")
-        self.code = code
+    def __init__(self, skipped: Skipped) -> None:
+        failure = skipped.failure
+        super().__init__(failure.message if failure else f"the grant does not allow this run ({skipped.reason})")
+        self.code = (failure and failure.code) or skipped.reason
 
 
 @router.get("")
@@ -102,7 +103,7 @@ class Watch:
         try:
             await self.tend(running, run_log, order, job)
             code = code_of(running, run_log)
-        except GrantRefused:
+        except NotAdmitted:
             await db.tx(idempotency.let_go, self.ticket)
             raise
         except asyncio.CancelledError:  # this server stops; the worker will ask again, here or elsewhere
@@ -113,18 +114,18 @@ class Watch:
         body = {"ok": code is None, "run_id": order.run_id, "trace_id": order.trace_id}
         body |= {} if code is None else {"error_code": code}
         lines = run_log.take(last=True)
-        await insist(lambda: db.tx(self.end, lines, orjson.dumps(body)))
+        await patiently(lambda: db.tx(self.end, lines, orjson.dumps(body)))
         return body
 
     async def tend(self, running: "asyncio.Future[Any]", run_log: RunLog, order: Order, job: Any) -> None:
         db, renewed, pressed = self.engine.db, stopwatch(), float("-inf")
         while not (await asyncio.wait([running], timeout=LOOK))[0]:
             if lines := run_log.take():
-                await insist(lambda lines=lines: db.tx(runs.write_logs, lines))  # type: ignore[misc]
+                await patiently(lambda lines=lines: db.tx(runs.write_logs, lines))  # type: ignore[misc]
             if stopwatch() - renewed > idempotency.LEASE.total_seconds() / 4:
                 renewed = stopwatch()
-                await insist(self.renew)
-            wanted = job is None or await insist(lambda: db.read(still_wanted, job))
+                await patiently(self.renew)
+            wanted = job is None or await patiently(lambda: db.read(still_wanted, job))
             if (self.lost or not wanted) and stopwatch() - pressed > order.grace.total_seconds():
                 pressed = stopwatch()
                 order.canceled.set()
@@ -154,10 +155,9 @@ def code_of(running: "asyncio.Future[Any]", run_log: RunLog) -> str | None:
         return None
     if isinstance(error, asyncio.CancelledError | Canceled):
         return Code.ABORTED
-    failure = getattr(error, "failure", None)
-    if isinstance(error, Skipped) and failure is None:
-        raise GrantRefused(error.reason)
-    failure = failure or classify(error)
+    if isinstance(error, Skipped):
+        raise NotAdmitted(error)
+    failure = getattr(error, "failure", None) or classify(error)
     run_log.line("system", f"{failure.type}: {failure.message}")
     return str(failure.code or failure.kind.value)
 
@@ -170,10 +170,10 @@ def read_order(body: dict[str, Any], graph_id: str, request: Request) -> Order:
     form.done()
     if not isinstance(given, dict):
         raise Invalid("input", given, "is not an object")
-    trace_id = parse.traceparent(request.headers.get("traceparent")) or sha256(run_id.encode()).hexdigest()[:32]
+    trace = trace_of(request) or traceparent(trace_id_of(run_id))
     request_id = structlog.contextvars.get_contextvars().get("request_id") or run_id
     grace = request.app.state.engine.settings.cancel_grace
-    return Order("", graph_id, given, grant_id, run_id, 1, trace_id, request_id, grace=grace)
+    return Order("", graph_id, given, grant_id, run_id, 1, trace, request_id, grace=grace)
 
 
 def ordered(order: Order, org_id: str, job: Any) -> Order:

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.app.auth import TooManyFailures
 from rota.app.http import read_bytes, status_of
-from rota.core import errors
+from rota.core import errors, parse
 from rota.core.errors import Invalid, InvalidMany, RotaError, StaleRevision, shown
 from rota.core.model import new_id
 from rota.engine.engine import Engine
@@ -35,6 +35,11 @@ def engine_of(request: Request) -> Engine:
     """The engine; for a request that may write, one that tells the audit log (see `auth.authenticate`)."""
     engine: Engine = getattr(request.state, "engine", request.app.state.engine)
     return engine
+
+
+def trace_of(request: Request) -> str | None:
+    """The `traceparent` of what a request causes: its own span's, where requests have spans, else as it came."""
+    return engine_of(request).current_trace() or parse.traceparent(request.headers.get("traceparent"))
 
 
 # what comes in

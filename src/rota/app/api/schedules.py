@@ -14,6 +14,7 @@ from rota.app.api.manners import (
     engine_of,
     expected_revision,
     read_body,
+    trace_of,
 )
 from rota.app.auth import Operator, Viewer
 from rota.core import parse, triggers
@@ -135,8 +136,9 @@ async def delete(request: Request, caller: Operator, key: str) -> Response:
 async def run(request: Request, caller: Operator, key: str) -> Response:
     """A job at once, beside the slots: `{input?, overlap?}`. A `traceparent` header gives its run the trace id."""
     body = await read_body(request, ["input", "overlap"], optional=True)
-    trace_id = parse.traceparent(request.headers.get("traceparent"))
-    return answer({"job_id": await engine_of(request).run_now(caller.org_id, key, trace_id=trace_id, **body)}, 202)
+    return answer(
+        {"job_id": await engine_of(request).run_now(caller.org_id, key, trace=trace_of(request), **body)}, 202
+    )
 
 
 @router.post("/{key}/$pause")

@@ -448,6 +448,8 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "POST /grants/{grant_id}/$revoke": ("RevokeBody", 200, "Grant"),
     "GET /billing/account": (None, 200, "Account"),
     "GET /billing/accounts": (None, 200, "AccountPage"),
+    "POST /billing/accounts/{account_id}/$close": (None, 200, "Account"),
+    "POST /billing/accounts/{account_id}/$reopen": (None, 200, "Account"),
     "POST /billing/credits": ("CreditBody", 201, "Entry"),
     "GET /billing/ledger": (None, 200, "EntryPage"),
     "GET /billing/receipts": (None, 200, "ReceiptPage"),

@@ -4,10 +4,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from rota.app.api.manners import Cursor, Limit, answer, answer_page, engine_of, expected_revision, read_body
+from rota.app.api.manners import Cursor, Limit, answer, answer_page, engine_of, expected_revision, read_body, trace_of
 from rota.app.api.schedules import one as one_schedule
 from rota.app.auth import Caller, Operator, Viewer
-from rota.core import parse
 from rota.core.errors import NotFound
 from rota.kinds.tasks import TaskManager, check_own
 from rota.store import reports
@@ -80,8 +79,7 @@ async def schema(request: Request, caller: Viewer, key: str) -> Response:
 async def execute(request: Request, caller: Operator, key: str) -> Response:
     """A job at once: `{parameters?}` stand over the task's own. A `traceparent` header gives its run the trace id."""
     body = await read_body(request, ["parameters"], optional=True)
-    trace_id = parse.traceparent(request.headers.get("traceparent"))
-    job_id = await manager(request, caller).execute_task(key, body.get("parameters"), trace_id=trace_id)
+    job_id = await manager(request, caller).execute_task(key, body.get("parameters"), trace=trace_of(request))
     return answer({"job_id": job_id, "message": f"Task submitted for execution. Job ID: {job_id}"}, 202)
 
 

@@ -14,6 +14,7 @@ app.add_typer(keys, name="key")
 
 Account = Annotated[str | None, typer.Option(help="id of an account of the org (admins); else your own")]
 Anyones = Annotated[str | None, typer.Option(help="id of an account; else your own, for admins all of the org")]
+AccountId = Annotated[str, typer.Argument(help="id of an account of the org")]
 KeyId = Annotated[str, typer.Argument(help="id of the virtual key")]
 Since = Annotated[str | None, typer.Option(help="a moment with offset")]
 Until = Annotated[str | None, typer.Option(help="a moment with offset")]
@@ -41,6 +42,18 @@ def accounts(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> 
     page = ctx.obj.get("/billing/accounts", limit=limit, cursor=cursor)
     rows = ([one["id"], one["owner_name"], *money(one["balance_credits"])] for one in page["items"])
     listing(ctx.obj, page, ("id", "owner", "credits", "usd"), rows)
+
+
+@app.command()
+def close(ctx: typer.Context, account_id: AccountId) -> None:
+    """Let nothing more begin at an account's expense; its past stays. `reopen` takes it back."""
+    details(ctx.obj, ctx.obj.post(f"/billing/accounts/{quote(account_id, safe='')}/$close"), ACCOUNT)
+
+
+@app.command()
+def reopen(ctx: typer.Context, account_id: AccountId) -> None:
+    """Let a closed account be charged again."""
+    details(ctx.obj, ctx.obj.post(f"/billing/accounts/{quote(account_id, safe='')}/$reopen"), ACCOUNT)
 
 
 @app.command()

@@ -1,5 +1,7 @@
 """`rota run …`"""
 
+import json
+import sys
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -133,6 +135,28 @@ def stream_logs(connection: Connection, run_id: str) -> None:
             known.add(line["id"])
             if not as_data(connection, line):
                 print(line["text"], flush=True)
+
+
+def give(connection: Connection, answer: dict[str, Any], wait: bool, timeout: float) -> None:
+    """The job that was made; or, when that is waited for, what came of it."""
+    if not wait:
+        details(connection, answer, ["job_id"])
+        return
+    ended = find(connection, ended_job(connection, answer["job_id"], timeout)["id"])
+    if not as_data(connection, ended):
+        print_result(ended["outcome"])
+    end_as(ended)
+
+
+def print_result(outcome: Any) -> None:
+    """A result as people read it: text as text, of a command or a graph what it said, everything else as JSON."""
+    if isinstance(outcome, dict) and outcome.keys() == {"exit_code", "stdout", "stderr"}:
+        print(outcome["stdout"], end="")
+        print(outcome["stderr"], end="", file=sys.stderr)
+    elif isinstance(outcome, dict) and outcome.get("content") and outcome.keys() == {"content", "artifact_id"}:
+        print(outcome["content"])
+    elif outcome is not None:
+        print(outcome if isinstance(outcome, str) else json.dumps(outcome, indent=2, ensure_ascii=False))
 
 
 def wait_for_job(connection: Connection, job_id: str, timeout: float) -> None:

@@ -97,11 +97,12 @@ def add(
     fields: dict[str, Any],
     task: Task = None,
     shell: Annotated[str | None, typer.Option(help="a command to run; makes a shell task of the same name")] = None,
+    graph: Annotated[str | None, typer.Option(help="the graph to run, such as langgraph:poet")] = None,
 ) -> None:
     """Make a schedule."""
-    one_of(task=task, shell=shell)
+    one_of(task=task, shell=shell, graph=graph)
     one_trigger(fields)
-    body = {"name": name, "target": task or name, **fields}
+    body = {"name": name, "kind": "graph" if graph else "task", "target": graph or task or name, **fields}
     connection: Connection = ctx.obj
     made = connection.post("/schedules", body) if shell is None else add_shell(connection, shell, body)
     tell(connection, made)

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import typer
 
 from rota.app.cli.connection import Exit, Output, fail, say
-from rota.app.cli.runs import end_as, ended_job, find
+from rota.app.cli.runs import give, print_result
 from rota.app.cli.schedules import one_of, one_trigger, read_input, takes_schedule, tell
 from rota.app.cli.show import as_data, details, listing, plain, when
 
@@ -95,13 +95,7 @@ def run(
     """Run it now. Parameters stand over the task's own."""
     given = read_params(param, params)
     answer = ctx.obj.post(f"{path_of(name)}/$execute", None if given is None else {"parameters": given})
-    if not wait:
-        details(ctx.obj, answer, ["job_id"])
-        return
-    ended = find(ctx.obj, ended_job(ctx.obj, answer["job_id"], timeout)["id"])
-    if not as_data(ctx.obj, ended):
-        print_result(ended["outcome"])
-    end_as(ended)
+    give(ctx.obj, answer, wait, timeout)
 
 
 @app.command()
@@ -223,15 +217,6 @@ def read_param(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, value
-
-
-def print_result(outcome: Any) -> None:
-    """A result as people read it: text as text, of a command what it said, everything else as JSON."""
-    if isinstance(outcome, dict) and outcome.keys() == {"exit_code", "stdout", "stderr"}:
-        print(outcome["stdout"], end="")
-        print(outcome["stderr"], end="", file=sys.stderr)
-    elif outcome is not None:
-        print(outcome if isinstance(outcome, str) else json.dumps(outcome, indent=2, ensure_ascii=False))
 
 
 def print_branch(one: dict[str, Any], indent: str) -> None:

@@ -17,7 +17,10 @@ from rota.store.database import Database
 
 def create_web(engine: Engine, db: Database, failures: Failures) -> FastAPI:
     """The dashboard over an engine. Whoever guesses at the API and here is counted once."""
-    app = FastAPI(openapi_url=None, redirect_slashes=False, dependencies=[Depends(check_csrf)])
+    app = FastAPI(
+        openapi_url=None, redirect_slashes=False, dependencies=[Depends(check_csrf)],
+        telemetry={"tracing": False},  # the API in front of it has the spans
+    )  # fmt: skip
     app.state.engine, app.state.db, app.state.failures = engine, db, failures
     for kind in (RotaError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, pages.on_error)

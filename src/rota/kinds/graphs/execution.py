@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 import orjson
 import structlog
 
-from rota.core.clock import pause
-from rota.core.errors import NotFound, Unavailable, WorkError
+from rota.core.errors import Conflict, NotFound, WorkError
 from rota.core.policy import Billing, Failure, FailureClass, classify
 from rota.core.redact import redacted
 from rota.engine.engine import Engine
+from rota.engine.patience import patiently
 from rota.engine.runner import Canceled, RunLog, Skipped, StopFlag, WorkFailed, storable
 from rota.engine.services import ArtifactManager
 from rota.kinds.graphs.port import (
@@ -35,7 +35,6 @@ from rota.kinds.graphs.port import (
     ToolCallStart,
     UsageReport,
 )
-from rota.kinds.graphs.tracing import span
 from rota.store import billing, grants
 from rota.store.dialect import Tx
 
@@ -65,11 +64,15 @@ class Order:
     grant_id: str
     run_id: str
     attempt: int
-    trace_id: str
+    trace: str  # a `traceparent`
     request_id: str
     schedule_id: str | None = None
     canceled: StopFlag = field(default_factory=StopFlag)
     grace: timedelta = timedelta(seconds=10)
+
+    @property
+    def trace_id(self) -> str:
+        return self.trace[3:35]
 
 
 @dataclass(slots=True)
@@ -113,16 +116,15 @@ class Execution:
 
     async def run(self, order: Order, run_log: RunLog, tell: Callable[[dict[str, Any]], None]) -> Kept:
         """`tell` hears what was used, whenever that grows."""
-        known: dict[str, str | int] = {
-            "rota.run_id": order.run_id,
-            "rota.attempt": order.attempt,
-            "rota.grant_id": order.grant_id,
-        }
-        with span(f"graph {order.graph_id}", order.trace_id, **known):
-            return await self.traced(order, run_log, tell)
+        tracing = self.engine.tracing
+        if tracing is None:
+            return await self.perform(order, run_log, tell)
+        known = {"run_id": order.run_id, "attempt": order.attempt, "grant_id": order.grant_id}
+        with tracing.span(f"graph {order.graph_id}", order.trace, known):
+            return await self.perform(order, run_log, tell)
 
-    async def traced(self, order: Order, run_log: RunLog, tell: Callable[[dict[str, Any]], None]) -> Kept:
-        caller = await insist(lambda: self.engine.db.read(self.admit, order))
+    async def perform(self, order: Order, run_log: RunLog, tell: Callable[[dict[str, Any]], None]) -> Kept:
+        caller = await patiently(lambda: self.engine.db.read(self.admit, order))
         request = GraphRequest(order.graph_id, order.input, order.run_id, order.attempt, caller, order.canceled)
         stream, ending = self.graphs.run_graph(request)
         used = Used()
@@ -153,7 +155,7 @@ class Execution:
         if settings.billing is not Billing.OFF:
             try:
                 account = billing.get(tx, order.org_id, grant.billing_account_id)
-            except NotFound as error:
+            except (NotFound, Conflict) as error:
                 raise Skipped("budget", refusal(ACCOUNT_CLOSED, error.message)) from error
             spent = billing.used_up(tx, order.grant_id, now)
             if spent is not None:
@@ -183,11 +185,11 @@ class Execution:
             order.attempt,
         )  # fmt: skip
         now = self.engine.clock.now()
-        return await surely(insist(lambda: self.engine.db.tx(billing.charge, what, usage, markup, now)))
+        return await surely(patiently(lambda: self.engine.db.tx(billing.charge, what, usage, markup, now)))
 
     async def keep(self, order: Order, content: str) -> Kept:
         manager = ArtifactManager(self.engine, order.org_id, order.run_id)
-        return Kept(content, await insist(lambda: manager.store(content, None, "content", None)))
+        return Kept(content, await patiently(lambda: manager.store(content, None, "content", None)))
 
 
 def write(run_log: RunLog, event: Event) -> None:
@@ -243,16 +245,6 @@ def estimate(given: Mapping[str, Any], markup: Decimal) -> int:
     """Credits that a run will need at least: its input, a short answer and some overhead, at a low price."""
     tokens = ceil(len(orjson.dumps(given, default=str)) / 4) + 512 + 500
     return billing.credits_for(Decimal(tokens) * Decimal("0.002") / 1000, markup)
-
-
-async def insist(ask: Callable[[], Awaitable[T]]) -> T:
-    """What must be read or written; a database out of reach is waited for."""
-    while True:
-        try:
-            return await ask()
-        except Unavailable as error:
-            log.warning("the database is out of reach; trying again", error=error.message)
-            await pause(0.5)
 
 
 async def surely(step: Awaitable[T]) -> T:

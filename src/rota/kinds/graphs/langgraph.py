@@ -1,4 +1,5 @@
-"""Graphs of LangGraph. Text comes token by token; a call of a model is a unit, charged by its usage metadata."""
+"""Graphs of LangGraph, and those nested in them. Text comes token by token; a call of a model is a unit, charged by its
+usage metadata."""
 
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
@@ -34,21 +35,24 @@ async def events(graph: Graph, request: GraphRequest) -> AsyncIterator[object]:
         "callbacks": [meter],
     }
     state: Any = None
-    parts = work.astream(dict(request.input), config, stream_mode=["messages", "updates", "values"])
+    told: set[str] = set()  # messages that are known: a nested graph hands its own on to the one around it
+    modes = ["messages", "updates", "values"]
+    parts = work.astream(dict(request.input), config, stream_mode=modes, subgraphs=True)
     try:
-        async for mode, part in parts:
+        async for where, mode, part in parts:
             for report in meter.taken():
                 yield report
             if mode == "messages":
                 if isinstance(part[0], AIMessageChunk | AIMessage) and part[0].text:
                     yield TextDelta(str(part[0].text))
             elif mode == "values":
-                state = part
+                told.update(message.id for message in messages_in(part) if message.id)
+                state = state if where else part
             else:
                 if "__interrupt__" in part:
                     raise GraphError(Code.INVALID_REQUEST, "the graph asks a person, and nobody is there")
                 for message in messages_in(part):
-                    for event in tool_events(message):
+                    for event in () if message.id in told else tool_events(message):
                         yield event
     finally:
         await parts.aclose()  # what it started ends with it

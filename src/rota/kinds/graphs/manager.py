@@ -44,7 +44,7 @@ class GraphManager:
             for one in sorted({*here, *announced})
         ]  # fmt: skip
 
-    async def run(self, graph_id: str, given: Any, grant_id: str | None, by: str, trace_id: str | None = None) -> str:
+    async def run(self, graph_id: str, given: Any, grant_id: str | None, by: str, trace: str | None = None) -> str:
         """A job at once, under this grant or one that is minted for this graph alone and ends in a day."""
         try:
             route = await self.runner.resolve(self.org_id, graph_id, given)
@@ -54,14 +54,12 @@ class GraphManager:
             raise NotFound(f"graph {graph_id}: there is none") from error
         payload, now = parse.payload(given or {}, "input"), self.engine.clock.now()
 
-        def step(tx: Tx) -> list[str]:
+        def step(tx: Tx) -> str:
             terms = Terms(grant_id=self.authority(tx, graph_id, grant_id, by, now))
-            job = NewJob(
-                self.org_id, "graph", graph_id, payload, now, "manual", route=route, terms=terms, trace_id=trace_id
-            )
-            return jobs.enqueue(tx, [job], now)
+            job = NewJob(self.org_id, "graph", graph_id, payload, now, "manual", route=route, terms=terms, trace=trace)
+            return jobs.enqueue(tx, [job], now)[0]
 
-        return (await self.engine.clocked(step))[0]
+        return await self.engine.clocked(step)
 
     def authority(self, tx: Tx, graph_id: str, grant_id: str | None, by: str, now: datetime) -> str:
         if grant_id is None:

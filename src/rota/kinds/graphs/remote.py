@@ -15,8 +15,9 @@ import structlog
 from rota.core.clock import pause
 from rota.core.errors import AuthError
 from rota.core.policy import Failure, FailureClass
+from rota.engine.patience import patiently
 from rota.engine.runner import Canceled, RunContext, Skipped, WorkFailed, current_log
-from rota.kinds.graphs.execution import ACCOUNT_CLOSED, CLASSES, Kept, Order, insist, refusal
+from rota.kinds.graphs.execution import CLASSES, Kept, Order, refusal
 from rota.kinds.graphs.port import Code
 from rota.store import artifacts, billing
 from rota.store.dialect import Tx
@@ -54,14 +55,14 @@ class Remote:
         path = f"/api/internal/graphs/{quote(order.graph_id)}:run"
         body = {"grant_id": order.grant_id, "input": order.input, "run_id": order.run_id}
         key = f"{ctx.job.id}:{ctx.job.tries}"  # a failure that counts is tried anew, a worker that died is not one
-        headers = {"idempotency-key": key, "traceparent": f"00-{order.trace_id}-{order.trace_id[:16]}-01"}
+        headers = {"idempotency-key": key, "traceparent": order.trace}
         current_log.set(None)  # what our own client says of its requests is not the graph's
         async with self.client() as client:
             answer = await self.ask(client, "POST", path, {"json": body, "headers": headers})
         if answer.status_code != 200:
             raise refused(answer)
         told = answer.json()
-        content, usage = await insist(lambda: ctx.engine.db.read(result_of, order.org_id, told["run_id"]))
+        content, usage = await patiently(lambda: ctx.engine.db.read(result_of, order.org_id, told["run_id"]))
         tell(usage)
         if told["ok"] and content is not None:
             return content
@@ -98,7 +99,7 @@ def refused(answer: httpx.Response) -> Exception:
         case 401:
             return AuthError(f"the graph endpoint refuses this worker: {detail}")
         case 403:
-            return Skipped(code)
+            return Skipped(code) if code.startswith("grant_") else Skipped("budget", refusal(code, detail))
         case 404:
             return failed(Code.NOT_FOUND, detail)
         case _:
@@ -106,10 +107,8 @@ def refused(answer: httpx.Response) -> Exception:
 
 
 def failed(code: str, detail: str = "") -> Exception:
-    """It ran, or was not let run for lack of credits."""
+    """It ran."""
     text = detail or f"the graph failed ({code}); the log of its run says more"
-    if code in (Code.INSUFFICIENT_CREDITS, ACCOUNT_CLOSED):
-        return Skipped("budget", refusal(code, text))
     if code == Code.ABORTED:
         return Canceled("aborted")
     kind = CLASSES[Code(code)] if code in Code._value2member_map_ else FailureClass.INTERNAL

@@ -1,7 +1,6 @@
 """Runs graphs, in this process or through the endpoint of another one. A graph belongs to the org of its program."""
 
 from collections.abc import Collection, Mapping
-from hashlib import sha256
 from typing import Any
 
 from rota.core.clock import Clock
@@ -10,8 +9,9 @@ from rota.core.model import PAYLOAD_LIMIT
 from rota.core.parse import Defaults
 from rota.core.policy import Misfire
 from rota.engine import processes
+from rota.engine.patience import patiently
 from rota.engine.runner import RunContext, Skipped
-from rota.kinds.graphs.execution import Execution, Kept, Order, insist
+from rota.kinds.graphs.execution import Execution, Kept, Order
 from rota.kinds.graphs.registry import GraphRegistry, read_graph_id
 from rota.kinds.graphs.remote import Remote
 from rota.store import accounts, billing, workers
@@ -48,7 +48,7 @@ class GraphRunner:
     async def prepare(self, ctx: RunContext) -> None:
         graph, about = self.registry.graphs.get(ctx.job.target), ctx.about
         about.name, about.version = ctx.job.target, graph.version if graph else None
-        about.trace_id = trace_of(ctx)
+        about.trace_id = ctx.job.parent[3:35]
         about.marks_first = True
 
     async def execute(self, ctx: RunContext) -> Any:
@@ -60,6 +60,12 @@ class GraphRunner:
             trace_of(ctx), job.id, job.schedule_id, ctx.canceled, ctx.cancel_grace,
         )  # fmt: skip
 
+        outcome = await self.perform(ctx, order)
+        # what has begun may finish; the ledger tells if its authority ended meanwhile
+        ctx.about.reason = await patiently(lambda: ctx.engine.trouble_with_grant(job, job.target))
+        return outcome
+
+    async def perform(self, ctx: RunContext, order: Order) -> Any:
         def tell(usage: dict[str, Any]) -> None:
             ctx.about.usage = usage
 
@@ -76,12 +82,12 @@ class GraphRunner:
         """A graph that crashed a worker before has a process to itself."""
         told = {
             "app": app, "graph": order.graph_id, "payload": dict(order.input), "grant_id": order.grant_id,
-            "schedule_id": order.schedule_id, "trace_id": order.trace_id,
+            "schedule_id": order.schedule_id, "trace": order.trace,
         }  # fmt: skip
         try:
             answer = await processes.ask_child(ctx, told)
         finally:
-            ctx.about.usage = await insist(lambda: self.db.read(billing.used_by, order.org_id, order.run_id))
+            ctx.about.usage = await patiently(lambda: self.db.read(billing.used_by, order.org_id, order.run_id))
         ctx.about.artifact_id = answer["artifact_id"]
         return answer["outcome"]
 
@@ -111,5 +117,5 @@ def graph_of(route: str, org: str) -> str | None:
 
 
 def trace_of(ctx: RunContext) -> str:
-    """All attempts of a job are one trace."""
-    return ctx.job.trace_id or sha256(ctx.job.id.encode()).hexdigest()[:32]
+    """Below which span the graph's is: the run's, where there are any."""
+    return ctx.engine.current_trace() or ctx.job.parent

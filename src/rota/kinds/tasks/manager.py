@@ -134,7 +134,7 @@ class TaskManager:
     # work
 
     async def execute_task(
-        self, key: str, parameters: Mapping[str, Any] | None = None, *, trace_id: str | None = None
+        self, key: str, parameters: Mapping[str, Any] | None = None, *, trace: str | None = None
     ) -> str:
         """Make a job of a task at once; returns the job's id."""
         try:
@@ -146,7 +146,7 @@ class TaskManager:
         if row.task_type == "python" and row.command not in await self.functions():
             raise NotRunnable(f"Cannot execute task {row.id}: no program that is up has its function {row.command}")
         self.runner.check(row, parameters, "parameters")
-        return (await self.engine.enqueue(self.org_id, "task", row.id, [parameters], trace_id=trace_id))[0]
+        return (await self.engine.enqueue(self.org_id, "task", row.id, [parameters], trace=trace))[0]
 
     async def schedule(self, key: str, body: Mapping[str, Any]) -> Record:
         """Say when a task runs, in the fields of a schedule."""

@@ -109,7 +109,7 @@ def upgrade() -> None:
         sa.Column("cancel_requested_at", Instant(), nullable=True),
         sa.Column("cancel_reason", sa.Text(), nullable=True),
         sa.Column("terms", Json(), nullable=True),
-        sa.Column("trace_id", sa.String(length=64), nullable=True),
+        sa.Column("trace", sa.String(length=55), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
     )
     op.create_index(
@@ -249,7 +249,7 @@ def upgrade() -> None:
         sa.Column("recorded_at", Instant(), nullable=False),
         sa.Column("worker", sa.String(length=26), nullable=True),
         sa.Column("fence", sa.BigInteger(), nullable=True),
-        sa.Column("trace_id", sa.String(length=64), nullable=True),
+        sa.Column("trace_id", sa.String(length=32), nullable=True),
         sa.Column("artifact_id", sa.String(length=26), nullable=True),
         sa.Column("grant_id", sa.String(length=26), nullable=True),
         sa.Column("usage", Json(), nullable=True),

@@ -1,0 +1,108 @@
+"""Spans for OpenTelemetry: fire → claim → run → graph, one trace from a slot to the calls of a model.
+
+They hang together through the queue by the `traceparent` that a job carries. A program that wants them sets up a tracer
+provider while it is loaded; for all others OpenTelemetry is not even imported, and `Engine.tracing` is None.
+"""
+
+import contextlib
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from rota.core.model import Attempt, Due, Fire, Plan, Schedule
+from rota.version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, Tracer
+
+
+def found() -> "Tracing | None":
+    """The spans of this program, if it has set up who hears of them."""
+    heard = provider()
+    return None if heard is None else Tracing(heard.get_tracer("rota", __version__))
+
+
+def flush() -> None:
+    """Hand over what was not exported yet; for a process that is about to end without further ado."""
+    if hasattr(heard := provider(), "shutdown"):
+        heard.shutdown()
+
+
+def provider() -> Any:
+    api = sys.modules.get("opentelemetry.trace")
+    heard = None if api is None else api.get_tracer_provider()
+    return None if api is None or isinstance(heard, api.ProxyTracerProvider) else heard
+
+
+class Tracing:
+    """Makes the spans of one engine."""
+
+    def __init__(self, tracer: "Tracer") -> None:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self.tracer, self.wire = tracer, TraceContextTextMapPropagator()
+        self.firing: dict[str | None, Span] = {}
+
+    def fire(self, planned: Sequence[tuple[Due, Plan]]) -> list[tuple[Due, Plan]]:
+        """Plans whose slots have a span each, which their jobs will name."""
+        self.firing = {}  # of slots that another process was faster with, nothing is told
+        return [
+            (one, replace(what, fires=tuple(self.begin_fire(one.schedule, fire) for fire in what.fires)))
+            for one, what in planned
+        ]
+
+    def begin_fire(self, schedule: Schedule, fire: Fire) -> Fire:
+        about = {"schedule_id": schedule.id, "slot": fire.slot.isoformat(), "target": schedule.target}
+        span = self.begin(f"fire {schedule.name}", None, about)
+        fire = replace(fire, trace=self.told(span))
+        self.firing[fire.trace] = span
+        return fire
+
+    def fired(self, fires: Sequence[Fire]) -> None:
+        """These have become jobs."""
+        for span in (self.firing.get(fire.trace) for fire in fires):
+            if span is not None:
+                span.end()
+
+    async def run(self, attempt: Attempt, work: Callable[[], Awaitable[Any]]) -> Any:
+        """A claim, as long as the job had to wait for it, and below it the run."""
+        job = attempt.job
+        about = {"job_id": job.id, "run_id": attempt.run_id, "attempt": attempt.number, "kind": job.kind}
+        claim = self.begin(f"claim {job.target}", job.parent, about, max(job.run_at, job.queued_at))
+        claim.end(nanoseconds(attempt.started_at))
+        with self.span(f"run {job.target}", self.told(claim), about):
+            return await work()
+
+    @contextlib.contextmanager
+    def span(self, name: str, parent: str | None, about: Mapping[str, Any]) -> Iterator[None]:
+        """What happens meanwhile hangs below it. Of an error only its type is told: the ledger says more."""
+        from opentelemetry.trace import StatusCode, use_span
+
+        made = self.begin(name, parent, about)
+        with use_span(made, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+            try:
+                yield
+            except BaseException as error:
+                made.set_status(StatusCode.ERROR, getattr(error, "reason", type(error).__name__))
+                raise
+
+    def begin(self, name: str, parent: str | None, about: Mapping[str, Any], since: datetime | None = None) -> "Span":
+        context = self.wire.extract({} if parent is None else {"traceparent": parent})
+        known = {f"rota.{key}": value for key, value in about.items()}
+        return self.tracer.start_span(
+            name, context, attributes=known, start_time=None if since is None else nanoseconds(since)
+        )
+
+    def told(self, span: "Span | None" = None) -> str | None:
+        """The `traceparent` of a span, by default the one that is current here, if there is one."""
+        from opentelemetry.trace import set_span_in_context
+
+        carrier: dict[str, str] = {}
+        self.wire.inject(carrier, None if span is None else set_span_in_context(span))
+        return carrier.get("traceparent")
+
+
+def nanoseconds(moment: datetime) -> int:
+    return int(moment.timestamp() * 1_000_000) * 1000
