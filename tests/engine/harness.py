@@ -144,6 +144,12 @@ class House:
             await self.scheduler.step()
         raise AssertionError("the scheduler turns without end")
 
+    async def fire_elsewhere(self) -> None:
+        """Another process fires, so that the jobs lie in the queue."""
+        self.scheduler.worker = None
+        await self.fire()
+        self.scheduler.worker = self.worker
+
     async def work(self) -> None:
         """Start what can start, until only long runs are left; write down what ended."""
         while True:

@@ -37,8 +37,7 @@ async def test_a_grant_taken_back_between_enqueue_and_start_is_noticed(house: Ho
     held = await grant(house)
     await house.schedule(grant_id=held)
     house.clock.set(at("9:10"))
-    house.scheduler.worker = None  # another process fires
-    await house.fire()
+    await house.fire_elsewhere()
     await house.engine.revoke_grant(house.org_id, held)
     await house.work()
     assert await house.verdicts() == ["9:10 skipped: grant_revoked"]

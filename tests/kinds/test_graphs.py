@@ -225,7 +225,7 @@ async def test_SKIP_ON_GRANT_FAILURE(graphs: Graphs) -> None:
     await graphs.schedule("narrowed", grant_id=(narrowed := await graphs.grant()))
     await graphs.schedule("penniless", grant_id=await graphs.grant())
     graphs.house.clock.set(at("9:10"))
-    await graphs.house.fire()
+    await graphs.house.fire_elsewhere()
     await graphs.house.engine.revoke_grant(graphs.house.org_id, revoked)  # between enqueue and start
     other = {"scopes": ["graph:execute:python:other"]}
     await graphs.house.write(update(table).where(table.c.id == narrowed).values(other))
