@@ -6,15 +6,17 @@ import os
 import sys
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import orjson
 
 from rota.app.application import Rota, load_app, load_file
-from rota.core.clock import SystemClock, pause, wall
+from rota.core.clock import SystemClock, wall
 from rota.core.model import Job
 from rota.core.policy import Billing, Failure, Terms, classify
 from rota.engine.engine import Engine, EngineSettings
+from rota.engine.patience import patiently
 from rota.engine.runner import Canceled, RunContext, RunLog, Skipped
 from rota.kinds.graphs import GraphRunner
 from rota.kinds.tasks import TaskRunner
@@ -69,20 +71,23 @@ async def run_graph(order: dict[str, Any], db: Database, program: Rota, settings
     clock.sync(*await db.read(workers.measure))
     runner = GraphRunner(program.graphs, db, clock, program.org)
     ctx = context(order, Engine(db, clock, Wake(), {"graph": runner}, settings))
-    writing = asyncio.ensure_future(write_log(db, ctx.log))
+    over = asyncio.Event()
+    writing = asyncio.ensure_future(write_log(db, ctx.log, clock, over))
     try:
         outcome = await runner.execute(ctx)
     finally:
-        writing.cancel()
-        await db.tx(runs.write_logs, ctx.log.take(last=True))
+        over.set()
+        await writing
     return {"outcome": outcome, "artifact_id": ctx.about.artifact_id}
 
 
-async def write_log(db: Database, log: RunLog) -> None:
-    while True:
-        await pause(0.2)
-        if lines := log.take():
-            await db.tx(runs.write_logs, lines)
+async def write_log(db: Database, log: RunLog, clock: SystemClock, over: asyncio.Event) -> None:
+    """Write what a run says, five times a second, and the last of it when it is over."""
+    last = False
+    while not last:
+        last = await clock.wait(over, 0.2)
+        if lines := log.take(last):
+            await patiently(partial(db.tx, runs.write_logs, lines))
 
 
 def told(failure: Failure) -> dict[str, Any]:

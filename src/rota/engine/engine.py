@@ -291,7 +291,7 @@ class Engine:
         trace: str | None = None,
     ) -> list[str]:
         """Promise work: one job per payload. Returns their ids."""
-        now = self.clock.now()
+        now, trace = self.clock.now(), trace or self.current_trace()
         runner = self.runners.get(kind)
         if runner is None:
             raise Invalid("kind", kind, f"is not one of {', '.join(sorted(self.runners))}")
@@ -305,7 +305,7 @@ class Engine:
             NewJob(
                 org_id=org_id, kind=kind, target=target, payload=parse.payload(one, "input"), run_at=run_at or now,
                 trigger=trigger, route=route, queue=queue_name, priority=priority, serial_key=serial_key,
-                job_key=job_key, terms=terms or Terms(), trace=trace or self.current_trace(),
+                job_key=job_key, terms=terms or Terms(), trace=trace,
             )
             for one, route in zip(payloads, routes, strict=True)
         ]  # fmt: skip

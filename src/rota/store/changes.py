@@ -75,6 +75,8 @@ def log_start(tx: Tx, run_id: str, last: int) -> int:
 
 def job_steps(tx: Tx, org_id: str, job_id: str) -> list[Record]:
     """Everything a job came to so far, attempt by attempt: pending, running, how it ended. The last one holds now."""
+    # looked for first: a job that ends between two looks is found by the second
+    living = tx.execute(select(jobs, STARTED.label("started")).where(j.org_id == org_id, j.id == job_id)).one_or_none()
     stmt = select(runs).where(r.org_id == org_id, r.job_id == job_id).order_by(r.attempt)
     steps: list[Record] = []
 
@@ -87,9 +89,8 @@ def job_steps(tx: Tx, org_id: str, job_id: str) -> list[Record]:
         if row.started_at is not None:
             step(row.attempt, "running", row.started_at, row.id)
         step(row.attempt, row.status, row.finished_at, row.id, row.reason)
-    living = tx.execute(select(jobs, STARTED.label("started")).where(j.org_id == org_id, j.id == job_id)).one_or_none()
-    if living is not None:
-        attempt = living.attempt if living.started else living.attempt + 1
+    attempt = 0 if living is None else living.attempt if living.started else living.attempt + 1
+    if living is not None and attempt > (steps[-1]["attempt"] if steps else 0):
         step(attempt, "pending", steps[-1]["at"] if steps else living.queued_at, None, living.parked_reason)
         if living.started:
             step(attempt, "running", living.started_at, living.run_id)
