@@ -1,13 +1,9 @@
 """Runs tasks: async functions on the loop, sync ones in threads, commands and isolated functions in processes."""
 
 import asyncio
-import contextvars
-import ctypes
 import functools
 import hashlib
 import inspect
-import os
-import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,9 +16,10 @@ from rota.core.clock import stopwatch
 from rota.core.errors import Invalid, InvalidMany, LogicError, NotFound, Unavailable
 from rota.core.model import PAYLOAD_LIMIT, Job
 from rota.core.parse import Defaults
-from rota.core.policy import Failure, FailureClass, classify
+from rota.core.policy import Failure, FailureClass
 from rota.engine import processes
-from rota.engine.injection import Injector, Made
+from rota.engine.calls import call
+from rota.engine.injection import Injector
 from rota.engine.runner import RunContext, Skipped, WorkFailed
 from rota.kinds.tasks.registry import VERSION_LIMIT, Task, TaskRegistry, task_options
 from rota.store import tasks
@@ -133,29 +130,8 @@ class TaskRunner:
 
     async def call(self, ctx: RunContext, function: Callable[..., Any], given: Any) -> Any:
         """Call a function in this process, with what it takes and what is injected."""
-        signature = self.injector.signature(function)
-        arguments = signature.check(given, "input")
-        if not signature.injected:
-            return await self.kept(ctx, await self.enter(function, arguments))
-        made = Made(self.injector, ctx)
-        try:
-            for name, wanted in signature.injected.items():
-                arguments[name] = await made.get(wanted)
-            return await self.kept(ctx, await self.enter(function, arguments))
-        finally:
-            await made.close()
-
-    async def enter(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-        pid = os.getpid()
-        try:
-            if inspect.iscoroutinefunction(function):
-                return await function(**arguments)
-            return await in_thread(self._threads, functools.partial(function, **arguments))
-        except (SystemExit, KeyboardInterrupt) as error:  # asyncio would end the worker
-            raise WorkFailed(classify(error)) from error
-        finally:
-            if os.getpid() != pid:  # the function forked, and this is the copy: it must not go on as a second worker
-                os._exit(0)
+        keep = functools.partial(self.kept, ctx)
+        return await call(self.injector, self._threads, ctx, function, given, keep)
 
     async def kept(self, ctx: RunContext, result: Any) -> Any:
         """A result as the ledger keeps it: JSON as it is, what else can be saved as an artifact. The side effects of a
@@ -241,42 +217,6 @@ def checked(outcome: Any) -> Any:
             f"the task's result has {size} bytes of JSON; at most {PAYLOAD_LIMIT} are kept: save it as an artifact"
         )
     return outcome
-
-
-# threads
-
-
-class Interrupted(BaseException):
-    """Raised inside a thread whose run was cancelled and went on past the grace."""
-
-
-async def in_thread(threads: ThreadPoolExecutor, call: Callable[[], Any]) -> Any:
-    """Run a sync function in a thread. A cancelled one is asked through `ctx.canceled`, then interrupted at its next
-    Python instruction; it is over only when it has really ended."""
-    ident: list[int] = []
-
-    def body() -> Any:
-        ident.append(threading.get_ident())
-        pid = os.getpid()
-        try:
-            return call()
-        except StopIteration as error:  # no future can carry it: the run would never end
-            raise RuntimeError("the function raised StopIteration") from error
-        finally:
-            if os.getpid() != pid:  # see `enter`
-                os._exit(0)
-
-    future = asyncio.get_running_loop().run_in_executor(threads, contextvars.copy_context().run, body)
-    told = False
-    while True:
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            if future.done():
-                return future.result()
-            if told and ident:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident[0]), ctypes.py_object(Interrupted))
-            told = True
 
 
 # processes
