@@ -97,11 +97,13 @@ def add(
     fields: dict[str, Any],
     task: Task = None,
     shell: Annotated[str | None, typer.Option(help="a command to run; makes a shell task of the same name")] = None,
+    pipeline: Annotated[str | None, typer.Option(help="the pipeline to run: namespace/layer/name")] = None,
 ) -> None:
     """Make a schedule."""
-    one_of(task=task, shell=shell)
+    one_of(task=task, shell=shell, pipeline=pipeline)
     one_trigger(fields)
-    body = {"name": name, "target": task or name, **fields}
+    kind = {} if pipeline is None else {"kind": "pipeline"}
+    body = {"name": name, **kind, "target": task or pipeline or name, **fields}
     connection: Connection = ctx.obj
     made = connection.post("/schedules", body) if shell is None else add_shell(connection, shell, body)
     tell(connection, made)

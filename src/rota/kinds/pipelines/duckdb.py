@@ -124,6 +124,7 @@ class DuckDB:
             raise LogicError(f"{missing[0]} has no table yet: it must succeed once before it is read")
         room: dict[str, Any] = {"memory_limit": f"{80 // self.slots}%", "temp_directory": str(self.place / ".spill")}
         con = duckdb.connect(config=room)
+        con.execute("SET enable_progress_bar = false")  # it would write to the terminal
         allowed = [*files.values(), *([draft] if draft else [])]
         con.execute(f"SET allowed_paths = [{', '.join(map(quoted, allowed))}]")
         for namespace in sorted({path.split("/")[0] for path in files}):
