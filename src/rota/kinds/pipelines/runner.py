@@ -70,6 +70,7 @@ class PipelineRunner:
         except NotFound as error:
             raise LogicError(f"{error.message}; it was deleted after the job was made") from error
         about.name, about.version, about.work = row.path, str(row.version), row
+        about.marks_first = True
         gated = job.trigger.startswith(f"{pipelines.DEPENDENCY}:") and job.schedule_id is not None
         if gated and not await self.db.tx(pipelines.pass_gate, job, ctx.engine.clock.now()):
             raise Skipped("upstream")
