@@ -171,6 +171,8 @@ async def test_a_long_statement_is_canceled_at_once(lake: Lake) -> None:
         ("SELECT 1; SELECT 2", "is not one SELECT"),
         ("", "is empty"),
         ("-- nothing", "is not one SELECT"),
+        ("SELECT 1; -- the end", "is not SQL: Parser Error"),
+        ("SELECT 1) TO '/tmp/x' (FORMAT csv); --", "is not SQL: Parser Error"),
         ("ATTACH '/tmp/x.duckdb'", "is not one SELECT"),
         ("COPY (SELECT 1) TO '/tmp/x.csv'", "is not one SELECT"),
         ("INSTALL httpfs", "is not one SELECT"),

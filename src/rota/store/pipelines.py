@@ -288,7 +288,8 @@ def follow(tx: Tx, ended: Sequence[Ended], now: datetime) -> None:
         return
     mine = select(p.id).where(tuple_(p.org_id, p.path).in_(done), LIVING)
     upstreams = list(tx.execute(mine).scalars())
-    tx.execute(update(pipeline_upstreams).where(u.pipeline_id.in_(upstreams)).values(fresh=True))
+    stale = and_(u.pipeline_id.in_(upstreams), ~u.fresh)
+    tx.execute(update(pipeline_upstreams).where(stale).values(fresh=True))
     wants = or_(t.type == SUCCESS, and_(t.type == DEPENDENCY, t.waits))
     waiting = select(t.id).join(pipeline_upstreams, u.trigger_id == t.id).where(u.pipeline_id.in_(upstreams), wants)
     fire(tx, set(tx.execute(waiting).scalars()), now)

@@ -52,7 +52,7 @@ class DuckDB:
                 write = functools.partial(self.write, con, draft)
                 rows = await (write(order.work) if isinstance(order.work, str) else order.work(con, write))
             if draft.exists():
-                await asyncio.shield(asyncio.to_thread(put_in_place, draft, table))
+                await put_in_place(draft, table)
             self.say(order, f"{order.path}: {rows} rows in {stopwatch() - began:.2f} s")
             return Written(rows, stopwatch() - began)
         finally:
@@ -92,6 +92,7 @@ class DuckDB:
                 if kinds != [duckdb.StatementType.SELECT]:
                     right = "is not one SELECT: a pipeline reads tables, and what it selects becomes its own"
                     raise Invalid("sql", sql, right)
+                con.extract_statements(f"SELECT * FROM ({query(sql)})")  # nothing stands behind its end
                 (text,) = con.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0]
         except duckdb.Error as error:
             raise Invalid("sql", sql, f"is not SQL: {error}") from error
@@ -162,11 +163,19 @@ LOCKED: dict[str, Any] = {  # the last one keeps the others as they are
 }
 
 
-def put_in_place(draft: Path, table: Path) -> None:
-    """What the ledger calls a success survives a power cut."""
-    with draft.open("rb") as file:
-        os.fsync(file.fileno())
-    draft.replace(table)
+async def put_in_place(draft: Path, table: Path) -> None:
+    """What the ledger calls a success survives a power cut. Whoever cancels now comes too late."""
+
+    def move() -> None:
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        draft.replace(table)
+
+    moving = asyncio.ensure_future(asyncio.to_thread(move))
+    while not moving.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([moving])
+    moving.result()
 
 
 def tables(tree: Any) -> Iterator[str]:

@@ -248,9 +248,9 @@ async def fire_webhook(engine: Engine, token: str) -> str:
     return job_id
 
 
-async def declare(engine: Engine, org: str, registry: PipelineRegistry) -> None:
+async def declare(engine: Engine, org: str, declared: PipelineRegistry) -> None:
     """Make the database say what a program says. Any number of processes may do this at once."""
-    if not registry.known:
+    if not declared.known:
         return
     now = engine.clock.now()
     org_id = await engine.db.read(accounts.org_by_slug, org)
@@ -258,7 +258,7 @@ async def declare(engine: Engine, org: str, registry: PipelineRegistry) -> None:
         raise NotFound(f"org {org}: there is none; make it first, or declare for another")
     system = await engine.db.tx(accounts.system_user, org_id, now)
     manager = PipelineManager(engine.acting(Act(org_id, system, "pipelines", "declare")), org_id)
-    rows = [row_of(manager, one, system) for one in registry.known.values()]
+    rows = [row_of(manager, one, system) for one in declared.known.values()]
     await manager.engine.db.tx(pipelines.sync, org_id, rows, now)
 
 

@@ -31,7 +31,7 @@ class PipelineRunner:
     ) -> None:  # fmt: skip
         self.registry, self.db, self.executor, self.org = registry, db, executor, org
         self.injector = injector or Injector()
-        self.threads = ThreadPoolExecutor(32, "rota-pipeline")
+        self.threads = ThreadPoolExecutor(64, "rota-pipeline")  # more than any executor takes
         if executor is not None:
             from duckdb import DuckDBPyConnection
 
