@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rota.kinds.pipelines import PipelineRunner
 from tests.app.conftest import NINE, Api
 
 ORDERS = {"namespace": "sales", "layer": "bronze", "name": "orders", "sql": "SELECT range AS id FROM range(3)"}
@@ -163,3 +164,11 @@ async def test_a_webhook_needs_its_token_and_cools_down(api: Api) -> None:
     api.client.headers["authorization"] = f"Bearer {api.key}"
     (run,) = (await api.get("/runs", namespace="sales"))["items"]
     assert (run["job_id"], run["trigger"]) == (first.json()["job_id"], f"webhook:{answer.json()['id']}")
+
+
+async def test_without_duckdb_sql_is_refused_with_what_to_install(api: Api) -> None:
+    runner = api.engine.runners["pipeline"]
+    assert isinstance(runner, PipelineRunner)
+    runner.executor = None
+    answer = await api.call("POST", "/pipelines", ORDERS)
+    assert (answer.status_code, "rota[duckdb]" in answer.json()["detail"]) == (409, True)

@@ -77,7 +77,7 @@ class Lake(House):
     def manager(self) -> PipelineManager:
         return PipelineManager(self.engine, self.org_id)
 
-    async def pipeline(self, path: str, sql: str = "SELECT 1 AS one", **fields: Any) -> Record:
+    async def pipeline(self, path: str, sql: str | None = "SELECT 1 AS one", **fields: Any) -> Record:
         namespace, layer, name = path.split("/")
         return await self.manager.create({"namespace": namespace, "layer": layer, "name": name, "sql": sql, **fields})
 

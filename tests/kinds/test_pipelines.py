@@ -131,6 +131,30 @@ async def test_what_a_program_declares_follows_the_program(lake: Lake) -> None:
     assert await lake.db.read(pipelines.list_triggers, lake.org_id, TOTALS) == []
 
 
+async def test_a_program_may_turn_a_chain_round(lake: Lake) -> None:
+    for first, second in ((ORDERS, TOTALS), (TOTALS, ORDERS)):
+        lake.program.pipelines = PipelineRegistry()
+        lake.program.pipeline(first, "SELECT 1 AS a")
+        lake.program.pipeline(second, "SELECT 1 AS a", after=first)
+        await lake.declare()
+        edges = (await lake.db.read(pipelines.graph, lake.org_id))["edges"]
+        assert edges == [{"from": first, "to": second, "kind": "pipeline_success"}]
+
+
+async def test_a_stored_pipeline_may_use_a_function_of_a_program(lake: Lake, tmp_path: Path) -> None:
+    lake.program.pipeline(ORDERS, "SELECT 5 AS a")
+
+    @lake.program.pipeline(TOTALS, reads=[ORDERS])
+    def twice(con: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        return con.sql("SELECT a * 2 AS b FROM sales.bronze.orders")
+
+    await lake.declare()
+    await lake.run(ORDERS)
+    await lake.pipeline("other/gold/copy", type="python", sql=None, function=TOTALS)
+    assert (await lake.run("other/gold/copy"))["status"] == "success"
+    assert table(lake, "other/gold/copy", tmp_path) == [(10,)]
+
+
 async def test_a_function_that_returns_something_else_fails(lake: Lake) -> None:
     @lake.program.pipeline(ORDERS)
     def orders() -> int:

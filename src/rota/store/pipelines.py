@@ -79,6 +79,7 @@ def change(tx: Tx, old: Any, fields: Mapping[str, Any], now: datetime) -> str:
 
 def remove(tx: Tx, old: Any, now: datetime) -> str:
     """Take a pipeline away with its schedules and triggers; its versions, its runs and its table stay."""
+    lock_keys(tx, [f"pipelines:{old.org_id}"])  # somebody may be making a trigger that waits for it
     waiting = select(p.path).join(pipeline_triggers, t.pipeline_id == p.id).join(pipeline_upstreams)
     other = tx.execute(waiting.where(u.pipeline_id == old.id, LIVING)).scalar()
     if other is not None:
@@ -104,14 +105,16 @@ def sync(tx: Tx, org_id: str, declared: Sequence[Mapping[str, Any]], now: dateti
             changed.append(insert(tx, org_id, fields, now))
         elif any(getattr(row, name) != value for name, value in fields.items()):
             changed.append(change(tx, row, fields, now))
+    wanted = {(one["path"], upstream) for one in declared for upstream in one["after"]}
+    known = {}
     for one in declared:
-        row = get(tx, org_id, one["path"])
-        known = {path: found for found in triggers_of(tx, org_id, row.id) if found.source == "code"
-                 for path in upstreams_of(tx, [found.id])[found.id]}  # fmt: skip
-        for path in sorted(set(one["after"]) - set(known)):
-            new = {"type": SUCCESS, "upstreams": [path], "source": "code"}
-            changed.append(insert_trigger(tx, row, new, now))
-        drop_triggers(tx, t.id.in_([known[path].id for path in set(known) - set(one["after"])]))
+        for found in triggers_of(tx, org_id, get(tx, org_id, one["path"]).id):
+            if found.source == "code":
+                known[one["path"], upstreams_of(tx, [found.id])[found.id][0]] = found.id
+    drop_triggers(tx, t.id.in_([known[link] for link in known.keys() - wanted]))  # first: a chain may be turned round
+    for path, upstream in sorted(wanted - known.keys()):
+        new = {"type": SUCCESS, "upstreams": [upstream], "source": "code"}
+        changed.append(insert_trigger(tx, get(tx, org_id, path), new, now))
     return changed
 
 

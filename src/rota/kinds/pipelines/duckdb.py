@@ -18,6 +18,7 @@ import duckdb
 
 from rota.core.clock import stopwatch
 from rota.core.errors import Invalid, LogicError
+from rota.core.model import new_id
 from rota.engine.runner import Busy
 from rota.kinds.pipelines.executor import Order, Written
 from rota.kinds.pipelines.registry import path_of
@@ -75,7 +76,7 @@ class DuckDB:
         if result is None:
             return 0
         if isinstance(result, str):
-            copy = f"COPY ({query(result)}) TO {quoted(draft)} (FORMAT parquet)"
+            copy = f"COPY ({query(result)}) TO {quoted(draft)} (FORMAT parquet, USE_TMP_FILE false)"
             found = await self.run(con, lambda: con.execute(copy).fetchone())
             return int(found[0]) if found else 0
         if not isinstance(result, duckdb.DuckDBPyRelation):
@@ -123,7 +124,9 @@ class DuckDB:
         missing = [path for path, file in files.items() if not file.exists()]
         if missing:
             raise LogicError(f"{missing[0]} has no table yet: it must succeed once before it is read")
-        room: dict[str, Any] = {"memory_limit": f"{80 // self.slots}%", "temp_directory": str(self.place / ".spill")}
+        spill = self.place / ".spill" / new_id()  # of its own: what it spills there is gone when it is closed
+        spill.parent.mkdir(parents=True, exist_ok=True)
+        room: dict[str, Any] = {"memory_limit": f"{max(1, 80 // self.slots)}%", "temp_directory": str(spill)}
         con = duckdb.connect(config=room)
         con.execute("SET enable_progress_bar = false")  # it would write to the terminal
         allowed = [*files.values(), *([draft] if draft else [])]

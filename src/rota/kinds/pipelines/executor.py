@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 Write = Callable[[Any], Awaitable[int]]  # makes the table from a result; how many rows it has
+Work = Callable[[Any, Write], Awaitable[int]]  # of a connection and a way to write; how many rows it wrote
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class Order:
     org_id: str
     path: str
     reads: Sequence[str]
-    work: str | Callable[[Any, Write], Awaitable[int]]
+    work: str | Work
 
 
 @dataclass(frozen=True, slots=True)

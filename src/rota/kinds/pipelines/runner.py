@@ -13,7 +13,7 @@ from rota.core.policy import Overlap
 from rota.engine.calls import call
 from rota.engine.injection import Injector
 from rota.engine.runner import Busy, RunContext, Skipped
-from rota.kinds.pipelines.executor import Executor, Order, Write
+from rota.kinds.pipelines.executor import Executor, Order, Work, Write
 from rota.kinds.pipelines.registry import PipelineRegistry
 from rota.store import accounts, pipelines
 from rota.store.database import Database
@@ -78,8 +78,8 @@ class PipelineRunner:
     async def execute(self, ctx: RunContext) -> Any:
         row, executor = ctx.about.work, self.executor
         assert executor is not None
-        work = row.sql if row.type == "sql" else self.function(ctx, row)
-        order = Order(ctx.run_id, ctx.org_id, row.path, row.reads, work)
+        reads, work = (row.reads, row.sql) if row.type == "sql" else self.function(ctx, row)
+        order = Order(ctx.run_id, ctx.org_id, row.path, reads, work)
         working = asyncio.ensure_future(executor.submit(order))
         while True:
             try:
@@ -94,7 +94,8 @@ class PipelineRunner:
                 for line in executor.logs(ctx.run_id):
                     ctx.log.line("executor", line)
 
-    def function(self, ctx: RunContext, row: Any) -> Any:
+    def function(self, ctx: RunContext, row: Any) -> tuple[Sequence[str], Work]:
+        """What a function reads, and the call of it."""
         declared = self.registry.known.get(row.function)
         if declared is None or declared.function is None:
             raise LogicError(f"pipeline {row.path}: its function {row.function} is not known to this worker")
@@ -105,7 +106,7 @@ class PipelineRunner:
             rows: int = await call(self.injector, self.threads, ctx, function, ctx.job.payload, write)
             return rows
 
-        return work
+        return declared.reads, work
 
     def follow(self, tx: Tx, ended: Sequence[Ended], now: datetime) -> None:
         pipelines.follow(tx, ended, now)
