@@ -30,8 +30,9 @@ def test_the_page_about_pipelines_works(tmp_path: Path, monkeypatch: pytest.Monk
         assert {one["kind"] for one in edges} == {"reads", "pipeline_success", "cron_dependency"}
         found = read(rota("-o", "json", "pipeline", "trigger", "list", "sales/gold/report"))["items"]
         assert [one["type"] for one in found] == ["pipeline_success", "cron_dependency", "webhook"]
-        ran = rota("pipeline", "run", "sales/gold/report", "--wait")
-        assert (ran.returncode, "1 rows in" in ran.stdout) == (0, True), ran.stderr
+        ran = read(rota("-o", "json", "pipeline", "run", "sales/gold/report", "--wait"))
+        assert (ran["status"], ran["outcome"]["rows_written"], ran["trigger"]) == ("success", 1, "manual")
+        assert "sales/gold/report: 1 rows in" in rota("run", "logs", ran["id"]).stdout
         shown = read(rota("-o", "json", "pipeline", "preview", "sales/gold/report"))
         assert shown["rows"] == [[max(sum(n % 7 for n in range(500) if n % 30 == day) for day in range(30))]]
         assert rota("pipeline", "trigger", "disable", "sales/gold/report", found[0]["id"]).returncode == 0

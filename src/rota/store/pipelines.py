@@ -313,7 +313,7 @@ def fire(tx: Tx, trigger_ids: Collection[str], now: datetime) -> dict[str, str]:
     upstreams = upstreams_of(tx, trigger_ids)
     made: dict[str, str] = {}
     for row in tx.execute(stmt.with_for_update(of=pipeline_triggers)).all():
-        if cools(row, now) or (row.type == DEPENDENCY and not (row.waits and all_fresh(tx, row.id))):
+        if ready_at(row) > now or (row.type == DEPENDENCY and not (row.waits and all_fresh(tx, row.id))):
             continue
         solo = f"trigger:{row.id}"
         waiting = tx.execute(select(jobs.c.id).where(jobs.c.solo_key == solo)).scalar()
@@ -334,7 +334,7 @@ def pass_gate(tx: Tx, job: Job, now: datetime) -> bool:
     row = tx.execute(select(pipeline_triggers).where(t.schedule_id == job.schedule_id).with_for_update()).first()
     if row is None or row.last_job_id == job.id:  # claimed by an earlier attempt
         return True
-    if all_fresh(tx, row.id) and not cools(row, now):
+    if all_fresh(tx, row.id) and ready_at(row) <= now:
         return claim(tx, row, job.id, now)
     tx.execute(update(pipeline_triggers).where(t.id == row.id).values(waits=True))
     return False
@@ -352,10 +352,6 @@ def claim(tx: Tx, row: Any, job_id: str, now: datetime) -> bool:
 
 def all_fresh(tx: Tx, trigger_id: str) -> bool:
     return tx.execute(select(u.trigger_id).where(u.trigger_id == trigger_id, ~u.fresh)).first() is None
-
-
-def cools(row: Any, now: datetime) -> bool:
-    return ready_at(row) > now
 
 
 def ready_at(row: Any) -> datetime:

@@ -183,7 +183,8 @@ async def put_in_place(draft: Path, table: Path) -> None:
 
 def tables(tree: Any) -> Iterator[str]:
     """The paths of the tables in a query's syntax tree; names that the query gives itself are none."""
-    own = {name for one in walk(tree) for name in given_names(one)}
+    ctes = [one["cte_map"] for one in walk(tree) if one.get("cte_map")]
+    own = {str(cte["key"]).lower() for found in ctes for cte in found.get("map", [])}
     for one in walk(tree):
         if one.get("type") == "BASE_TABLE":
             parts = [one["catalog_name"], one["schema_name"], one["table_name"]]
@@ -194,11 +195,6 @@ def tables(tree: Any) -> Iterator[str]:
             except Invalid as error:
                 told = ".".join(part for part in parts if part)
                 raise Invalid("sql", told, "is not the table of a pipeline, namespace.layer.name") from error
-
-
-def given_names(node: dict[str, Any]) -> list[str]:
-    ctes = node.get("cte_map") or {}
-    return [str(one["key"]).lower() for one in ctes.get("map", [])]
 
 
 def walk(node: Any) -> Iterator[dict[str, Any]]:
