@@ -1,4 +1,4 @@
-# make up    runs the quickstart (honours ROTA_* settings)
+# make up    runs the quickstart (honours ROTA_* settings); APP=examples/pipelines.py runs another example
 # make test  runs every check and all tests; ARGS="tests/core -k cron" narrows the tests
 # make lint  runs the checks only
 # make bench measures it beside its peers and prints a table; ARGS="--quick --only w1 --peers huey" narrows it
@@ -13,12 +13,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
+APP ?= examples/quickstart.py
 
 .PHONY: up test lint bench bench-check bench-keep clean
 .DEFAULT_GOAL := test
 
 up: $(VENV)/.installed
-	$(BIN)/rota up examples/quickstart.py
+	$(BIN)/rota up $(APP)
 
 test: lint
 	$(BIN)/python -m pytest -n 4 --maxschedchunk 1 $(ARGS)
@@ -45,7 +46,7 @@ clean:
 # The stamps: a second run installs nothing until pyproject.toml changes.
 $(VENV)/.installed: pyproject.toml
 	$(venv)
-	$(PIP) install --editable .
+	$(PIP) install --editable '.[duckdb]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml

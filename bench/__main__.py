@@ -26,6 +26,7 @@ from bench.equipment import CACHE, Missing
 from bench.figures import FULL, OURS, QUICK, Figure, Size, summary, table
 from bench.injection import injection
 from bench.lab import Lab
+from bench.pipelines import crowd
 from bench.site import Kind, WrongCount
 from bench.systems import NAMES, SYSTEMS, System
 from rota.version import __version__
@@ -72,6 +73,7 @@ WORKS = [
     alone("start", "", measures.start),
     alone("cost", "", measures.cost),
     alone("injection", "", injection),
+    alone("pipelines", "", crowd),
     alone("api", "", api, once=True),
 ]
 

@@ -26,6 +26,7 @@ from rota.engine.engine import Engine, EngineSettings
 from rota.engine.processes import die_with_parent
 from rota.engine.runner import Runners
 from rota.kinds.graphs import GraphRunner
+from rota.kinds.pipelines import PipelineRunner, executor_here
 from rota.kinds.tasks import TaskRunner, task_rows
 from rota.store import accounts, workers
 from rota.store.database import open_database
@@ -135,6 +136,7 @@ class Cluster:
         runners: Runners = {
             "task": TaskRunner(program.registry, self.db),
             "graph": GraphRunner(program.graphs, self.db, self.clock),
+            "pipeline": PipelineRunner(program.pipelines, self.db, executor_here(self.home / "data" / "warehouse", 4)),
         }
         self.engine = Engine(self.db, self.clock, Wake(), runners, EngineSettings())
         await declare(self.engine, "default", None, task_rows(program.registry, program.injector, None), [])

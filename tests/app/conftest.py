@@ -19,6 +19,7 @@ from rota.engine.injection import Injector
 from rota.engine.runner import Runners
 from rota.graphs import GraphRequest, LlmCaller, TextDelta, UsageReport
 from rota.kinds.graphs import GraphRegistry, GraphRunner
+from rota.kinds.pipelines import PipelineRegistry, PipelineRunner, executor_here
 from rota.kinds.tasks import TaskRegistry, TaskRunner, task_rows
 from rota.store import accounts, jobs, tasks
 from rota.store.database import Database, open_database, sql
@@ -125,14 +126,18 @@ def migrated_url(database_url: str, sqlite_template: bytes) -> str:
 
 
 @pytest.fixture
-async def api(migrated_url: str) -> AsyncIterator[Api]:
+async def api(migrated_url: str, tmp_path: Path) -> AsyncIterator[Api]:
     db = open_database(migrated_url)
     clock = ManualClock(NINE)
     registry = TaskRegistry.of_program()
     registry.register_function("hello", lambda name="you": f"hello {name}")
     graphs = GraphRegistry()
     graphs.add("echo", echo, "python", version="1")
-    runners: Runners = {"task": TaskRunner(registry, db), "graph": GraphRunner(graphs, db, clock)}
+    runners: Runners = {
+        "task": TaskRunner(registry, db),
+        "graph": GraphRunner(graphs, db, clock),
+        "pipeline": PipelineRunner(PipelineRegistry(), db, executor_here(tmp_path / "warehouse", 4)),
+    }
     engine = Engine(db, clock, Wake(), runners, EngineSettings())
     org_id, key = await db.tx(accounts.ensure_default_org, NINE)
     assert key is not None

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+from pathlib import Path
 from typing import Any, Self
 
 import uvicorn
@@ -14,6 +15,7 @@ from rota.engine.engine import Engine, EngineSettings
 from rota.engine.injection import Injector
 from rota.engine.runner import Runners
 from rota.kinds.graphs import GraphRegistry, GraphRunner
+from rota.kinds.pipelines import PipelineRegistry, PipelineRunner, executor_here
 from rota.kinds.tasks import TaskRegistry, TaskRunner, task_rows
 from rota.store import accounts, tasks
 from rota.store.database import open_database
@@ -40,7 +42,11 @@ class LiveApi:
         registry.register_function("hello", lambda name="you", day="": f"hello {name} {day}")
         graphs = GraphRegistry()
         graphs.add("echo", echo, "python")
-        runners: Runners = {"task": TaskRunner(registry, db), "graph": GraphRunner(graphs, db, clock)}
+        runners: Runners = {
+            "task": TaskRunner(registry, db),
+            "graph": GraphRunner(graphs, db, clock),
+            "pipeline": PipelineRunner(PipelineRegistry(), db, executor_here(Path("no-such-warehouse"), 4)),
+        }
         engine = Engine(db, clock, Wake(), runners, EngineSettings())
         self.org_id, key = await db.tx(accounts.ensure_default_org, clock.now())
         self.key = key or ""

@@ -10,6 +10,7 @@ from typing import Any
 
 from starlette.types import Message
 
+from rota.kinds.pipelines import PipelineManager
 from rota.store import accounts, billing
 from rota.store.dialect import Tx
 from tests.app.conftest import NINE, Api
@@ -30,6 +31,7 @@ SERVICE = (401,) * 7  # no key opens it
 ADMIN_LIST = row(403, 403, 200, 200)
 
 SCHEDULE = {"target": "hello", "cron_expression": "0 12 * * *"}
+PIPELINE = {"namespace": "mine", "layer": "bronze", "sql": "SELECT 1 AS a"}
 SPAN = {"from": "2026-05-01T00:00:00Z", "to": "2026-05-03T00:00:00Z"}
 USER = {"name": "x", "password": "long enough", "role": "viewer"}
 
@@ -108,6 +110,25 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "POST /api/internal/graphs/{graph_id}:run": (SERVICE, {}),
     "GET /api/v1/graphs": (LIST, None),
     "POST /api/v1/graphs/{graph}/$run": (row(403, 202, 202, 404), {"input": {"say": "hi"}}),
+    "POST /api/v1/pipelines": (row(403, 201, 201, 201), {**PIPELINE, "name": "{fresh}"}),
+    "GET /api/v1/pipelines": (LIST, None),
+    "GET /api/v1/pipelines/$graph": (LIST, None),
+    "GET /api/v1/pipelines/$namespaces": (LIST, None),
+    "GET /api/v1/pipelines/{namespace}/{layer}/{pipeline}": (READ, None),
+    "PUT /api/v1/pipelines/{namespace}/{layer}/{pipeline}": (row(403, 200, 200, 404), {"sql": "SELECT 2 AS b"}),
+    "DELETE /api/v1/pipelines/{namespace}/{layer}/{pipeline}": (row(403, 204, 204, 404), None),
+    "GET /api/v1/pipelines/{namespace}/{layer}/{pipeline}/versions": (READ, None),
+    "POST /api/v1/pipelines/{namespace}/{layer}/{pipeline}/$run": (row(403, 202, 202, 404), None),
+    "POST /api/v1/pipelines/{namespace}/{layer}/{pipeline}/$preview": (row(403, 200, 200, 404), None),
+    "POST /api/v1/pipelines/{namespace}/{layer}/{pipeline}/$validate": (row(403, 200, 200, 404), None),
+    "GET /api/v1/pipelines/{namespace}/{layer}/{pipeline}/triggers": (READ, None),
+    "POST /api/v1/pipelines/{namespace}/{layer}/{pipeline}/triggers": (row(403, 201, 201, 404), {"type": "webhook"}),
+    "PATCH /api/v1/pipelines/{namespace}/{layer}/{pipeline}/triggers/{trigger}": (
+        row(403, 200, 200, 404),
+        {"enabled": False},
+    ),
+    "DELETE /api/v1/pipelines/{namespace}/{layer}/{pipeline}/triggers/{trigger}": (row(403, 204, 204, 404), None),
+    "POST /api/v1/webhooks": ((401, 404, 404, 404, 404, 404, 404), None),  # a key is no webhook's token
     "GET /api/v1/artifacts": (LIST, None),
     "GET /api/v1/artifacts/{run}": (READ, None),
     "GET /api/v1/artifacts/{run}/$tree": (READ, None),
@@ -139,6 +160,7 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "GET /api/v1/audit": (ADMIN_LIST, None),
 }
 SILENT = {f"POST /api/v1/schedules/{verb}" for verb in ("$preview", "$pause", "$resume")}  # these change nothing here
+SILENT |= {f"POST /api/v1/pipelines/{{namespace}}/{{layer}}/{{pipeline}}/{verb}" for verb in ("$preview", "$validate")}
 CANARY = "canary"  # in the name of everything that is ours
 numbers = itertools.count(1)
 
@@ -200,6 +222,12 @@ async def fill(api: Api, path: str) -> str:
         (made,) = await api.engine.create_schedules(api.org_id, [body])
         path = path.replace("{task}", task).replace("{task_schedule}", made.id)
     path = path.replace("{function}", "hello").replace("{graph}", "python:echo")
+    if "{pipeline}" in path:
+        mine = {"namespace": "ours", "layer": "gold", "name": f"p{next(numbers)}"}  # as callers name it
+        manager = PipelineManager(api.engine, api.org_id)
+        name = (await manager.create({**mine, "sql": "SELECT 1 AS a", "description": CANARY}))["path"]
+        path = path.replace("{namespace}/{layer}/{pipeline}", name)
+        path = path.replace("{trigger}", (await manager.add_trigger(name, {"type": "webhook"}))[0]["id"])
     for name, make in makers.items():
         if f"{{{name}}}" in path:
             path = path.replace(f"{{{name}}}", await make(api, f"{CANARY}-{next(numbers)}"))

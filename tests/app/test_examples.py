@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +159,34 @@ def test_tasks_with_things_injected(tmp_path: Path) -> None:
             assert [rota.wait(job_id, 60)["status"] for job_id in fanned["outcome"]] == ["success", "success"]
             (page,) = rota.call("GET", "/artifacts", run_id=fanned["id"])["items"]
             assert page["content_type"] == "text/markdown"
+
+
+def test_pipelines_in_three_layers(tmp_path: Path) -> None:
+    with running(tmp_path, "rota.app.cli", "up", str(EXAMPLES / "pipelines.py"), "--port", "0"):
+        data = tmp_path / "data"
+        wait_until(lambda: (data / "server.json").exists() and (data / "admin.key").read_text())
+        url = httpx.Response(200, content=(data / "server.json").read_bytes()).json()["url"]
+        with Client(url, (data / "admin.key").read_text().strip()) as rota:
+            wait_until(lambda: rota.call("GET", "/workers")["items"])
+            job_id = rota.call("POST", "/pipelines/sales/bronze/orders/$run")["job_id"]
+            assert rota.wait(job_id, 60)["status"] == "success"
+            wait_until(lambda: rota.call("GET", "/runs", layer="gold", status="success")["items"])
+            rows = {one["target"]: one["outcome"]["rows_written"] for one in rota.runs(kind="pipeline")}
+            assert rows == {"sales/bronze/orders": 100_000, "sales/silver/daily_totals": 630, "sales/gold/report": 7}
+            report = "/pipelines/sales/gold/new/$preview"
+            shown = rota.call("POST", report, {"sql": "SELECT * FROM sales.gold.report"})["rows"]
+    # the same, counted by hand
+    orders: dict[str, int] = {}
+    revenue: dict[tuple[str, int], int] = {}
+    for number in range(100_000):
+        if number % 100:
+            shop, day = f"shop-{number % 7}", number % 90
+            orders[shop] = orders.get(shop, 0) + 1
+            price = (number % 5 + 1) * (100 + number * 7919 % 900)
+            revenue[shop, day] = revenue.get((shop, day), 0) + price
+    totals = {shop: sum(cents for (name, _), cents in revenue.items() if name == shop) for shop in orders}
+    best = {shop: max((cents, day) for (name, day), cents in revenue.items() if name == shop)[1] for shop in orders}
+    assert {row[0]: row[1:] for row in shown} == {
+        shop: [orders[shop], totals[shop], str(date(2026, 1, 1) + timedelta(days=best[shop]))] for shop in orders
+    }
+    assert [row[2] for row in shown] == sorted(totals.values(), reverse=True)

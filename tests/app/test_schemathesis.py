@@ -119,10 +119,14 @@ def populate(live: LiveApi) -> dict[str, str]:
             "grant_id": client.post("/grants", json={"scopes": ["task:execute:hello"]}),
             "virtual_key_id": client.post("/billing/virtual-keys", json={"label": "real"}),
         }
+        for name in ("orders", "default"):
+            made = {"namespace": "sales", "layer": "bronze", "name": name, "sql": "SELECT 1 AS day, 2 AS amount"}
+            assert client.post("/pipelines", json=made).status_code == 201
+        found["trigger_id"] = client.post("/pipelines/sales/bronze/default/triggers", json={"type": "webhook"})
         ids = {name: answer.json()["id"] for name, answer in found.items()}
     ids |= asyncio.run(work(live.database_url))
     named = {"graph_id": "python:echo", "key": "real", "name": "default", "user_id": user_id, "key_id": key_id}
-    return {**named, **ids, "artifact_id": ids["run_id"]}
+    return {**named, **ids, "artifact_id": ids["run_id"], "namespace": "sales", "layer": "bronze"}
 
 
 async def work(url: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from sqlalchemy import update
 
 from rota.engine.maintenance import fill_counts
 from rota.store.tables import clocks, schedules
-from tests.engine.harness import HOUR, House, at
+from tests.engine.harness import HOUR, Hands, House, at
 
 ALL_OVERLAPS = ["queue_one", "queue_all", "skip", "allow", "replace"]
 
@@ -144,7 +144,7 @@ async def test_a_schedule_of_a_kind_that_nobody_runs_does_not_fire(house: House)
     await house.live(at("10:00"))
     assert await house.verdicts() == []
     assert await house.planned() == ("9:10", "9:10")
-    house.scheduler.kinds = ["graph", "task"]  # somebody who runs it comes up
+    house.engine.runners = {**house.engine.runners, "graph": Hands("graph")}  # somebody who runs it comes up
     await house.fire_elsewhere()
     assert await house.verdicts() == ["9:10-9:50 x5 missed", "10:00 (ready)"]
 

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Engine
 from rota.core.model import Ended, Job, new_id
 from rota.core.policy import Lane, Terms
 from rota.core.states import Status
-from rota.store import jobs, overview, reports, schedules, workers
+from rota.store import jobs, overview, pipelines, reports, schedules, workers
 from rota.store.database import open_database
 from rota.store.dialect import Tx
 from tests.databases import copy_sqlite
@@ -94,6 +94,7 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     ),
     "the id of a schedule": (lambda tx: reports.schedule_id_of(tx, ORG, "x"), {"ix_schedules_name"}),
     "a page of schedules": (lambda tx: reports.list_schedules(tx, ORG), {"ix_schedules_name"}),
+    "fire of triggers": (lambda tx: pipelines.fire(tx, ["T1", "T2"], NOW), set()),
     "dead with jobs": (lambda tx: workers.dead_with_jobs(tx), {"ix_jobs_held"}),
     "parked": (lambda tx: overview.parked(tx, ORG), {"ix_jobs_parked"}),
     "running": (lambda tx: overview.running(tx, ORG), set()),

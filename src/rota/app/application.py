@@ -21,6 +21,7 @@ from rota.engine.meter import Meter
 from rota.engine.runner import RunContext
 from rota.engine.services import Serializer
 from rota.kinds.graphs import GraphRegistry, GraphRunner, Remote
+from rota.kinds.pipelines import PipelineRegistry, PipelineRunner, executor_here
 from rota.kinds.tasks import Task, TaskRegistry, TaskRunner, task_options
 from rota.store import accounts, workers
 from rota.store.database import Database, open_database
@@ -44,6 +45,7 @@ class Rota:
         self.org = org
         self.registry = TaskRegistry.of_program()
         self.graphs = GraphRegistry()
+        self.pipelines = PipelineRegistry()
         self.injector = Injector()
         self.schedules: list[dict[str, Any]] = []
         self._engine: tuple[Engine, asyncio.AbstractEventLoop] | None = None
@@ -77,6 +79,19 @@ class Rota:
         tokens, for calls whose cost the model does not tell)."""
         self.graphs.add(name, graph, provider, **options)
 
+    def pipeline(self, name: str, sql: str | None = None, **options: Any) -> Callable[[F], F]:
+        """Declare a pipeline `namespace/layer/name`: by its SQL or, as a decorator, a function that may ask for a
+        DuckDB connection and returns a relation. Options: reads (the tables that a function reads), after (on whose
+        success it runs), description."""
+
+        def remember(function: F) -> F:
+            self.pipelines.add(name, function, None, **options)
+            return function
+
+        if sql is not None:
+            self.pipelines.add(name, None, sql, **options)
+        return remember
+
     def provide(self, wanted: type, factory: Callable[..., Any], scope: str = "run") -> None:
         """Inject what the factory makes wherever a task's parameter has this type: once per `run` or `process`."""
         self.injector.provide(wanted, factory, scope)
@@ -102,8 +117,8 @@ class Rota:
         retry: Retry | dict[str, Any] | None = None,
         **fields: Any,
     ) -> None:
-        """Say when a task runs, or a graph (`kind="graph"`): by `cron`, `every` interval or once `at` a moment; other
-        fields as in the API."""
+        """Say when a task runs, or a graph or pipeline (`kind="graph"`, `"pipeline"`): by `cron`, `every` interval or
+        once `at` a moment; other fields as in the API."""
         task = self.registry.name_of(target)
         body: dict[str, Any] = {"name": name, "kind": "task", "target": task, "input": params, **fields}
         if cron is not None:
@@ -204,10 +219,13 @@ class Rota:
 def make_engine(
     settings: Settings, program: Rota, app: str | None, db: Database, clock: SystemClock, wake: Wake, meter: Meter
 ) -> Engine:
+    place = settings.warehouse_dir or settings.data_dir / "warehouse"
+    executor = executor_here(place, settings.pipeline_slots)
     remote = Remote(settings.graph_endpoint, settings.service_token) if settings.graph_endpoint else None
     runners = (
         TaskRunner(program.registry, db, app, settings.concurrency, program.injector),
         GraphRunner(program.graphs, db, clock, program.org, remote, app),
+        PipelineRunner(program.pipelines, db, executor, program.org, program.injector),
     )
     return Engine(db, clock, wake, {runner.kind: runner for runner in runners}, settings.engine_settings(), meter)
 

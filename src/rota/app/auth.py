@@ -205,9 +205,15 @@ def act_of(request: Request, caller: Caller) -> Act:
     last = str(request.scope["route"].path).rpartition("/")[2]
     return Act(
         caller.org_id, caller.user_id, resource_of(request), last[1:] if last[0] == "$" else VERBS[request.method],
-        next(iter(request.path_params.values()), None), caller.key_id, address_of(request),
+        target_of(request), caller.key_id, address_of(request),
         structlog.contextvars.get_contextvars().get("request_id"),
     )  # fmt: skip
+
+
+def target_of(request: Request) -> str | None:
+    """The thing that a path names: its first parameter or, of a pipeline, the three parts of its path."""
+    named = [str(one) for one in request.path_params.values()]
+    return "/".join(named[:3]) if "layer" in request.path_params else next(iter(named), None)
 
 
 async def touch(db: Database, key_id: str, now: datetime) -> None:

@@ -36,6 +36,7 @@ from rota.engine.rehearsal import rehearse
 from rota.engine.runner import capture_output
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
+from rota.kinds import pipelines
 from rota.kinds.graphs import GraphRunner, Remote
 from rota.kinds.tasks import TaskManager, task_rows
 from rota.store import accounts, sessions, workers
@@ -136,6 +137,7 @@ class Node:
         if (remote := remote_of(engine)) is not None:
             with contextlib.suppress(TimeoutError):  # it may come up later
                 await asyncio.wait_for(remote.learn(), LEARN)
+        await pipelines.declare(engine, self.program.org, self.program.pipelines)
         await declare(engine, self.program.org, self.app, rows_of(self.program, self.app), self.program.schedules)
         if self.app is not None:
             await TaskManager(engine, await org_of(engine, self.program)).disable_orphans(Path(self.app).stem)
@@ -221,6 +223,7 @@ class ApiThread(threading.Thread):
         meter = self.node.meter if self.node else Meter()
         engine = make_engine(settings, self.program, None, db, clock, wake, meter)
         await move_in(engine, settings)
+        await pipelines.declare(engine, self.program.org, self.program.pipelines)
         await declare(engine, self.program.org, None, rows_of(self.program, self.app), [])
         if is_loopback(settings.host):  # who reads its terminal may log in; others read the logs of servers elsewhere
             self.link = await db.tx(sessions.first_link, clock.now())

@@ -28,6 +28,7 @@ from rota.engine.declare import declare
 from rota.engine.engine import Engine
 from rota.engine.runner import capture_output
 from rota.engine.services import ArtifactManager, JobScheduler
+from rota.kinds import pipelines
 from rota.kinds.tasks import TaskManager
 from rota.store import accounts, workers
 from rota.store import migrate as schema
@@ -162,6 +163,7 @@ class ServiceBuilder:
             org_id = await move_in(engine, settings)
             if self.declares:
                 name = self.info.display_name
+                await pipelines.declare(engine, self.program.org, self.program.pipelines)
                 await declare(engine, self.program.org, name, rows_of(self.program, name), self.program.schedules)
             system = await db.tx(accounts.system_user, org_id, clock.now())
             if not self.auth:

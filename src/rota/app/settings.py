@@ -31,6 +31,8 @@ class Settings(BaseSettings):
     keep_audit_days: Annotated[int, Field(ge=1, le=36_500)] = 400
     max_schedules_per_task: Annotated[int | None, Field(ge=1)] = None
     max_artifact_mb: Annotated[int, Field(ge=1, le=1000)] = 10
+    warehouse_dir: Path | None = None
+    pipeline_slots: Annotated[int, Field(ge=1, le=64)] = 4
     billing: Billing = Billing.RECORD
     markup: Annotated[Decimal, Field(ge=1, le=1000)] = Decimal("2.0")
     graph_endpoint: str = ""

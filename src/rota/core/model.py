@@ -70,6 +70,11 @@ def traceparent(trace_id: str) -> str:
     return f"00-{trace_id}-{trace_id[16:]}-01"
 
 
+def lane_of(kind: str, org_id: str, target: str) -> str | None:
+    """What the jobs of a target take turns on, whoever asked for them: a pipeline replaces its table."""
+    return f"pipeline:{org_id}:{target}" if kind == "pipeline" else None
+
+
 @record
 class Schedule:
     """A schedule as its owner wrote it; when it is due next stands in its clock."""
@@ -109,9 +114,14 @@ class Schedule:
     deleted_at: datetime | None = None
 
     @property
+    def lane(self) -> str:
+        """What its jobs take turns on."""
+        return lane_of(self.kind, self.org_id, self.target) or f"schedule:{self.id}"
+
+    @property
     def serial_key(self) -> str | None:
         """All jobs of a schedule run one after the other, unless its owner allows overlap."""
-        return None if self.overlap is Overlap.ALLOW else f"schedule:{self.id}"
+        return None if self.overlap is Overlap.ALLOW else self.lane
 
     @property
     def waits(self) -> bool:
@@ -242,6 +252,11 @@ class Ended:
     @property
     def final(self) -> bool:
         return self.move is None
+
+    @property
+    def waits(self) -> bool:
+        """There was no room for it: it did not begin, and the ledger hears nothing of it."""
+        return self.status is Status.PENDING
 
 
 class Fired(NamedTuple):

@@ -88,6 +88,7 @@ REASONS: dict[Status, frozenset[str]] = {
         {
             *("overlap", "window", "disabled", "paused", "frozen", "deadline", "operator", "superseded", "busy"),
             *("budget", "grant_not_found", "grant_revoked", "grant_expired", "grant_scope", "scheduler_failed"),
+            "upstream",
         }
     ),
     Status.MISSED: frozenset({"limit"}),

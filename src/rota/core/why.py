@@ -35,6 +35,7 @@ BECAUSE = {  # reasons of statuses and verdicts, as the rest of a sentence
     "grant_scope": "its grant does not allow it",
     "aborted": "its graph was aborted",
     "scheduler_failed": "the scheduler could not fire it",
+    "upstream": "not all of its upstreams had succeeded anew",
     "shutdown": "its worker was stopped; it was handed back",
     "limit": "catching up is limited, and the limit was reached",
     "unroutable": "no live worker can run it",

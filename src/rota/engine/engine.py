@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from rota.core import parse, triggers
 from rota.core.clock import Clock
 from rota.core.errors import Conflict, Invalid, InvalidMany, NotFound, Refused
-from rota.core.model import Due, Job, NewJob, Schedule
+from rota.core.model import Due, Job, NewJob, Schedule, lane_of
 from rota.core.plan import FIRE_LIMIT
 from rota.core.policy import Billing, Misfire, Terms, choice, parse_overlap
 from rota.core.states import State, Status
@@ -304,7 +304,8 @@ class Engine:
         new = [
             NewJob(
                 org_id=org_id, kind=kind, target=target, payload=parse.payload(one, "input"), run_at=run_at or now,
-                trigger=trigger, route=route, queue=queue_name, priority=priority, serial_key=serial_key,
+                trigger=trigger, route=route, queue=queue_name, priority=priority,
+                serial_key=serial_key or lane_of(kind, org_id, target),
                 job_key=job_key, terms=terms or Terms(), trace=trace,
             )
             for one, route in zip(payloads, routes, strict=True)
@@ -356,7 +357,7 @@ class Engine:
                 org_id=org_id, kind=run.kind, target=run.target, payload=run.input, run_at=now, trigger="retry",
                 route=run.route, schedule_id=run.schedule_id, attempt=runs.last_attempt(tx, run.job_id),
                 last_run_id=run_id, job_key=f"retry:{run.job_id}", trace=runs.trace_of(run),
-                terms=Terms(grant_id=run.grant_id),
+                serial_key=lane_of(run.kind, org_id, run.target), terms=Terms(grant_id=run.grant_id),
             )  # fmt: skip
             return queue.enqueue(tx, [again], now, "preserve")[0]
 

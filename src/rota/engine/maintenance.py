@@ -13,7 +13,7 @@ from rota.core.model import Ended
 from rota.core.plan import TICK
 from rota.core.states import Status
 from rota.engine.engine import Engine
-from rota.store import idempotency, jobs, runs, schedules, slots, tasks, trail, workers
+from rota.store import idempotency, jobs, pipelines, runs, schedules, slots, tasks, trail, workers
 from rota.store.dialect import Tx
 
 RECONCILE_EVERY = timedelta(minutes=5)
@@ -106,6 +106,9 @@ class Maintenance:
             for org_id in await self.db.read(runs.with_old, before, statuses):
                 while await self.db.tx(runs.prune, org_id, before, statuses, CHUNK) == CHUNK:
                     await pause(0.05)  # others want to write too
+        for pipeline in await self.db.read(pipelines.with_limits):
+            while await self.db.tx(pipelines.prune, pipeline, now, CHUNK) == CHUNK:
+                await pause(0.05)
         while await self.db.tx(slots.prune, now - settings.keep_failed, CHUNK) == CHUNK:
             await pause(0.05)
         await self.db.tx(workers.forget, now - FORGET_WORKERS)

@@ -4,13 +4,13 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
 
-from rota.core.model import About, Job, record
+from rota.core.model import About, Ended, Job, record
 from rota.core.parse import Defaults
 from rota.core.policy import Failure
 from rota.store.dialect import Tx
@@ -47,6 +47,15 @@ class Runner(Protocol):
 
     async def execute(self, ctx: "RunContext") -> Any:
         """Do the work and return its outcome as JSON. Cancelled, it must end everything it started before it raises."""
+        ...
+
+
+@runtime_checkable
+class Follows(Protocol):
+    """A kind of work whose ends have consequences."""
+
+    def follow(self, tx: Tx, ended: Sequence[Ended], now: datetime) -> None:
+        """Called inside the transaction that writes these ends down: neither is ever without the other."""
         ...
 
 
@@ -249,6 +258,14 @@ class Skipped(Exception):
     def __init__(self, reason: str, failure: Failure | None = None) -> None:
         super().__init__(reason)
         self.reason, self.failure = reason, failure
+
+
+class Busy(Exception):
+    """Where it would run has no room. The job waits as if nobody had touched it, and is tried again after `delay`."""
+
+    def __init__(self, message: str, delay: timedelta = timedelta(seconds=1)) -> None:
+        super().__init__(message)
+        self.delay = delay
 
 
 class Canceled(Exception):

@@ -31,9 +31,13 @@ class Scheduler:
     def __init__(self, engine: Engine) -> None:
         self.engine, self.db, self.clock = engine, engine.db, engine.clock
         self.worker: Worker | None = None  # of this process: it may have what is fired at once
-        self.kinds = sorted(engine.runners)
         self.stopping = False
         self.looked = stopwatch()  # when it last knew what is due
+
+    @property
+    def kinds(self) -> list[str]:
+        """What can be run here. Slots of other kinds pass as if nobody was up: their jobs would wait for ever."""
+        return sorted(kind for kind, runner in self.engine.runners.items() if runner.routes())
 
     def trouble(self) -> str | None:
         """What is wrong with it, if anything: a scheduler that has not looked for long fires nothing."""

@@ -11,7 +11,7 @@ import asyncio
 import os
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -27,7 +27,7 @@ from rota.core.states import Move, Status
 from rota.engine.engine import Engine
 from rota.engine.keeper import Keeper
 from rota.engine.patience import patiently
-from rota.engine.runner import Canceled, ChildCrashed, RunContext, RunLog, Skipped, current_log
+from rota.engine.runner import Busy, Canceled, ChildCrashed, Follows, RunContext, RunLog, Skipped, current_log
 from rota.store import jobs, runs, workers
 from rota.store.dialect import Tx
 from rota.version import __version__
@@ -40,6 +40,7 @@ AHEAD = 1000  # the most jobs claimed beyond those that run
 SAFETY_LOOK = 30.0
 LAST_WORDS = 30.0  # seconds that a stopping worker waits for a database that is out of reach
 ISOLATED_AT_ONCE = 4  # child processes for jobs that crashed before
+NOBODY: Mapping[str, Follows] = {}
 
 log = structlog.get_logger("rota.worker")
 
@@ -387,6 +388,9 @@ class Worker:
         if isinstance(error, Canceled):
             return replace(base, status=Status.CANCELED, reason=error.by)
         match one.stopped_for:
+            case None if isinstance(error, Busy):
+                at = attempt.job.terms.not_before(now + error.delay)
+                return replace(base, status=Status.PENDING, started_at=None, move=Move.BACK_OFF, run_at=at)
             case None:
                 failure = getattr(error, "failure", None) or classify(error)
                 if isinstance(error, ChildCrashed):
@@ -453,8 +457,9 @@ class Worker:
                 return
             del self.ended[: len(batch)]
         self.ahead = foresight(batch, self.engine.settings.concurrency)
-        tell(batch)
-        self.engine.meter.ended(batch, len(lost))
+        over = [one for one in batch if not one.waits]
+        tell(over)
+        self.engine.meter.ended(over, len(lost))
         for one in lost:
             log.error("a result was refused: the lease was lost", job=one.job.id, run=one.run_id)
         if any(one.job.serial_key or not one.final for one in batch):
@@ -466,8 +471,10 @@ class Worker:
         """Write a batch; returns those that were refused. A row that the database cannot store costs only itself."""
         try:
             db = self.engine.db
-            run = db.statement if jobs.is_plain(batch) and not lines else db.tx
-            kept = await run(write_down, batch, lines, self.id, self.engine.clock)
+            kinds = {one.job.kind for one in batch}
+            follows = {kind: runner for kind in kinds if isinstance(runner := self.engine.runners[kind], Follows)}
+            run = db.statement if jobs.is_plain(batch) and not lines and not follows else db.tx
+            kept = await run(write_down, batch, lines, self.id, self.engine.clock, follows)
         except DataRefused as error:
             if len(batch) > 1:
                 half = len(batch) // 2
@@ -557,8 +564,14 @@ class Stranger(Exception):
     """The job is not ours any more."""
 
 
-def write_down(tx: Tx, batch: Sequence[Ended], lines: Sequence[Any], worker: str, clock: Clock) -> set[str]:
-    kept = jobs.finish(tx, batch, worker, clock.now())  # asked here: this step may have waited for its turn to write
+def write_down(
+    tx: Tx, batch: Sequence[Ended], lines: Sequence[Any], worker: str, clock: Clock,
+    follows: Mapping[str, Follows] = NOBODY,
+) -> set[str]:  # fmt: skip
+    now = clock.now()  # asked here: this step may have waited for its turn to write
+    kept = jobs.finish(tx, batch, worker, now)
+    for kind, runner in follows.items():
+        runner.follow(tx, [one for one in batch if one.job.kind == kind and one.run_id in kept], now)
     strange = {one.run_id for one in batch} - kept  # refused, or written by a commit whose answer was lost
     runs.write_logs(tx, [line for line in lines if line[0] not in strange])
     return kept

@@ -334,7 +334,7 @@ def finish(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | N
     keys = {one.job.serial_key for one in ended if one.job.serial_key}
     lock_keys(tx, keys)
     moved, unwanted = move_on(tx, [one for one in ended if not one.final])
-    runs.append(tx, [one for one in ended if one.run_id in moved], worker, now)
+    runs.append(tx, [one for one in ended if one.run_id in moved and not one.waits], worker, now)
     kept = leave(tx, final, worker, now) | moved
     promoted = promote(tx, keys)
     for job_id, by in unwanted.items():  # somebody cancelled it while its attempt failed by itself: there is no next
@@ -405,7 +405,8 @@ def move_on(tx: Tx, ended: Sequence[Ended]) -> tuple[set[str], dict[str, str]]:
         return set(), {}
     records = [
         (
-            one.job.id, one.job.fence, target(one.move).value, one.run_at or one.job.run_at, one.run_id, one.number,
+            one.job.id, one.job.fence, target(one.move).value, one.run_at or one.job.run_at,
+            one.job.last_run_id if one.waits else one.run_id, one.job.attempt if one.waits else one.number,
             one.job.tries + one.counts, one.job.crashes + (one.status is Status.CRASHED),
             one.reason if one.move is Move.PARK else None,
         )
@@ -413,8 +414,9 @@ def move_on(tx: Tx, ended: Sequence[Ended]) -> tuple[set[str], dict[str, str]]:
         if one.move is not None
     ]  # fmt: skip
     found = moving(tx, MOVED.given(tx, records))
-    canceled = {job_id: reason or "" for job_id, _, requested_at, reason in found if requested_at is not None}
-    return {run_id for _, run_id, _, _ in found}, canceled
+    canceled = {job_id: reason or "" for job_id, requested_at, reason in found if requested_at is not None}
+    held = {job_id for job_id, _, _ in found}
+    return {one.run_id for one in ended if one.job.id in held}, canceled
 
 
 MOVED = Batch(
@@ -434,7 +436,7 @@ def moving(tx: Tx, alike: tuple[str, ...]) -> Any:
             tries=moved.c.tries, crashes=moved.c.crashes, parked_reason=moved.c.why, run_id=None, started_at=None,
             lease_owner=None,
         )
-        .returning(c.id, c.last_run_id, c.cancel_requested_at, c.cancel_reason)
+        .returning(c.id, c.cancel_requested_at, c.cancel_reason)
     )  # fmt: skip
 
 

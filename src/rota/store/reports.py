@@ -193,6 +193,9 @@ def list_runs(
     reason: str | None = None,
     kind: str | None = None,
     target: str | None = None,
+    namespace: str | None = None,
+    layer: str | None = None,
+    pipeline: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
     last_only: bool = False,
@@ -208,11 +211,13 @@ def list_runs(
     part, moment, last = read_cursor(cursor, 3) if cursor else ("job", "", "")
     if part not in ("job", "run"):
         raise bad_cursor(cursor)
+    parts = (namespace, layer, pipeline)
+    kind = kind or ("pipeline" if any(parts) else None)
     items: list[Record] = []
     if part == "job" and status in (None, Status.PENDING, Status.RUNNING):
         stmt = select(jobs).where(j.org_id == org_id).order_by(j.id.desc())
         living = ((j.schedule_id, schedule_id), (j.id, job_id), (j.parked_reason, reason), (j.kind, kind))
-        stmt = matching(stmt, *living, (j.target, target))
+        stmt = matching(stmt, *living, (j.target, target)).where(*such_pipelines(j.target, *parts))
         if status is not None:
             stmt = stmt.where(STARTED if status == Status.RUNNING else ~STARTED)
         stmt = within(stmt, func.coalesce(j.started_at, j.queued_at, type_=j.queued_at.type), since, until)
@@ -225,7 +230,7 @@ def list_runs(
         return items, None
     stmt = select(*RUN, r.recorded_at).where(r.org_id == org_id).order_by(r.recorded_at.desc(), r.id.desc())
     ended = ((r.schedule_id, schedule_id), (r.job_id, job_id), (r.reason, reason), (r.kind, kind))
-    stmt = matching(stmt, *ended)
+    stmt = matching(stmt, *ended).where(*such_pipelines(r.target, *parts))
     if status is not None:  # in the statement's text: a partial index serves no parameter
         stmt = stmt.where(r.status == literal_column(f"'{status.value}'"))
     if status not in (None, Status.SUCCESS) or reason is not None:  # a success has no reason
@@ -248,6 +253,15 @@ def list_runs(
         tx, stmt, limit - len(items), ended_run, lambda row: ["run", row.recorded_at.isoformat(), row.id]
     )
     return items + older, more
+
+
+def such_pipelines(
+    path: ColumnElement[str], namespace: str | None, layer: str | None, name: str | None
+) -> list[ColumnElement[bool]]:
+    """Conditions on the three parts of `namespace/layer/name`; None asks nothing."""
+    found = [] if namespace is None else [path.startswith(f"{namespace}/", autoescape=True)]
+    found += [] if layer is None else [path.contains(f"/{layer}/", autoescape=True)]
+    return found if name is None else [*found, path.endswith(f"/{name}", autoescape=True)]
 
 
 def ended_run(row: Any) -> Record:

@@ -112,7 +112,11 @@ def with_old(tx: Tx, before: datetime, statuses: Collection[str]) -> list[str]:
 def prune(tx: Tx, org_id: str, before: datetime, statuses: Collection[str], limit: int) -> int:
     """Delete an org's old runs of these statuses with their logs and artifacts; returns how many."""
     old = and_(runs.c.org_id == org_id, runs.c.recorded_at < before, runs.c.status.in_(statuses))
-    found = tx.execute(select(runs).where(old).order_by(runs.c.recorded_at, runs.c.id).limit(limit)).all()
+    return forget(tx, tx.execute(select(runs).where(old).order_by(runs.c.recorded_at, runs.c.id).limit(limit)).all())
+
+
+def forget(tx: Tx, found: Sequence[Any]) -> int:
+    """Delete these rows of the ledger, with their logs and artifacts; returns how many they are."""
     ids = [row.id for row in found]
     if ids:
         settle_slots(tx, [row for row in found if row.slot is not None])

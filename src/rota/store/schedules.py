@@ -308,7 +308,8 @@ def apply(
     stands = set(insert_new(tx, slots, rows, ("schedule_id", "slot")))
     fires = [one for one in fires if (one[0].id, one[1].slot) in stands and not is_busy(one[0], busy)]
     make_room(tx, fires, busy, now)
-    idle = {one.serial_key for one, _, _ in fires if one.serial_key and one.id not in busy}
+    own = {f"schedule:{one.id}" for one, _, _ in fires if one.id not in busy}  # others may wait on a shared lane
+    idle = {one.serial_key for one, _, _ in fires if one.serial_key in own}
     taken = queue.add(tx, [job_of(schedule, fire, job_id) for schedule, fire, job_id in fires], now, idle, lease)
     slot_rows.record_gaps(tx, [(one.schedule, gap) for one, what in won for gap in what.gaps])
     slot_rows.count_skips(
@@ -455,7 +456,7 @@ def backfill(
     if dry_run or not wanted:
         return wanted
     slot_rows.take_from_gaps(tx, schedule, wanted)
-    serial = f"schedule:{schedule.id}"  # serial, also where live slots may overlap
+    serial = schedule.lane  # serial, also where live slots may overlap
     lock_keys(tx, [serial])
     made = []
     for slot in wanted:
@@ -514,10 +515,10 @@ def close_past(tx: Tx, due: Due, now: datetime, reason: str) -> None:
 
 def withdraw_waiting(tx: Tx, of: Sequence[Schedule], reason: str, now: datetime) -> None:
     """Jobs that never started leave the queue; their slots say why."""
-    lock_keys(tx, [f"schedule:{one.id}" for one in of])
+    lock_keys(tx, [one.lane for one in of])
     waiting = and_(
         jobs.c.schedule_id.in_([one.id for one in of]),
-        jobs.c.state.in_([State.LATER, State.BLOCKED, State.READY]),
+        jobs.c.state.in_([State.LATER, State.BLOCKED, State.READY, State.RETRY]),
         jobs.c.last_run_id.is_(None),
     )
     for schedule_id, slot in queue.withdraw(tx, waiting, Status.SKIPPED, reason, now):
@@ -619,7 +620,7 @@ def job_of(schedule: Schedule, fire: Fire, job_id: str) -> NewJob:
 def trigger_text(schedule: Schedule) -> str:
     match schedule.timing.trigger:
         case Cron(expression):
-            return f"schedule:{expression}"
+            return f"{'cron_dependency' if schedule.source.startswith('trigger:') else 'schedule'}:{expression}"
         case Every(span, _):
             return f"schedule:every {span.total_seconds():g}s"
         case Once():

@@ -347,6 +347,70 @@ cached_results = Table(
     Index("ix_cached_results_expires", "expires_at"),
 )
 
+pipelines = Table(
+    "pipelines",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("org_id", Id, ForeignKey("orgs.id"), nullable=False),
+    Column("path", Name, nullable=False),  # namespace/layer/name
+    Column("type", String(10), nullable=False),
+    Column("sql", Text),
+    Column("function", Name),
+    Column("reads", Json, nullable=False),  # the paths of the tables that it reads
+    Column("description", Text, nullable=False),
+    Column("owner_id", Id),
+    Column("version", Integer, nullable=False),
+    Column("max_runs", Integer),  # of its runs that are kept, where that is fewer than by age
+    Column("max_age_days", Integer),
+    Column("source", String(10), nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Column("deleted_at", Instant),
+)
+partial("ix_pipelines_path", pipelines.c.org_id, pipelines.c.path, where=text("deleted_at IS NULL"), unique=True)
+partial("ix_pipelines_kept", pipelines.c.id, where=text("max_runs IS NOT NULL OR max_age_days IS NOT NULL"))
+
+pipeline_versions = Table(  # append-only: what a run ran
+    "pipeline_versions",
+    metadata,
+    Column("pipeline_id", Id, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("type", String(10), nullable=False),
+    Column("sql", Text),
+    Column("function", Name),
+    Column("created_at", Instant, nullable=False),
+)
+
+pipeline_triggers = Table(  # what makes a pipeline run, beside schedules and people
+    "pipeline_triggers",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("org_id", Id, nullable=False),
+    Column("pipeline_id", Id, ForeignKey("pipelines.id"), nullable=False),
+    Column("type", String(20), nullable=False),
+    Column("schedule_id", Id),  # of a cron_dependency: whose slots ask for it
+    Column("token_hash", String(64), unique=True),  # of a webhook
+    Column("cooldown_seconds", Integer, nullable=False),
+    Column("enabled", Boolean, nullable=False),
+    Column("waits", Boolean, nullable=False),  # its slot has come, and not all of its upstreams have
+    Column("last_triggered_at", Instant),
+    Column("last_job_id", Id),
+    Column("source", String(10), nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Index("ix_pipeline_triggers_pipeline", "pipeline_id", "id"),
+    Index("ix_pipeline_triggers_schedule", "schedule_id"),
+    Index("ix_pipeline_triggers_org", "org_id", "id"),
+)
+
+pipeline_upstreams = Table(  # what a trigger waits for
+    "pipeline_upstreams",
+    metadata,
+    Column("trigger_id", Id, ForeignKey("pipeline_triggers.id"), primary_key=True),
+    Column("pipeline_id", Id, ForeignKey("pipelines.id"), primary_key=True),
+    Column("fresh", Boolean, nullable=False),  # it succeeded since the trigger fired last
+    Index("ix_pipeline_upstreams_pipeline", "pipeline_id"),
+)
+
 artifacts = Table(  # what runs left beside their outcome; a run itself is the root of its own
     "artifacts",
     metadata,
@@ -575,6 +639,10 @@ Index("ix_runs_recorded", runs.c.org_id, runs.c.recorded_at, runs.c.id)  # what 
 partial("ix_runs_schedule", runs.c.schedule_id, runs.c.recorded_at, runs.c.id, where=text("schedule_id IS NOT NULL"))
 partial(
     "ix_runs_status", runs.c.org_id, runs.c.status, runs.c.recorded_at, runs.c.id, where=text("status <> 'success'")
+)
+
+partial(
+    "ix_runs_pipeline", runs.c.org_id, runs.c.target, runs.c.recorded_at, runs.c.id, where=text("kind = 'pipeline'")
 )
 
 logs = Table(

@@ -16,11 +16,13 @@ from rota.app.api import (
     manners,
     metrics,
     people,
+    pipelines,
     runs,
     schedules,
     streams,
     system,
     tasks,
+    webhooks,
 )
 from rota.app.api.idempotency import Idempotency
 from rota.app.api.schemas import describe
@@ -29,7 +31,7 @@ from rota.core.errors import RotaError
 from rota.engine.engine import Engine
 from rota.store.database import Database
 
-MODULES = (schedules, runs, streams, tasks, artifacts, grants, billing, graphs, system, people)
+MODULES = (schedules, runs, streams, tasks, artifacts, grants, billing, graphs, pipelines, system, people)
 EVERYTHING = tuple(one.router for one in MODULES)
 
 
@@ -59,6 +61,7 @@ def create_api(
     app.include_router(system.health)
     app.include_router(metrics.router)
     app.include_router(internal.router)
+    app.include_router(webhooks.router)
     app.state.anyone = None  # for whom requests without a key are taken
     for router in routers:
         app.include_router(

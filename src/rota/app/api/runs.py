@@ -26,13 +26,16 @@ async def list_all(
     reason: str | None = None,
     kind: str | None = None,
     target: str | None = None,
+    namespace: Annotated[str | None, Query(description="of pipelines")] = None,
+    layer: Annotated[str | None, Query(description="of pipelines")] = None,
+    pipeline: Annotated[str | None, Query(description="the last part of its path")] = None,
     since: Moment = None,
     until: Moment = None,
 ) -> Response:
     """Newest first; those that are pending or running stand before those that ended."""
     given: dict[str, Any] = {
         "limit": limit, "cursor": cursor, "schedule_id": schedule_id, "job_id": job_id, "reason": reason, "kind": kind,
-        "status": status, "target": target,
+        "status": status, "target": target, "namespace": namespace, "layer": layer, "pipeline": pipeline,
         **span(since, until),
     }  # fmt: skip
     return answer_page(await engine_of(request).db.read(reports.list_runs, caller.org_id, **given))

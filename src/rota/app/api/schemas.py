@@ -165,6 +165,22 @@ ARTIFACT = {
     "updated_at": AT,
 }  # fmt: skip
 
+SLUG = a("string", pattern="^[a-z][a-z0-9_-]{0,59}$")
+LAYER = among(("bronze", "silver", "gold"))
+PATH = a("string", examples=["sales/silver/daily_totals"])
+COLUMN = gives(name=TEXT, type=TEXT)
+PIPELINE = {
+    "type": maybe(among(("sql", "python"))), "sql": maybe(a("string", maxLength=100_000)), "function": maybe(TEXT),
+    "description": maybe(a("string", maxLength=2000)), "max_runs": maybe(a("integer", minimum=1, maximum=1_000_000)),
+    "max_age_days": maybe(a("integer", minimum=1, maximum=36_500)),
+}  # fmt: skip
+TRIGGERS = ("pipeline_success", "cron_dependency", "webhook")
+TRIGGER = {
+    "id": ID, "type": among(TRIGGERS), "upstreams": listed(PATH), "cron_expression": maybe(TEXT),
+    "cooldown_seconds": WHOLE, "enabled": FLAG, "last_triggered_at": maybe(AT), "last_job_id": maybe(ID),
+    "source": TEXT, "created_at": AT,
+}  # fmt: skip
+
 SCHEMAS: dict[str, Schema] = {
     "Problem": a(
         "object",
@@ -342,6 +358,44 @@ SCHEMAS: dict[str, Schema] = {
         "object", properties={"ok": FLAG, "run_id": ID, "trace_id": TEXT, "error_code": TEXT},
         required=["ok", "run_id", "trace_id"], additionalProperties=False,
     ),
+    # pipelines
+    "PipelineBody": takes(
+        {"namespace": "sales", "layer": "silver", "name": "daily_totals", "type": "sql",
+         "sql": "SELECT day, sum(amount) AS total FROM sales.bronze.orders GROUP BY day"},
+        ("namespace", "layer", "name"), namespace=SLUG, layer=LAYER, name=SLUG, **PIPELINE,
+    ),
+    "PipelineChanges": takes({"sql": "SELECT 1 AS one"}, **PIPELINE),
+    "Pipeline": gives(
+        id=ID, path=PATH, namespace=SLUG, layer=LAYER, name=SLUG, type=among(("sql", "python")), sql=maybe(TEXT),
+        function=maybe(TEXT), reads=listed(PATH), description=TEXT, owner_id=maybe(ID), version=WHOLE,
+        max_runs=maybe(WHOLE), max_age_days=maybe(WHOLE), source=TEXT, created_at=AT, updated_at=AT,
+    ),
+    "PipelineVersions": gives(
+        items=listed(
+            gives(version=WHOLE, type=among(("sql", "python")), sql=maybe(TEXT), function=maybe(TEXT), created_at=AT)
+        ),
+        next_cursor=a("null"),
+    ),
+    "PipelineRunBody": takes({}, input=maybe(a("object"))),
+    "DraftBody": takes({"sql": "SELECT 1 AS one"}, sql=maybe(TEXT)),
+    "PipelinePreview": gives(columns=listed(COLUMN), rows=listed(listed(ANY))),
+    "Validation": gives(ok=FLAG, error=maybe(TEXT), reads=listed(PATH), columns=listed(COLUMN)),
+    "PipelineGraph": gives(
+        nodes=listed(gives(path=PATH, namespace=SLUG, layer=LAYER, name=SLUG, type=TEXT)),
+        edges=listed(gives(**{"from": PATH, "to": PATH, "kind": among(("reads", *TRIGGERS))})),
+    ),
+    "Namespaces": gives(items=listed(gives(name=SLUG, pipelines=WHOLE)), next_cursor=a("null")),
+    "TriggerBody": takes(
+        {"type": "pipeline_success", "upstream": "sales/silver/daily_totals"}, ("type",), type=among(TRIGGERS),
+        upstream=maybe(PATH), upstreams=maybe(listed(PATH)), cron_expression=maybe(TEXT), timezone=maybe(TEXT),
+        cooldown_seconds=maybe(a("integer", minimum=0)),
+    ),
+    "TriggerChanges": takes(
+        {"enabled": False}, enabled=maybe(FLAG), cooldown_seconds=maybe(a("integer", minimum=0))
+    ),
+    "Trigger": gives(**TRIGGER),
+    "NewTrigger": gives(**TRIGGER, token=maybe(TEXT)),
+    "Triggers": gives(items=listed(gives(**TRIGGER)), next_cursor=a("null")),
     # artifacts
     "Artifact": gives(**ARTIFACT),
     "ArtifactBrief": gives(**{name: schema for name, schema in ARTIFACT.items() if name != "data"}),
@@ -382,7 +436,7 @@ SCHEMAS["JobBrief"] = gives(**{name: one for name, one in SCHEMAS["Job"]["proper
 PAGED = (
     *("Schedule", "Run", "Line", "Slot", "Worker", "Queue", "Task", "TaskSchedule", "ArtifactBrief", "JobBrief", "Org"),
     *("Grant", "Account", "Entry", "Receipt", "Usage", "VirtualKey"),
-    *("User", "Key", "Act"),
+    *("User", "Key", "Act", "Pipeline"),
 )
 for _name in PAGED:
     SCHEMAS[f"{_name}Page"] = page(_name)
@@ -460,6 +514,22 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "POST /billing/virtual-keys/{virtual_key_id}/$deactivate": (None, 200, "VirtualKey"),
     "GET /graphs": (None, 200, "Graphs"),
     "POST /graphs/{graph_id}/$run": ("GraphBody", 202, "JobRef"),
+    "POST /pipelines": ("PipelineBody", 201, "Pipeline"),
+    "GET /pipelines": (None, 200, "PipelinePage"),
+    "GET /pipelines/$graph": (None, 200, "PipelineGraph"),
+    "GET /pipelines/$namespaces": (None, 200, "Namespaces"),
+    "GET /pipelines/{namespace}/{layer}/{name}": (None, 200, "Pipeline"),
+    "PUT /pipelines/{namespace}/{layer}/{name}": ("PipelineChanges", 200, "Pipeline"),
+    "DELETE /pipelines/{namespace}/{layer}/{name}": (None, 204, None),
+    "GET /pipelines/{namespace}/{layer}/{name}/versions": (None, 200, "PipelineVersions"),
+    "POST /pipelines/{namespace}/{layer}/{name}/$run": ("PipelineRunBody", 202, "JobRef"),
+    "POST /pipelines/{namespace}/{layer}/{name}/$preview": ("DraftBody", 200, "PipelinePreview"),
+    "POST /pipelines/{namespace}/{layer}/{name}/$validate": ("DraftBody", 200, "Validation"),
+    "GET /pipelines/{namespace}/{layer}/{name}/triggers": (None, 200, "Triggers"),
+    "POST /pipelines/{namespace}/{layer}/{name}/triggers": ("TriggerBody", 201, "NewTrigger"),
+    "PATCH /pipelines/{namespace}/{layer}/{name}/triggers/{trigger_id}": ("TriggerChanges", 200, "Trigger"),
+    "DELETE /pipelines/{namespace}/{layer}/{name}/triggers/{trigger_id}": (None, 204, None),
+    "POST /webhooks": (None, 202, "JobRef"),
     "GET /artifacts": (None, 200, "ArtifactBriefPage"),
     "GET /artifacts/{artifact_id}": (None, 200, "Artifact"),
     "GET /artifacts/{artifact_id}/$tree": (None, 200, "Tree"),
@@ -481,6 +551,8 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
 }
 OPTIONAL = (
     "RunBody",
+    "PipelineRunBody",
+    "DraftBody",
     "RevokeBody",
     "GraphBody",
     "ExecuteBody",
@@ -538,7 +610,7 @@ def complete(operation: Schema, method: str, path: str) -> None:
     body, status, answer = ROUTES.get(f"{method} {path}", (None, 200, None))
     problems = [401, 403, 422, 429, 503]
     headers = []
-    if "{" in path or "schedule" in path or "billing" in path or path in ("/slots/$why", "/grants"):
+    if "{" in path or "schedule" in path or "billing" in path or path in ("/slots/$why", "/grants", "/webhooks"):
         problems.append(404)
     if method != "GET":
         problems += [409, 413, 415]

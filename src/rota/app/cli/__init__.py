@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rota.app.cli import billing, follow, grants, graphs, people, processes, runs, schedules, system, tasks
+from rota.app.cli import billing, follow, grants, graphs, people, pipelines, processes, runs, schedules, system, tasks
 from rota.app.cli.connection import Connection, Output
 
 WATCH = 2.0  # seconds
@@ -26,6 +26,7 @@ app.add_typer(tasks.artifacts, name="artifact")
 app.add_typer(system.queues, name="queue")
 app.add_typer(system.frozen, name="freeze")
 app.add_typer(graphs.app, name="graph")
+app.add_typer(pipelines.app, name="pipeline")
 app.add_typer(grants.app, name="grant")
 app.add_typer(billing.app, name="billing")
 app.add_typer(people.orgs, name="org")

@@ -31,6 +31,8 @@ def list_all(
     reason: Annotated[str | None, typer.Option()] = None,
     kind: Annotated[str | None, typer.Option()] = None,
     target: Annotated[str | None, typer.Option()] = None,
+    namespace: Annotated[str | None, typer.Option(help="of pipelines")] = None,
+    layer: Annotated[str | None, typer.Option(help="of pipelines")] = None,
     since: Annotated[str | None, typer.Option(help="a moment with offset")] = None,
     until: Annotated[str | None, typer.Option(help="a moment with offset")] = None,
     limit: Annotated[int | None, typer.Option(help="how many at most, up to 200")] = None,
@@ -38,8 +40,8 @@ def list_all(
 ) -> None:
     """List runs, newest first."""
     page = ctx.obj.get(
-        "/runs", schedule_id=schedule, job_id=job, status=status, reason=reason, kind=kind, target=target, since=since,
-        until=until, limit=limit, cursor=cursor,
+        "/runs", schedule_id=schedule, job_id=job, status=status, reason=reason, kind=kind, target=target,
+        namespace=namespace, layer=layer, since=since, until=until, limit=limit, cursor=cursor,
     )  # fmt: skip
     rows = (
         [

@@ -98,11 +98,13 @@ def add(
     task: Task = None,
     shell: Annotated[str | None, typer.Option(help="a command to run; makes a shell task of the same name")] = None,
     graph: Annotated[str | None, typer.Option(help="the graph to run, such as langgraph:poet")] = None,
+    pipeline: Annotated[str | None, typer.Option(help="the pipeline to run: namespace/layer/name")] = None,
 ) -> None:
     """Make a schedule."""
-    one_of(task=task, shell=shell, graph=graph)
+    one_of(task=task, shell=shell, graph=graph, pipeline=pipeline)
     one_trigger(fields)
-    body = {"name": name, "kind": "graph" if graph else "task", "target": graph or task or name, **fields}
+    kind = "graph" if graph else "pipeline" if pipeline else "task"
+    body = {"name": name, "kind": kind, "target": graph or pipeline or task or name, **fields}
     connection: Connection = ctx.obj
     made = connection.post("/schedules", body) if shell is None else add_shell(connection, shell, body)
     tell(connection, made)

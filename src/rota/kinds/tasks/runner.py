@@ -1,13 +1,9 @@
 """Runs tasks: async functions on the loop, sync ones in threads, commands and isolated functions in processes."""
 
 import asyncio
-import contextvars
-import ctypes
 import functools
 import hashlib
 import inspect
-import os
-import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,9 +16,10 @@ from rota.core.clock import stopwatch
 from rota.core.errors import Invalid, InvalidMany, LogicError, NotFound, Unavailable
 from rota.core.model import PAYLOAD_LIMIT, Job
 from rota.core.parse import Defaults
-from rota.core.policy import Failure, FailureClass, classify
+from rota.core.policy import Failure, FailureClass
 from rota.engine import processes
-from rota.engine.injection import Injector, Made, Signature
+from rota.engine.calls import call
+from rota.engine.injection import Injector
 from rota.engine.runner import RunContext, Skipped, WorkFailed
 from rota.kinds.tasks.registry import VERSION_LIMIT, Task, TaskRegistry, task_options
 from rota.store import tasks
@@ -34,19 +31,6 @@ RESOLVED_FOR = 1.0  # seconds that a look-up of a task is trusted where nobody t
 ISOLATED_AT_ONCE = 4
 
 log = structlog.get_logger("rota.tasks")
-
-
-class Fork:
-    """Tells a copy of a process from its original, at no cost to those who ask: a `getpid` is a system call."""
-
-    generation = 0
-
-    def made(self) -> None:
-        self.generation += 1
-
-
-fork = Fork()
-os.register_at_fork(after_in_child=fork.made)
 
 
 class TaskRunner:
@@ -146,35 +130,15 @@ class TaskRunner:
 
     async def call(self, ctx: RunContext, function: Callable[..., Any], given: Any) -> Any:
         """Call a function in this process, with what it takes and what is injected."""
-        signature = self.injector.signature(function)
-        arguments = signature.check(given, "input")
-        if not signature.injected:
-            result = await self.enter(signature, function, arguments)
-            return None if result is None else await self.kept(ctx, result)
-        made = Made(self.injector, ctx)
-        try:
-            for name, wanted in signature.injected.items():
-                arguments[name] = await made.get(wanted)
-            return await self.kept(ctx, await self.enter(signature, function, arguments))
-        finally:
-            await made.close()
-
-    async def enter(self, signature: Signature, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-        process = fork.generation
-        try:
-            if signature.awaited:
-                return await function(**arguments)
-            return await in_thread(self._threads, functools.partial(function, **arguments))
-        except (SystemExit, KeyboardInterrupt) as error:  # asyncio would end the worker
-            raise WorkFailed(classify(error)) from error
-        finally:
-            if fork.generation != process:  # the function forked, and this is the copy: no second worker
-                os._exit(0)
+        keep = functools.partial(self.kept, ctx)
+        return await call(self.injector, self._threads, ctx, function, given, keep)
 
     async def kept(self, ctx: RunContext, result: Any) -> Any:
         """A result as the ledger keeps it: JSON as it is, what else can be saved as an artifact. The side effects of a
         function whose result cannot be kept are its author's."""
-        if result is None or isinstance(result, str | int | float | bool):
+        if result is None:
+            return None
+        if isinstance(result, str | int | float | bool):
             return checked(result)
         manager = self.injector.artifacts(ctx)
         serializer = manager.serializer(result)
@@ -254,42 +218,6 @@ def checked(outcome: Any) -> Any:
             f"the task's result has {size} bytes of JSON; at most {PAYLOAD_LIMIT} are kept: save it as an artifact"
         )
     return outcome
-
-
-# threads
-
-
-class Interrupted(BaseException):
-    """Raised inside a thread whose run was cancelled and went on past the grace."""
-
-
-async def in_thread(threads: ThreadPoolExecutor, call: Callable[[], Any]) -> Any:
-    """Run a sync function in a thread. A cancelled one is asked through `ctx.canceled`, then interrupted at its next
-    Python instruction; it is over only when it has really ended."""
-    ident: list[int] = []
-
-    def body() -> Any:
-        ident.append(threading.get_ident())
-        process = fork.generation
-        try:
-            return call()
-        except StopIteration as error:  # no future can carry it: the run would never end
-            raise RuntimeError("the function raised StopIteration") from error
-        finally:
-            if fork.generation != process:  # see `enter`
-                os._exit(0)
-
-    future = asyncio.get_running_loop().run_in_executor(threads, contextvars.copy_context().run, body)
-    told = False
-    while True:
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            if future.done():
-                return future.result()
-            if told and ident:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident[0]), ctypes.py_object(Interrupted))
-            told = True
 
 
 # processes

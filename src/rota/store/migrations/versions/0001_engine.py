@@ -216,6 +216,16 @@ def upgrade() -> None:
         sa.UniqueConstraint("slug", name=op.f("uq_orgs_slug")),
     )
     op.create_table(
+        "pipeline_versions",
+        sa.Column("pipeline_id", sa.String(length=26), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("type", sa.String(length=10), nullable=False),
+        sa.Column("sql", sa.Text(), nullable=True),
+        sa.Column("function", sa.String(length=200), nullable=True),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.PrimaryKeyConstraint("pipeline_id", "version", name=op.f("pk_pipeline_versions")),
+    )
+    op.create_table(
         "queues",
         sa.Column("org_id", sa.String(length=26), nullable=False),
         sa.Column("name", sa.String(length=200), nullable=False),
@@ -255,6 +265,14 @@ def upgrade() -> None:
         sa.Column("usage", Json(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
         sa.UniqueConstraint("job_id", "attempt", name=op.f("uq_runs_job_id_attempt")),
+    )
+    op.create_index(
+        "ix_runs_pipeline",
+        "runs",
+        ["org_id", "target", "recorded_at", "id"],
+        unique=False,
+        sqlite_where=sa.text("kind = 'pipeline'"),
+        postgresql_where=sa.text("kind = 'pipeline'"),
     )
     op.create_index("ix_runs_recorded", "runs", ["org_id", "recorded_at", "id"], unique=False)
     op.create_index(
@@ -346,6 +364,43 @@ def upgrade() -> None:
         unique=False,
         sqlite_where=sa.text("state = 'alive'"),
         postgresql_where=sa.text("state = 'alive'"),
+    )
+    op.create_table(
+        "pipelines",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("path", sa.String(length=200), nullable=False),
+        sa.Column("type", sa.String(length=10), nullable=False),
+        sa.Column("sql", sa.Text(), nullable=True),
+        sa.Column("function", sa.String(length=200), nullable=True),
+        sa.Column("reads", Json(), nullable=False),
+        sa.Column("description", sa.Text(), nullable=False),
+        sa.Column("owner_id", sa.String(length=26), nullable=True),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("max_runs", sa.Integer(), nullable=True),
+        sa.Column("max_age_days", sa.Integer(), nullable=True),
+        sa.Column("source", sa.String(length=10), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.Column("updated_at", Instant(), nullable=False),
+        sa.Column("deleted_at", Instant(), nullable=True),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_pipelines_org_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_pipelines")),
+    )
+    op.create_index(
+        "ix_pipelines_kept",
+        "pipelines",
+        ["id"],
+        unique=False,
+        sqlite_where=sa.text("max_runs IS NOT NULL OR max_age_days IS NOT NULL"),
+        postgresql_where=sa.text("max_runs IS NOT NULL OR max_age_days IS NOT NULL"),
+    )
+    op.create_index(
+        "ix_pipelines_path",
+        "pipelines",
+        ["org_id", "path"],
+        unique=True,
+        sqlite_where=sa.text("deleted_at IS NULL"),
+        postgresql_where=sa.text("deleted_at IS NULL"),
     )
     op.create_table(
         "schedules",
@@ -541,6 +596,28 @@ def upgrade() -> None:
         postgresql_where=sa.text("next_run_at IS NULL"),
     )
     op.create_table(
+        "pipeline_triggers",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("pipeline_id", sa.String(length=26), nullable=False),
+        sa.Column("type", sa.String(length=20), nullable=False),
+        sa.Column("schedule_id", sa.String(length=26), nullable=True),
+        sa.Column("token_hash", sa.String(length=64), nullable=True),
+        sa.Column("cooldown_seconds", sa.Integer(), nullable=False),
+        sa.Column("enabled", sa.Boolean(), nullable=False),
+        sa.Column("waits", sa.Boolean(), nullable=False),
+        sa.Column("last_triggered_at", Instant(), nullable=True),
+        sa.Column("last_job_id", sa.String(length=26), nullable=True),
+        sa.Column("source", sa.String(length=10), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.ForeignKeyConstraint(["pipeline_id"], ["pipelines.id"], name=op.f("fk_pipeline_triggers_pipeline_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_pipeline_triggers")),
+        sa.UniqueConstraint("token_hash", name=op.f("uq_pipeline_triggers_token_hash")),
+    )
+    op.create_index("ix_pipeline_triggers_org", "pipeline_triggers", ["org_id", "id"], unique=False)
+    op.create_index("ix_pipeline_triggers_pipeline", "pipeline_triggers", ["pipeline_id", "id"], unique=False)
+    op.create_index("ix_pipeline_triggers_schedule", "pipeline_triggers", ["schedule_id"], unique=False)
+    op.create_table(
         "schedule_stats",
         sa.Column("schedule_id", sa.String(length=26), nullable=False),
         sa.Column("last_run_at", Instant(), nullable=True),
@@ -652,6 +729,18 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("hash", name=op.f("pk_login_links")),
     )
     op.create_table(
+        "pipeline_upstreams",
+        sa.Column("trigger_id", sa.String(length=26), nullable=False),
+        sa.Column("pipeline_id", sa.String(length=26), nullable=False),
+        sa.Column("fresh", sa.Boolean(), nullable=False),
+        sa.ForeignKeyConstraint(["pipeline_id"], ["pipelines.id"], name=op.f("fk_pipeline_upstreams_pipeline_id")),
+        sa.ForeignKeyConstraint(
+            ["trigger_id"], ["pipeline_triggers.id"], name=op.f("fk_pipeline_upstreams_trigger_id")
+        ),
+        sa.PrimaryKeyConstraint("trigger_id", "pipeline_id", name=op.f("pk_pipeline_upstreams")),
+    )
+    op.create_index("ix_pipeline_upstreams_pipeline", "pipeline_upstreams", ["pipeline_id"], unique=False)
+    op.create_table(
         "virtual_keys",
         sa.Column("id", sa.String(length=26), nullable=False),
         sa.Column("billing_account_id", sa.String(length=26), nullable=False),
@@ -679,17 +768,20 @@ def upgrade() -> None:
 def downgrade() -> None:
     for table in [
         "virtual_keys",
+        "pipeline_upstreams",
         "login_links",
         "grants",
         "credit_ledger",
         "charge_receipts",
         "schedule_stats",
+        "pipeline_triggers",
         "clocks",
         "billing_accounts",
         "api_keys",
         "users",
         "tasks",
         "schedules",
+        "pipelines",
         "workers",
         "trigger_spans",
         "task_versions",
@@ -697,6 +789,7 @@ def downgrade() -> None:
         "signing_keys",
         "runs",
         "queues",
+        "pipeline_versions",
         "orgs",
         "logs",
         "jobs",

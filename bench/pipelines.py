@@ -1,0 +1,96 @@
+"""What it costs to fire one due schedule of a pipeline, and to end its run, beside many that are not due."""
+
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from bench.figures import Figure, Size
+from bench.measures import write
+from bench.site import Kind, Site, site
+from rota.core.clock import ManualClock, wall
+from rota.core.model import Ended, Job, new_id
+from rota.core.states import Status
+from rota.engine.engine import Engine, EngineSettings
+from rota.engine.scheduler import Scheduler
+from rota.kinds.pipelines import PipelineManager, PipelineRegistry, PipelineRunner, executor_here
+from rota.store import jobs, pipelines
+from rota.store.dialect import Tx
+from rota.store.wake import Wake
+
+FEW, MANY = 10, 10_000
+FIRES = 50
+ROUTES = ["pipeline:sql"]
+
+
+async def crowd(kind: Kind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG001
+    """One schedule comes due in each minute; all others next year."""
+    async with site(kind) as small, site(kind) as large:
+        both = [(await settled(small, FEW)), (await settled(large, MANY))]
+        spans: list[list[float]] = [[], []]
+        for _ in range(FIRES):  # turn by turn: whatever else the machine does meets both
+            for at, engine in enumerate(both):
+                spans[at].append(await fire(engine))
+        medians = [statistics.median(one) * 1000 for one in spans]
+        label = f"one due fire of a pipeline, {kind.name}"
+        for count, median in zip((FEW, MANY), medians, strict=True):
+            yield Figure(f"{label}, among {count:,}", median, "ms")
+        yield Figure(f"{label}, time among {MANY:,} ÷ among {FEW:,}", medians[1] / medians[0], "times", None, "< 1.5")
+
+
+async def settled(here: Site, count: int) -> Engine:
+    """So many pipelines, each with a schedule and the last with a trigger."""
+    clock = ManualClock(wall().replace(second=0, microsecond=0))
+    runner = PipelineRunner(PipelineRegistry(), here.db, executor_here(Path(tempfile.gettempdir()), 4))
+    engine = Engine(here.db, clock, Wake(), {"pipeline": runner}, EngineSettings())
+    now = clock.now()
+    fields: dict[str, object] = {
+        "type": "sql", "sql": "SELECT 1 AS one", "function": None, "reads": [], "description": "", "owner_id": None,
+        "max_runs": None, "max_age_days": None, "source": "api",
+    }  # fmt: skip
+    paths = [f"sales/bronze/t{number}" for number in range(count)]
+
+    def fill(tx: Tx) -> None:
+        for path in paths:
+            pipelines.insert(tx, here.org_id, {"path": path, **fields}, now)
+
+    await here.db.tx(fill)
+    later = {"run_at": (now + timedelta(days=365)).isoformat()}
+    due = {"interval_seconds": 60, "anchor": now.isoformat()}
+    bodies = [
+        {"name": path, "kind": "pipeline", "target": path, **(due if path == paths[0] else later)} for path in paths
+    ]
+    await engine.create_schedules(here.org_id, bodies)
+    chained = {"type": "pipeline_success", "upstream": paths[0]}
+    await PipelineManager(engine, here.org_id).add_trigger(paths[1], chained)
+    if here.kind.name == "postgresql":
+        await here.db.tx(write, ["ANALYZE"])
+    return engine
+
+
+async def fire(engine: Engine) -> float:
+    """Seconds to find the due schedule, fire it, take its job, write its success down and fire what waits for it."""
+    clock = engine.clock
+    assert isinstance(clock, ManualClock)
+    clock.set(clock.now() + timedelta(minutes=1))
+    scheduler = Scheduler(engine)
+    begun = time.perf_counter()
+    await scheduler.step()
+    for job in await engine.db.tx(take):
+        await engine.db.tx(end, job, clock.now())
+    took = time.perf_counter() - begun
+    for job in await engine.db.tx(take):  # what the trigger made
+        await engine.db.tx(end, job, clock.now())
+    return took
+
+
+def take(tx: Tx) -> list[Job]:
+    return jobs.claim(tx, jobs.lanes(tx), worker="bench", routes=ROUTES, room=5, turn=0)
+
+
+def end(tx: Tx, job: Job, now: datetime) -> None:
+    ended = [Ended(job, Status.SUCCESS, None, now, new_id(), 1, now)]
+    jobs.finish(tx, ended, "bench", now)
+    pipelines.follow(tx, ended, now)

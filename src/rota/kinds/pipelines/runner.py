@@ -1,0 +1,117 @@
+"""Runs pipelines, on the executor of this process."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any
+
+from rota.core.errors import Invalid, LogicError, NotFound
+from rota.core.model import Ended
+from rota.core.parse import Defaults
+from rota.core.policy import Overlap
+from rota.engine.calls import call
+from rota.engine.injection import Injector
+from rota.engine.runner import Busy, RunContext, Skipped
+from rota.kinds.pipelines.executor import Executor, Order, Work, Write
+from rota.kinds.pipelines.registry import PipelineRegistry
+from rota.store import accounts, pipelines
+from rota.store.database import Database
+from rota.store.dialect import Tx
+
+
+class PipelineRunner:
+    kind = "pipeline"
+    defaults = Defaults(overlap=Overlap.SKIP)  # and what was missed is caught up with once
+    under_grant = False
+
+    def __init__(
+        self, registry: PipelineRegistry, db: Database, executor: Executor | None, org: str = "default",
+        injector: Injector | None = None,
+    ) -> None:  # fmt: skip
+        self.registry, self.db, self.executor, self.org = registry, db, executor, org
+        self.injector = injector or Injector()
+        self.threads = ThreadPoolExecutor(64, "rota-pipeline")  # more than any executor takes
+        if executor is not None:
+            from duckdb import DuckDBPyConnection
+
+            self.injector.provide(DuckDBPyConnection, connection)
+
+    def routes(self) -> Collection[str]:
+        if self.executor is None:
+            return ()
+        functions = (pipelines.route_of(self.org, "python", one) for one in self.registry.functions())
+        return {pipelines.SQL_ROUTE, *functions}
+
+    async def resolve(self, org_id: str, target: str, payload: Any) -> str:
+        try:
+            row = await self.db.read(pipelines.get, org_id, target)
+        except NotFound as error:
+            right = "is not a known pipeline; `rota pipeline list` shows those there are"
+            raise Invalid("target", target, right) from error
+        if row.path != target:
+            raise Invalid("target", target, f"is an id; name the pipeline by its path, {row.path}")
+        declared = self.registry.known.get(row.function or "")
+        if row.type == "sql" and payload is not None:
+            raise Invalid("input", payload, "is nothing that a pipeline of type sql could take")
+        if declared is not None and declared.function is not None:
+            self.injector.signature(declared.function).check(payload, "input")
+        return pipelines.route_of(await self.db.read(accounts.slug_of, org_id), row.type, row.function)
+
+    def known_as(self, tx: Tx, org_id: str, target: str) -> Collection[str]:  # noqa: ARG002
+        return {target}
+
+    async def prepare(self, ctx: RunContext) -> None:
+        job, about = ctx.job, ctx.about
+        if self.executor is None or self.executor.capacity() <= 0:
+            raise Busy("there is no room for another pipeline here")
+        try:
+            row = await self.db.read(pipelines.get, ctx.org_id, job.target)
+        except NotFound as error:
+            raise LogicError(f"{error.message}; it was deleted after the job was made") from error
+        about.name, about.version, about.work = row.path, str(row.version), row
+        about.marks_first = True
+        gated = job.trigger.startswith(f"{pipelines.DEPENDENCY}:") and job.schedule_id is not None
+        if gated and not await self.db.tx(pipelines.pass_gate, job, ctx.engine.clock.now()):
+            raise Skipped("upstream")
+
+    async def execute(self, ctx: RunContext) -> Any:
+        row, executor = ctx.about.work, self.executor
+        assert executor is not None
+        reads, work = (row.reads, row.sql) if row.type == "sql" else self.function(ctx, row)
+        order = Order(ctx.run_id, ctx.org_id, row.path, reads, work)
+        working = asyncio.ensure_future(executor.submit(order))
+        while True:
+            try:
+                written = await asyncio.shield(working)
+                return {"rows_written": written.rows, "duration_ms": round(written.seconds * 1000)}
+            except asyncio.CancelledError:
+                if working.done():
+                    raise
+                working.cancel()
+                await executor.cancel(ctx.run_id)
+            finally:
+                for line in executor.logs(ctx.run_id):
+                    ctx.log.line("executor", line)
+
+    def function(self, ctx: RunContext, row: Any) -> tuple[Sequence[str], Work]:
+        """What a function reads, and the call of it."""
+        declared = self.registry.known.get(row.function)
+        if declared is None or declared.function is None:
+            raise LogicError(f"pipeline {row.path}: its function {row.function} is not known to this worker")
+        function = declared.function
+
+        async def work(connection: Any, write: Write) -> int:
+            ctx.about.work = connection
+            rows: int = await call(self.injector, self.threads, ctx, function, ctx.job.payload, write)
+            return rows
+
+        return declared.reads, work
+
+    def follow(self, tx: Tx, ended: Sequence[Ended], now: datetime) -> None:
+        pipelines.follow(tx, ended, now)
+
+
+def connection(ctx: RunContext) -> Any:
+    """The one that the executor opened for this run."""
+    return ctx.about.work

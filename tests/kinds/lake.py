@@ -1,0 +1,152 @@
+"""The engine with pipelines in it, step by step; on DuckDB, or on an executor whose runs end when the test says."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from rota.app.application import Rota
+from rota.core.clock import ManualClock
+from rota.engine.engine import Engine, EngineSettings
+from rota.engine.runner import Busy
+from rota.engine.scheduler import Scheduler
+from rota.engine.worker import Worker
+from rota.kinds.pipelines import Executor, Order, PipelineManager, PipelineRunner, Written, executor_here
+from rota.kinds.pipelines import declare as declare_pipelines
+from rota.store import accounts
+from rota.store import jobs as queue
+from rota.store.database import open_database
+from rota.store.tables import jobs, runs
+from rota.store.wake import Wake
+from tests.engine.harness import NINE, Hands, House
+
+Record = dict[str, Any]
+
+
+@dataclass
+class Hall:
+    """An executor with so many places. What is submitted stays while `shut`, and ends as `errors` say."""
+
+    places: int = 4
+    shut: bool = False
+    errors: list[Exception] = field(default_factory=list)
+    inside: dict[str, asyncio.Event] = field(default_factory=dict)
+    most: int = 0  # orders at once
+    asked: int = 0
+    real: Executor | None = None  # which reads SQL
+
+    def capacity(self) -> int:
+        return self.places - len(self.inside)
+
+    async def submit(self, order: Order) -> Written:
+        self.asked += 1
+        if self.capacity() <= 0:
+            raise Busy("full")
+        gate = self.inside[order.run_id] = asyncio.Event()
+        self.most = max(self.most, len(self.inside))
+        try:
+            while self.shut and not gate.is_set():
+                await gate.wait()
+        finally:
+            del self.inside[order.run_id]
+        if self.errors:
+            raise self.errors.pop(0)
+        return Written(1, 0.5)
+
+    async def cancel(self, run_id: str) -> None: ...
+
+    def logs(self, run_id: str) -> list[str]:
+        return []
+
+    def check(self, sql: str) -> list[str]:
+        assert self.real is not None
+        return self.real.check(sql)
+
+    async def preview(self, org_id: str, sql: str, limit: int) -> Any:
+        raise NotImplementedError
+
+
+@dataclass
+class Lake(House):
+    hall: Hall | None = None
+    program: Rota = field(default_factory=Rota)
+
+    @property
+    def manager(self) -> PipelineManager:
+        return PipelineManager(self.engine, self.org_id)
+
+    async def pipeline(self, path: str, sql: str | None = "SELECT 1 AS one", **fields: Any) -> Record:
+        namespace, layer, name = path.split("/")
+        return await self.manager.create({"namespace": namespace, "layer": layer, "name": name, "sql": sql, **fields})
+
+    async def plan(self, path: str, cron: str = "0 * * * *", name: str = "job", **fields: Any) -> str:
+        return await self.schedule(name, cron, kind="pipeline", target=path, **fields)
+
+    async def trigger(self, path: str, kind: str, **fields: Any) -> tuple[Record, str | None]:
+        return await self.manager.add_trigger(path, {"type": kind, **fields})
+
+    async def declare(self) -> None:
+        await declare_pipelines(self.engine, "default", self.program.pipelines)
+        await self.db.tx(accounts.system_user, self.org_id, NINE)
+
+    async def run(self, path: str, given: Any = None) -> Record:
+        """Run it now, and what comes of it; returns its run."""
+        job_id = await self.manager.run(path, given)
+        await self.act()
+        (row,) = await self.rows(select(runs).where(runs.c.job_id == job_id))
+        return dict(row._mapping)
+
+    async def work(self) -> None:
+        """Run what is ready, also what that makes, until only those are left that the hall keeps."""
+        while True:
+            self.worker.heed(await self.db.read(queue.cancels, self.worker.id))
+            more = await self.worker.claim()
+            for _ in range(60_000):
+                if all(self.kept(one.ctx.run_id) for one in self.worker.active.values()):
+                    break
+                await asyncio.sleep(0.001)
+            ended = bool(self.worker.ended)
+            while self.worker.ended:
+                await self.worker.flush()
+            if not more and not ended:
+                return
+
+    def kept(self, run_id: str) -> bool:
+        return self.hall is not None and self.hall.shut and run_id in self.hall.inside
+
+    async def release_hall(self) -> None:
+        assert self.hall is not None
+        self.hall.shut = False
+        for gate in self.hall.inside.values():
+            gate.set()
+        await self.work()
+
+    async def ran(self) -> list[str]:
+        """The ledger in words: target, trigger, status."""
+        found = await self.rows(select(runs).order_by(runs.c.finished_at, runs.c.id))
+        return [f"{row.target} {row.trigger} {row.status}{f': {row.reason}' if row.reason else ''}" for row in found]
+
+    async def waiting(self) -> list[str]:
+        """The queue in words: target, trigger, state."""
+        found = await self.rows(select(jobs).order_by(jobs.c.id))
+        return [f"{row.target} {row.trigger} {row.state}" for row in found]
+
+    async def close(self) -> None:
+        if self.hall is not None:
+            await self.release_hall()
+        await super().close()
+
+
+async def open_lake(url: str, place: Path, hall: Hall | None = None, slots: int = 4, **settings: Any) -> Lake:
+    db, clock, program = open_database(url), ManualClock(NINE), Rota()
+    real = executor_here(place, slots)
+    if hall is not None:
+        hall.real = real
+    runner = PipelineRunner(program.pipelines, db, hall or real, injector=program.injector)
+    engine = Engine(db, clock, Wake(), {"task": Hands(), "pipeline": runner}, EngineSettings(**settings))
+    org_id, _ = await db.tx(accounts.ensure_default_org, NINE)
+    worker = Worker(engine)
+    await worker.register()
+    return Lake(engine, clock, Hands(), Scheduler(engine), worker, org_id, hall=hall, program=program)
