@@ -22,6 +22,7 @@ from rota.engine.runner import RunContext
 from rota.engine.services import Serializer
 from rota.kinds.graphs import GraphRegistry, GraphRunner, Remote
 from rota.kinds.tasks import Task, TaskRegistry, TaskRunner, task_options
+from rota.kinds.workflows import Connectors, Workflow, WorkflowRunner
 from rota.store import accounts, workers
 from rota.store.database import Database, open_database
 from rota.store.wake import Wake
@@ -44,6 +45,8 @@ class Rota:
         self.org = org
         self.registry = TaskRegistry.of_program()
         self.graphs = GraphRegistry()
+        self.workflows: dict[str, Workflow] = {}
+        self.connectors = Connectors()
         self.injector = Injector()
         self.schedules: list[dict[str, Any]] = []
         self._engine: tuple[Engine, asyncio.AbstractEventLoop] | None = None
@@ -76,6 +79,18 @@ class Rota:
         generator function. Options: version, description, prices (`{model: (input, output)}` in US dollars per million
         tokens, for calls whose cost the model does not tell)."""
         self.graphs.add(name, graph, provider, **options)
+
+    def workflow(self, workflow: Workflow) -> Workflow:
+        """Register a workflow; one that cannot work is refused here."""
+        workflow.check()
+        if workflow.name in self.workflows:
+            raise Invalid("workflow", workflow.name, "is declared twice")
+        self.workflows[workflow.name] = workflow
+        return workflow
+
+    def connector(self, name: str, connector: Any) -> None:
+        """Register an object whose methods marked `@read` and `@mutation` workflows may call as `name.method`."""
+        self.connectors.add(name, connector)
 
     def provide(self, wanted: type, factory: Callable[..., Any], scope: str = "run") -> None:
         """Inject what the factory makes wherever a task's parameter has this type: once per `run` or `process`."""
@@ -208,6 +223,7 @@ def make_engine(
     runners = (
         TaskRunner(program.registry, db, app, settings.concurrency, program.injector),
         GraphRunner(program.graphs, db, clock, program.org, remote, app),
+        WorkflowRunner(program.workflows, program.connectors, db, program.org),
     )
     return Engine(db, clock, wake, {runner.kind: runner for runner in runners}, settings.engine_settings(), meter)
 

@@ -58,6 +58,14 @@ def new_id() -> str:
     return maker.next()
 
 
+WORKFLOW = "workflow"
+
+
+def workflow_line(org_id: str, name: str) -> str:
+    """The serial key of everything that a workflow does."""
+    return f"workflow:{org_id}:{name}"
+
+
 @record
 class Schedule:
     """A schedule as its owner wrote it; when it is due next stands in its clock."""
@@ -97,9 +105,14 @@ class Schedule:
     deleted_at: datetime | None = None
 
     @property
+    def line(self) -> str:
+        """Where its jobs stand in line: each schedule for itself, the producers of a workflow with all of it."""
+        return workflow_line(self.org_id, self.target) if self.kind == WORKFLOW else f"schedule:{self.id}"
+
+    @property
     def serial_key(self) -> str | None:
         """All jobs of a schedule run one after the other, unless its owner allows overlap."""
-        return None if self.overlap is Overlap.ALLOW else f"schedule:{self.id}"
+        return None if self.overlap is Overlap.ALLOW else self.line
 
     @property
     def waits(self) -> bool:
@@ -162,6 +175,12 @@ class Job:
     def suspect(self) -> bool:
         """It was in the hands of a worker that died; its start is written down before it is tried again."""
         return self.crashes > 0 or self.rescues > 0
+
+    @property
+    def stays(self) -> bool:
+        """When nothing more is tried it does not leave the queue: it waits for a person, and what is behind it waits
+        too. A workflow does not jump ahead while something is stuck."""
+        return self.kind == WORKFLOW
 
 
 @record

@@ -6,11 +6,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from rota.core.model import About, Job, record
+from rota.core.model import About, Ended, Job, record
 from rota.core.parse import Defaults
 from rota.core.policy import Failure
 from rota.store.dialect import Tx
@@ -241,6 +241,17 @@ class Skipped(Exception):
     def __init__(self, reason: str, failure: Failure | None = None) -> None:
         super().__init__(reason)
         self.reason, self.failure = reason, failure
+
+
+class SetAside(Exception):
+    """The job is back in the queue without a run: it may not begin now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What work returns that wrote down its end itself, in the transaction that made its results stand."""
+
+    ended: Ended
 
 
 class Canceled(Exception):

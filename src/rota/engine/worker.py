@@ -14,18 +14,29 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 from rota.core.clock import Clock, SystemClock, pause
 from rota.core.errors import DataRefused, Unavailable
 from rota.core.model import Attempt, Ended, Job, new_id
-from rota.core.policy import QUARANTINE, Again, Failure, FailureClass, GiveUp, Lane, Park, after_failure, classify
+from rota.core.policy import (
+    QUARANTINE,
+    RECONCILIATION,
+    Again,
+    Failure,
+    FailureClass,
+    GiveUp,
+    Lane,
+    Park,
+    after_failure,
+    classify,
+)
 from rota.core.states import Move, Status
 from rota.engine.engine import Engine
 from rota.engine.keeper import Keeper
-from rota.engine.runner import Canceled, ChildCrashed, RunContext, RunLog, Skipped, current_log
+from rota.engine.runner import Canceled, ChildCrashed, RunContext, RunLog, SetAside, Skipped, Written, current_log
 from rota.store import jobs, runs, workers
 from rota.store.dialect import Tx
 from rota.version import __version__
@@ -38,6 +49,8 @@ AHEAD = 1000  # the most jobs claimed beyond those that run
 SAFETY_LOOK = 30.0
 LAST_WORDS = 30.0  # seconds that a stopping worker waits for a database that is out of reach
 ISOLATED_AT_ONCE = 4  # child processes for jobs that crashed before
+
+R = TypeVar("R")
 
 log = structlog.get_logger("rota.worker")
 
@@ -333,7 +346,10 @@ class Worker:
         self.active.pop(one.attempt.job.id, None)
         if one.timer is not None:
             one.timer.cancel()
-        if one.stopped_for != "lost" and not self.lost:
+        written = None if task.cancelled() or task.exception() is not None else task.result()
+        if isinstance(written, Written):
+            self.report([written.ended], [])
+        elif one.stopped_for != "lost" and not self.lost:
             try:
                 ended = self.verdict(one, task)
             except Exception as error:  # our own bug must not lose the job
@@ -369,7 +385,7 @@ class Worker:
         )
         if error is None:
             return base
-        if isinstance(error, Stranger):
+        if isinstance(error, Stranger | SetAside):
             return None
         if isinstance(error, Skipped):
             told = None if error.failure is None else error.failure.dump()
@@ -395,7 +411,8 @@ class Worker:
         """The child process of an isolated run died: the same as a dead worker, but nobody else was hurt."""
         error = {"code": "crash", "type": "ChildLost", "message": message, "traceback": None}
         if base.job.crashes + 1 >= QUARANTINE:
-            return replace(base, status=Status.FAILED, reason="quarantined", error=error)
+            park = Move.PARK if base.job.stays else None
+            return replace(base, status=Status.FAILED, reason="quarantined", error=error, move=park)
         return replace(base, status=Status.CRASHED, error=error, move=Move.RESCUE, run_at=base.finished_at)
 
     def failed(self, one: Active, failure: Failure, kind: FailureClass) -> Ended:
@@ -409,13 +426,14 @@ class Worker:
         match after_failure(replace(failure, kind=kind), job.terms.retry or one.ctx.about.retry, job.tries + 1):
             case Again(delay):
                 at = job.terms.not_before(now + delay)
-                transient = kind is FailureClass.TRANSIENT
-                status = Status.PAUSED if transient else Status.FAILED
-                return replace(base, status=status, move=Move.BACK_OFF, run_at=at)
+                again = replace(base, move=Move.BACK_OFF, run_at=at)
+                if kind is FailureClass.INDETERMINATE:
+                    return replace(again, status=Status.PAUSED, reason=RECONCILIATION, counts=False)
+                return replace(again, status=Status.PAUSED) if kind is FailureClass.TRANSIENT else again
             case Park(reason):
                 return replace(base, status=Status.PAUSED, reason=reason, move=Move.PARK)
             case GiveUp():
-                return base
+                return replace(base, move=Move.PARK) if job.stays else base
 
     # write down
 
@@ -443,6 +461,10 @@ class Worker:
                 return
             del self.ended[: len(batch)]
         self.ahead = foresight(batch, self.engine.settings.concurrency)
+        self.report(batch, lost)
+
+    def report(self, batch: Sequence[Ended], lost: Sequence[Ended]) -> None:
+        """Tell of runs that are written down, and wake who may go on now."""
         tell(batch)
         self.engine.meter.ended(batch, len(lost))
         for one in lost:
@@ -546,13 +568,13 @@ class Stranger(Exception):
     """The job is not ours any more."""
 
 
-async def patiently(step: Callable[[], Awaitable[None]]) -> None:
-    """What must be read or written before the work may begin; a database out of reach is waited for."""
+async def patiently(step: Callable[[], Awaitable[R]]) -> R:
+    """What must be read or written before the work may begin, or go on; a database out of reach is waited for."""
     while True:
         try:
             return await step()
         except Unavailable as error:
-            log.warning("a run cannot begin yet; trying again", error=error.message)
+            log.warning("a run cannot go on yet; trying again", error=error.message)
             await pause(random.uniform(0.2, 1))
 
 

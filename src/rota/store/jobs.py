@@ -32,7 +32,7 @@ from sqlalchemy import (
     update,
 )
 
-from rota.core.errors import Conflict
+from rota.core.errors import Conflict, LeaseLost
 from rota.core.model import Attempt, Ended, Job, NewJob, new_id
 from rota.core.policy import QUARANTINE, Lane, Terms, rotated, shares
 from rota.core.states import HEADS, Move, State, Status, sources, target
@@ -404,6 +404,21 @@ def moving(tx: Tx, alike: tuple[str, ...]) -> Any:
     )  # fmt: skip
 
 
+def set_aside(tx: Tx, job: Job, how: Move, reason: str | None = None) -> None:
+    """Put back a job that its worker holds but did not begin: until a person acts, or behind another of its serial key.
+    The caller holds the lock of the key."""
+    values = {"state": target(how), "parked_reason": reason, "run_id": None, "started_at": None, "lease_owner": None}
+    if not tx.execute(update(jobs).where(c.id == job.id, c.fence == job.fence, RUNS).values(values)).rowcount:
+        raise LeaseLost(f"job {job.id}: it is not ours any more")
+    promote(tx, [job.serial_key] if job.serial_key else [])
+    notify(tx, "ready")
+
+
+def head_of(tx: Tx, serial_key: str) -> Any | None:
+    """The job that is first in its line, whatever it waits for."""
+    return tx.execute(select(jobs).where(c.serial_key == serial_key, is_in(c.state, HEADS))).one_or_none()
+
+
 def hand_back(tx: Tx, worker: str, which: Collection[str] | None, but: Collection[str] = ()) -> int:
     """Return jobs that never started: the given ones, or all that this worker owns but for those it knows of. It may
     own more than it knows when the answer to a claim was lost."""
@@ -455,7 +470,7 @@ def crash_of(row: Any, now: datetime) -> Ended:
     if row.cancel_requested_at is not None:
         return replace(ended, status=Status.CANCELED, reason=row.cancel_reason, move=None)
     if last:
-        return replace(ended, status=Status.FAILED, reason="quarantined", move=None)
+        return replace(ended, status=Status.FAILED, reason="quarantined", move=Move.PARK if job.stays else None)
     return ended
 
 

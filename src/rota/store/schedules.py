@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Integer, Select, Text, and_, bindparam, fu
 
 from rota.core import triggers
 from rota.core.errors import Conflict, NotFound, StaleRevision
-from rota.core.model import Due, Fire, Gap, NewJob, Plan, Schedule, new_id
+from rota.core.model import WORKFLOW, Due, Fire, Gap, NewJob, Plan, Schedule, new_id
 from rota.core.plan import TICK, first_plan, next_run_at, passed_gap, plan
 from rota.core.policy import Misfire, Overlap, Terms, parse_retry
 from rota.core.states import Condition, State, Status, Verdict
@@ -277,7 +277,8 @@ def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime) -> int:
     stands = set(insert_new(tx, slots, rows, ("schedule_id", "slot")))
     fires = [one for one in fires if (one[0].id, one[1].slot) in stands and not is_busy(one[0], busy)]
     make_room(tx, fires, busy, now)
-    idle = {one.serial_key for one, _, _ in fires if one.serial_key and one.id not in busy}
+    alone = [one for one, _, _ in fires if one.id not in busy and one.kind != WORKFLOW]  # others stand in its line
+    idle = {one.serial_key for one in alone if one.serial_key}
     queue.add(tx, [job_of(schedule, fire, job_id) for schedule, fire, job_id in fires], now, idle)
     slot_rows.record_gaps(tx, [(one.schedule, gap) for one, what in won for gap in what.gaps])
     slot_rows.count_skips(
@@ -382,7 +383,10 @@ def repair(tx: Tx, now: datetime) -> list[str]:
     return mended
 
 
-def run_now(tx: Tx, schedule: Schedule, payload: Any, overlap: Overlap, trace_id: str | None, now: datetime) -> str:
+def run_now(
+    tx: Tx, schedule: Schedule, payload: Any, overlap: Overlap, trace_id: str | None, now: datetime,
+    trigger: str = "manual",
+) -> str:  # fmt: skip
     """A job beside the slots, under the schedule's overlap policy; the next slot stays where it is."""
     schedule = replace(schedule, overlap=overlap, input=payload)
     if schedule.serial_key:
@@ -396,7 +400,7 @@ def run_now(tx: Tx, schedule: Schedule, payload: Any, overlap: Overlap, trace_id
     if overlap is Overlap.REPLACE:
         clear_the_way(tx, busy, now)
     job = job_of(schedule, Fire(now, now, schedule.waits), new_id())
-    job = replace(job, slot=None, job_key=None, trigger="manual", trace_id=trace_id)
+    job = replace(job, slot=None, job_key=None, trigger=trigger, trace_id=trace_id)
     queue.add(tx, [job], now)
     return job.id
 
@@ -424,7 +428,7 @@ def backfill(
     if dry_run or not wanted:
         return wanted
     slot_rows.take_from_gaps(tx, schedule, wanted)
-    serial = f"schedule:{schedule.id}"  # serial, also where live slots may overlap
+    serial = schedule.line  # serial, also where live slots may overlap
     lock_keys(tx, [serial])
     made = []
     for slot in wanted:
@@ -482,7 +486,7 @@ def close_past(tx: Tx, due: Due, now: datetime, reason: str) -> None:
 
 def withdraw_waiting(tx: Tx, of: Sequence[Schedule], reason: str, now: datetime) -> None:
     """Jobs that never started leave the queue; their slots say why."""
-    lock_keys(tx, [f"schedule:{one.id}" for one in of])
+    lock_keys(tx, [one.line for one in of])
     waiting = and_(
         jobs.c.schedule_id.in_([one.id for one in of]),
         jobs.c.state.in_([State.LATER, State.BLOCKED, State.READY]),
