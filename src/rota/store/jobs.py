@@ -404,10 +404,12 @@ def moving(tx: Tx, alike: tuple[str, ...]) -> Any:
     )  # fmt: skip
 
 
-def set_aside(tx: Tx, job: Job, how: Move, reason: str | None = None) -> None:
+def set_aside(tx: Tx, job: Job, how: Move, solo_key: str, reason: str | None = None) -> None:
     """Put back a job that its worker holds but did not begin: until a person acts, or behind another of its serial key.
-    The caller holds the lock of the key."""
-    values = {"state": target(how), "parked_reason": reason, "run_id": None, "started_at": None, "lease_owner": None}
+    A newer one may take its place again, unless that one waits already. The caller holds the lock of the key."""
+    newer = tx.execute(select(c.id).where(c.solo_key == solo_key)).first()
+    solo = {} if newer is not None or job.attempt else {"solo_key": solo_key}
+    values = {"state": target(how), "parked_reason": reason, "lease_owner": None, **solo}
     if not tx.execute(update(jobs).where(c.id == job.id, c.fence == job.fence, RUNS).values(values)).rowcount:
         raise LeaseLost(f"job {job.id}: it is not ours any more")
     promote(tx, [job.serial_key] if job.serial_key else [])

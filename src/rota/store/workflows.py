@@ -301,7 +301,7 @@ def begin(tx: Tx, job: Job, run_id: str, number: int, now: datetime) -> Begun | 
     if again is not None:  # the answer to the first call was lost
         return begun(tx, again)
     if flow.paused_at is not None:
-        queue.set_aside(tx, job, Move.PARK, PAUSED)
+        queue.set_aside(tx, job, Move.PARK, job.schedule_id or flow.id, PAUSED)
         return PAUSED
     before = tx.execute(select(workflow_runs).where(r.id == job.last_run_id)).one_or_none() if job.last_run_id else None
     if before is not None and before.phase != Phase.COMMITTED:
@@ -310,7 +310,7 @@ def begin(tx: Tx, job: Job, run_id: str, number: int, now: datetime) -> Begun | 
         before, handler = None, job.payload["handler"]
         behind = select(j.id).where(j.solo_key == flow.id, j.state == State.BLOCKED)
         if tx.execute(behind).first() is not None:
-            queue.set_aside(tx, job, Move.YIELD)
+            queue.set_aside(tx, job, Move.YIELD, job.schedule_id or flow.id)
             return "yield"
     else:
         before, handler = None, choose(tx, flow, now)
