@@ -165,7 +165,7 @@ class Countdown:
     """Kills this process when it reaches its last point."""
 
     def __init__(self, points: int) -> None:
-        self.left = points
+        self.points = self.left = points
 
     def reached(self, _: str) -> None:
         self.left -= 1
@@ -182,9 +182,15 @@ def crash_point(name: str) -> None:
         countdown.reached(name)
 
 
+def count_from_here() -> None:
+    """Forget the points so far: what was only set-up is not worth dying in."""
+    if countdown is not None:
+        countdown.left = countdown.points
+
+
 def dies_at(point: int, play: Callable[[], Awaitable[None]], seconds: float = 60) -> bool:
     """Play in a child process that is killed at this point: before its n-th statement or commit, or a `crash_point`.
-    True if it was; False if it came to its end alive, so that there are no more points. Not from an event loop."""
+    True if it was; False if it came to its end alive: there are no more points. Not for use on an event loop."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # other threads: the child uses nothing of theirs
         child = os.fork()
@@ -203,7 +209,7 @@ def play_once(point: int, play: Callable[[], Awaitable[None]]) -> int:
     global countdown
     countdown = Countdown(point)
     try:
-        with at_each_statement(countdown.reached):
+        with at_each_statement(crash_point):
             asyncio.run(asyncio.wait_for(play(), None))
     except BaseException:
         traceback.print_exc()
