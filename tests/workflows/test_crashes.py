@@ -8,6 +8,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def test_a_crash_at_every_statement_of_a_run(clean_url: str, sqlite_template: Pa
         path.mkdir()
         folder = Folder(path)
         fresh(clean_url, sqlite_template)
-        died = dies_at(point, lambda folder=folder: play(folder))
+        died = dies_at(point, partial(play, folder))
         asyncio.run(settle(clean_url, program(folder, call), folder, check))
         assert folder.effects == ["a", "b"], f"after a crash at point {point}"
         if not died:

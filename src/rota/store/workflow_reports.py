@@ -36,6 +36,13 @@ def workflow(tx: Tx, org_id: str, key: str, now: datetime) -> Record:
     return described(tx, store.get(tx, org_id, key), now)
 
 
+def brief(tx: Tx, org_id: str, key: str) -> Record:
+    """What of a workflow people change."""
+    flow = store.get(tx, org_id, key)
+    same = ("id", "name", "version", "source", "paused_at", "pause_reason")
+    return {name: getattr(flow, name) for name in same}
+
+
 def list_workflows(tx: Tx, org_id: str, now: datetime, *, limit: int = LIMIT, cursor: str | None = None) -> Page:
     """By name."""
     stmt = select(workflows).where(w.org_id == org_id).order_by(w.name)

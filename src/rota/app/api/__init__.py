@@ -21,6 +21,7 @@ from rota.app.api import (
     streams,
     system,
     tasks,
+    workflows,
 )
 from rota.app.api.idempotency import Idempotency
 from rota.app.api.schemas import describe
@@ -29,7 +30,7 @@ from rota.core.errors import RotaError
 from rota.engine.engine import Engine
 from rota.store.database import Database
 
-MODULES = (schedules, runs, streams, tasks, artifacts, grants, billing, graphs, system, people)
+MODULES = (schedules, runs, streams, tasks, artifacts, grants, billing, graphs, workflows, system, people)
 EVERYTHING = tuple(one.router for one in MODULES)
 
 
