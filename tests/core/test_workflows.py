@@ -145,6 +145,7 @@ def test_services_are_asked_at_growing_distances() -> None:
 
 def test_reservations_name_each_event_once() -> None:
     assert check_prepared({"reservations": {"a": ["1", "2", "1"], "b": []}}, ["a", "b"]) == {"a": ["1", "2"]}
-    for wrong in (None, [], {"c": ["1"]}, {"a": "1"}, {"a": [1]}):
+    given: list[object] = [None, [], {"c": ["1"]}, {"a": "1"}, {"a": [1]}]
+    for wrong in given:
         with pytest.raises(Invalid, match="reservations"):
             check_prepared({"reservations": wrong}, ["a", "b"])

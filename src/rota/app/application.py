@@ -81,8 +81,10 @@ class Rota:
         self.graphs.add(name, graph, provider, **options)
 
     def workflow(self, workflow: Workflow) -> Workflow:
-        """Register a workflow; one that cannot work is refused here."""
-        workflow.check()
+        """Register a workflow. One that cannot work is refused: here, or when the program is loaded if its handlers are
+        declared later."""
+        if workflow.handlers:
+            workflow.check()
         if workflow.name in self.workflows:
             raise Invalid("workflow", workflow.name, "is declared twice")
         self.workflows[workflow.name] = workflow

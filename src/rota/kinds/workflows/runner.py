@@ -36,6 +36,8 @@ class WorkflowRunner:
         self, workflows: Mapping[str, Workflow], connectors: Connectors, db: Database, org: str = "default"
     ) -> None:
         self.workflows, self.connectors, self.db, self.org = workflows, connectors, db, org
+        for one in workflows.values():
+            one.check()
 
     def routes(self) -> Collection[str]:
         return {route_of(self.org, name) for name in self.workflows}
