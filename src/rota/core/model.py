@@ -202,6 +202,7 @@ class About:
     resource: str | None = None  # what a grant must name, where that is not the target
     timeout: timedelta | None = None  # the target's own, where the job has none
     retry: Retry | None = None
+    marked: bool = False  # its start is written down already
     marks_first: bool = False  # it acts on the world outside: its start is written down before it begins
     reason: str | None = None  # of a success that is worth a word
     usage: Any = None

@@ -324,7 +324,8 @@ class Worker:
         await patiently(lambda: runner.prepare(one.ctx))
         if job.terms.grant_id is not None:
             await patiently(lambda: self.authorize(one))
-        if job.suspect or about.marks_first:
+        one.marked = about.marked
+        if not one.marked and (job.suspect or about.marks_first):
             await patiently(lambda: self.mark([one]))
         if one.place is not None and not one.ctx.isolated:
             asyncio.get_running_loop().call_later(MARK_AFTER.total_seconds(), one.place.leave)

@@ -59,7 +59,7 @@ class WorkflowRunner:
             ctx.engine.wake.signal("ready")
             raise Skipped("superseded") if run == "idle" else SetAside
         workflow = self.workflows.get(job.target)
-        ctx.about.work, ctx.about.name = run, job.target
+        ctx.about.work, ctx.about.name, ctx.about.marked = run, job.target, True
         ctx.about.version = None if workflow is None else workflow.version
 
     async def execute(self, ctx: RunContext) -> Any:
