@@ -21,6 +21,8 @@ class Outside:
         """The rows of a statement, in a transaction that is rolled back: reading changes nothing."""
         async with self._engine.connect() as connection:
             found = await connection.execute(sql(statement), dict(params))
+            if not found.returns_rows:
+                raise LogicError("a query must return rows")
             return [dict(row) for row in found.mappings().fetchmany(limit)]
 
     async def insert(self, name: str, row: Mapping[str, Any]) -> None:

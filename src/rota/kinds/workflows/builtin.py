@@ -188,18 +188,21 @@ class Smtp:
         mail["To"] = to if isinstance(to, str) else ", ".join(to)
         mail.set_content(text)
         try:
-            with smtplib.SMTP(self.host, self.port, timeout=self.timeout) as server:
-                if self.tls:
-                    server.starttls()
-                if self.user:
-                    server.login(self.user, self.password)
-                server.send_message(mail)
-        except smtplib.SMTPAuthenticationError as error:
-            raise not_applied(AuthError(str(error))) from error
+            server = smtplib.SMTP(self.host, self.port, timeout=self.timeout)
         except (smtplib.SMTPConnectError, ConnectionRefusedError, socket.gaierror) as error:
             raise not_applied(TransientError(str(error))) from error
+        try:
+            if self.tls:
+                server.starttls()
+            if self.user:
+                server.login(self.user, self.password)
+            server.send_message(mail)
+        except smtplib.SMTPAuthenticationError as error:
+            raise not_applied(AuthError(str(error))) from error
         except (smtplib.SMTPRecipientsRefused, smtplib.SMTPResponseException) as error:
             raise refused(error) from error
+        finally:
+            server.close()  # without a word: what a server says to QUIT changes nothing about the mail
         return {"message_id": self._id(idempotency_key)}
 
     def find(self, idempotency_key: str, params: Mapping[str, Any]) -> Applied | NotApplied | Unsure:  # noqa: ARG002
