@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ async def listening(handle: object) -> AsyncIterator[int]:
 
 def test_a_line_is_found_again_by_its_key(tmp_path: Path) -> None:
     files = Files(tmp_path)
-    asked = {"path": "out.csv", "row": ["a", 1]}
+    asked: dict[str, Any] = {"path": "out.csv", "row": ["a", 1]}
     assert files.find("K1", asked) == NotApplied()
     files.append_csv(**asked, idempotency_key="K1")
     files.append_csv(path="out.csv", row=["b, c", 2], idempotency_key="K2")
@@ -58,7 +59,7 @@ async def test_a_row_is_found_again_by_its_key(tmp_path: Path) -> None:
     with sqlite3.connect(path) as theirs:
         theirs.execute("CREATE TABLE mail (sender TEXT, idempotency_key TEXT UNIQUE)")
     outside = Sql(f"sqlite:///{path}")
-    asked = {"table": "mail", "row": {"sender": "ada"}}
+    asked: dict[str, Any] = {"table": "mail", "row": {"sender": "ada"}}
     assert await outside.find("K1", asked) == NotApplied()
     await outside.insert(**asked, idempotency_key="K1")
     assert await outside.find("K1", asked) == Applied({"idempotency_key": "K1"})
