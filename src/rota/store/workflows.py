@@ -275,13 +275,14 @@ def route_of(flow: Any) -> str:
     return str(flow.declaration["route"])
 
 
-def choose(tx: Tx, flow: Any, now: datetime) -> str | None:
+def choose(tx: Tx, flow: Any, now: datetime) -> Any | None:
     """The consumer that runs next, if any needs to."""
     ready = and_(h.type == Kind.CONSUMER, h.held_run_id.is_(None), or_(h.dirty, h.wake_at <= now))
     due = list(tx.execute(select(handlers).where(h.workflow_id == flow.id, ready)))
     if len(due) < 2:
-        return due[0].name if due else None
-    return first_of(Candidate(one.name, one.wake_at, oldest(tx, flow.id, one.subscribe)) for one in due)
+        return due[0] if due else None
+    first = first_of(Candidate(one.name, one.wake_at, oldest(tx, flow.id, one.subscribe)) for one in due)
+    return next(one for one in due if one.name == first)
 
 
 def oldest(tx: Tx, workflow_id: str, topics: Iterable[str]) -> str | None:
@@ -305,25 +306,28 @@ def begin(tx: Tx, job: Job, run_id: str, number: int, now: datetime) -> Begun | 
         return PAUSED
     before = tx.execute(select(workflow_runs).where(r.id == job.last_run_id)).one_or_none() if job.last_run_id else None
     if before is not None and before.phase != Phase.COMMITTED:
-        handler = before.handler_id
+        one = handler_of(tx, flow, before.handler_id)
     elif job.payload:
-        before, handler = None, job.payload["handler"]
+        before, one = None, handler_of(tx, flow, job.payload["handler"])
         behind = select(j.id).where(j.solo_key == flow.id, j.state == State.BLOCKED)
         if tx.execute(behind).first() is not None:
             queue.set_aside(tx, job, Move.YIELD, job.schedule_id or flow.id)
             return "yield"
     else:
-        before, handler = None, choose(tx, flow, now)
-    one = tx.execute(select(handlers).where(h.workflow_id == flow.id, h.name == handler)).one_or_none()
+        before, one = None, choose(tx, flow, now)
     if one is None or (before is None and one.held_run_id is not None):
         return "idle"
     if not queue.mark_started(tx, [Attempt(job, run_id, number, now)]):
         raise LeaseLost(f"job {job.id}: it is not ours any more")
-    return begun(tx, start(tx, flow, one, before, run_id, now))
+    return start(tx, flow, one, before, run_id, now)
 
 
-def start(tx: Tx, flow: Any, handler: Any, before: Any | None, run_id: str, now: datetime) -> Any:
-    """The row of a new run. By the reset rules it keeps what the one before had, or gives its events back."""
+def handler_of(tx: Tx, flow: Any, name: str) -> Any | None:
+    return tx.execute(select(handlers).where(h.workflow_id == flow.id, h.name == name)).one_or_none()
+
+
+def start(tx: Tx, flow: Any, handler: Any, before: Any | None, run_id: str, now: datetime) -> Begun:
+    """A new run. By the reset rules it keeps what the one before had, or gives its events back."""
     kind, begins, effect, kept = Kind(handler.type), None, None, None
     if before is not None:
         effect = open_effect(tx, before.id)
@@ -348,7 +352,11 @@ def start(tx: Tx, flow: Any, handler: Any, before: Any | None, run_id: str, now:
     if phase is Phase.PREPARING:  # whatever comes from now on is for the next run
         mine = and_(h.workflow_id == flow.id, h.name == handler.name)
         tx.execute(update(handlers).where(mine).values(dirty=False, wake_at=None))
-    return tx.execute(select(workflow_runs).where(r.id == run_id)).one()
+    outcome = Outcome(kept.mutation_outcome) if kept is not None and kept.mutation_outcome else None
+    return Begun(
+        run_id, flow.id, handler.name, kind, phase, handler.state, now, row["prepare_result"], outcome,
+        row["mutation_result"], effect if kept is not None else None, row["retry_of"],
+    )  # fmt: skip
 
 
 def begun(tx: Tx, row: Any) -> Begun:
@@ -390,8 +398,9 @@ def prepared(
         if missing:
             shown = ", ".join(sorted(missing)[:3])
             raise LogicError(f"prepare reserved events of {topic} that are not pending there: {shown}")
-    mine = and_(h.workflow_id == run.workflow_id, h.name == run.handler)
-    tx.execute(update(handlers).where(mine).values(wake_at=wake_at))
+    if wake_at is not None:  # it was cleared when the run began
+        mine = and_(h.workflow_id == run.workflow_id, h.name == run.handler)
+        tx.execute(update(handlers).where(mine).values(wake_at=wake_at))
 
 
 def call(
@@ -439,7 +448,7 @@ def commit(
     publish(tx, flow, new, now, source=None if consumer else run.handler, run_id=run.id, inputs=inputs)
     mine = and_(h.workflow_id == flow.id, h.name == run.handler)
     values: dict[str, Any] = {} if state is None else {"state": state}
-    topics = tx.execute(select(h.subscribe).where(mine)).scalar() or []
+    topics = [topic for one in flow.declaration["handlers"] if one["name"] == run.handler for topic in one["subscribe"]]
     if taken and oldest(tx, flow.id, topics) is not None:
         values["dirty"] = True  # it took some, and more may wait
     if values:
