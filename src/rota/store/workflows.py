@@ -437,7 +437,8 @@ def commit(
     """Make a run stand: state, events, what it published, its phase, its row in the ledger, and the job for what comes
     next. All of it, or nothing; once."""
     flow = get(tx, job.org_id, job.target, hold=True)
-    if not move_phase(tx, job, run, Phase.COMMITTED, now):
+    known = func.coalesce(r.mutation_outcome, Outcome.NONE.value)
+    if not move_phase(tx, job, run, Phase.COMMITTED, now, mutation_outcome=known):
         return
     reserved = and_(e.reserved_by == run.id, e.status == EventStatus.RESERVED)
     consumer = run.kind is Kind.CONSUMER
