@@ -29,6 +29,7 @@ from bench.lab import Lab
 from bench.pipelines import crowd
 from bench.site import Kind, WrongCount
 from bench.systems import NAMES, SYSTEMS, System
+from bench.workflows import workflows
 from rota.version import __version__
 
 RESULTS = Path(__file__).parent / "results"
@@ -70,6 +71,7 @@ WORKS = [
     Work("burst", "W6", works.burst),
     alone("growth", "W7", measures.growth, once=True),
     alone("fairness", "W8", measures.fairness),
+    alone("workflows", "W9", workflows, once=True),
     alone("start", "", measures.start),
     alone("cost", "", measures.cost),
     alone("injection", "", injection),

@@ -19,9 +19,23 @@ if TYPE_CHECKING:
     from rota.engine.runner import RunContext
     from rota.engine.services import ArtifactManager, JobScheduler
     from rota.kinds.tasks import TaskIn, TaskManager, TaskRegistry
+    from rota.kinds.workflows import (
+        Applied,
+        NotApplied,
+        Prepare,
+        Reservation,
+        Unsure,
+        Workflow,
+        cron,
+        every,
+        mutation,
+        not_applied,
+        read,
+    )
     from rota.store.session import AsyncSession, Database
 
 __all__ = [
+    "Applied",
     "ArtifactHierarchy",
     "ArtifactManager",
     "AsyncSession",
@@ -30,7 +44,10 @@ __all__ = [
     "Database",
     "JobScheduler",
     "LogicError",
+    "NotApplied",
     "PermissionDenied",
+    "Prepare",
+    "Reservation",
     "Retry",
     "Rota",
     "RunContext",
@@ -40,11 +57,19 @@ __all__ = [
     "TaskManager",
     "TaskRegistry",
     "TransientError",
+    "Unsure",
+    "Workflow",
     "__version__",
+    "cron",
+    "every",
+    "mutation",
+    "not_applied",
+    "read",
     "validate_and_disable_orphaned_tasks",
 ]
 
 HOMES = {
+    "Applied": "rota.kinds.workflows",
     "ArtifactHierarchy": "rota.app.service",
     "ArtifactManager": "rota.engine.services",
     "AsyncSession": "rota.store.session",
@@ -53,7 +78,10 @@ HOMES = {
     "Database": "rota.store.session",
     "JobScheduler": "rota.engine.services",
     "LogicError": "rota.core.errors",
+    "NotApplied": "rota.kinds.workflows",
     "PermissionDenied": "rota.core.errors",
+    "Prepare": "rota.kinds.workflows",
+    "Reservation": "rota.kinds.workflows",
     "Retry": "rota.core.policy",
     "Rota": "rota.app.application",
     "RunContext": "rota.engine.runner",
@@ -63,6 +91,13 @@ HOMES = {
     "TaskManager": "rota.kinds.tasks",
     "TaskRegistry": "rota.kinds.tasks",
     "TransientError": "rota.core.errors",
+    "Unsure": "rota.kinds.workflows",
+    "Workflow": "rota.kinds.workflows",
+    "cron": "rota.kinds.workflows",
+    "every": "rota.kinds.workflows",
+    "mutation": "rota.kinds.workflows",
+    "not_applied": "rota.kinds.workflows",
+    "read": "rota.kinds.workflows",
     "validate_and_disable_orphaned_tasks": "rota.app.service",
 }
 

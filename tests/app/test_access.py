@@ -10,7 +10,9 @@ from typing import Any
 
 from starlette.types import Message
 
+from rota import Prepare, Workflow, every
 from rota.kinds.pipelines import PipelineManager
+from rota.kinds.workflows import WorkflowManager
 from rota.store import accounts, billing
 from rota.store.dialect import Tx
 from tests.app.conftest import NINE, Api
@@ -129,6 +131,18 @@ TABLE: dict[str, tuple[Row, Any]] = {
     ),
     "DELETE /api/v1/pipelines/{namespace}/{layer}/{pipeline}/triggers/{trigger}": (row(403, 204, 204, 404), None),
     "POST /api/v1/webhooks": ((401, 404, 404, 404, 404, 404, 404), None),  # a key is no webhook's token
+    "GET /api/v1/workflows": (LIST, None),
+    "GET /api/v1/workflows/{workflow}": (READ, None),
+    "GET /api/v1/workflows/{workflow}/handlers": (READ, None),
+    "GET /api/v1/workflows/{workflow}/runs": (READ, None),
+    "GET /api/v1/workflows/{workflow}/events": (READ, None),
+    "GET /api/v1/workflows/{workflow}/inputs": (READ, None),
+    "GET /api/v1/workflows/{workflow}/outputs": (READ, None),
+    "POST /api/v1/workflows/{workflow}/topics/{topic}/events": (row(403, 201, 201, 404), {"message_id": "1"}),
+    "POST /api/v1/workflows/{workflow}/$run": (row(403, 202, 202, 404), None),
+    "POST /api/v1/workflows/{workflow}/$pause": (row(403, 200, 200, 404), {}),
+    "POST /api/v1/workflows/{workflow}/$resume": (row(403, 409, 409, 404), None),  # it is not paused
+    "POST /api/v1/workflows/{workflow}/$resolve": (row(403, 409, 409, 404), {"resolution": "skip"}),  # nothing is stuck
     "GET /api/v1/artifacts": (LIST, None),
     "GET /api/v1/artifacts/{run}": (READ, None),
     "GET /api/v1/artifacts/{run}/$tree": (READ, None),
@@ -214,6 +228,7 @@ async def fill(api: Api, path: str) -> str:
     makers: dict[str, Callable[[Api, str], Awaitable[str]]] = {
         "schedule": make_schedule, "task": make_task, "job": make_job, "run": make_run, "user": make_user,
         "api_key": make_key, "skipped": make_skipped, "queue": make_queue,
+        "workflow": make_workflow,
         "grant": make_grant, "account": make_account, "virtual_key": make_virtual_key, "own_key": make_own_key,
     }  # fmt: skip
     if "{task_schedule}" in path:
@@ -221,7 +236,7 @@ async def fill(api: Api, path: str) -> str:
         body = {"name": f"{CANARY}-{next(numbers)}", "target": task, "cron_expression": "0 12 * * *"}
         (made,) = await api.engine.create_schedules(api.org_id, [body])
         path = path.replace("{task}", task).replace("{task_schedule}", made.id)
-    path = path.replace("{function}", "hello").replace("{graph}", "python:echo")
+    path = path.replace("{function}", "hello").replace("{graph}", "python:echo").replace("{topic}", "in")
     if "{pipeline}" in path:
         mine = {"namespace": "ours", "layer": "gold", "name": f"p{next(numbers)}"}  # as callers name it
         manager = PipelineManager(api.engine, api.org_id)
@@ -266,6 +281,22 @@ async def make_run(api: Api, name: str) -> str:
     begun = await api.start()
     await api.end(begun)
     return next(one.run_id for one in begun if one.job.id == job_id)
+
+
+async def make_workflow(api: Api, name: str) -> str:
+    flow = Workflow(name, topics=["in"], version="1")
+
+    @flow.producer(schedule=every("1h"), publishes=["in"])
+    async def poll(ctx: Any, state: Any) -> None: ...
+
+    @flow.consumer(subscribe=["in"])
+    class Take:
+        async def prepare(self, ctx: Any, state: Any) -> Prepare:
+            return Prepare()
+
+    made = await WorkflowManager(api.engine, api.org_id).deploy(flow, "code:test", "default")
+    assert made is not None
+    return made
 
 
 async def make_grant(api: Api, name: str) -> str:

@@ -1,5 +1,6 @@
 """The examples, each run as its first lines say."""
 
+import json
 import os
 import signal
 import subprocess
@@ -190,3 +191,33 @@ def test_pipelines_in_three_layers(tmp_path: Path) -> None:
         shop: [orders[shop], totals[shop], str(date(2026, 1, 1) + timedelta(days=best[shop]))] for shop in orders
     }
     assert [row[2] for row in shown] == sorted(totals.values(), reverse=True)
+
+
+def test_workflows(tmp_path: Path) -> None:
+    """Over the command line: publish, look, pause, resume."""
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "ROTA_DATA_DIR": str(tmp_path / "data")}
+
+    def rota(*words: str, code: int = 0) -> Any:
+        command = [sys.executable, "-m", "rota.app.cli", "-o", "json", "workflow", *words]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout) if done.stdout else None
+
+    with running(tmp_path, "rota.app.cli", "up", str(EXAMPLES / "workflows.py"), "--port", "0"):
+        wait_until(lambda: (tmp_path / "data" / "server.json").exists())
+        names = [one["name"] for one in rota("list")["items"]]
+        assert names == ["batches", "cooling", "digest", "feed", "matching", "orders"]
+        assert rota("publish", "orders", "orders", "1001", "--payload", '{"total": 30}')["result"] == "created"
+        wait_until(lambda: rota("inputs", "orders", "--status", "done")["items"])
+        assert (tmp_path / "orders.csv").read_text().startswith("1001,30,")
+        assert rota("publish", "orders", "orders", "1001")["result"] == "kept"
+        (output,) = rota("outputs", "orders")["items"]
+        assert (output["call"], output["status"], output["warning"]) == ("files.append_csv", "applied", None)
+        assert rota("events", "orders")["items"][0]["status"] == "consumed"
+        assert rota("show", "orders")["recent"][0]["text"] == "order 1001"
+        assert rota("pause", "orders", "--reason", "demo")["issue"] == "paused: demo"
+        rota("run", "orders", code=4)
+        assert rota("resume", "orders")["status"] == "idle"
+        rota("resolve", "orders", "skip", code=4)
+        assert len(rota("run", "feed")["job_ids"]) == 2
+        rota("show", "nothing", code=3)

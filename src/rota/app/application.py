@@ -23,6 +23,7 @@ from rota.engine.services import Serializer
 from rota.kinds.graphs import GraphRegistry, GraphRunner, Remote
 from rota.kinds.pipelines import PipelineRegistry, PipelineRunner, executor_here
 from rota.kinds.tasks import Task, TaskRegistry, TaskRunner, task_options
+from rota.kinds.workflows import Connectors, Workflow, WorkflowRunner
 from rota.store import accounts, workers
 from rota.store.database import Database, open_database
 from rota.store.wake import Wake
@@ -46,6 +47,8 @@ class Rota:
         self.registry = TaskRegistry.of_program()
         self.graphs = GraphRegistry()
         self.pipelines = PipelineRegistry()
+        self.workflows: dict[str, Workflow] = {}
+        self.connectors = Connectors()
         self.injector = Injector()
         self.schedules: list[dict[str, Any]] = []
         self._engine: tuple[Engine, asyncio.AbstractEventLoop] | None = None
@@ -91,6 +94,20 @@ class Rota:
         if sql is not None:
             self.pipelines.add(name, None, sql, **options)
         return remember
+
+    def workflow(self, workflow: Workflow) -> Workflow:
+        """Register a workflow. One that cannot work is refused: here, or when the program is loaded if its handlers are
+        declared later."""
+        if workflow.handlers:
+            workflow.check()
+        if workflow.name in self.workflows:
+            raise Invalid("workflow", workflow.name, "is declared twice")
+        self.workflows[workflow.name] = workflow
+        return workflow
+
+    def connector(self, name: str, connector: Any) -> None:
+        """Register an object whose methods marked `@read` and `@mutation` workflows may call as `name.method`."""
+        self.connectors.add(name, connector)
 
     def provide(self, wanted: type, factory: Callable[..., Any], scope: str = "run") -> None:
         """Inject what the factory makes wherever a task's parameter has this type: once per `run` or `process`."""
@@ -226,6 +243,7 @@ def make_engine(
         TaskRunner(program.registry, db, app, settings.concurrency, program.injector),
         GraphRunner(program.graphs, db, clock, program.org, remote, app),
         PipelineRunner(program.pipelines, db, executor, program.org, program.injector),
+        WorkflowRunner(program.workflows, program.connectors, db, program.org),
     )
     return Engine(db, clock, wake, {runner.kind: runner for runner in runners}, settings.engine_settings(), meter)
 

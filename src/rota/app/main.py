@@ -39,6 +39,7 @@ from rota.engine.worker import Worker
 from rota.kinds import pipelines
 from rota.kinds.graphs import GraphRunner, Remote
 from rota.kinds.tasks import TaskManager, task_rows
+from rota.kinds.workflows import deploy_all
 from rota.store import accounts, sessions, workers
 from rota.store import migrate as schema
 from rota.store.database import Database, open_database
@@ -141,6 +142,7 @@ class Node:
         await declare(engine, self.program.org, self.app, rows_of(self.program, self.app), self.program.schedules)
         if self.app is not None:
             await TaskManager(engine, await org_of(engine, self.program)).disable_orphans(Path(self.app).stem)
+        await deploy_all(engine, self.program.org, self.app, self.program.workflows)
         await rehearse(engine, self.program.org)
         gc.collect()
         gc.freeze()  # what is there now stays: a collection that looks through all of it makes slots late

@@ -60,6 +60,9 @@ def new_id() -> str:
     return maker.next()
 
 
+WORKFLOW = "workflow"
+
+
 def trace_id_of(job_id: str) -> str:
     """The trace of a job that came without one, as OpenTelemetry and Langfuse write it: its id in other digits."""
     return f"{int(job_id.translate(IN_BASE_32), 32):032x}"
@@ -71,8 +74,14 @@ def traceparent(trace_id: str) -> str:
 
 
 def lane_of(kind: str, org_id: str, target: str) -> str | None:
-    """What the jobs of a target take turns on, whoever asked for them: a pipeline replaces its table."""
-    return f"pipeline:{org_id}:{target}" if kind == "pipeline" else None
+    """What the jobs of a target take turns on, whoever asked for them: a pipeline replaces its table, a workflow does
+    one thing at a time."""
+    return f"{kind}:{org_id}:{target}" if kind in ("pipeline", WORKFLOW) else None
+
+
+def workflow_line(org_id: str, name: str) -> str:
+    """The serial key of everything that a workflow does."""
+    return lane_of(WORKFLOW, org_id, name) or ""
 
 
 @record
@@ -190,6 +199,12 @@ class Job:
         """It was in the hands of a worker that died; its start is written down before it is tried again."""
         return self.crashes > 0 or self.rescues > 0
 
+    @property
+    def stays(self) -> bool:
+        """When nothing more is tried it does not leave the queue: it waits for a person, and what is behind it waits
+        too. A workflow does not jump ahead while something is stuck."""
+        return self.kind == WORKFLOW
+
 
 @record
 class Lease:
@@ -223,6 +238,7 @@ class About:
     resource: str | None = None  # what a grant must name, where that is not the target
     timeout: timedelta | None = None  # the target's own, where the job has none
     retry: Retry | None = None
+    marked: bool = False  # its start is written down already
     marks_first: bool = False  # it acts on the world outside: its start is written down before it begins
     reason: str | None = None  # of a success that is worth a word
     usage: Any = None

@@ -18,6 +18,7 @@ E = TypeVar("E", bound=StrEnum)
 OWN_CODE = str(Path(__file__).parents[1])
 QUARANTINE = 3  # crashes that end a job
 CATCH_UP_LIMIT = 100
+RECONCILIATION = "reconciliation"
 
 
 class Misfire(StrEnum):
@@ -159,6 +160,7 @@ class Failure:
     message: str
     traceback: str | None = None
     code: str | None = None  # a finer word than its class
+    again: timedelta | None = None  # when to ask again what became of an effect
 
     def dump(self) -> dict[str, Any]:
         texts = {"type": self.type, "message": self.message, "traceback": self.traceback}
@@ -213,7 +215,7 @@ def after_failure(failure: Failure, retry: Retry | None, tries: int) -> Again | 
         case FailureClass.AUTH | FailureClass.PERMISSION:
             return Park("approval")
         case FailureClass.INDETERMINATE:
-            return Park("reconciliation")
+            return Park(RECONCILIATION) if failure.again is None else Again(failure.again)
         case FailureClass.BUDGET:
             return GiveUp()
         case FailureClass.TRANSIENT:

@@ -25,6 +25,7 @@ class Move(StrEnum):
     HAND_BACK = "hand_back"  # its worker is stopping, or took more than it knows of
     RESCUE = "rescue"  # its worker is dead
     PARK = "park"  # the attempt needs a person
+    YIELD = "yield"  # another of its serial key goes first
     STRAND = "strand"  # no live worker can run it
     RESUME = "resume"  # a person acted, or a worker that can run it came up
 
@@ -38,6 +39,7 @@ MOVES: dict[tuple[State, Move], State] = {
     (State.RUNNING, Move.HAND_BACK): State.READY,
     (State.RUNNING, Move.RESCUE): State.READY,
     (State.RUNNING, Move.PARK): State.PARKED,
+    (State.RUNNING, Move.YIELD): State.BLOCKED,
     (State.RETRY, Move.DUE): State.READY,
     (State.READY, Move.STRAND): State.PARKED,
     (State.PARKED, Move.RESUME): State.READY,

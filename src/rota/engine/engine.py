@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from rota.core import parse, triggers
 from rota.core.clock import Clock
 from rota.core.errors import Conflict, Invalid, InvalidMany, NotFound, Refused
-from rota.core.model import Due, Job, NewJob, Schedule, lane_of
+from rota.core.model import WORKFLOW, Due, Job, NewJob, Schedule, lane_of
 from rota.core.plan import FIRE_LIMIT
 from rota.core.policy import Billing, Misfire, Terms, choice, parse_overlap
 from rota.core.states import State, Status
@@ -324,6 +324,8 @@ class Engine:
                 if ended is None and not runs.of_job(tx, org_id, key):
                     raise NotFound(f"job or run {key}: there is none")
                 raise Conflict(f"{key}: it has ended already, there is nothing to cancel")
+            if job.kind == WORKFLOW and (job.attempt or job.state == State.RUNNING):
+                raise Conflict(f"{key}: a workflow's run that began is not canceled; pause the workflow, or resolve it")
             if job.serial_key:
                 lock_keys(tx, [job.serial_key])
             queue.lock(tx, job.id)  # else a claim could come between the two looks at it
@@ -348,6 +350,8 @@ class Engine:
                 if job.state == State.PARKED:
                     queue.resume(tx, job.id, now)
                 return str(job.id)
+            if run.kind == WORKFLOW:
+                raise Conflict(f"run {run_id}: it has ended, and what a workflow did is not done again")
             if run.schedule_id is not None:
                 due = schedules.lock(tx, org_id, run.schedule_id)
                 if run.slot is None:

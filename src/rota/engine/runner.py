@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
 
@@ -266,6 +266,17 @@ class Busy(Exception):
     def __init__(self, message: str, delay: timedelta = timedelta(seconds=1)) -> None:
         super().__init__(message)
         self.delay = delay
+
+
+class SetAside(Exception):
+    """The job is back in the queue without a run: it may not begin now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What work returns that wrote down its end itself, in the transaction that made its results stand."""
+
+    ended: Ended
 
 
 class Canceled(Exception):

@@ -22,12 +22,34 @@ import structlog
 from rota.core.clock import Clock, SystemClock, pause
 from rota.core.errors import DataRefused, Unavailable
 from rota.core.model import Attempt, Ended, Fired, Job, Lease, new_id
-from rota.core.policy import QUARANTINE, Again, Failure, FailureClass, GiveUp, Lane, Park, after_failure, classify
+from rota.core.policy import (
+    QUARANTINE,
+    RECONCILIATION,
+    Again,
+    Failure,
+    FailureClass,
+    GiveUp,
+    Lane,
+    Park,
+    after_failure,
+    classify,
+)
 from rota.core.states import Move, Status
 from rota.engine.engine import Engine
 from rota.engine.keeper import Keeper
 from rota.engine.patience import patiently
-from rota.engine.runner import Busy, Canceled, ChildCrashed, Follows, RunContext, RunLog, Skipped, current_log
+from rota.engine.runner import (
+    Busy,
+    Canceled,
+    ChildCrashed,
+    Follows,
+    RunContext,
+    RunLog,
+    SetAside,
+    Skipped,
+    Written,
+    current_log,
+)
 from rota.store import jobs, runs, workers
 from rota.store.dialect import Tx
 from rota.version import __version__
@@ -331,7 +353,8 @@ class Worker:
             await patiently(lambda: runner.prepare(one.ctx))
         if job.terms.grant_id is not None:
             await patiently(lambda: self.authorize(one))
-        if job.suspect or about.marks_first:
+        one.marked = about.marked
+        if not one.marked and (job.suspect or about.marks_first):
             await patiently(lambda: self.mark([one]))
         if one.place is not None and not one.ctx.isolated:
             asyncio.get_running_loop().call_later(MARK_AFTER.total_seconds(), one.place.leave)
@@ -354,7 +377,10 @@ class Worker:
         self.active.pop(one.attempt.job.id, None)
         if one.timer is not None:
             one.timer.cancel()
-        if one.stopped_for != "lost" and not self.lost:
+        written = None if task.cancelled() or task.exception() is not None else task.result()
+        if isinstance(written, Written):
+            self.report([written.ended], [])
+        elif one.stopped_for != "lost" and not self.lost:
             try:
                 ended = self.verdict(one, task, now)
             except Exception as error:  # our own bug must not lose the job
@@ -380,7 +406,7 @@ class Worker:
         )
         if error is None:
             return base
-        if isinstance(error, Stranger):
+        if isinstance(error, Stranger | SetAside):
             return None
         if isinstance(error, Skipped):
             told = None if error.failure is None else error.failure.dump()
@@ -409,7 +435,8 @@ class Worker:
         """The child process of an isolated run died: the same as a dead worker, but nobody else was hurt."""
         error = {"code": "crash", "type": "ChildLost", "message": message, "traceback": None}
         if base.job.crashes + 1 >= QUARANTINE:
-            return replace(base, status=Status.FAILED, reason="quarantined", error=error)
+            park = Move.PARK if base.job.stays else None
+            return replace(base, status=Status.FAILED, reason="quarantined", error=error, move=park)
         return replace(base, status=Status.CRASHED, error=error, move=Move.RESCUE, run_at=base.finished_at)
 
     def failed(self, one: Active, failure: Failure, kind: FailureClass) -> Ended:
@@ -423,13 +450,14 @@ class Worker:
         match after_failure(replace(failure, kind=kind), job.terms.retry or one.ctx.about.retry, job.tries + 1):
             case Again(delay):
                 at = job.terms.not_before(now + delay)
-                transient = kind is FailureClass.TRANSIENT
-                status = Status.PAUSED if transient else Status.FAILED
-                return replace(base, status=status, move=Move.BACK_OFF, run_at=at)
+                again = replace(base, move=Move.BACK_OFF, run_at=at)
+                if kind is FailureClass.INDETERMINATE:
+                    return replace(again, status=Status.PAUSED, reason=RECONCILIATION, counts=False)
+                return replace(again, status=Status.PAUSED) if kind is FailureClass.TRANSIENT else again
             case Park(reason):
                 return replace(base, status=Status.PAUSED, reason=reason, move=Move.PARK)
             case GiveUp():
-                return base
+                return replace(base, move=Move.PARK) if job.stays else base
 
     # write down
 
@@ -457,6 +485,10 @@ class Worker:
                 return
             del self.ended[: len(batch)]
         self.ahead = foresight(batch, self.engine.settings.concurrency)
+        self.report(batch, lost)
+
+    def report(self, batch: Sequence[Ended], lost: Sequence[Ended]) -> None:
+        """Tell of runs that are written down, and wake who may go on now."""
         over = [one for one in batch if not one.waits]
         tell(over)
         self.engine.meter.ended(over, len(lost))

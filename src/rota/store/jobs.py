@@ -33,7 +33,7 @@ from sqlalchemy import (
     update,
 )
 
-from rota.core.errors import Conflict
+from rota.core.errors import Conflict, LeaseLost
 from rota.core.model import Attempt, Ended, Job, Lease, NewJob, new_id
 from rota.core.policy import QUARANTINE, Lane, Terms, rotated, shares
 from rota.core.states import HEADS, Move, State, Status, sources, target
@@ -440,6 +440,23 @@ def moving(tx: Tx, alike: tuple[str, ...]) -> Any:
     )  # fmt: skip
 
 
+def set_aside(tx: Tx, job: Job, how: Move, solo_key: str, reason: str | None = None) -> None:
+    """Put back a job that its worker holds but did not begin: until a person acts, or behind another of its serial key.
+    A newer one may take its place again, unless that one waits already. The caller holds the lock of the key."""
+    newer = tx.execute(select(c.id).where(c.solo_key == solo_key)).first()
+    solo = {} if newer is not None or job.attempt else {"solo_key": solo_key}
+    values = {"state": target(how), "parked_reason": reason, "lease_owner": None, **solo}
+    if not tx.execute(update(jobs).where(c.id == job.id, c.fence == job.fence, RUNS).values(values)).rowcount:
+        raise LeaseLost(f"job {job.id}: it is not ours any more")
+    promote(tx, [job.serial_key] if job.serial_key else [])
+    notify(tx, "ready")
+
+
+def head_of(tx: Tx, serial_key: str) -> Any | None:
+    """The job that is first in its line, whatever it waits for."""
+    return tx.execute(select(jobs).where(c.serial_key == serial_key, is_in(c.state, HEADS))).one_or_none()
+
+
 def hand_back(tx: Tx, worker: str, which: Collection[str] | None, but: Collection[str] = ()) -> int:
     """Return jobs that never started: the given ones, or all that this worker owns but for those it knows of. It may
     own more than it knows when the answer to a claim was lost."""
@@ -491,7 +508,7 @@ def crash_of(row: Any, now: datetime) -> Ended:
     if row.cancel_requested_at is not None:
         return replace(ended, status=Status.CANCELED, reason=row.cancel_reason, move=None)
     if last:
-        return replace(ended, status=Status.FAILED, reason="quarantined", move=None)
+        return replace(ended, status=Status.FAILED, reason="quarantined", move=Move.PARK if job.stays else None)
     return ended
 
 

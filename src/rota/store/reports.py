@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Select, Text, and_, case, func, literal, l
 
 from rota.core import parse, triggers
 from rota.core.errors import Invalid, NotFound
-from rota.core.model import Schedule, trace_id_of
+from rota.core.model import WORKFLOW, Schedule, trace_id_of
 from rota.core.plan import first_plan
 from rota.core.states import RAN, State, Status, Verdict, WorkerState
 from rota.core.triggers import Once, Timing
@@ -40,6 +40,7 @@ from rota.store.tables import (
     tasks,
     users,
     workers,
+    workflow_runs,
 )
 
 Record = dict[str, Any]
@@ -248,11 +249,11 @@ def list_runs(
         at = triggers.parse_instant(moment, "cursor")
         stmt = stmt.where(r.recorded_at <= at, or_(r.recorded_at < at, r.id < last))
     if len(items) == limit:  # the living ones fill the page: only see whether the ledger has any
-        return items, write_cursor("run", "", "") if tx.execute(stmt.limit(1)).first() else None
+        return with_phases(tx, items), write_cursor("run", "", "") if tx.execute(stmt.limit(1)).first() else None
     older, more = page(
         tx, stmt, limit - len(items), ended_run, lambda row: ["run", row.recorded_at.isoformat(), row.id]
     )
-    return items + older, more
+    return with_phases(tx, items + older), more
 
 
 def such_pipelines(
@@ -278,11 +279,21 @@ def run(tx: Tx, org_id: str, run_id: str) -> Record:
     """One run, ended or still running."""
     living = tx.execute(select(jobs).where(j.org_id == org_id, j.run_id == run_id, STARTED)).one_or_none()
     if living is not None:  # looked for first: one that ends between two looks is found by the second
-        return living_run(living)
+        return with_phases(tx, [living_run(living)])[0]
     ended = tx.execute(select(*RUN).where(r.org_id == org_id, r.id == run_id)).one_or_none()
     if ended is None:
         raise NotFound(f"run {run_id}: there is none")
-    return ended_run(ended)
+    return with_phases(tx, [ended_run(ended)])[0]
+
+
+def with_phases(tx: Tx, found: list[Record]) -> list[Record]:
+    """Runs of workflows with what they have beside a status."""
+    ids = [one["id"] for one in found if one["kind"] == WORKFLOW and one["id"] is not None]
+    rows = tx.execute(select(workflow_runs).where(workflow_runs.c.id.in_(ids))) if ids else ()
+    same = ("workflow_id", "handler_id", "handler_type", "phase", "mutation_outcome", "prepare_result",
+            "mutation_result", "updated_at")  # fmt: skip
+    known = {row.id: {name: getattr(row, name) for name in (*same, "retry_of")} for row in rows}
+    return [{**one, **known.get(one["id"], {})} for one in found]
 
 
 def job(tx: Tx, org_id: str, job_id: str) -> Record:

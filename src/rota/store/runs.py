@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Integer, Text, and_, delete, func, select,
 from rota.core.model import About, Ended, trace_id_of, traceparent
 from rota.core.states import Status, Verdict, verdict_of
 from rota.store.dialect import Batch, Tx, hot, insert_rows
-from rota.store.tables import Instant, artifacts, jobs, logs, orgs, runs, schedule_stats, slots
+from rota.store.tables import Instant, artifacts, jobs, logs, orgs, runs, schedule_stats, slots, workflow_runs
 
 NOTHING = About()
 
@@ -122,6 +122,7 @@ def forget(tx: Tx, found: Sequence[Any]) -> int:
         settle_slots(tx, [row for row in found if row.slot is not None])
         tx.execute(delete(logs).where(logs.c.run_id.in_(ids)))
         tx.execute(delete(artifacts).where(artifacts.c.run_id.in_(ids)))
+        tx.execute(delete(workflow_runs).where(workflow_runs.c.id.in_(ids)))
         tx.execute(delete(runs).where(runs.c.id.in_(ids)))
     return len(ids)
 

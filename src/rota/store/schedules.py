@@ -414,7 +414,10 @@ def repair(tx: Tx, now: datetime) -> list[str]:
     return mended
 
 
-def run_now(tx: Tx, schedule: Schedule, payload: Any, overlap: Overlap, trace: str | None, now: datetime) -> str:
+def run_now(
+    tx: Tx, schedule: Schedule, payload: Any, overlap: Overlap, trace: str | None, now: datetime,
+    trigger: str = "manual",
+) -> str:  # fmt: skip
     """A job beside the slots, under the schedule's overlap policy; the next slot stays where it is."""
     schedule = replace(schedule, overlap=overlap, input=payload)
     if schedule.serial_key:
@@ -428,7 +431,7 @@ def run_now(tx: Tx, schedule: Schedule, payload: Any, overlap: Overlap, trace: s
     if overlap is Overlap.REPLACE:
         clear_the_way(tx, busy, now)
     job = job_of(schedule, Fire(now, now, schedule.waits), new_id())
-    job = replace(job, slot=None, job_key=None, trigger="manual", trace=trace)
+    job = replace(job, slot=None, job_key=None, trigger=trigger, trace=trace)
     queue.add(tx, [job], now)
     return job.id
 

@@ -645,6 +645,106 @@ partial(
     "ix_runs_pipeline", runs.c.org_id, runs.c.target, runs.c.recorded_at, runs.c.id, where=text("kind = 'pipeline'")
 )
 
+workflows = Table(  # its row is the lock of everything that changes together in it
+    "workflows",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("org_id", Id, ForeignKey("orgs.id"), nullable=False),
+    Column("name", Name, nullable=False),
+    Column("description", Text, nullable=False),
+    Column("source", String(200), nullable=False),
+    Column("version", String(60), nullable=False),
+    Column("declaration", Json, nullable=False),
+    Column("paused_at", Instant),
+    Column("pause_reason", Text),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    UniqueConstraint("org_id", "name"),
+    Index("ix_workflows_updated", "org_id", "updated_at", "id"),
+)
+
+handlers = Table(  # what the scheduler of a workflow knows of its producers and consumers
+    "handlers",
+    metadata,
+    Column("workflow_id", Id, ForeignKey("workflows.id"), primary_key=True),
+    Column("name", Name, primary_key=True),
+    Column("type", String(10), nullable=False),
+    Column("subscribe", Json, nullable=False),
+    Column("schedule_id", Id),
+    Column("state", Json),
+    Column("dirty", Boolean, nullable=False),  # something came since its last run began
+    Column("wake_at", Instant),
+    Column("held_run_id", Id),  # it failed, and the others go on without it
+)
+
+events = Table(  # append-only but for their status, and the payload while pending
+    "events",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("workflow_id", Id, ForeignKey("workflows.id"), nullable=False),
+    Column("topic", Name, nullable=False),
+    Column("message_id", Text, nullable=False),
+    Column("payload", Json),
+    Column("title", Text),
+    Column("status", String(10), nullable=False),
+    Column("source", Name),  # who took it in, if it is an input: a producer, or `api`
+    Column("reserved_by", Id),  # a run; kept when it is consumed
+    Column("created_by", Id),
+    Column("attempt", Integer, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    UniqueConstraint("workflow_id", "topic", "message_id"),
+    Index("ix_events_workflow", "workflow_id", "id"),
+)
+partial("ix_events_pending", events.c.workflow_id, events.c.topic, events.c.id, where=text("status = 'pending'"))
+partial("ix_events_reserved", events.c.reserved_by, where=text("reserved_by IS NOT NULL"))
+partial("ix_events_inputs", events.c.workflow_id, events.c.id, where=text("source IS NOT NULL"))
+
+causes = Table(  # which inputs an event goes back to; an input goes back to itself, without a row
+    "causes",
+    metadata,
+    Column("input_id", Id, primary_key=True),
+    Column("event_id", Id, primary_key=True),
+    Index("ix_causes_event", "event_id"),
+)
+
+workflow_runs = Table(  # what a run of a workflow is beside its job and its row in the ledger, which have its status
+    "workflow_runs",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("workflow_id", Id, ForeignKey("workflows.id"), nullable=False),
+    Column("handler_id", Name, nullable=False),
+    Column("handler_type", String(10), nullable=False),
+    Column("retry_of", Id),
+    Column("phase", String(10), nullable=False),
+    Column("prepare_result", Json),
+    Column("mutation_outcome", String(10)),
+    Column("mutation_result", Json),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Index("ix_workflow_runs_workflow", "workflow_id", "id"),
+)
+
+effects = Table(  # the ledger of mutations: a row is written before it is tried, and its id is the idempotency key
+    "effects",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("workflow_id", Id, ForeignKey("workflows.id"), nullable=False),
+    Column("run_id", Id, nullable=False, unique=True),  # the run that has to do with it now
+    Column("call", Name, nullable=False),
+    Column("params", Json, nullable=False),
+    Column("title", Text),
+    Column("status", String(20), nullable=False),
+    Column("result", Json),
+    Column("error", Json),
+    Column("reconcile_attempts", Integer, nullable=False),
+    Column("resolved_by", Text),
+    Column("inputs", Integer, nullable=False),  # how many it goes back to
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Index("ix_effects_workflow", "workflow_id", "id"),
+)
+
 logs = Table(
     "logs",
     metadata,

@@ -23,6 +23,7 @@ from rota.app.api import (
     system,
     tasks,
     webhooks,
+    workflows,
 )
 from rota.app.api.idempotency import Idempotency
 from rota.app.api.schemas import describe
@@ -31,7 +32,7 @@ from rota.core.errors import RotaError
 from rota.engine.engine import Engine
 from rota.store.database import Database
 
-MODULES = (schedules, runs, streams, tasks, artifacts, grants, billing, graphs, pipelines, system, people)
+MODULES = (schedules, runs, streams, tasks, artifacts, grants, billing, graphs, pipelines, workflows, system, people)
 EVERYTHING = tuple(one.router for one in MODULES)
 
 

@@ -10,7 +10,8 @@ from fastapi.openapi.utils import get_openapi
 
 from rota.app.auth import Role
 from rota.core.policy import Backoff, Misfire, Overlap
-from rota.core.states import Condition, State, Status, Verdict, WorkerState
+from rota.core.states import Condition, Phase, State, Status, Verdict, WorkerState
+from rota.core.workflows import Effect, EventStatus, Kind, Outcome, Resolution
 
 Schema = dict[str, Any]
 
@@ -431,12 +432,55 @@ SCHEMAS["TaskScheduleBody"] = takes(
     {name: value for name, value in NIGHTLY.items() if name not in KNOWN},
     **{name: value for name, value in FORM.items() if name not in KNOWN},
 )
+SCHEMAS["Run"]["properties"] |= {  # a workflow's run has more
+    "workflow_id": ID, "handler_id": TEXT, "handler_type": among(Kind), "phase": among(Phase),
+    "mutation_outcome": one_of(among(Outcome)), "prepare_result": ANY, "mutation_result": ANY, "updated_at": AT,
+}  # fmt: skip
+SCHEMAS |= {
+    "Workflow": gives(
+        id=ID, name=NAME, description=TEXT, status=among(("running", "idle", "needs_attention", "stopped")),
+        issue=maybe(a("string", examples=["waiting for you: reconnect Gmail"])), schedule=maybe(TEXT),
+        next_check_at=maybe(AT), next_check=maybe(a("string", examples=["in 3m"])),
+        recent=listed(gives(at=AT, run_id=ID, text=TEXT)), pending=WHOLE, stale_inputs=WHOLE, attention=WHOLE,
+        paused_at=maybe(AT), pause_reason=maybe(TEXT), version=TEXT, source=TEXT, topics=listed(TEXT), created_at=AT,
+        updated_at=AT,
+    ),
+    "Handlers": gives(
+        items=listed(gives(
+            name=TEXT, type=among(Kind), state=ANY, dirty=FLAG, wake_at=maybe(AT), schedule_id=maybe(ID),
+            held_run_id=maybe(ID), next_run_at=maybe(AT), subscribe=listed(TEXT), publishes=listed(TEXT),
+            schedule=maybe(a("object")),
+        )),
+        next_cursor=maybe(TEXT),
+    ),
+    "TopicEvent": gives(
+        id=ID, topic=TEXT, message_id=TEXT, payload=ANY, title=maybe(TEXT), status=among(EventStatus),
+        source=maybe(TEXT), reserved_by=maybe(ID), created_by=maybe(ID), attempt=WHOLE, caused_by=listed(ID),
+        created_at=AT, updated_at=AT,
+    ),
+    "Input": gives(
+        id=ID, topic=TEXT, source=TEXT, message_id=TEXT, title=maybe(TEXT),
+        status=among(("pending", "done", "skipped")), stale=FLAG, created_at=AT,
+    ),
+    "Output": gives(
+        id=ID, run_id=ID, call=TEXT, params=ANY, title=maybe(TEXT), status=among(Effect), result=ANY, inputs=WHOLE,
+        resolved_by=maybe(TEXT), warning=maybe(TEXT), created_at=AT, updated_at=AT,
+    ),
+    "EventBody": takes(
+        {"message_id": "mail-17", "payload": {"from": "ada"}}, ("message_id",),
+        message_id=a("string", minLength=1, maxLength=500), payload=ANY, title=maybe(a("string", maxLength=500)),
+    ),
+    "PublishedEvent": gives(id=ID, result=among(("created", "replaced", "kept"))),
+    "StopBody": takes({"reason": "holiday"}, reason=maybe(REASON)),
+    "ResolveBody": takes({"resolution": "approve"}, ("resolution",), resolution=among(Resolution), result=ANY),
+    "JobRefs": gives(job_ids=listed(ID)),
+}  # fmt: skip
 SCHEMAS["TaskSchedule"] = gives(**SCHEMAS["Schedule"]["properties"], task_id=ID)
 SCHEMAS["JobBrief"] = gives(**{name: one for name, one in SCHEMAS["Job"]["properties"].items() if name != "run_ids"})
 PAGED = (
     *("Schedule", "Run", "Line", "Slot", "Worker", "Queue", "Task", "TaskSchedule", "ArtifactBrief", "JobBrief", "Org"),
     *("Grant", "Account", "Entry", "Receipt", "Usage", "VirtualKey"),
-    *("User", "Key", "Act", "Pipeline"),
+    *("User", "Key", "Act", "Pipeline", "Workflow", "TopicEvent", "Input", "Output"),
 )
 for _name in PAGED:
     SCHEMAS[f"{_name}Page"] = page(_name)
@@ -530,6 +574,18 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "PATCH /pipelines/{namespace}/{layer}/{name}/triggers/{trigger_id}": ("TriggerChanges", 200, "Trigger"),
     "DELETE /pipelines/{namespace}/{layer}/{name}/triggers/{trigger_id}": (None, 204, None),
     "POST /webhooks": (None, 202, "JobRef"),
+    "GET /workflows": (None, 200, "WorkflowPage"),
+    "GET /workflows/{key}": (None, 200, "Workflow"),
+    "GET /workflows/{key}/handlers": (None, 200, "Handlers"),
+    "GET /workflows/{key}/runs": (None, 200, "RunPage"),
+    "GET /workflows/{key}/events": (None, 200, "TopicEventPage"),
+    "GET /workflows/{key}/inputs": (None, 200, "InputPage"),
+    "GET /workflows/{key}/outputs": (None, 200, "OutputPage"),
+    "POST /workflows/{key}/topics/{topic}/events": ("EventBody", 201, "PublishedEvent"),
+    "POST /workflows/{key}/$run": (None, 202, "JobRefs"),
+    "POST /workflows/{key}/$pause": ("StopBody", 200, "Workflow"),
+    "POST /workflows/{key}/$resume": (None, 200, "Workflow"),
+    "POST /workflows/{key}/$resolve": ("ResolveBody", 200, "Workflow"),
     "GET /artifacts": (None, 200, "ArtifactBriefPage"),
     "GET /artifacts/{artifact_id}": (None, 200, "Artifact"),
     "GET /artifacts/{artifact_id}/$tree": (None, 200, "Tree"),
@@ -559,6 +615,7 @@ OPTIONAL = (
     "PauseBody",
     "ResumeBody",
     "SkipBody",
+    "StopBody",
 )  # bodies that may be left out
 STREAMS = ("GET /events", "GET /jobs/{job_id}/$stream", "GET /runs/{run_id}/logs")
 PROBLEMS = {

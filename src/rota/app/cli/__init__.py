@@ -11,7 +11,20 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rota.app.cli import billing, follow, grants, graphs, people, pipelines, processes, runs, schedules, system, tasks
+from rota.app.cli import (
+    billing,
+    follow,
+    grants,
+    graphs,
+    people,
+    pipelines,
+    processes,
+    runs,
+    schedules,
+    system,
+    tasks,
+    workflows,
+)
 from rota.app.cli.connection import Connection, Output
 
 WATCH = 2.0  # seconds
@@ -27,6 +40,7 @@ app.add_typer(system.queues, name="queue")
 app.add_typer(system.frozen, name="freeze")
 app.add_typer(graphs.app, name="graph")
 app.add_typer(pipelines.app, name="pipeline")
+app.add_typer(workflows.app, name="workflow")
 app.add_typer(grants.app, name="grant")
 app.add_typer(billing.app, name="billing")
 app.add_typer(people.orgs, name="org")

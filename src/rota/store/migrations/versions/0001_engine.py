@@ -57,6 +57,13 @@ def upgrade() -> None:
     )
     op.create_index("ix_cached_results_expires", "cached_results", ["expires_at"], unique=False)
     op.create_table(
+        "causes",
+        sa.Column("input_id", sa.String(length=26), nullable=False),
+        sa.Column("event_id", sa.String(length=26), nullable=False),
+        sa.PrimaryKeyConstraint("input_id", "event_id", name=op.f("pk_causes")),
+    )
+    op.create_index("ix_causes_event", "causes", ["event_id"], unique=False)
+    op.create_table(
         "counters",
         sa.Column("name", sa.String(length=40), nullable=False),
         sa.Column("value", sa.BigInteger(), nullable=False),
@@ -532,6 +539,24 @@ def upgrade() -> None:
         postgresql_where=sa.text("email IS NULL"),
     )
     op.create_table(
+        "workflows",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("description", sa.Text(), nullable=False),
+        sa.Column("source", sa.String(length=200), nullable=False),
+        sa.Column("version", sa.String(length=60), nullable=False),
+        sa.Column("declaration", Json(), nullable=False),
+        sa.Column("paused_at", Instant(), nullable=True),
+        sa.Column("pause_reason", sa.Text(), nullable=True),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.Column("updated_at", Instant(), nullable=False),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_workflows_org_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_workflows")),
+        sa.UniqueConstraint("org_id", "name", name=op.f("uq_workflows_org_id_name")),
+    )
+    op.create_index("ix_workflows_updated", "workflows", ["org_id", "updated_at", "id"], unique=False)
+    op.create_table(
         "api_keys",
         sa.Column("id", sa.String(length=26), nullable=False),
         sa.Column("org_id", sa.String(length=26), nullable=False),
@@ -596,6 +621,85 @@ def upgrade() -> None:
         postgresql_where=sa.text("next_run_at IS NULL"),
     )
     op.create_table(
+        "effects",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("workflow_id", sa.String(length=26), nullable=False),
+        sa.Column("run_id", sa.String(length=26), nullable=False),
+        sa.Column("call", sa.String(length=200), nullable=False),
+        sa.Column("params", Json(), nullable=False),
+        sa.Column("title", sa.Text(), nullable=True),
+        sa.Column("status", sa.String(length=20), nullable=False),
+        sa.Column("result", Json(), nullable=True),
+        sa.Column("error", Json(), nullable=True),
+        sa.Column("reconcile_attempts", sa.Integer(), nullable=False),
+        sa.Column("resolved_by", sa.Text(), nullable=True),
+        sa.Column("inputs", sa.Integer(), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.Column("updated_at", Instant(), nullable=False),
+        sa.ForeignKeyConstraint(["workflow_id"], ["workflows.id"], name=op.f("fk_effects_workflow_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_effects")),
+        sa.UniqueConstraint("run_id", name=op.f("uq_effects_run_id")),
+    )
+    op.create_index("ix_effects_workflow", "effects", ["workflow_id", "id"], unique=False)
+    op.create_table(
+        "events",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("workflow_id", sa.String(length=26), nullable=False),
+        sa.Column("topic", sa.String(length=200), nullable=False),
+        sa.Column("message_id", sa.Text(), nullable=False),
+        sa.Column("payload", Json(), nullable=True),
+        sa.Column("title", sa.Text(), nullable=True),
+        sa.Column("status", sa.String(length=10), nullable=False),
+        sa.Column("source", sa.String(length=200), nullable=True),
+        sa.Column("reserved_by", sa.String(length=26), nullable=True),
+        sa.Column("created_by", sa.String(length=26), nullable=True),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.Column("updated_at", Instant(), nullable=False),
+        sa.ForeignKeyConstraint(["workflow_id"], ["workflows.id"], name=op.f("fk_events_workflow_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_events")),
+        sa.UniqueConstraint("workflow_id", "topic", "message_id", name=op.f("uq_events_workflow_id_topic_message_id")),
+    )
+    op.create_index(
+        "ix_events_inputs",
+        "events",
+        ["workflow_id", "id"],
+        unique=False,
+        sqlite_where=sa.text("source IS NOT NULL"),
+        postgresql_where=sa.text("source IS NOT NULL"),
+    )
+    op.create_index(
+        "ix_events_pending",
+        "events",
+        ["workflow_id", "topic", "id"],
+        unique=False,
+        sqlite_where=sa.text("status = 'pending'"),
+        postgresql_where=sa.text("status = 'pending'"),
+    )
+    op.create_index(
+        "ix_events_reserved",
+        "events",
+        ["reserved_by"],
+        unique=False,
+        sqlite_where=sa.text("reserved_by IS NOT NULL"),
+        postgresql_where=sa.text("reserved_by IS NOT NULL"),
+    )
+    op.create_index("ix_events_workflow", "events", ["workflow_id", "id"], unique=False)
+    op.create_table(
+        "handlers",
+        sa.Column("workflow_id", sa.String(length=26), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("type", sa.String(length=10), nullable=False),
+        sa.Column("subscribe", Json(), nullable=False),
+        sa.Column("schedule_id", sa.String(length=26), nullable=True),
+        sa.Column("state", Json(), nullable=True),
+        sa.Column("dirty", sa.Boolean(), nullable=False),
+        sa.Column("wake_at", Instant(), nullable=True),
+        sa.Column("held_run_id", sa.String(length=26), nullable=True),
+        sa.ForeignKeyConstraint(["workflow_id"], ["workflows.id"], name=op.f("fk_handlers_workflow_id")),
+        sa.PrimaryKeyConstraint("workflow_id", "name", name=op.f("pk_handlers")),
+    )
+    op.create_table(
         "pipeline_triggers",
         sa.Column("id", sa.String(length=26), nullable=False),
         sa.Column("org_id", sa.String(length=26), nullable=False),
@@ -629,6 +733,23 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["schedule_id"], ["schedules.id"], name=op.f("fk_schedule_stats_schedule_id")),
         sa.PrimaryKeyConstraint("schedule_id", name=op.f("pk_schedule_stats")),
     )
+    op.create_table(
+        "workflow_runs",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("workflow_id", sa.String(length=26), nullable=False),
+        sa.Column("handler_id", sa.String(length=200), nullable=False),
+        sa.Column("handler_type", sa.String(length=10), nullable=False),
+        sa.Column("retry_of", sa.String(length=26), nullable=True),
+        sa.Column("phase", sa.String(length=10), nullable=False),
+        sa.Column("prepare_result", Json(), nullable=True),
+        sa.Column("mutation_outcome", sa.String(length=10), nullable=True),
+        sa.Column("mutation_result", Json(), nullable=True),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.Column("updated_at", Instant(), nullable=False),
+        sa.ForeignKeyConstraint(["workflow_id"], ["workflows.id"], name=op.f("fk_workflow_runs_workflow_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_workflow_runs")),
+    )
+    op.create_index("ix_workflow_runs_workflow", "workflow_runs", ["workflow_id", "id"], unique=False)
     op.create_table(
         "charge_receipts",
         sa.Column("id", sa.String(length=26), nullable=False),
@@ -773,11 +894,16 @@ def downgrade() -> None:
         "grants",
         "credit_ledger",
         "charge_receipts",
+        "workflow_runs",
         "schedule_stats",
         "pipeline_triggers",
+        "handlers",
+        "events",
+        "effects",
         "clocks",
         "billing_accounts",
         "api_keys",
+        "workflows",
         "users",
         "tasks",
         "schedules",
@@ -795,6 +921,7 @@ def downgrade() -> None:
         "jobs",
         "idempotency_keys",
         "counters",
+        "causes",
         "cached_results",
         "audit_log",
         "artifacts",

@@ -1,0 +1,136 @@
+"""`rota workflow …`"""
+
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from rota.app.cli.connection import Output, say
+from rota.app.cli.schedules import read_input
+from rota.app.cli.show import as_data, details, listing, when
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Producers and consumers that talk through topics.")
+
+Key = Annotated[str, typer.Argument(help="id or name of the workflow")]
+Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
+Cursor = Annotated[str | None, typer.Option(help="where the page before ended")]
+SHOWN = ("id", "name", "status", "issue", "schedule", "next_check", "pending", "stale_inputs", "version", "description")
+
+
+@app.command("list")
+def list_all(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> None:
+    """List workflows, by name."""
+    page = ctx.obj.get("/workflows", limit=limit, cursor=cursor)
+    rows = (
+        [one["name"], one["status"].replace("_", " "), one["issue"] or one["schedule"] or "", str(one["pending"])]
+        for one in page["items"]
+    )
+    listing(ctx.obj, page, ("name", "status", "what", "pending"), rows)
+
+
+@app.command()
+def show(ctx: typer.Context, key: Key) -> None:
+    """How one stands: status, issue, schedule, what waits, what it did lately."""
+    found = ctx.obj.get(path_of(key))
+    details(ctx.obj, found, SHOWN)
+    if ctx.obj.output is Output.TABLE and found["recent"]:
+        print("\nLately:")
+        for one in found["recent"]:
+            print(f"  {when(one['at'])}  {one['text']}")
+
+
+@app.command()
+def run(ctx: typer.Context, key: Key) -> None:
+    """Run all its producers now."""
+    found = ctx.obj.post(path_of(key, "$run"))
+    if not as_data(ctx.obj, found):
+        say(f"queued: {len(found['job_ids'])}")
+
+
+@app.command()
+def pause(ctx: typer.Context, key: Key, reason: Annotated[str, typer.Option(help="why")] = "") -> None:
+    """Start nothing more; what comes meanwhile waits."""
+    details(ctx.obj, ctx.obj.post(path_of(key, "$pause"), {"reason": reason}), SHOWN)
+
+
+@app.command()
+def resume(ctx: typer.Context, key: Key) -> None:
+    """End a pause, or try again what failed."""
+    details(ctx.obj, ctx.obj.post(path_of(key, "$resume")), SHOWN)
+
+
+@app.command()
+def resolve(
+    ctx: typer.Context,
+    key: Key,
+    resolution: Annotated[str, typer.Argument(help="approve, reject, applied, not_applied, skip or try_again")],
+    result: Annotated[str | None, typer.Option(help="of a mutation that was applied: JSON, or @file")] = None,
+) -> None:
+    """Decide about the run that waits for a person."""
+    body = {"resolution": resolution, **({} if result is None else {"result": read_input(result, "--result")})}
+    details(ctx.obj, ctx.obj.post(path_of(key, "$resolve"), body), SHOWN)
+
+
+@app.command()
+def publish(
+    ctx: typer.Context,
+    key: Key,
+    topic: str,
+    message_id: Annotated[str, typer.Argument(help="what makes it one of its kind")],
+    payload: Annotated[str, typer.Option(help="JSON, or @file")] = "null",
+) -> None:
+    """Put an event into a topic."""
+    body = {"message_id": message_id, "payload": read_input(payload, "--payload")}
+    found = ctx.obj.post(path_of(key, f"topics/{quote(topic, safe='')}/events"), body)
+    if not as_data(ctx.obj, found):
+        say(found["result"])
+
+
+@app.command()
+def events(
+    ctx: typer.Context,
+    key: Key,
+    topic: Annotated[str | None, typer.Option()] = None,
+    status: Annotated[str | None, typer.Option(help="pending, reserved, consumed or skipped")] = None,
+    limit: Limit = None,
+    cursor: Cursor = None,
+) -> None:
+    """What lies and lay in its topics, newest first."""
+    page = ctx.obj.get(path_of(key, "events"), topic=topic, status=status, limit=limit, cursor=cursor)
+    rows = ([one["topic"], one["message_id"], one["status"], when(one["created_at"])] for one in page["items"])
+    listing(ctx.obj, page, ("topic", "message", "status", "since"), rows)
+
+
+@app.command()
+def inputs(
+    ctx: typer.Context,
+    key: Key,
+    status: Annotated[str | None, typer.Option(help="pending, done or skipped")] = None,
+    limit: Limit = None,
+    cursor: Cursor = None,
+) -> None:
+    """What came in, newest first."""
+    page = ctx.obj.get(path_of(key, "inputs"), status=status, limit=limit, cursor=cursor)
+    rows = (
+        [
+            one["title"] or one["message_id"], one["source"], one["status"] + (", stale" if one["stale"] else ""),
+            when(one["created_at"]),
+        ]
+        for one in page["items"]
+    )  # fmt: skip
+    listing(ctx.obj, page, ("what", "source", "status", "since"), rows)
+
+
+@app.command()
+def outputs(ctx: typer.Context, key: Key, limit: Limit = None, cursor: Cursor = None) -> None:
+    """What it did to the world outside, newest first."""
+    page = ctx.obj.get(path_of(key, "outputs"), limit=limit, cursor=cursor)
+    rows = (
+        [one["title"] or one["call"], one["call"], one["warning"] or one["status"], when(one["created_at"])]
+        for one in page["items"]
+    )
+    listing(ctx.obj, page, ("what", "call", "status", "since"), rows)
+
+
+def path_of(key: str, tail: str = "") -> str:
+    return f"/workflows/{quote(key, safe='')}" + (f"/{tail}" if tail else "")

@@ -1,0 +1,228 @@
+"""Connectors that come with Rota. Each of their mutations can tell afterwards whether it happened."""
+
+import asyncio
+import csv
+import fcntl
+import imaplib
+import io
+import ipaddress
+import os
+import smtplib
+import socket
+from collections.abc import Collection, Mapping, Sequence
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from rota.core.errors import AuthError, LogicError, PermissionDenied, TransientError, WorkError
+from rota.kinds.workflows.connectors import Applied, NotApplied, Unsure, mutation, not_applied, read
+from rota.store.outside import Outside
+
+ANSWER_LIMIT = 1024 * 1024  # bytes of an answer that are read
+READ_LIMIT = 1000  # rows of a query
+
+
+class Http:
+    """Calls to the hosts that are allowed, and no others: `Http(allow=["api.example.org"])`.
+
+    Mutations carry their key in the header `Idempotency-Key`. Whether one happened is asked of `status_url`, which must
+    answer 200 for a key that was done and 404 for one that was not; with `replays` the service itself keeps the keys,
+    and the same request with the same key is simply sent again. A host that resolves to an address of the inner
+    network is refused, unless `private` allows it. Redirects are not followed.
+    """
+
+    def __init__(
+        self, allow: Collection[str], *, headers: Mapping[str, str] | None = None, status_url: str | None = None,
+        replays: bool = False, private: bool = False, timeout: float = 30,
+    ) -> None:  # fmt: skip
+        self.allow, self.headers, self.private = frozenset(allow), dict(headers or {}), private
+        self.status_url, self.replays, self.timeout = status_url, replays, timeout
+
+    @read
+    async def get(self, url: str, params: Mapping[str, Any] | None = None) -> Any:
+        return content(checked(await self._send("GET", url, params=params)))
+
+    @mutation(reconcile="find")
+    async def send(self, url: str, json: Any = None, method: str = "POST", *, idempotency_key: str) -> Any:
+        """`POST`, `PUT`, `PATCH` or `DELETE` some JSON."""
+        return content(checked(await self._send(method, url, idempotency_key, json=json)))
+
+    async def find(self, idempotency_key: str, params: Mapping[str, Any]) -> Applied | NotApplied | Unsure:
+        if self.replays:
+            return Applied(await self.send(**params, idempotency_key=idempotency_key))
+        if self.status_url is None:
+            return Unsure()
+        answer = await self._send("GET", self.status_url.format(key=idempotency_key))
+        if answer.status_code == 404:
+            return NotApplied()
+        return Applied(content(answer)) if answer.status_code == 200 else Unsure()
+
+    async def _send(self, method: str, url: str, key: str | None = None, **what: Any) -> httpx.Response:
+        """To the address that was checked: a name that resolves to another one a moment later gains nothing."""
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if parts.scheme not in ("http", "https") or not {host, parts.netloc} & self.allow:
+            raise PermissionDenied(f"{parts.scheme}://{parts.netloc} is not among the hosts that are allowed")
+        address = await self._resolve(host, parts.port or (443 if parts.scheme == "https" else 80))
+        shown = f"[{address}]" if ":" in address else address
+        target = parts._replace(netloc=shown + (f":{parts.port}" if parts.port else "")).geturl()
+        headers = {**self.headers, "Host": parts.netloc} | ({"Idempotency-Key": key} if key else {})
+        extensions = {"sni_hostname": host}
+        try:
+            async with httpx.AsyncClient(timeout=self.timeout, trust_env=False) as client:
+                return await client.request(method, target, headers=headers, extensions=extensions, **what)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise not_applied(TransientError(f"{host}: {error}")) from error
+        except httpx.HTTPError as error:
+            raise TransientError(f"{host}: {type(error).__name__} {error}") from error
+
+    async def _resolve(self, host: str, port: int) -> str:
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise not_applied(TransientError(f"{host}: {error}")) from error
+        address = str(found[0][4][0])
+        if not self.private and not ipaddress.ip_address(address).is_global:
+            raise PermissionDenied(f"{host} is {address}, which is no public address")
+        return address
+
+
+def checked(answer: httpx.Response) -> httpx.Response:
+    """The class of a refusal. A server that failed may have done it all the same."""
+    text = f"{answer.status_code} {answer.reason_phrase}"
+    match answer.status_code:
+        case 401:
+            raise not_applied(AuthError(text))
+        case 403:
+            raise PermissionDenied(text)
+        case 429:
+            raise not_applied(TransientError(text))
+        case code if code >= 500 or code == 408:
+            raise TransientError(text)
+        case code if code >= 300:
+            raise LogicError(f"{text}: {answer.text[:200]}")
+    return answer
+
+
+def content(answer: httpx.Response) -> Any:
+    if len(answer.content) > ANSWER_LIMIT:
+        return None
+    return answer.json() if "json" in answer.headers.get("content-type", "") else answer.text
+
+
+class Sql:
+    """Tables by a URL: `Sql("postgresql://…")`. A table to insert into has a unique column for the key."""
+
+    def __init__(self, url: str, key: str = "idempotency_key") -> None:
+        self.outside, self.key = Outside(url), key
+
+    @read
+    async def query(self, statement: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        return await self.outside.fetch(statement, params or {}, READ_LIMIT)
+
+    @mutation(reconcile="find")
+    async def insert(self, table: str, row: Mapping[str, Any], *, idempotency_key: str) -> dict[str, Any]:
+        await self.outside.insert(table, {**row, self.key: idempotency_key})
+        return {self.key: idempotency_key}
+
+    async def find(self, idempotency_key: str, params: Mapping[str, Any]) -> Applied | NotApplied:
+        found = await self.outside.find(params["table"], self.key, idempotency_key, list(params["row"]))
+        return NotApplied() if found is None else Applied({self.key: idempotency_key})
+
+
+class Files:
+    """CSV files below a folder. Each line ends with its key, by which it is found again."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).resolve()
+
+    @read
+    def read_csv(self, path: str) -> list[list[str]]:
+        with self._open(path, os.O_RDONLY) as file:
+            return [row for row in csv.reader(io.StringIO(file.read().decode())) if row]
+
+    @mutation(reconcile="find")
+    def append_csv(self, path: str, row: Sequence[Any], *, idempotency_key: str) -> None:
+        line = io.StringIO()
+        csv.writer(line, lineterminator="\n").writerow([*row, idempotency_key])
+        with self._open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            size = file.seek(0, os.SEEK_END)
+            torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"  # somebody died in the middle of a line
+            file.write((("\n" if torn else "") + line.getvalue()).encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def find(self, idempotency_key: str, params: Mapping[str, Any]) -> Applied | NotApplied:
+        try:
+            rows = self.read_csv(params["path"])
+        except FileNotFoundError:
+            return NotApplied()
+        return Applied() if any(row[-1] == idempotency_key for row in rows) else NotApplied()
+
+    def _open(self, path: str, flags: int) -> Any:
+        place = (self.root / path).resolve()
+        if not place.is_relative_to(self.root):
+            raise LogicError(f"{path} is not below {self.root}")
+        return os.fdopen(os.open(place, flags | os.O_NOFOLLOW, 0o600), "r+b" if flags & os.O_RDWR else "rb")
+
+
+class Smtp:
+    """Mail: `Smtp("mail.example.org", sender="rota@example.org")`. The key is in its Message-ID; whether it was sent is
+    looked up in a folder over IMAP, where there is one: `imap="imap.example.org", user=…, password=…`."""
+
+    def __init__(
+        self, host: str, port: int = 25, *, sender: str, user: str = "", password: str = "", tls: bool = False,
+        imap: str | None = None, imap_port: int = 993, folder: str = "Sent", timeout: float = 30,
+    ) -> None:  # fmt: skip
+        self.host, self.port, self.sender, self.user, self.password, self.tls = host, port, sender, user, password, tls
+        self.imap, self.imap_port, self.folder, self.timeout = imap, imap_port, folder, timeout
+
+    @mutation(reconcile="find")
+    def send(self, to: str | Sequence[str], subject: str, text: str, *, idempotency_key: str) -> dict[str, str]:
+        mail = EmailMessage()
+        mail["From"], mail["Subject"], mail["Message-ID"] = self.sender, subject, self._id(idempotency_key)
+        mail["To"] = to if isinstance(to, str) else ", ".join(to)
+        mail.set_content(text)
+        try:
+            server = smtplib.SMTP(self.host, self.port, timeout=self.timeout)
+        except (smtplib.SMTPConnectError, ConnectionRefusedError, socket.gaierror) as error:
+            raise not_applied(TransientError(str(error))) from error
+        try:
+            if self.tls:
+                server.starttls()
+            if self.user:
+                server.login(self.user, self.password)
+            server.send_message(mail)
+        except smtplib.SMTPAuthenticationError as error:
+            raise not_applied(AuthError(str(error))) from error
+        except (smtplib.SMTPRecipientsRefused, smtplib.SMTPResponseException) as error:
+            raise refused(error) from error
+        finally:
+            server.close()  # without a word: what a server says to QUIT changes nothing about the mail
+        return {"message_id": self._id(idempotency_key)}
+
+    def find(self, idempotency_key: str, params: Mapping[str, Any]) -> Applied | NotApplied | Unsure:  # noqa: ARG002
+        if self.imap is None:
+            return Unsure()
+        opened = imaplib.IMAP4_SSL if self.imap_port == 993 else imaplib.IMAP4
+        with opened(self.imap, self.imap_port, timeout=self.timeout) as box:
+            box.login(self.user, self.password)
+            box.select(self.folder, readonly=True)
+            _, found = box.search(None, "HEADER", "Message-ID", self._id(idempotency_key))
+        known = bool(found and found[0])
+        return Applied({"message_id": self._id(idempotency_key)}) if known else NotApplied()
+
+    def _id(self, key: str) -> str:
+        return f"<{key}@{self.sender.partition('@')[2] or 'rota'}>"
+
+
+def refused(error: smtplib.SMTPException) -> WorkError:
+    """A server that answered with a number did not take the mail: for now (4xx), or for good."""
+    refusals = error.recipients.values() if isinstance(error, smtplib.SMTPRecipientsRefused) else ()
+    codes = [one[0] for one in refusals] or [getattr(error, "smtp_code", 500)]
+    kind = TransientError if all(400 <= code < 500 for code in codes) else LogicError
+    return not_applied(kind(str(error)))

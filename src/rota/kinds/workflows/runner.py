@@ -1,0 +1,192 @@
+"""Runs workflows: one handler at a time, from checkpoint to checkpoint."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from rota.core import parse
+from rota.core.errors import Invalid, LeaseLost, LogicError
+from rota.core.model import WORKFLOW, Ended
+from rota.core.parse import Defaults
+from rota.core.policy import Again, Failure, FailureClass, Park, after_failure
+from rota.core.states import Phase, Status
+from rota.core.workflows import HANDLER_LIMIT, Kind, check_prepared, clamp_wake
+from rota.engine.patience import patiently
+from rota.engine.runner import RunContext, SetAside, Skipped, WorkFailed, Written
+from rota.kinds.workflows.connectors import Connectors
+from rota.kinds.workflows.declaration import Mutation, Prepare, Workflow
+from rota.kinds.workflows.host import Context, Host, failure_of
+from rota.store import workflows as store
+from rota.store.database import Database
+from rota.store.dialect import Tx
+from rota.store.workflows import Begun
+
+log = structlog.get_logger("rota.workflows")
+
+
+class WorkflowRunner:
+    kind = WORKFLOW
+    defaults = Defaults()
+    under_grant = False
+
+    def __init__(
+        self, workflows: Mapping[str, Workflow], connectors: Connectors, db: Database, org: str = "default"
+    ) -> None:
+        self.workflows, self.connectors, self.db, self.org = workflows, connectors, db, org
+        for one in workflows.values():
+            one.check()
+
+    def routes(self) -> Collection[str]:
+        return {route_of(self.org, name) for name in self.workflows}
+
+    async def resolve(self, org_id: str, target: str, payload: Any) -> str:  # noqa: ARG002
+        raise Invalid("kind", WORKFLOW, "is not scheduled by hand: a workflow declares when its producers run")
+
+    def known_as(self, tx: Tx, org_id: str, target: str) -> Collection[str]:  # noqa: ARG002
+        return {target}
+
+    async def prepare(self, ctx: RunContext) -> None:
+        """Choose the handler and begin its run, in one step: from here on it is written down."""
+        job, now = ctx.job, ctx.engine.clock.now()
+        try:
+            run = await self.db.tx(store.begin, job, ctx.run_id, ctx.attempt, now)
+        except LeaseLost as error:
+            raise SetAside from error
+        if isinstance(run, str):
+            ctx.engine.wake.signal("ready")
+            raise Skipped("superseded") if run == "idle" else SetAside
+        workflow = self.workflows.get(job.target)
+        ctx.about.work, ctx.about.name, ctx.about.marked = run, job.target, True
+        ctx.about.version = None if workflow is None else workflow.version
+
+    async def execute(self, ctx: RunContext) -> Any:
+        run: Begun = ctx.about.work
+        workflow = self.workflows.get(ctx.job.target)
+        try:
+            if workflow is None or run.handler not in workflow.handlers:
+                raise LogicError(f"workflow {ctx.job.target}: this program has no handler {run.handler} any more")
+            handler = workflow.handlers[run.handler]
+            host = Host(ctx.engine, self.connectors, handler, ctx.job, run)
+            state, outcome = await (produce(host) if run.kind is Kind.PRODUCER else consume(host))
+            return await self.commit(ctx, host, parse.payload(state, "state"), outcome)
+        except LeaseLost as error:
+            raise SetAside from error
+        except Exception as error:
+            failure = failure_of(error)
+            if failure.kind is FailureClass.INTERNAL:
+                log.error("a workflow stopped", workflow=ctx.job.target, handler=run.handler, error=failure.message)
+            if workflow is not None and workflow.isolate and (ended := given_up(ctx, run, failure)) is not None:
+                return await self.put_aside(ctx, run, ended)
+            raise WorkFailed(failure) from error
+
+    async def commit(self, ctx: RunContext, host: Host, state: Any, outcome: Mapping[str, Any]) -> Written:
+        now, lines = ctx.engine.clock.now(), ctx.log.take(last=True)
+        ended = replace(ending(ctx, host.run), outcome=outcome, finished_at=now)
+        await patiently(
+            lambda: self.db.tx(store.commit, ctx.job, host.run, state, host.published, ctx.worker, ended, lines, now)
+        )
+        return Written(ended)
+
+    async def put_aside(self, ctx: RunContext, run: Begun, ended: Ended) -> Written:
+        now, lines = ctx.engine.clock.now(), ctx.log.take(last=True)
+        await patiently(lambda: self.db.tx(store.put_aside, ctx.job, run, ctx.worker, ended, lines, now))
+        return Written(ended)
+
+
+async def produce(host: Host) -> tuple[Any, Mapping[str, Any]]:
+    state = await step(host, "produce", host.run.state)
+    return state, {"published": counted(host)}
+
+
+async def consume(host: Host) -> tuple[Any, Mapping[str, Any]]:
+    """Prepare, mutate, next; from where this attempt starts."""
+    run, handler = host.run, host.handler
+    told = run.prepared or await prepare(host)
+    prepared = Prepare(**told)
+    host.title = prepared.title
+    taken = sum(len(ids) for ids in told["reservations"].values())
+    if run.phase is Phase.MUTATING:
+        await ask_again(host)
+    elif run.outcome is None and taken and "mutate" in handler.steps:
+        host.phase = Phase.MUTATING
+        await step(host, "mutate", prepared)
+    mutation = host.mutation or Mutation("none" if run.outcome is None else run.outcome.value, run.result)
+    state = None
+    if "next" in handler.steps:
+        host.phase = Phase.EMITTING
+        state = await step(host, "next", prepared, mutation)
+    return state, {"title": prepared.title, "taken": taken, "mutation": mutation.status, "published": counted(host)}
+
+
+async def prepare(host: Host) -> Mapping[str, Any]:
+    found = await step(host, "prepare", host.run.state)
+    if not isinstance(found, Prepare):
+        raise LogicError(f"{host.handler.name}: prepare must return a Prepare, not {type(found).__name__}")
+    told, now = parse.payload(found.dump(), "prepare"), host.engine.clock.now()
+    wanted = check_prepared(told, host.handler.subscribe)
+    wake_at, wrong = clamp_wake(told["wake_at"], now)
+    if wrong is not None:
+        log.warning("a wake time is wrong; looking again soon", handler=host.handler.name, error=wrong)
+    told = {**told, "reservations": wanted, "wake_at": wake_at and wake_at.isoformat()}
+    await host.write(store.prepared, told, wanted, wake_at, now)
+    return told
+
+
+async def ask_again(host: Host) -> None:
+    """The attempt before left a mutation of which nobody knows."""
+    effect = host.run.effect
+    method = host.connectors.find(effect.call)
+    if effect.status == "indeterminate":
+        raise WorkFailed(Failure(FailureClass.INDETERMINATE, "Unanswered", f"{effect.call} gave no answer"))
+    asked = effect.reconcile_attempts + 1
+    try:
+        await host.reconcile(method, effect.id, effect.params, asked)
+    finally:
+        host.mutation = host.mutation or Mutation("none")
+
+
+async def step(host: Host, name: str, *args: Any) -> Any:
+    """One step of a handler. What a host call raised stands above whatever the handler made of it."""
+    call = host.handler.steps[name]
+    try:
+        async with asyncio.timeout(HANDLER_LIMIT.total_seconds()) as limit:
+            result = await call(Context(host), *args)
+    except TimeoutError as error:
+        if limit.expired():
+            text = f"{host.handler.name}: {name} still ran after {HANDLER_LIMIT.total_seconds():g} s"
+            raise WorkFailed(Failure(FailureClass.TIMEOUT, "Timeout", text)) from error
+        raise WorkFailed(host.failure or failure_of(error)) from error
+    except Exception as error:
+        raise WorkFailed(host.failure or failure_of(error)) from error
+    if host.failure is not None:
+        raise WorkFailed(host.failure)
+    return result
+
+
+def counted(host: Host) -> dict[str, int]:
+    topics = [one.topic for one in host.published]
+    return {topic: topics.count(topic) for topic in dict.fromkeys(topics)}
+
+
+def ending(ctx: RunContext, run: Begun) -> Ended:
+    now = ctx.engine.clock.now()
+    return Ended(ctx.job, Status.SUCCESS, None, now, ctx.run_id, ctx.attempt, run.started_at, about=ctx.about)
+
+
+def given_up(ctx: RunContext, run: Begun, failure: Failure) -> Ended | None:
+    """How a run ends whose handler is put aside, if nothing more is tried by itself."""
+    ended = replace(ending(ctx, run), error=failure.dump(), counts=True)
+    match after_failure(failure, None, ctx.job.tries + 1):
+        case Again():
+            return None
+        case Park(reason):
+            return replace(ended, status=Status.PAUSED, reason=reason)
+        case _:
+            return replace(ended, status=Status.FAILED, reason=failure.kind.value)
+
+
+def route_of(org: str, name: str) -> str:
+    return f"workflow:{org}:{name}"

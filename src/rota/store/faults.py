@@ -1,0 +1,27 @@
+"""Where a process can die: before each statement and each commit of any database of this process. For tests."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+
+@contextmanager
+def at_each_statement(reached: Callable[[str], None]) -> Iterator[None]:
+    """While this lasts, `reached` is called with the statement that comes next, or `COMMIT`."""
+
+    def statement(*args: Any) -> None:
+        reached(args[2])
+
+    def commit(_: Any) -> None:
+        reached("COMMIT")
+
+    event.listen(Engine, "before_cursor_execute", statement)
+    event.listen(Engine, "commit", commit)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "before_cursor_execute", statement)
+        event.remove(Engine, "commit", commit)

@@ -1,0 +1,664 @@
+"""Workflows: everything about them that changes together, changed together. No other module writes these tables.
+
+The row of a workflow is its lock: publish, begin, commit and what people ask for take it first, then the serial key,
+then jobs. So a publish during a run is never swallowed: it sets a flag that the run's commit does not clear, and there
+is a job for it behind the running one. A flag is a column of `handlers`; a need is a job (see `arm`).
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    and_,
+    delete,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+    update,
+)
+
+from rota.core import parse
+from rota.core.errors import Conflict, LeaseLost, LogicError, NotFound
+from rota.core.model import WORKFLOW, Attempt, Ended, Job, NewJob, Schedule, new_id, record, workflow_line
+from rota.core.policy import RECONCILIATION
+from rota.core.states import Move, Phase, State, Status
+from rota.core.workflows import (
+    OPEN_EFFECTS,
+    Candidate,
+    Effect,
+    EventStatus,
+    Kind,
+    Outcome,
+    Resolution,
+    first_of,
+    may_move,
+    start_of,
+)
+from rota.store import jobs as queue
+from rota.store import runs as ledger
+from rota.store import schedules
+from rota.store.dialect import Tx, insert_new, insert_rows, is_listed, listed, lock_keys, notify
+from rota.store.tables import causes, effects, events, handlers, jobs, workflow_runs, workflows
+
+PAUSED = "paused"  # why a job waits that came up while its workflow was paused
+CONSUMERS_FIRST = 1  # the priority of their jobs; that of producers is 0
+GONE = "no longer declared in the program"
+
+w, h, e, r, f, j = workflows.c, handlers.c, events.c, workflow_runs.c, effects.c, jobs.c
+
+
+@record
+class Published:
+    """An event on its way into a topic."""
+
+    topic: str
+    message_id: str
+    payload: Any
+    title: str | None = None
+
+
+@record
+class Begun:
+    """A run under way, as it stands in the database."""
+
+    id: str
+    workflow_id: str
+    handler: str
+    kind: Kind
+    phase: Phase
+    state: Any
+    started_at: datetime
+    prepared: Mapping[str, Any] | None = None
+    outcome: Outcome | None = None
+    result: Any = None
+    effect: Any = None  # the row of an effect that is still open
+    retry_of: str | None = None
+
+
+# declared
+
+
+def get(tx: Tx, org_id: str, key: str, hold: bool = False) -> Any:
+    """A workflow of an org by its id or name; held until the transaction ends, if asked."""
+    stmt = select(workflows).where(w.org_id == org_id, or_(w.id == key, w.name == key))
+    found = tx.execute(stmt.with_for_update() if hold else stmt).first()
+    if found is None:
+        raise NotFound(f"workflow {key}: there is none")
+    return found
+
+
+def deploy(
+    tx: Tx, org_id: str, fields: Mapping[str, Any], producers: Mapping[str, Schedule], now: datetime
+) -> str | None:
+    """Make the database say what a program declares; None where it does already. What is new or changed runs at once:
+    producers by a job beside their slots, consumers because they cannot know what they would do now."""
+    row = {"id": new_id(), "org_id": org_id, **fields, "created_at": now, "updated_at": now}
+    new = bool(insert_new(tx, workflows, [row], ("id",)))
+    flow = get(tx, org_id, fields["name"], hold=True)
+    if not new and all(getattr(flow, name) == value for name, value in fields.items()) and flow.pause_reason != GONE:
+        return None
+    again = {"paused_at": None, "pause_reason": None} if flow.pause_reason == GONE else {}
+    tx.execute(update(workflows).where(w.id == flow.id).values({**fields, **again, "updated_at": now}))
+    declared = {one["name"]: one for one in fields["declaration"]["handlers"]}
+    known = {one.name: one for one in tx.execute(select(handlers).where(h.workflow_id == flow.id))}
+    for name in known.keys() - declared.keys():
+        drop_schedule(tx, org_id, known[name].schedule_id, now)
+        tx.execute(delete(handlers).where(h.workflow_id == flow.id, h.name == name))
+    for name, one in declared.items():
+        kept = known.get(name)
+        schedule_id = None if kept is None else kept.schedule_id
+        if name in producers:
+            schedule_id = plan_producer(tx, org_id, producers[name], schedule_id, now)
+        elif schedule_id is not None:
+            schedule_id = drop_schedule(tx, org_id, schedule_id, now)  # it became a consumer
+        values = {
+            "type": one["type"], "subscribe": one["subscribe"], "schedule_id": schedule_id,
+            "dirty": one["type"] == Kind.CONSUMER,
+        }  # fmt: skip
+        if kept is None:
+            insert_rows(tx, handlers, [{"workflow_id": flow.id, "name": name, **values}])
+        else:
+            tx.execute(update(handlers).where(h.workflow_id == flow.id, h.name == name).values(values))
+    flow = get(tx, org_id, flow.id)
+    arm(tx, flow, now, "deploy")
+    return str(flow.id)
+
+
+def plan_producer(tx: Tx, org_id: str, wanted: Schedule, schedule_id: str | None, now: datetime) -> str:
+    """A producer's schedule is one like any other. One that did not change keeps its next slot."""
+    if schedule_id is None or not schedules.stands(tx, org_id, schedule_id):
+        schedules.insert(tx, [wanted], now)
+        found = wanted
+    else:
+        due = schedules.lock(tx, org_id, schedule_id)
+        found = due.schedule
+        same = parse.flat_timing(wanted.timing) | {"anchor": None} == parse.flat_timing(found.timing) | {"anchor": None}
+        if same and found.enabled:
+            return schedule_id
+        found = schedules.replace_schedule(tx, due, replace(found, timing=wanted.timing, enabled=True), now)
+    schedules.run_now(tx, found, found.input, found.overlap, None, now, "deploy")
+    return found.id
+
+
+def drop_schedule(tx: Tx, org_id: str, schedule_id: str | None, now: datetime) -> str | None:
+    if schedule_id is not None and schedules.stands(tx, org_id, schedule_id):
+        due = schedules.lock(tx, org_id, schedule_id)
+        schedules.replace_schedule(tx, due, replace(due.schedule, deleted_at=now), now)
+    return None
+
+
+def retire(tx: Tx, org_id: str, source: str, declared: Collection[str], now: datetime) -> list[str]:
+    """Pause what vanished from its program; it is not deleted."""
+    gone = and_(w.org_id == org_id, w.source == source, w.name.not_in(declared), w.paused_at.is_(None))
+    stmt = update(workflows).where(gone).values(paused_at=now, pause_reason=GONE, updated_at=now).returning(w.id)
+    return list(tx.execute(stmt).scalars())
+
+
+# events
+
+
+def publish(
+    tx: Tx, flow: Any, new: Sequence[Published], now: datetime, *, source: str | None = None,
+    run_id: str | None = None, inputs: Collection[str] = (),
+) -> list[tuple[str, str]]:  # fmt: skip
+    """Put events into topics: (id, what became of it) of each, which is `created`, `replaced` while the earlier one of
+    its message id is pending, else `kept`. With a `source` they are inputs; else they go back to `inputs`. The caller
+    holds the workflow."""
+    last = {(one.topic, one.message_id): one for one in new}
+    rows = [
+        {
+            "id": new_id(), "workflow_id": flow.id, "topic": one.topic, "message_id": one.message_id,
+            "payload": one.payload, "title": one.title, "status": EventStatus.PENDING.value, "source": source,
+            "reserved_by": None, "created_by": run_id, "attempt": 1, "created_at": now, "updated_at": now,
+        }
+        for one in last.values()
+    ]  # fmt: skip
+    became = {(topic, message): (one, "created") for one, topic, message in
+              insert_new(tx, events, rows, ("id", "topic", "message_id"))}  # fmt: skip
+    known = [one for key, one in last.items() if key not in became]
+    for row in tx.execute(select(events).where(among(flow.id, known))) if known else ():
+        given = last[(row.topic, row.message_id)]
+        word = "kept"
+        if row.status == EventStatus.PENDING:
+            changed = {"payload": given.payload, "title": given.title or row.title, "updated_at": now}
+            still = and_(e.id == row.id, e.status == EventStatus.PENDING)
+            word = "replaced" if tx.execute(update(events).where(still).values(changed)).rowcount else "kept"
+        became[(row.topic, row.message_id)] = (row.id, word)
+    fresh = {key: one for key, (one, word) in became.items() if word != "kept"}
+    links = [{"input_id": one, "event_id": event} for event in fresh.values() for one in sorted(inputs)]
+    insert_new(tx, causes, links, ("event_id",))
+    touched = {topic for topic, _ in fresh}
+    if touched:
+        names = [one["name"] for one in flow.declaration["handlers"] if touched & set(one["subscribe"])]
+        tx.execute(update(handlers).where(h.workflow_id == flow.id, h.name.in_(names)).values(dirty=True))
+    return [became[(one.topic, one.message_id)] for one in new]
+
+
+def among(workflow_id: str, wanted: Iterable[Published]) -> ColumnElement[bool]:
+    by_topic: dict[str, list[str]] = {}
+    for one in wanted:
+        by_topic.setdefault(one.topic, []).append(one.message_id)
+    some = [and_(e.topic == topic, e.message_id.in_(ids)) for topic, ids in by_topic.items()]
+    return and_(e.workflow_id == workflow_id, or_(*some))
+
+
+def publish_outside(tx: Tx, org_id: str, key: str, topic: str, new: Published, now: datetime) -> tuple[str, str]:
+    """An event from somebody who is not the workflow: an input of source `api`."""
+    flow = get(tx, org_id, key, hold=True)
+    if topic not in flow.declaration["topics"]:
+        raise NotFound(f"workflow {flow.name}: it has no topic {topic}")
+    (became,) = publish(tx, flow, [new], now, source="api")
+    arm(tx, flow, now)
+    return became
+
+
+def peek(tx: Tx, workflow_id: str, topic: str, limit: int) -> list[Any]:
+    """Pending events of a topic, oldest first."""
+    return list(tx.execute(pending(workflow_id, topic).order_by(e.id).limit(limit)))
+
+
+def pending(workflow_id: str, topic: str) -> Select[Any]:
+    return select(events).where(e.workflow_id == workflow_id, e.topic == topic, is_pending())
+
+
+def is_pending() -> ColumnElement[bool]:
+    return e.status == literal_column("'pending'")  # in the statement's text: a partial index serves no parameter
+
+
+def by_ids(tx: Tx, workflow_id: str, topic: str, ids: Collection[str]) -> list[Any]:
+    """Events of a topic by their ids, in any status."""
+    stmt = select(events).where(is_listed(tx, e.id, "ids"), e.workflow_id == workflow_id, e.topic == topic)
+    return list(tx.execute(stmt.order_by(e.id), {"ids": listed(tx, ids)}))
+
+
+# needs
+
+
+def arm(tx: Tx, flow: Any, now: datetime, trigger: str = "event") -> None:
+    """See to it that there is a job for what consumers need, at the moment they need it: at most one that waits, since
+    each commit looks again. The caller holds the workflow."""
+    stmt = select(h.dirty, h.wake_at).where(h.workflow_id == flow.id, h.type == Kind.CONSUMER, h.held_run_id.is_(None))
+    found = list(tx.execute(stmt))
+    dirty = any(one.dirty for one in found)
+    at = now if dirty else min((one.wake_at for one in found if one.wake_at), default=None)
+    waiting = tx.execute(select(j.id, j.state, j.run_at).where(j.solo_key == flow.id)).one_or_none()
+    line = workflow_line(flow.org_id, flow.name)
+    why = trigger if dirty else "wake_at"
+    if waiting is None:
+        if at is not None:
+            job = NewJob(
+                flow.org_id, WORKFLOW, flow.name, None, max(at, now), why, route=route_of(flow), serial_key=line,
+                solo_key=flow.id, priority=CONSUMERS_FIRST,
+            )  # fmt: skip
+            queue.enqueue(tx, [job], now)
+    elif waiting.state == State.LATER and waiting.run_at != at:
+        lock_keys(tx, [line])
+        mine = and_(j.id == waiting.id, j.state == State.LATER)  # if its moment came just now, it finds what it needs
+        if at is None:
+            tx.execute(delete(jobs).where(mine))
+        elif at > now:
+            tx.execute(update(jobs).where(mine).values(run_at=at, trigger=why))
+        else:
+            tx.execute(update(jobs).where(mine).values(run_at=at, trigger=why, state=State.BLOCKED.value))
+            queue.promote(tx, [line])
+        notify(tx, "ready" if at is not None and at <= now else "later")
+
+
+def route_of(flow: Any) -> str:
+    """What a worker must have to run it: the program that declares it."""
+    return str(flow.declaration["route"])
+
+
+def choose(tx: Tx, flow: Any, now: datetime) -> Any | None:
+    """The consumer that runs next, if any needs to."""
+    ready = and_(h.type == Kind.CONSUMER, h.held_run_id.is_(None), or_(h.dirty, h.wake_at <= now))
+    due = list(tx.execute(select(handlers).where(h.workflow_id == flow.id, ready)))
+    if len(due) < 2:
+        return due[0] if due else None
+    first = first_of(Candidate(one.name, one.wake_at, oldest(tx, flow.id, one.subscribe)) for one in due)
+    return next(one for one in due if one.name == first)
+
+
+def oldest(tx: Tx, workflow_id: str, topics: Iterable[str]) -> str | None:
+    found = [tx.execute(pending(workflow_id, topic).with_only_columns(func.min(e.id))).scalar() for topic in topics]
+    return min((one for one in found if one is not None), default=None)
+
+
+# a run
+
+
+def begin(tx: Tx, job: Job, run_id: str, number: int, now: datetime) -> Begun | str:
+    """Start an attempt: which handler, from which phase, with what of the attempt before. Or a word why not: `paused`,
+    `yield` (the job waits again), `idle` (there is nothing to do)."""
+    flow = get(tx, job.org_id, job.target, hold=True)
+    lock_keys(tx, [job.serial_key or ""])
+    again = tx.execute(select(workflow_runs).where(r.id == run_id)).one_or_none()
+    if again is not None:  # the answer to the first call was lost
+        return begun(tx, again)
+    if flow.paused_at is not None:
+        queue.set_aside(tx, job, Move.PARK, job.schedule_id or flow.id, PAUSED)
+        return PAUSED
+    before = tx.execute(select(workflow_runs).where(r.id == job.last_run_id)).one_or_none() if job.last_run_id else None
+    if before is not None and before.phase != Phase.COMMITTED:
+        one = handler_of(tx, flow, before.handler_id)
+    elif job.payload:
+        before, one = None, handler_of(tx, flow, job.payload["handler"])
+        behind = select(j.id).where(j.solo_key == flow.id, j.state == State.BLOCKED)
+        if tx.execute(behind).first() is not None:
+            queue.set_aside(tx, job, Move.YIELD, job.schedule_id or flow.id)
+            return "yield"
+    else:
+        before, one = None, choose(tx, flow, now)
+    if one is None or (before is None and one.held_run_id is not None):
+        return "idle"
+    if not queue.mark_started(tx, [Attempt(job, run_id, number, now)]):
+        raise LeaseLost(f"job {job.id}: it is not ours any more")
+    return start(tx, flow, one, before, run_id, now)
+
+
+def handler_of(tx: Tx, flow: Any, name: str) -> Any | None:
+    return tx.execute(select(handlers).where(h.workflow_id == flow.id, h.name == name)).one_or_none()
+
+
+def start(tx: Tx, flow: Any, handler: Any, before: Any | None, run_id: str, now: datetime) -> Begun:
+    """A new run. By the reset rules it keeps what the one before had, or gives its events back."""
+    kind, begins, effect, kept = Kind(handler.type), None, None, None
+    if before is not None:
+        effect = open_effect(tx, before.id)
+        outcome = Outcome(before.mutation_outcome) if before.mutation_outcome else None
+        begins = start_of(kind, Phase(before.phase), outcome, effect and Effect(effect.status))
+        kept = before if begins.keeps else None
+    phase = (begins or start_of(kind)).phase
+    row = {
+        "id": run_id, "workflow_id": flow.id, "handler_id": handler.name, "handler_type": kind.value,
+        "retry_of": before and before.id, "phase": phase.value, "prepare_result": kept and kept.prepare_result,
+        "mutation_outcome": kept and kept.mutation_outcome, "mutation_result": kept and kept.mutation_result,
+        "created_at": now, "updated_at": now,
+    }  # fmt: skip
+    insert_rows(tx, workflow_runs, [row])
+    if kept is not None:
+        tx.execute(update(events).where(e.reserved_by == kept.id).values(reserved_by=run_id, updated_at=now))
+        tx.execute(update(effects).where(f.run_id == kept.id).values(run_id=run_id, updated_at=now))
+        if effect is not None and effect.status == Effect.IN_FLIGHT:  # the worker died, or could not tell
+            tx.execute(update(effects).where(f.id == effect.id).values(status=Effect.NEEDS_RECONCILE.value))
+    elif before is not None:
+        release(tx, before.id, now)
+    if phase is Phase.PREPARING:  # whatever comes from now on is for the next run
+        mine = and_(h.workflow_id == flow.id, h.name == handler.name)
+        tx.execute(update(handlers).where(mine).values(dirty=False, wake_at=None))
+    outcome = Outcome(kept.mutation_outcome) if kept is not None and kept.mutation_outcome else None
+    return Begun(
+        run_id, flow.id, handler.name, kind, phase, handler.state, now, row["prepare_result"], outcome,
+        row["mutation_result"], effect if kept is not None else None, row["retry_of"],
+    )  # fmt: skip
+
+
+def begun(tx: Tx, row: Any) -> Begun:
+    mine = and_(h.workflow_id == row.workflow_id, h.name == row.handler_id)
+    outcome = Outcome(row.mutation_outcome) if row.mutation_outcome else None
+    return Begun(
+        row.id, row.workflow_id, row.handler_id, Kind(row.handler_type), Phase(row.phase),
+        tx.execute(select(h.state).where(mine)).scalar(), row.created_at, row.prepare_result, outcome,
+        row.mutation_result, open_effect(tx, row.id), row.retry_of,
+    )  # fmt: skip
+
+
+def open_effect(tx: Tx, run_id: str) -> Any | None:
+    return tx.execute(select(effects).where(f.run_id == run_id, f.status.in_(OPEN_EFFECTS))).one_or_none()
+
+
+def release(tx: Tx, run_id: str, now: datetime) -> None:
+    """What a run had reserved is pending again."""
+    mine = and_(e.reserved_by == run_id, e.status == EventStatus.RESERVED)
+    values = {"status": EventStatus.PENDING.value, "reserved_by": None, "attempt": e.attempt + 1, "updated_at": now}
+    tx.execute(update(events).where(mine).values(values))
+
+
+def prepared(
+    tx: Tx, job: Job, run: Begun, result: Mapping[str, Any], wanted: Mapping[str, list[str]], wake_at: datetime | None,
+    now: datetime,
+) -> None:  # fmt: skip
+    """Reserve events, all or none, and keep what `prepare` decided."""
+    if not move_phase(tx, job, run, Phase.PREPARED, now, prepare_result=result):
+        return
+    for topic, ids in wanted.items():
+        mine = and_(
+            is_listed(tx, e.id, "ids"), e.workflow_id == run.workflow_id, e.topic == topic,
+            e.status == EventStatus.PENDING,
+        )  # fmt: skip
+        values = {"status": EventStatus.RESERVED.value, "reserved_by": run.id, "updated_at": now}
+        stmt = update(events).where(mine).values(values).returning(e.id)
+        missing = set(ids) - set(tx.execute(stmt, {"ids": listed(tx, ids)}).scalars())
+        if missing:
+            shown = ", ".join(sorted(missing)[:3])
+            raise LogicError(f"prepare reserved events of {topic} that are not pending there: {shown}")
+    if wake_at is not None:  # it was cleared when the run began
+        mine = and_(h.workflow_id == run.workflow_id, h.name == run.handler)
+        tx.execute(update(handlers).where(mine).values(wake_at=wake_at))
+
+
+def call(
+    tx: Tx, job: Job, run: Begun, effect_id: str, called: str, params: Any, title: str | None, now: datetime
+) -> None:
+    """Write down a mutation before it is tried."""
+    if move_phase(tx, job, run, Phase.MUTATING, now):
+        row = {
+            "id": effect_id, "workflow_id": run.workflow_id, "run_id": run.id, "call": called, "params": params,
+            "title": title, "status": Effect.IN_FLIGHT.value, "reconcile_attempts": 0,
+            "inputs": len(inputs_of(tx, run.id)), "created_at": now, "updated_at": now,
+        }  # fmt: skip
+        insert_rows(tx, effects, [row])
+
+
+def settle(
+    tx: Tx, job: Job, run: Begun, effect_id: str, status: Effect, now: datetime, result: Any = None,
+    error: Any = None, asked: int = 0,
+) -> None:  # fmt: skip
+    """Write down what became of a mutation. If that is known now, the run is past the boundary, or surely before it."""
+    own(tx, job)
+    values = {"status": status.value, "error": error, "reconcile_attempts": asked, "updated_at": now}
+    tx.execute(update(effects).where(f.id == effect_id).values(values | {"result": result}))
+    if status is Effect.APPLIED:
+        move_phase(tx, job, run, Phase.MUTATED, now, mutation_outcome=Outcome.APPLIED.value, mutation_result=result)
+    elif status is Effect.FAILED:
+        move_phase(tx, job, run, Phase.MUTATED, now, mutation_outcome=Outcome.FAILED.value)
+
+
+def commit(
+    tx: Tx, job: Job, run: Begun, state: Any, new: Sequence[Published], worker: str, ended: Ended, lines: Sequence[Any],
+    now: datetime,
+) -> None:  # fmt: skip
+    """Make a run stand: state, events, what it published, its phase, its row in the ledger, and the job for what comes
+    next. All of it, or nothing; once."""
+    flow = get(tx, job.org_id, job.target, hold=True)
+    known = func.coalesce(r.mutation_outcome, Outcome.NONE.value)
+    if not move_phase(tx, job, run, Phase.COMMITTED, now, mutation_outcome=known):
+        return
+    reserved = and_(e.reserved_by == run.id, e.status == EventStatus.RESERVED)
+    consumer = run.kind is Kind.CONSUMER
+    inputs = inputs_of(tx, run.id) if consumer and new else []
+    taken = tx.execute(
+        update(events).where(reserved).values(status=EventStatus.CONSUMED.value, updated_at=now)
+    ).rowcount
+    publish(tx, flow, new, now, source=None if consumer else run.handler, run_id=run.id, inputs=inputs)
+    mine = and_(h.workflow_id == flow.id, h.name == run.handler)
+    values: dict[str, Any] = {} if state is None else {"state": state}
+    topics = [topic for one in flow.declaration["handlers"] if one["name"] == run.handler for topic in one["subscribe"]]
+    if taken and oldest(tx, flow.id, topics) is not None:
+        values["dirty"] = True  # it took some, and more may wait
+    if values:
+        tx.execute(update(handlers).where(mine).values(values))
+    arm(tx, flow, now)  # before the job leaves: what it leaves behind stands in line by its priority
+    if not queue.finish(tx, [ended], worker, now):
+        raise LeaseLost(f"job {job.id}: it is not ours any more")
+    ledger.write_logs(tx, lines)
+
+
+def put_aside(tx: Tx, job: Job, run: Begun, worker: str, ended: Ended, lines: Sequence[Any], now: datetime) -> None:
+    """A handler that failed waits for a person while the others go on."""
+    flow = get(tx, job.org_id, job.target, hold=True)
+    mine = and_(h.workflow_id == run.workflow_id, h.name == run.handler)
+    tx.execute(update(handlers).where(mine).values(held_run_id=run.id))
+    arm(tx, flow, now)
+    if not queue.finish(tx, [ended], worker, now):
+        raise LeaseLost(f"job {job.id}: it is not ours any more")
+    ledger.write_logs(tx, lines)
+
+
+def inputs_of(tx: Tx, run_id: str) -> list[str]:
+    """The inputs that the events of a run go back to."""
+    taken = select(e.id, e.source).where(e.reserved_by == run_id)
+    found = list(tx.execute(taken))
+    if not found:
+        return []
+    derived = select(causes.c.input_id).where(is_listed(tx, causes.c.event_id, "ids")).distinct()
+    roots = [one.id for one in found if one.source is not None]
+    rest = [one.id for one in found if one.source is None]
+    more = tx.execute(derived, {"ids": listed(tx, rest)}).scalars() if rest else ()
+    return sorted({*roots, *more})
+
+
+def own(tx: Tx, job: Job) -> None:
+    """NO_MOVE_WITHOUT_THE_LEASE: nothing is written about a run whose job is somebody else's now."""
+    held = select(j.id).where(j.id == job.id, j.fence == job.fence, queue.RUNS).with_for_update()
+    if tx.execute(held).first() is None:
+        raise LeaseLost(f"job {job.id}: it is not ours any more")
+
+
+def move_phase(tx: Tx, job: Job, run: Begun, to: Phase, now: datetime, **values: Any) -> bool:
+    """PHASE_MOVES_FORWARD. False if it is there already, because the answer to the first try was lost."""
+    before = tx.execute(select(r.phase).where(r.id == run.id)).scalar_one()
+    if before == to:
+        return False
+    own(tx, job)
+    if not may_move(Phase(before), to):
+        raise Conflict(f"run {run.id}: from {before} to {to} is no move")
+    tx.execute(update(workflow_runs).where(r.id == run.id).values(phase=to.value, updated_at=now, **values))
+    return True
+
+
+# people
+
+
+def run_now(tx: Tx, org_id: str, key: str, now: datetime) -> list[str]:
+    """Queue all producers, one after the other. Refused while something is under way or stuck."""
+    flow = get(tx, org_id, key, hold=True)
+    head = queue.head_of(tx, workflow_line(org_id, flow.name))
+    if flow.paused_at is not None:
+        raise Conflict(f"workflow {flow.name}: it is paused; resume it first")
+    if head is not None and head.state == State.PARKED:
+        raise Conflict(f"workflow {flow.name}: it needs attention ({head.parked_reason}); resolve that first")
+    if head is not None and head.state == State.RETRY:
+        raise Conflict(f"workflow {flow.name}: it waits to try again at {head.run_at.isoformat(timespec='seconds')}")
+    if head is not None and (head.state == State.RUNNING or head.attempt):
+        raise Conflict(f"workflow {flow.name}: a run is active; wait until it has ended")
+    mine = select(h.schedule_id).where(h.workflow_id == flow.id, h.schedule_id.is_not(None)).order_by(h.name)
+    found = [schedules.lock(tx, org_id, one).schedule for one in tx.execute(mine).scalars()]
+    return [schedules.run_now(tx, one, one.input, one.overlap, None, now) for one in found]
+
+
+def pause(tx: Tx, org_id: str, key: str, reason: str, now: datetime) -> str:
+    """Start nothing more. What runs finishes; what comes meanwhile waits."""
+    flow = get(tx, org_id, key, hold=True)
+    if flow.paused_at is None:
+        tx.execute(update(workflows).where(w.id == flow.id).values(paused_at=now, pause_reason=reason, updated_at=now))
+    return str(flow.id)
+
+
+def resume(tx: Tx, org_id: str, key: str, now: datetime) -> str:
+    """End a pause; or try again what failed."""
+    flow = get(tx, org_id, key, hold=True)
+    stuck = waits_for_person(tx, flow)
+    if flow.paused_at is not None:
+        tx.execute(update(workflows).where(w.id == flow.id).values(paused_at=None, pause_reason=None, updated_at=now))
+        if stuck is not None and stuck.parked_reason == PAUSED:
+            queue.resume(tx, stuck.id, now)
+        return str(flow.id)
+    if stuck is not None and stuck.parked_reason == RECONCILIATION:
+        raise Conflict(f"workflow {flow.name}: nobody knows whether its mutation happened; resolve that")
+    if stuck is None and not held(tx, flow):
+        raise Conflict(f"workflow {flow.name}: it is neither paused nor stuck")
+    go_on(tx, flow, stuck, now)
+    return str(flow.id)
+
+
+def resolve(tx: Tx, org_id: str, key: str, how: Resolution, result: Any, by: str, now: datetime) -> str:
+    """What a person decided about the run that waits for one."""
+    flow = get(tx, org_id, key, hold=True)
+    stuck = waits_for_person(tx, flow)
+    run_id = stuck.last_run_id if stuck is not None else next(iter(held(tx, flow).values()), None)
+    run = tx.execute(select(workflow_runs).where(r.id == run_id)).one_or_none()
+    if run is None or (stuck is not None and stuck.parked_reason == PAUSED):
+        raise Conflict(f"workflow {flow.name}: nothing in it waits for a person")
+    effect = open_effect(tx, run.id)
+    uncertain = how in (Resolution.APPLIED, Resolution.NOT_APPLIED)
+    if uncertain and effect is None:
+        raise Conflict(f"workflow {flow.name}: it has no mutation of which nobody knows; {how.value} says nothing")
+    if how in (Resolution.APPROVE, Resolution.REJECT) and effect is not None:
+        raise Conflict(f"workflow {flow.name}: say whether its mutation was applied, not_applied, or skip it")
+    if how is Resolution.SKIP and run.phase in (Phase.EXECUTING, Phase.PREPARING):
+        raise Conflict(f"workflow {flow.name}: the run has taken no events yet; there is nothing to skip")
+    if how is Resolution.SKIP and run.mutation_outcome == Outcome.APPLIED:
+        raise Conflict(f"workflow {flow.name}: its mutation was applied; the run can only go on")
+    match how:
+        case Resolution.APPLIED:
+            decide(tx, run, effect, Effect.APPLIED, Outcome.APPLIED, by, now, result)
+        case Resolution.NOT_APPLIED:
+            decide(tx, run, effect, Effect.FAILED, Outcome.FAILED, by, now)
+        case Resolution.SKIP:
+            decide(tx, run, effect, Effect.FAILED, Outcome.SKIPPED, by, now)
+            skip_events(tx, run.id, now)
+        case Resolution.TRY_AGAIN if effect is not None:
+            asked = {"status": Effect.NEEDS_RECONCILE.value, "reconcile_attempts": 0, "updated_at": now}
+            tx.execute(update(effects).where(f.id == effect.id).values(asked))
+        case Resolution.REJECT:
+            skip_events(tx, run.id, now)
+            drop(tx, flow, stuck, run, now)
+            return str(flow.id)
+        case _:  # approve, or try again what needs nothing but that
+            pass
+    go_on(tx, flow, stuck, now)
+    return str(flow.id)
+
+
+def decide(
+    tx: Tx, run: Any, effect: Any | None, status: Effect, outcome: Outcome, by: str, now: datetime, result: Any = None
+) -> None:
+    if effect is not None:
+        values = {"status": status.value, "result": result, "resolved_by": by, "updated_at": now}
+        tx.execute(update(effects).where(f.id == effect.id).values(values))
+    known = {"mutation_outcome": outcome.value, "mutation_result": result, "updated_at": now}
+    phase = Phase.MUTATED if may_move(Phase(run.phase), Phase.MUTATED) else Phase(run.phase)
+    tx.execute(update(workflow_runs).where(r.id == run.id).values(known | {"phase": phase.value}))
+
+
+def skip_events(tx: Tx, run_id: str, now: datetime) -> None:
+    mine = and_(e.reserved_by == run_id, e.status == EventStatus.RESERVED)
+    tx.execute(update(events).where(mine).values(status=EventStatus.SKIPPED.value, updated_at=now))
+
+
+def drop(tx: Tx, flow: Any, stuck: Any | None, run: Any, now: datetime) -> None:
+    """A person rejected the run: it has failed, and the workflow goes on without it."""
+    if stuck is None:
+        mine = and_(h.workflow_id == flow.id, h.held_run_id == run.id)
+        tx.execute(update(handlers).where(mine).values(held_run_id=None))
+    else:
+        lock_keys(tx, [stuck.serial_key])
+        queue.withdraw(tx, j.id == stuck.id, Status.FAILED, "logic", now)
+        notify(tx, "ready")
+    arm(tx, flow, now)
+
+
+def waits_for_person(tx: Tx, flow: Any) -> Any | None:
+    """The job that stands first in line and waits: for a person, or to ask again what became of a mutation."""
+    head = queue.head_of(tx, workflow_line(flow.org_id, flow.name))
+    if head is None or (head.state == State.PARKED and head.parked_reason == queue.UNROUTABLE):
+        return None
+    backs_off = head.state == State.RETRY and open_effect(tx, head.last_run_id) is not None
+    return head if head.state == State.PARKED or backs_off else None
+
+
+def held(tx: Tx, flow: Any) -> dict[str, str]:
+    """The handlers that were put aside, with the run that failed."""
+    stmt = select(h.name, h.held_run_id).where(h.workflow_id == flow.id, h.held_run_id.is_not(None)).order_by(h.name)
+    return {one.name: one.held_run_id for one in tx.execute(stmt)}
+
+
+def go_on(tx: Tx, flow: Any, stuck: Any | None, now: datetime) -> None:
+    """Another attempt at what waits, at once, with all its tries."""
+    if stuck is not None:
+        tx.execute(update(jobs).where(j.id == stuck.id).values(tries=0, crashes=0))
+        if stuck.state == State.PARKED:
+            queue.resume(tx, stuck.id, now)
+        else:
+            tx.execute(update(jobs).where(j.id == stuck.id, j.state == State.RETRY).values(run_at=now))
+            notify(tx, "later")
+        return
+    for name, run_id in held(tx, flow).items():
+        run = ledger.get(tx, flow.org_id, run_id)
+        again = NewJob(
+            flow.org_id, WORKFLOW, flow.name, {"handler": name}, now, "retry", route=route_of(flow),
+            serial_key=workflow_line(flow.org_id, flow.name), priority=CONSUMERS_FIRST, last_run_id=run_id,
+            attempt=0 if run is None else ledger.last_attempt(tx, run.job_id),
+        )  # fmt: skip
+        queue.enqueue(tx, [again], now)
+        mine = and_(h.workflow_id == flow.id, h.name == name)
+        tx.execute(update(handlers).where(mine).values(held_run_id=None))
+
+
+# what should not be
+
+
+def orphans(tx: Tx, limit: int = 20) -> list[Any]:
+    """Reserved events whose run is neither under way nor waiting. There should be none; they are reported, and a person
+    decides: what nobody understands is not done again."""
+    living = select(literal(1)).where(or_(j.run_id == e.reserved_by, j.last_run_id == e.reserved_by)).exists()
+    aside = select(literal(1)).where(h.workflow_id == e.workflow_id, h.held_run_id == e.reserved_by).exists()
+    mine = and_(e.reserved_by.is_not(None), e.status == literal_column("'reserved'"), ~living, ~aside)
+    return list(tx.execute(select(e.workflow_id, e.id, e.topic, e.reserved_by).where(mine).limit(limit)))

@@ -1,0 +1,151 @@
+"""The rules of workflows, as tables and as properties."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rota.core.errors import Invalid
+from rota.core.states import PHASE_MOVES, Phase, Status
+from rota.core.workflows import (
+    ALLOWED,
+    EFFECT_MOVES,
+    GOES_ON,
+    OPEN_EFFECTS,
+    RECONCILE,
+    WAKE_MAX,
+    WAKE_MIN,
+    Candidate,
+    Effect,
+    Kind,
+    Op,
+    Outcome,
+    check_prepared,
+    clamp_wake,
+    first_of,
+    legal,
+    may_move,
+    start_of,
+)
+
+NOW = datetime(2026, 5, 4, 9, tzinfo=UTC)
+ORDER = list(Phase)
+CONSUMER_PHASES = [one for one in Phase if one not in (Phase.PENDING, Phase.EXECUTING, Phase.COMMITTED)]
+
+
+@pytest.mark.parametrize(("before", "after"), list(product(Phase, Phase)))
+def test_phases_only_move_forward(before: Phase, after: Phase) -> None:
+    if may_move(before, after):
+        assert ORDER.index(after) > ORDER.index(before)
+    assert may_move(before, after) or (before, after) not in PHASE_MOVES
+
+
+@pytest.mark.parametrize(
+    ("phase", "outcome", "effect", "begins", "keeps"),
+    [
+        (Phase.PREPARING, None, None, Phase.PREPARING, False),
+        (Phase.PREPARED, None, None, Phase.PREPARING, False),
+        (Phase.MUTATING, None, None, Phase.PREPARING, False),
+        (Phase.MUTATING, None, Effect.IN_FLIGHT, Phase.MUTATING, True),
+        (Phase.MUTATING, None, Effect.NEEDS_RECONCILE, Phase.MUTATING, True),
+        (Phase.MUTATING, None, Effect.INDETERMINATE, Phase.MUTATING, True),
+        (Phase.MUTATED, Outcome.APPLIED, None, Phase.EMITTING, True),
+        (Phase.MUTATED, Outcome.SKIPPED, None, Phase.EMITTING, True),
+        (Phase.MUTATED, Outcome.FAILED, None, Phase.PREPARING, False),
+        (Phase.EMITTING, Outcome.APPLIED, None, Phase.EMITTING, True),
+    ],
+)
+def test_where_an_attempt_begins(
+    phase: Phase, outcome: Outcome | None, effect: Effect | None, begins: Phase, keeps: bool
+) -> None:
+    found = start_of(Kind.CONSUMER, phase, outcome, effect)
+    assert (found.phase, found.keeps) == (begins, keeps)
+
+
+@given(st.sampled_from(CONSUMER_PHASES), st.sampled_from([None, *Outcome]), st.sampled_from([None, *OPEN_EFFECTS]))
+def test_an_attempt_never_mutates_what_may_have_happened(
+    phase: Phase, outcome: Outcome | None, effect: Effect | None
+) -> None:
+    found = start_of(Kind.CONSUMER, phase, outcome, effect)
+    if outcome in GOES_ON or (effect is not None and outcome is not Outcome.FAILED):
+        assert found.keeps
+        assert found.phase is not Phase.PREPARING
+    else:
+        assert not found.keeps
+
+
+def test_a_producer_always_starts_fresh() -> None:
+    for phase in (None, Phase.EXECUTING):
+        found = start_of(Kind.PRODUCER, phase)
+        assert (found.phase, found.keeps) == (Phase.EXECUTING, False)
+
+
+def test_each_phase_allows_what_the_source_says() -> None:
+    table = {
+        Phase.EXECUTING: {Op.READ, Op.PUBLISH}, Phase.PREPARING: {Op.READ, Op.PEEK}, Phase.MUTATING: {Op.MUTATE},
+        Phase.EMITTING: {Op.PUBLISH},
+    }  # fmt: skip
+    assert table == ALLOWED
+
+
+def test_effects_that_are_known_stay_known() -> None:
+    for before, _ in EFFECT_MOVES:
+        assert before in OPEN_EFFECTS
+
+
+def test_only_a_committed_run_is_a_success_and_the_other_way_round() -> None:
+    for phase, status in product(Phase, (Status.SUCCESS, Status.FAILED, Status.CRASHED, Status.PAUSED)):
+        assert legal(phase, status, None) is ((phase is Phase.COMMITTED) == (status is Status.SUCCESS))
+    assert not legal(Phase.PREPARING, Status.PAUSED, "reconciliation")
+    assert legal(Phase.MUTATING, Status.PAUSED, "reconciliation")
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (None, None),
+        (NOW, NOW + WAKE_MIN),
+        (NOW - timedelta(days=9), NOW + WAKE_MIN),
+        (NOW + timedelta(hours=1), NOW + timedelta(hours=1)),
+        ("2026-05-04T10:00:00Z", NOW + timedelta(hours=1)),
+        (NOW + timedelta(days=2), NOW + WAKE_MAX),
+        ("tomorrow", NOW + WAKE_MIN),
+        ("2026-05-04T10:00:00", NOW + WAKE_MIN),
+        (17, NOW + WAKE_MIN),
+    ],
+)
+def test_wake_times_are_clamped(asked: object, expected: datetime | None) -> None:
+    found, wrong = clamp_wake(asked, NOW)
+    assert found == expected
+    assert (wrong is not None) == (asked in ("tomorrow", "2026-05-04T10:00:00", 17))
+
+
+@given(st.one_of(st.none(), st.text(), st.integers(), st.datetimes(timezones=st.just(UTC))))
+def test_no_wake_time_makes_a_busy_loop_or_an_endless_sleep(asked: object) -> None:
+    found, _ = clamp_wake(asked, NOW)
+    assert found is None or NOW + WAKE_MIN <= found <= NOW + WAKE_MAX
+
+
+@given(st.lists(st.builds(Candidate, st.text(min_size=1), st.none(), st.one_of(st.none(), st.text(min_size=1)))))
+def test_the_oldest_event_goes_first(found: list[Candidate]) -> None:
+    first = first_of(found)
+    waiting = [one for one in found if one.oldest is not None]
+    if waiting:
+        assert any(one.name == first and one.oldest == min(w.oldest or "" for w in waiting) for one in waiting)
+    else:
+        assert (first is None) == (not found)
+
+
+def test_services_are_asked_at_growing_distances() -> None:
+    spans = [RECONCILE.delay(n).total_seconds() for n in range(1, 10)]
+    assert spans == [10, 20, 40, 80, 160, 320, 600, 600, 600]
+
+
+def test_reservations_name_each_event_once() -> None:
+    assert check_prepared({"reservations": {"a": ["1", "2", "1"], "b": []}}, ["a", "b"]) == {"a": ["1", "2"]}
+    given: list[object] = [None, [], {"c": ["1"]}, {"a": "1"}, {"a": [1]}]
+    for wrong in given:
+        with pytest.raises(Invalid, match="reservations"):
+            check_prepared({"reservations": wrong}, ["a", "b"])

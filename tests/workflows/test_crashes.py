@@ -1,0 +1,138 @@
+"""A process that dies at any statement: never two effects, never a lost event, always a legal pair of phase and status.
+
+The service is a folder: what it has applied outlives the process that asked for it, as the world outside does. All
+points take minutes, so each test visits every sixth, others than its siblings; ROTA_TEST_EVERY_POINT=1 visits all.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from rota import Applied, NotApplied, Prepare, Rota, Workflow, mutation
+from rota.core.states import Phase, Status
+from rota.core.workflows import legal
+from rota.store import workflows as store
+from rota.store.tables import effects, events, runs, workflow_runs
+from rota.testing import MONDAY, World, count_from_here, crash_point, dies_at, world
+from tests.databases import copy_sqlite, empty_postgres
+
+
+class Folder:
+    """Each effect is a file. It dies before or after it wrote one, when the countdown says so."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @mutation(reconcile="find")
+    def write(self, name: str, idempotency_key: str) -> str:
+        crash_point("before the effect")
+        (self.path / f"{name} {idempotency_key}").touch()
+        crash_point("after the effect")
+        return name
+
+    def find(self, idempotency_key: str, params: dict[str, Any]) -> Applied | NotApplied:
+        done = self.path / f"{params['name']} {idempotency_key}"
+        return Applied(params["name"]) if done.exists() else NotApplied()
+
+    @mutation
+    def write_blindly(self, name: str) -> str:
+        return self.write(name, "-")
+
+    @property
+    def effects(self) -> list[str]:
+        return sorted(one.name.split()[0] for one in self.path.iterdir())
+
+
+def program(folder: Folder, call: str) -> Rota:
+    app, flow = Rota(), Workflow("copy", topics=["in", "out"])
+
+    @flow.consumer(subscribe=["in"], publishes=["out"])
+    class Copy:
+        async def prepare(self, ctx: Any, state: Any) -> Prepare:
+            found = await ctx.peek("in", limit=1)
+            return Prepare(reservations={"in": [one.id for one in found]}, data=[one.message_id for one in found])
+
+        async def mutate(self, ctx: Any, prepared: Prepare) -> None:
+            await ctx.call(f"folder.{call}", name=prepared.data[0])
+
+        async def next(self, ctx: Any, prepared: Prepare, outcome: Any) -> Any:
+            for one in prepared.data:
+                await ctx.publish("out", message_id=one, payload=outcome.status)
+            return (prepared.data or [None])[-1]
+
+    @flow.consumer(subscribe=["out"])
+    class Take:
+        async def prepare(self, ctx: Any, state: Any) -> Prepare:
+            return Prepare(reservations={"out": [one.id for one in await ctx.peek("out")]})
+
+    app.workflow(flow)
+    app.connector("folder", folder)
+    return app
+
+
+def fresh(url: str, template: Path) -> None:
+    if url.startswith("sqlite"):
+        for tail in ("-wal", "-shm"):
+            Path(url.removeprefix("sqlite:///") + tail).unlink(missing_ok=True)
+        copy_sqlite(template, url)
+    else:
+        empty_postgres(url)
+
+
+async def settle(url: str, app: Rota, folder: Folder, check: Callable[[World], Any]) -> None:
+    """What another process makes of what the dead one left."""
+    async with world(app, database_url=url, start=MONDAY + timedelta(minutes=1)) as one:
+        await one.take_over()
+        await one.publish("copy", "in", message_id="a")  # whoever asked may not have got an answer
+        await one.publish("copy", "in", message_id="b")
+        await one.advance(minutes=2)
+        if (await one.workflow("copy"))["status"] == "needs_attention":  # a person looks what is there, and says so
+            await one.workflows.resolve("copy", "applied" if folder.effects else "not_applied", None, "ada")
+            await one.advance(minutes=2)
+        await check(one)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("call", ["write", "write_blindly"])
+def test_a_crash_at_every_statement_of_a_run(clean_url: str, sqlite_template: Path, tmp_path: Path, call: str) -> None:
+    async def play(folder: Folder) -> None:
+        async with world(program(folder, call), database_url=clean_url) as one:
+            await one.drain()
+            count_from_here()
+            await one.publish("copy", "in", message_id="a")
+            await one.drain()
+
+    async def check(one: World) -> None:
+        found = await one.engine.db.read(lambda tx: list(tx.execute(select(events).order_by(events.c.message_id))))
+        assert {(row.topic, row.message_id, row.status) for row in found} == {
+            (topic, name, "consumed") for topic in ("in", "out") for name in ("a", "b")
+        }  # fmt: skip
+        assert {row.payload for row in found if row.topic == "out"} == {"applied"}
+        joined = select(workflow_runs.c.phase, runs.c.status, runs.c.reason).join(runs, runs.c.id == workflow_runs.c.id)
+        for row in await one.engine.db.read(lambda tx: list(tx.execute(joined))):
+            assert legal(Phase(row.phase), Status(row.status), row.reason), row
+        known = await one.engine.db.read(lambda tx: list(tx.execute(select(effects.c.status))))
+        assert [row.status for row in known].count("applied") == 2
+        assert {row.status for row in known} <= {"applied", "failed"}
+        assert await one.engine.db.read(store.orphans) == []
+
+    every = bool(os.environ.get("ROTA_TEST_EVERY_POINT"))
+    first = 1 + 3 * (call == "write") + clean_url.startswith("sqlite")
+    for point in range(1, 500) if every else range(first, 500, 6):
+        path = tmp_path / f"effects-{point}"
+        path.mkdir()
+        folder = Folder(path)
+        fresh(clean_url, sqlite_template)
+        died = dies_at(point, partial(play, folder))
+        asyncio.run(settle(clean_url, program(folder, call), folder, check))
+        assert folder.effects == ["a", "b"], f"after a crash at point {point}"
+        if not died:
+            break
+    assert point > 60  # statements and commits of a publish, and of a run of each consumer

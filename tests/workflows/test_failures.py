@@ -1,0 +1,445 @@
+"""What failures come to: backoff, approval, reconciliation, a person's word; and never a second effect."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from rota import (
+    Applied,
+    AuthError,
+    PermissionDenied,
+    Prepare,
+    Rota,
+    TransientError,
+    Unsure,
+    Workflow,
+    not_applied,
+)
+from rota.core.errors import Conflict, Invalid
+from rota.core.states import Phase, Status
+from rota.core.workflows import legal
+from rota.store import workflow_reports as views
+from rota.store import workflows as store
+from rota.store.tables import effects, events
+from rota.testing import World, world
+from tests.workflows.inbox import Inbox, make_inbox
+from tests.workflows.test_runs import rows, statuses
+
+
+async def history(one: World, handler: str = "AddRow") -> list[str]:
+    """The runs of a handler that came to something: attempt, status, phase; each must be a legal pair, and linked."""
+    found = [run for run in await one.runs() if run.get("handler_id") == handler]
+    before = None
+    for run in found:
+        if run["status"] != "pending":
+            assert legal(Phase(run["phase"]), Status(run["status"]), run["reason"]), run
+        assert run["attempt"] == 1 or run["retry_of"] == before
+        before = run["id"]
+    return [
+        f"#{run['attempt']} {run['status']}{': ' + run['reason'] if run['reason'] else ''} {run['phase']}"
+        for run in found
+        if run["prepare_result"] is None or run["prepare_result"]["reservations"]
+    ]
+
+
+async def one_mail(one: World, inbox: Inbox) -> None:
+    await one.drain()
+    inbox.calls.clear()
+    await one.publish("inbox", "mail", message_id="1", payload="a")
+    await one.drain()
+
+
+async def effect_status(one: World) -> list[str]:
+    return [row.status for row in await rows(one, select(effects.c.status).order_by(effects.c.id))]
+
+
+# transient
+
+
+async def test_a_transient_failure_backs_off_and_starts_fresh(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        inbox.trouble["prepare"] = [TransientError("busy"), TransientError("busy")]
+        await one_mail(one, inbox)  # the first of them hits the look at deploy
+        shown = await one.workflow("inbox")
+        assert (shown["status"], shown["issue"]) == ("idle", "trying again in 10s: busy")
+        with pytest.raises(Conflict, match="waits to try again"):
+            await one.workflows.run("inbox")
+        before = one.clock.now()
+        await one.advance(seconds=9)
+        assert inbox.sheets.rows == []
+        await one.advance(seconds=21)
+        assert inbox.sheets.rows == ["a"]
+        assert one.clock.now() - before == timedelta(seconds=30)
+        assert (await history(one))[:3] == [
+            "#1 paused: transient preparing", "#2 paused: transient preparing", "#3 success committed",
+        ]  # fmt: skip
+
+
+async def test_after_five_tries_a_person_is_asked(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        await one.drain()
+        inbox.trouble["prepare"] = [TransientError("down") for _ in range(6)]
+        await one_mail(one, inbox)
+        await one.advance(hours=1)
+        shown = await one.workflow("inbox")
+        assert shown["status"] == "needs_attention"
+        assert "tried often enough: down" in shown["issue"]
+        assert inbox.count("prepare") == 6
+        polls = inbox.count("poll")
+        await one.advance(hours=1)
+        assert (inbox.count("prepare"), inbox.count("poll")) == (6, polls)
+        await one.workflows.resume("inbox")
+        await one.drain()
+        assert inbox.sheets.rows == ["a"]
+
+
+# logic
+
+
+async def test_a_logic_failure_stops_the_whole_workflow_until_it_is_resumed(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        await one.drain()
+        inbox.trouble["prepare"] = [KeyError("subject")]
+        await one_mail(one, inbox)
+        inbox.mail = ["b"]
+        await one.advance(minutes=30)
+        assert inbox.calls == ["prepare"]
+        shown = await one.workflow("inbox")
+        assert shown["status"] == "needs_attention"
+        assert shown["issue"].startswith("it failed: 'subject'; deploy a version")
+        with pytest.raises(Conflict, match="needs attention"):
+            await one.workflows.run("inbox")
+        await one.workflows.resume("inbox")
+        await one.drain()
+        assert inbox.sheets.rows == ["a", "b"]
+        assert (await history(one))[:2] == ["#1 failed: logic preparing", "#2 success committed"]
+
+
+async def test_with_isolate_the_others_go_on(clean_url: str) -> None:
+    inbox = make_inbox(isolate=True)
+    async with world(inbox.app, database_url=clean_url) as one:
+        await one.drain()
+        inbox.trouble["prepare"] = [KeyError("subject")]
+        await one_mail(one, inbox)
+        polls = inbox.count("poll")
+        await one.advance(minutes=10)
+        assert inbox.count("poll") == polls + 2
+        assert inbox.count("prepare") == 1
+        shown = await one.workflow("inbox")
+        assert (shown["status"], shown["issue"]) == (
+            "needs_attention",
+            "AddRow failed and is put aside; the rest goes on",
+        )
+        await one.workflows.resume("inbox")
+        await one.drain()
+        assert inbox.sheets.rows == ["a"]
+        assert (await history(one))[:2] == ["#1 failed: logic preparing", "#2 success committed"]
+
+
+async def test_a_failure_after_the_mutation_only_goes_forward(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        await one.drain()
+        inbox.trouble["next"] = [KeyError("oops")]
+        await one_mail(one, inbox)
+        assert inbox.sheets.rows == ["a"]
+        assert await statuses(one) == ["mail 1 reserved"]
+        await one.workflows.resume("inbox")
+        await one.drain()
+        assert inbox.sheets.rows == ["a"]
+        assert inbox.calls[:4] == ["prepare", "mutate", "next", "next"]
+        assert inbox.mutations[-1] == ("a", "applied", {"row": 1})
+        assert await history(one) == ["#1 failed: logic mutated", "#2 success committed"]
+        assert (await statuses(one))[0] == "mail 1 consumed"
+
+
+async def test_an_error_of_a_host_call_ends_the_run_even_if_it_is_swallowed(clean_url: str) -> None:
+    app, calls = Rota(), []
+    flow = Workflow("sly", topics=["in"])
+
+    @flow.consumer(subscribe=["in"])
+    class Sly:
+        async def prepare(self, ctx: Any, state: Any) -> Prepare:
+            calls.append("prepare")
+            try:
+                await ctx.publish("in", message_id="x")
+            except BaseException:
+                calls.append("swallowed")
+            return Prepare()
+
+    app.workflow(flow)
+    async with world(app, database_url=clean_url) as one:
+        await one.drain()
+        assert calls == ["prepare", "swallowed"]
+        (run,) = await one.runs(status=Status.FAILED)
+        assert run["reason"] == "logic"
+        assert "publish while preparing is not allowed" in run["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("prepared", "message"),
+    [
+        ({"reservations": {"other": ["x"]}}, "not a topic that this consumer subscribes to"),
+        ({"reservations": {"in": "x"}}, "not a list of event ids"),
+        ({"reservations": {"in": ["01J00000000000000000000000"]}}, "not pending there"),
+        ({"reservations": 7}, "not an object of lists"),
+    ],
+)
+async def test_reservations_are_all_or_nothing(clean_url: str, prepared: dict[str, Any], message: str) -> None:
+    app = Rota()
+    flow = Workflow("w", topics=["in", "other"])
+
+    @flow.consumer(subscribe=["in"])
+    class Take:
+        async def prepare(self, ctx: Any, state: Any) -> Prepare:
+            found = await ctx.peek("in")
+            given = {**prepared}
+            if isinstance(given["reservations"], dict) and isinstance(given["reservations"].get("in"), list):
+                given["reservations"] = {"in": [*given["reservations"]["in"], *(one.id for one in found)]}
+            return Prepare(**given)
+
+    app.workflow(flow)
+    async with world(app, database_url=clean_url) as one:
+        await one.publish("w", "in", message_id="1")
+        await one.drain()
+        (run,) = await one.runs(status=Status.FAILED)
+        assert message in run["error"]["message"]
+        assert [row.status for row in await rows(one, select(events))] == ["pending"]
+
+
+# approval
+
+
+async def test_auth_waits_for_a_person_and_goes_on_when_approved(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        await one.drain()
+        inbox.trouble["prepare"] = [AuthError("reconnect Gmail")]
+        await one_mail(one, inbox)
+        shown = await one.workflow("inbox")
+        assert (shown["status"], shown["issue"]) == ("needs_attention", "waiting for you: reconnect Gmail")
+        await one.workflows.resolve("inbox", "approve", None, "ada")
+        await one.drain()
+        assert inbox.sheets.rows == ["a"]
+        assert (await history(one))[0] == "#1 paused: approval preparing"
+
+
+async def test_a_denied_mutation_surely_failed_and_is_done_again_when_approved(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        inbox.sheets.fails = [PermissionDenied("no write access")]
+        await one_mail(one, inbox)
+        assert await effect_status(one) == ["failed"]
+        await one.workflows.resolve("inbox", "approve", None, "ada")
+        await one.drain()
+        assert inbox.sheets.rows == ["a"]
+        assert await history(one) == ["#1 paused: approval mutated", "#2 success committed"]
+
+
+async def test_a_rejected_run_skips_its_events_and_the_workflow_goes_on(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        inbox.sheets.fails = [PermissionDenied("no write access")]
+        await one_mail(one, inbox)
+        await one.publish("inbox", "mail", message_id="2", payload="b")
+        await one.workflows.resolve("inbox", "reject", None, "ada")
+        await one.drain()
+        assert inbox.sheets.rows == ["b"]
+        assert [line for line in await statuses(one) if line.startswith("mail")] == [
+            "mail 1 skipped",
+            "mail 2 consumed",
+        ]
+
+
+# reconciliation
+
+
+async def test_no_answer_but_the_service_knows_it_was_applied(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        inbox.sheets.breaks = [TimeoutError("no answer")]
+        await one_mail(one, inbox)
+        assert (inbox.sheets.rows, inbox.sheets.asked) == (["a"], 1)
+        assert inbox.mutations[-1] == ("a", "applied", {"row": "found"})
+        assert await history(one) == ["#1 success committed"]
+
+
+async def test_no_answer_and_the_service_knows_it_was_not_applied(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        inbox.sheets.fails = [ConnectionError("refused")]
+        await one_mail(one, inbox)
+        assert await effect_status(one) == ["failed"]
+        await one.advance(seconds=10)
+        assert inbox.sheets.rows == ["a"]
+        assert await history(one) == ["#1 paused: transient mutated", "#2 success committed"]
+
+
+async def test_nobody_knows_so_the_service_is_asked_again_and_mutate_is_not_called_again(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        inbox.sheets.breaks = [ConnectionError("cut")]
+        inbox.sheets.answers = [Unsure(), RuntimeError("also down"), Unsure(), Applied({"row": 1})]
+        await one_mail(one, inbox)
+        assert await effect_status(one) == ["needs_reconcile"]
+        outputs, _ = await one.engine.db.read(views.list_outputs, one.org_id, "inbox")
+        assert outputs[0]["warning"] == "it gave no answer; its service will be asked"
+        await one.advance(seconds=70)
+        assert inbox.sheets.rows == ["a"]
+        assert (inbox.count("mutate"), inbox.sheets.asked) == (1, 4)
+        assert await history(one) == [
+            "#1 paused: reconciliation mutating", "#2 paused: reconciliation mutating",
+            "#3 paused: reconciliation mutating", "#4 success committed",
+        ]  # fmt: skip
+
+
+async def unclear(one: World, inbox: Inbox) -> None:
+    """A mutation that happened, of which even its service does not know."""
+    inbox.sheets.breaks = [ConnectionError("cut")]
+    inbox.sheets.answers = [Unsure() for _ in range(6)]
+    await one_mail(one, inbox)
+    await one.advance(hours=1)
+    assert inbox.sheets.asked == 6  # inline, then five times at 10, 20, 40, 80, 160 s
+    assert await effect_status(one) == ["indeterminate"]
+    shown = await one.workflow("inbox")
+    assert shown["status"] == "needs_attention"
+    assert "say whether it was applied" in shown["issue"]
+
+
+async def test_a_person_says_it_was_applied(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        await unclear(one, inbox)
+        with pytest.raises(Conflict, match="nobody knows"):
+            await one.workflows.resume("inbox")
+        with pytest.raises(Conflict, match="say whether"):
+            await one.workflows.resolve("inbox", "approve", None, "ada")
+        await one.workflows.resolve("inbox", "applied", {"row": 7}, "ada")
+        await one.drain()
+        assert inbox.mutations[-1] == ("a", "applied", {"row": 7})
+        assert (inbox.sheets.rows, inbox.count("mutate")) == (["a"], 1)
+
+
+async def test_a_person_says_it_was_not_applied(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        await unclear(one, inbox)
+        inbox.sheets.rows.clear()
+        await one.workflows.resolve("inbox", "not_applied", None, "ada")
+        await one.drain()
+        assert (inbox.sheets.rows, inbox.count("mutate"), inbox.count("prepare")) == (["a"], 2, 2)
+        assert len(set(inbox.sheets.keys)) == 2  # it is another effect, with a key of its own
+
+
+async def test_a_person_skips_it(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        await unclear(one, inbox)
+        await one.workflows.resolve("inbox", "skip", None, "ada")
+        await one.drain()
+        assert inbox.mutations[-1] == ("a", "skipped", None)
+        assert (await statuses(one))[0] == "mail 1 skipped"
+        assert inbox.count("mutate") == 1
+
+
+async def test_a_person_has_it_asked_again(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        await unclear(one, inbox)
+        await one.workflows.resolve("inbox", "try_again", None, "ada")
+        await one.drain()
+        assert inbox.mutations[-1] == ("a", "applied", {"row": "found"})
+        assert inbox.count("mutate") == 1
+
+
+async def test_a_mutation_that_cannot_be_asked_about_waits_for_a_person_at_once(clean_url: str) -> None:
+    inbox = make_inbox("sheets.blind")
+    async with world(inbox.app, database_url=clean_url) as one:
+        inbox.sheets.breaks = [ConnectionError("cut")]
+        await one_mail(one, inbox)
+        assert await effect_status(one) == ["indeterminate"]
+        await one.advance(hours=2)
+        assert inbox.count("mutate") == 1
+        await one.workflows.resolve("inbox", "applied", None, "ada")
+        await one.drain()
+        assert (inbox.sheets.rows, inbox.mutations[-1]) == (["a"], ("a", "applied", None))
+
+
+async def test_an_error_that_knows_the_effect_did_not_happen_is_simply_tried_again(clean_url: str) -> None:
+    inbox = make_inbox("sheets.blind")
+    async with world(inbox.app, database_url=clean_url) as one:
+        inbox.sheets.fails = [not_applied(TransientError("too many requests"))]
+        await one_mail(one, inbox)
+        await one.advance(seconds=10)
+        assert inbox.sheets.rows == ["a"]
+
+
+async def test_what_is_not_waiting_cannot_be_resolved(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        await one.drain()
+        with pytest.raises(Conflict, match="nothing in it waits"):
+            await one.workflows.resolve("inbox", "skip", None, "ada")
+        with pytest.raises(Invalid, match="resolution"):
+            await one.workflows.resolve("inbox", "maybe", None, "ada")
+        with pytest.raises(Conflict, match="neither paused nor stuck"):
+            await one.workflows.resume("inbox")
+
+
+# our own bugs, and what should not be
+
+
+async def test_our_own_bug_stops_the_workflow(clean_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        await one.drain()
+        monkeypatch.setattr(store, "may_move", lambda *_: False)
+        await one_mail(one, inbox)
+        monkeypatch.undo()
+        shown = await one.workflow("inbox")
+        assert shown["status"] == "needs_attention"
+        assert shown["issue"].startswith("Rota itself failed")
+
+
+async def test_reservations_that_nobody_answers_for_are_reported_not_released(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        await one.drain()
+        await one.publish("inbox", "mail", message_id="1", payload="a")
+        assert await one.engine.db.read(store.orphans) == []
+
+        def strand(tx: Any) -> None:
+            tx.execute(events.update().values(status="reserved", reserved_by="01J00000000000000000000000"))
+
+        await one.engine.db.tx(strand)
+        await one.drain()
+        assert [row.topic for row in await one.engine.db.read(store.orphans)] == ["mail"]
+        assert await statuses(one) == ["mail 1 reserved"]
+
+
+async def test_a_second_mutation_is_refused(clean_url: str) -> None:
+    app, seen = Rota(), make_inbox()
+    flow = Workflow("twice", topics=["in"])
+
+    @flow.consumer(subscribe=["in"])
+    class Twice:
+        async def prepare(self, ctx: Any, state: Any) -> Prepare:
+            return Prepare(reservations={"in": [one.id for one in await ctx.peek("in")]})
+
+        async def mutate(self, ctx: Any, prepared: Prepare) -> None:
+            await ctx.call("sheets.append", row=1)
+            await ctx.call("sheets.append", row=2)
+
+    app.workflow(flow)
+    app.connector("sheets", seen.sheets)
+    async with world(app, database_url=clean_url) as one:
+        await one.publish("twice", "in", message_id="1")
+        await one.drain()
+        (run,) = await one.runs(status=Status.FAILED)
+        assert "a mutation is the last thing" in run["error"]["message"]
+        assert seen.sheets.rows == [1]
