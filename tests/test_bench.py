@@ -25,7 +25,7 @@ def test_peers_databases_and_rounds_are_chosen() -> None:
     assert (arguments([]).peers, arguments([]).rounds) == (NAMES, 3)
 
 
-@pytest.mark.parametrize("words", [["--only", "w9"], ["--peers", "cron"], ["--database", "oracle"]])
+@pytest.mark.parametrize("words", [["--only", "w99"], ["--peers", "cron"], ["--database", "oracle"]])
 def test_unknown_names_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         arguments(words)
