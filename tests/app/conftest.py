@@ -19,6 +19,7 @@ from rota.engine.injection import Injector
 from rota.engine.runner import Runners
 from rota.graphs import GraphRequest, LlmCaller, TextDelta, UsageReport
 from rota.kinds.graphs import GraphRegistry, GraphRunner
+from rota.kinds.hosts import HostRunner
 from rota.kinds.tasks import TaskRegistry, TaskRunner, task_rows
 from rota.store import accounts, jobs, tasks
 from rota.store.database import Database, open_database, sql
@@ -132,7 +133,11 @@ async def api(migrated_url: str) -> AsyncIterator[Api]:
     registry.register_function("hello", lambda name="you": f"hello {name}")
     graphs = GraphRegistry()
     graphs.add("echo", echo, "python", version="1")
-    runners: Runners = {"task": TaskRunner(registry, db), "graph": GraphRunner(graphs, db, clock)}
+    runners: Runners = {
+        "task": TaskRunner(registry, db),
+        "graph": GraphRunner(graphs, db, clock),
+        "host_job": HostRunner(db, clock),
+    }
     engine = Engine(db, clock, Wake(), runners, EngineSettings())
     org_id, key = await db.tx(accounts.ensure_default_org, NINE)
     assert key is not None

@@ -21,6 +21,7 @@ from rota.engine.meter import Meter
 from rota.engine.runner import RunContext
 from rota.engine.services import Serializer
 from rota.kinds.graphs import GraphRegistry, GraphRunner, Remote
+from rota.kinds.hosts import HostRunner
 from rota.kinds.tasks import Task, TaskRegistry, TaskRunner, task_options
 from rota.store import accounts, workers
 from rota.store.database import Database, open_database
@@ -208,6 +209,7 @@ def make_engine(
     runners = (
         TaskRunner(program.registry, db, app, settings.concurrency, program.injector),
         GraphRunner(program.graphs, db, clock, program.org, remote, app),
+        HostRunner(db, clock),
     )
     return Engine(db, clock, wake, {runner.kind: runner for runner in runners}, settings.engine_settings(), meter)
 

@@ -15,6 +15,7 @@ from rota.core.triggers import Timing
 NAME_LIMIT = 200
 PAYLOAD_LIMIT = 1024 * 1024  # bytes of JSON
 JITTER_LIMIT = timedelta(days=1)
+SERIAL = "serial:"  # how a route begins whose jobs change something outside: one at a time, and never twice unasked
 
 
 T = TypeVar("T")
@@ -98,7 +99,9 @@ class Schedule:
 
     @property
     def serial_key(self) -> str | None:
-        """All jobs of a schedule run one after the other, unless its owner allows overlap."""
+        """All jobs of a schedule run one after the other, unless its owner allows overlap; all of a serial route do."""
+        if self.route.startswith(SERIAL):
+            return self.route
         return None if self.overlap is Overlap.ALLOW else f"schedule:{self.id}"
 
     @property
@@ -130,6 +133,10 @@ class NewJob:
     last_run_id: str | None = None
     terms: Terms = field(default_factory=Terms)
     trace_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.route.startswith(SERIAL):
+            object.__setattr__(self, "serial_key", self.route)
 
 
 @record
@@ -183,6 +190,7 @@ class About:
     resource: str | None = None  # what a grant must name, where that is not the target
     timeout: timedelta | None = None  # the target's own, where the job has none
     retry: Retry | None = None
+    delegates: bool = False  # timeout and retries are for the jobs that it makes, not for itself
     marks_first: bool = False  # it acts on the world outside: its start is written down before it begins
     reason: str | None = None  # of a success that is worth a word
     usage: Any = None

@@ -13,7 +13,7 @@ from rota.core.clock import Clock
 from rota.core.errors import NotFound
 from rota.core.model import new_id
 from rota.core.redact import redacted
-from rota.store import bills, reports, trail
+from rota.store import bills, hosts, reports, trail
 from rota.store.database import Database, P, R, Step
 from rota.store.dialect import Tx
 from rota.store.reports import Record
@@ -28,6 +28,7 @@ LOOK: dict[str, Callable[[Tx, str, str], Record]] = {  # how a thing is describe
     "api-keys": reports.api_key,
     "grants": reports.grant,
     "billing": bills.changed,
+    "server-instances": lambda tx, org_id, key: hosts.server_record(hosts.server(tx, org_id, key)),
 }
 
 
