@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, and_, delete, exists, func, literal, literal_column, or_, select, update
+from sqlalchemy import Select, and_, delete, exists, func, literal, literal_column, or_, select, tuple_, update
 
 from rota.core.errors import Conflict, NotFound, SessionOver
 from rota.core.model import SERIAL, new_id
@@ -175,19 +175,24 @@ def servers_with(tx: Tx, org_id: str, labels: Mapping[str, str], host_id: str | 
 
 
 def register(
-    tx: Tx, host: Any, facts: Mapping[str, Any], lease: timedelta, journal: Mapping[tuple[str, int], str], now: datetime
-) -> str:
+    tx: Tx, host: Any, facts: Mapping[str, Any], lease: timedelta, journal: Mapping[tuple[str, int], str],
+    now: datetime,
+) -> tuple[str, list[Any]]:  # fmt: skip
     """An agent is up: the sessions before it are over, what they had in hand is asked about, and its journal answers.
+    Returns its session, and what is still asked.
 
-    A job that is still in its hand is its own again; one that never reached it, or never began, is ready again; one of
-    which it only knows that it began waits for a person; one that ended waits for its result, which comes next.
+    A job that is in its hand, or ended there, stays or is its own again; one that never reached it, or never began, is
+    ready again; one of which it only knows that it began waits for a person.
     """
     session = new_id()
+    kept = [name for name, state in journal.items() if state in ("running", "ended")]
     get(tx, host.org_id, host.id, lock=True)  # one at a time
     routes = routes_of(host.id)
     tx.execute(update(workers).where(w.host_id == host.id, ALIVE).values(state=WorkerState.DEAD, stopped_at=now))
     held = select(c.lease_owner).distinct().where(OF_HOSTS, c.route.in_(routes), is_in(c.state, [State.RUNNING]))
-    for gone in tx.execute(held).scalars().all():
+    in_hand = and_(OF_HOSTS, c.route.in_(routes), is_in(c.state, [State.RUNNING]), tuple_(c.id, c.fence).in_(kept))
+    tx.execute(update(jobs).where(in_hand).values(lease_owner=session))
+    for gone in tx.execute(held.where(c.lease_owner != session)).scalars().all():
         queue.rescue(tx, gone, now)
     sessions.register(
         tx, worker=session, pid=facts["pid"], version=facts["version"], concurrency=facts["room"], kinds=[KIND],
@@ -201,7 +206,7 @@ def register(
             queue.resume(tx, job.id, now)
     seen = {"agent_version": facts["version"], "job_types": facts["job_types"], "last_heartbeat_at": now}
     tx.execute(update(hosts).where(h.id == host.id).values(seen))
-    return session
+    return session, questions(tx, routes)
 
 
 def questions(tx: Tx, routes: Collection[str]) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rota.app.cli import billing, follow, grants, people, processes, runs, schedules, system, tasks
+from rota.app.cli import agent, billing, follow, grants, hosts, people, processes, runs, schedules, system, tasks
 from rota.app.cli.connection import Connection, Output
 
 WATCH = 2.0  # seconds
@@ -27,6 +27,11 @@ app.add_typer(system.queues, name="queue")
 app.add_typer(system.frozen, name="freeze")
 app.add_typer(grants.app, name="grant")
 app.add_typer(billing.app, name="billing")
+app.add_typer(hosts.app, name="host")
+app.add_typer(hosts.servers, name="server-instance")
+app.add_typer(hosts.jobs, name="host-job")
+app.add_typer(hosts.batches, name="batch")
+app.add_typer(agent.app, name="agent")
 app.add_typer(people.orgs, name="org")
 app.add_typer(people.users, name="user")
 app.add_typer(people.keys, name="key")

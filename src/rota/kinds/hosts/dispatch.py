@@ -48,11 +48,14 @@ class Dispatch:
     async def register(self, facts: Mapping[str, Any], journal: Mapping[tuple[str, int], str]) -> Record:
         """A new session for an agent that came up, or whose last one is over."""
         now = self.clock.now()
-        session = await self.db.tx(hosts.register, self.host, facts, self.lease, journal, now)
+        session, asked = await self.db.tx(hosts.register, self.host, facts, self.lease, journal, now)
         self.engine.wake.signal("ready")
         grace = self.engine.settings.cancel_grace.total_seconds()
         log.info("an agent is up", host=self.host.name, session=session)
-        return {"session": session, "lease_seconds": self.lease.total_seconds(), "cancel_grace_seconds": grace}
+        return {
+            "session": session, "lease_seconds": self.lease.total_seconds(), "cancel_grace_seconds": grace,
+            "asked": [claim_name(one) for one in asked],
+        }  # fmt: skip
 
     async def poll(
         self, session: str, reads: int, known: Collection[str], told: Collection[str], metrics: Any, hub: "Hub",
@@ -152,7 +155,8 @@ class Dispatch:
             if row is None or row.fence != fence or row.state != State.RUNNING:
                 self.check_repeat(tx, job_id, fence, report)
                 return True
-            ended = self.ended(row, report)
+            server = hosts.find_server(tx, row.org_id, row.target)
+            ended = self.ended(row, report, server.name if server is not None else None)
             jobs.finish(tx, [ended], row.lease_owner, self.clock.now())
             runs.write_logs(tx, self.lines(row.run_id, lines))
             if ended.final and row.trigger.startswith("batch:"):
@@ -164,12 +168,12 @@ class Dispatch:
         self.engine.wake.signal("later")
         return repeated
 
-    def ended(self, row: Any, report: Record) -> Ended:
+    def ended(self, row: Any, report: Record, name: str | None) -> Ended:
         """The end of an attempt, by the clock here: the agent says how long ago it was."""
         now, job = self.clock.now(), jobs.job_of(row)
         finished = max(row.started_at, now - timedelta(milliseconds=report["ended_ms_ago"]))
         began = max(job.queued_at, finished - timedelta(milliseconds=report["duration_ms"]))
-        about = About(name=job.target)
+        about = About(name=name)
         attempt = Attempt(job, row.run_id, row.attempt, began)
         outcome = redacted(report["outcome"])
         base = Ended(job, Status.SUCCESS, None, finished, row.run_id, row.attempt, began, outcome=outcome, about=about)
