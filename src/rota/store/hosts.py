@@ -8,6 +8,7 @@ import hmac
 import secrets
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any
 
 from sqlalchemy import Select, and_, delete, exists, func, literal, literal_column, or_, select, tuple_, update
@@ -54,20 +55,23 @@ def find_token(tx: Tx, text: str) -> Any | None:
     return tx.execute(select(pairing_tokens).where(p.hash == hash_of(text))).one_or_none()
 
 
-def pair(tx: Tx, token: Any, name: str, now: datetime) -> tuple[str, str]:
-    """Make a host of the machine that holds this token; its id and the text of its key. A token works once."""
+def pair(tx: Tx, token: Any, name: str, now: datetime) -> tuple[str, str, str]:
+    """Make a host of the machine that holds this token; its id, its name, and the text of its key. A token works once;
+    a name that is taken gets a number."""
     host_id = new_id()
     unused = and_(p.id == token.id, p.used_at.is_(None), p.expires_at > now)
     if not tx.execute(update(pairing_tokens).where(unused).values(used_at=now, host_id=host_id)).rowcount:
         raise Conflict("this pairing token was used already, or has expired; ask for a new one")
     key, hashed = make_key(host_id, 1)
+    taken = set(tx.execute(select(h.name).where(h.org_id == token.org_id, h.name.startswith(name))).scalars())
+    if name in taken:
+        name = next(one for n in count(2) if (one := f"{name}-{n}") not in taken)
     row = {
         "id": host_id, "org_id": token.org_id, "name": name, "labels": {}, "key_hash": hashed, "key_version": 1,
         "created_at": now, "updated_at": now,
     }  # fmt: skip
-    if not insert_new(tx, hosts, [row], ("id",)):
-        raise Conflict(f"host {name}: there is already one with this name; choose another, or remove that one")
-    return host_id, key
+    insert_rows(tx, hosts, [row])
+    return host_id, name, key
 
 
 def make_key(host_id: str, version: int) -> tuple[str, str]:
@@ -226,10 +230,11 @@ def beat(
     tx.execute(update(hosts).where(h.id == host_id).values(seen))
 
 
-def hold(tx: Tx, host_id: str, session: str) -> None:
-    """Keep a session as it is until the transaction ends; raises if it is over."""
-    mine = and_(w.id == session, w.host_id == host_id, ALIVE)
-    if tx.execute(select(w.id).where(mine).with_for_update()).first() is None:
+def hold(tx: Tx, host: Any, session: str) -> None:
+    """Keep a session as it is until the transaction ends; raises if it is over, or its key is not the newest."""
+    mine = and_(w.id == session, w.host_id == host.id, ALIVE)
+    newest = select(h.id).where(h.id == host.id, h.key_version == host.key_version)
+    if tx.execute(select(w.id).where(mine).with_for_update()).first() is None or tx.execute(newest).first() is None:
         raise SessionOver(OVER)
 
 

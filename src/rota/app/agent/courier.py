@@ -58,6 +58,7 @@ class Courier:
         self.asked: set[str] = set()  # claims whose end only a person can tell
         self.full = False
         self.busy = asyncio.Event()
+        self.back = asyncio.Event()  # the server answers
         self.nudge = asyncio.Event()  # do not wait for the server: there is something to tell it
         self.stop = asyncio.Event()
         self.http = httpx.AsyncClient()
@@ -85,22 +86,25 @@ class Courier:
                     await self.register()
                 await self.poll()
                 tries = 0
+                self.back.set()
             except Refusal as error:
                 if error.code == "session_over":
                     self.session = None
                     continue
                 tries += 1
+                self.back.clear()
                 log.error("the server refuses", status=error.status, error=str(error))
                 await self.wait_long(tries + 3)
             except httpx.HTTPError as error:
                 tries += 1
+                self.back.clear()
                 log.warning("the server is away; trying again", error=str(error) or type(error).__name__)
                 await self.wait_long(tries)
 
     async def wait_long(self, tries: int) -> None:
-        """Longer each time, and never all agents at once."""
+        """Longer each time, and never all agents at once; not longer than until the server is heard of again."""
         first, most = BACKOFF
-        await pause(min(most, first * 2 ** min(tries - 1, 10)) * random.uniform(0.3, 1))
+        await self.clock.wait(self.back, min(most, first * 2 ** min(tries - 1, 10)) * random.uniform(0.3, 1))
 
     async def register(self) -> None:
         """Come up, and answer for what was begun before."""
@@ -110,12 +114,14 @@ class Courier:
         types = {one.name: {"read_only": one.read_only, "schema": one.schema} for one in self.types.values()}
         facts = {"version": __version__, "pid": os.getpid(), "room": self.room, "job_types": types, "journal": told}
         self.session = await self.ask("register", facts)
-        self.asked = set(self.session["asked"])
+        lost = {one.home.name for one in claims if states[one.home.name] in LOST}
+        self.asked = lost & set(self.session["asked"])
         for one in claims:
-            if states[one.home.name] in LOST and one.home.name not in self.asked:
+            if one.home.name in lost - self.asked:
                 one.close()  # the server knows what it wants to know
         self.journal.prune()
         self.busy.set()
+        self.back.set()
         log.info("connected", server=self.config()["server"], session=self.session["session"])
 
     def answer(self, claim: Claim) -> str:
@@ -227,6 +233,7 @@ class Courier:
             except (httpx.HTTPError, Refusal) as error:  # it is kept, and told later
                 tries += 1
                 log.warning("results are kept until the server is back", error=str(error) or type(error).__name__)
+                self.back.clear()
                 await self.wait_long(tries)
 
     async def tend(self, claim: Claim) -> None:

@@ -36,7 +36,7 @@ Agent = Annotated[Any, Depends(host_of)]
 
 @router.post("/pair", status_code=201)
 async def pair(request: Request) -> Response:
-    """Make a host of this machine: `{token, name}` → `{host_id, agent_key}`, once per token."""
+    """Make a host of this machine: `{token, name}` → `{host_id, name, agent_key}`, once per token."""
     engine = request.app.state.engine
     form = parse.Form(await read_body(request), frozenset({"token", "name"}))
     token = form.need("token", lambda value, field: parse.text(value, field, 200)) or ""
@@ -47,8 +47,8 @@ async def pair(request: Request) -> Response:
         count_failure(request, "pairing")
         raise Unauthenticated("this pairing token is not known here")
     act = Act(found.org_id, found.created_by, "hosts", "pair", address=address_of(request))
-    host_id, key = await engine.acting(act).db.tx(hosts.pair, found, name, engine.clock.now())
-    return answer({"host_id": host_id, "agent_key": key}, 201, SECRET)
+    host_id, known_as, key = await engine.acting(act).db.tx(hosts.pair, found, name, engine.clock.now())
+    return answer({"host_id": host_id, "name": known_as, "agent_key": key}, 201, SECRET)
 
 
 @router.post("/register")

@@ -367,6 +367,7 @@ SCHEMAS: dict[str, Schema] = {
         servers=WHOLE, created_at=AT, updated_at=AT,
     ),
     "HostKey": gives(host_id=ID, agent_key=TEXT),
+    "Paired": gives(host_id=ID, name=NAME, agent_key=TEXT),
     "ServerBody": takes(
         {"host_id": ID["examples"][0], "name": "web-1", "type": "nginx", "labels": {"role": "web"}},
         ("host_id", "name"), **{name: maybe(schema) for name, schema in SERVER.items()} | {"host_id": ID, "name": NAME},
@@ -680,7 +681,7 @@ def complete_internal(operation: Schema, method: str) -> None:
 def complete_agent(operation: Schema, path: str) -> None:
     """What agents ask; its fields are told in words."""
     pairing = path.endswith("pair")
-    good = {"description": "done", "content": {"application/json": {"schema": ref("HostKey" if pairing else "Answer")}}}
+    good = {"description": "done", "content": {"application/json": {"schema": ref("Paired" if pairing else "Answer")}}}
     problems = [401, 404, 409, 413, 415, 422, 429, 503]
     operation["responses"] = {"201" if pairing else "200": good, **refusals(problems)}
     operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": a("object")}}}

@@ -69,7 +69,7 @@ def pair(
         fail(f"cannot reach the server at {url}: {error}")
     if answer.status_code != 201:
         fail(told.get("detail", f"status {answer.status_code}"), Exit.REFUSED)
-    config = {"server": url, "host_id": told["host_id"], "name": body["name"], "key": told["agent_key"]}
+    config = {"server": url, "host_id": told["host_id"], "name": told["name"], "key": told["agent_key"]}
     write_down(home / "agent.json", json.dumps(config, indent=2).encode())
     shown = {name: config[name] for name in ("host_id", "name", "server")}
     if not as_data(ctx.obj, shown):

@@ -85,7 +85,7 @@ class Dispatch:
         return bool(lost) or hosts.has_news(tx, self.host.id, session, reads, told)
 
     def hand_out(self, tx: Tx, session: str, reads: int, known: Collection[str]) -> tuple[list[Record], list[str]]:
-        hosts.hold(tx, self.host.id, session)
+        hosts.hold(tx, self.host, session)
         now = self.clock.now()
         refused, begun = [], []
         for row in hosts.claim(tx, self.host.org_id, self.host.id, session, reads):
