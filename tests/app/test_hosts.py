@@ -1,7 +1,7 @@
 """Hosts over HTTP: pairing, keys, what is handed out to whom, how it ends, and what happens when an agent is lost."""
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -82,6 +82,7 @@ async def test_a_user_key_opens_nothing_for_agents_and_an_agent_key_nothing_for_
 
 async def test_a_host_is_online_while_its_agent_speaks_and_offline_after(api: Api) -> None:
     hand = await make_hand(api)
+    await api.clock.advance(timedelta(seconds=30))
     await hand.poll(metrics={"load": 0.5})
     host = await api.get("/hosts/alpha")
     assert (host["status"], host["metrics"], host["agent_version"]) == ("online", {"load": 0.5}, "1")
@@ -464,6 +465,36 @@ async def test_a_job_that_could_not_start_inside_its_window_is_skipped_and_retri
     assert (run["status"], run["attempt"]) == ("pending", 2)
     moment = await api.db.read(lambda tx: tx.exec_driver_sql("SELECT run_at FROM jobs").scalar())
     assert "2026-05-06" in str(moment) or moment == 1778058000_000000, moment
+
+
+@pytest.mark.parametrize(
+    ("now", "cron", "window", "zone", "coming"),
+    [  # Oslo is two hours ahead of UTC in summer, one in winter
+        ("2026-05-04T09:00Z", "0 3 * * *", "02:00-06:00", "Europe/Oslo", ["05-05 01:00", "05-06 01:00"]),
+        ("2026-05-04T09:00Z", "0 23,1,3,12 * * *", "22:00-04:00", "UTC", ["05-04 23:00", "05-05 01:00", "05-05 03:00"]),
+        ("2026-05-04T23:30Z", "0 * * * *", "22:00-04:00", "UTC", ["05-05 00:00", "05-05 01:00"]),  # inside the night
+        ("2026-05-04T09:00Z", "0 12 * * *", "22:00-04:00", "UTC", ["05-04 22:00", "05-05 22:00"]),  # never meets it
+        ("2026-05-04T09:00Z", "0 4 * * *", "22:00-04:00", "UTC", ["05-04 22:00", "05-05 22:00"]),  # the end is outside
+        ("2026-03-28T12:00Z", "30 2 * * *", "22:00-04:00", "Europe/Oslo", ["03-29 01:00", "03-30 00:30"]),  # no 02:30
+        (
+            "2026-10-24T12:00Z",
+            "30 2 * * *",
+            "22:00-04:00",
+            "Europe/Oslo",
+            ["10-25 00:30", "10-26 01:30"],
+        ),  # two of them
+    ],
+)
+async def test_slots_of_a_host_lie_in_its_window_on_every_night(
+    api: Api, now: str, cron: str, window: str, zone: str, coming: list[str]
+) -> None:
+    api.clock.set(datetime.fromisoformat(now))
+    server = await make_server(api, await make_hand(api))
+    start, _, end = window.partition("-")
+    made = await plan(api, server, cron_expression=cron, timezone=zone, window_start=start, window_end=end)
+    assert made["next_run_at"] == f"2026-{coming[0].replace(' ', 'T')}:00+00:00"
+    found = (await api.get(f"/schedules/{made['id']}/$next", count=len(coming)))["slots"]
+    assert [datetime.fromisoformat(one["at"]).astimezone(UTC).strftime("%m-%d %H:%M") for one in found] == coming
 
 
 async def test_a_grant_that_does_not_name_the_job_type_lets_it_pass(api: Api) -> None:

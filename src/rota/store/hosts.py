@@ -219,6 +219,14 @@ def questions(tx: Tx, routes: Collection[str]) -> list[Any]:
     return list(tx.execute(select(c.id, c.fence).where(asked).order_by(c.id)))
 
 
+def spoke_since(tx: Tx, host_id: str, session: str, moment: datetime) -> bool:
+    """Whether a session was renewed so lately that it need not be written again; raises if it is over."""
+    found = tx.execute(select(w.renewed_at).where(w.id == session, w.host_id == host_id, ALIVE)).scalar()
+    if found is None:
+        raise SessionOver(OVER)
+    return bool(found >= moment)
+
+
 def beat(
     tx: Tx, host_id: str, session: str, lease: timedelta, metrics: Mapping[str, Any] | None, now: datetime
 ) -> None:

@@ -63,7 +63,9 @@ class Dispatch:
     ) -> Record:  # fmt: skip
         """What is new for an agent: jobs, and which of its jobs are to be stopped. Waits a while for it. `known` are
         the claims that it has, so that one whose answer was lost comes again; `told` the jobs it is stopping."""
-        await self.db.tx(hosts.beat, self.host.id, session, self.lease, metrics, self.clock.now())
+        now = self.clock.now()
+        if not await self.db.read(hosts.spoke_since, self.host.id, session, now - self.lease / 10):
+            await self.db.tx(hosts.beat, self.host.id, session, self.lease, metrics, now)
         until = self.clock.monotonic() + seconds
         async with hub.listening(self.host.id) as stirred:
             while True:
