@@ -60,7 +60,8 @@ class Agent:
             self.sessions += 1
             self.tries = 0
             while True:
-                poll = {"session": self.session, "room": 8, "known": [], "stopping": [], "wait_seconds": 30}
+                poll: dict[str, Any] = {"session": self.session, "room": 8, "known": [], "stopping": []}
+                poll["wait_seconds"] = 30 * random.uniform(0.6, 1)
                 for order in (await self.ask(reader, writer, "poll", poll))["jobs"]:
                     self.got.setdefault(order["job_id"], time.perf_counter())
                     told = {"job_id": order["job_id"], "fence": order["fence"], "status": "success"}

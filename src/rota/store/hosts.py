@@ -240,9 +240,9 @@ def beat(
 
 def hold(tx: Tx, host: Any, session: str) -> None:
     """Keep a session as it is until the transaction ends; raises if it is over, or its key is not the newest."""
-    mine = and_(w.id == session, w.host_id == host.id, ALIVE)
-    newest = select(h.id).where(h.id == host.id, h.key_version == host.key_version)
-    if tx.execute(select(w.id).where(mine).with_for_update()).first() is None or tx.execute(newest).first() is None:
+    mine = and_(w.id == session, w.host_id == host.id, ALIVE, h.key_version == host.key_version)
+    stmt = select(w.id).join(hosts, h.id == w.host_id).where(mine).with_for_update(of=workers)
+    if tx.execute(stmt).first() is None:
         raise SessionOver(OVER)
 
 
@@ -255,28 +255,37 @@ def stirred(tx: Tx) -> set[str]:
     return {*tx.execute(ready).scalars(), *tx.execute(stop).scalars()}
 
 
-def has_news(tx: Tx, host_id: str, session: str, reads: int, told: Collection[str]) -> bool:
-    """Whether an agent that asks would be given something: a job, or word that one is to be stopped."""
-    changes, looks = routes_of(host_id)
-    routes = [changes, looks] if reads else [changes]
+def has_ready(tx: Tx, host_id: str, reads: int) -> bool:
+    """Whether a host that has room for so many looks would be given a job."""
+    routes = routes_of(host_id) if reads else routes_of(host_id)[:1]
     paused = exists(select(literal(1)).where(queues.c.org_id == c.org_id, queues.c.name == c.queue, PAUSED))
     ready = select(c.id).where(OF_HOSTS, c.route.in_(routes), is_in(c.state, [State.READY]), ~paused).limit(1)
-    return bool(queue.cancels(tx, session).keys() - set(told)) or tx.execute(ready).first() is not None
+    return tx.execute(ready).first() is not None
 
 
 def claim(tx: Tx, org_id: str, host_id: str, session: str, reads: int) -> list[Any]:
     """Take what is ready for a host: one job that changes something, and so many that only look. Rows of FIELDS, with
     who wants the job canceled."""
-    found: list[Any] = []
-    for route, room in zip(routes_of(host_id), (1, reads), strict=True):
-        ready = select(c.id, c.queue).where(OF_HOSTS, c.route == route, is_in(c.state, sources(Move.CLAIM)))
-        urgent = ready.where(c.org_id == org_id).order_by(c.priority.desc(), c.run_at, c.id).limit(room)
-        found += tx.execute(urgent.with_for_update(skip_locked=True)).all() if room else []
-    caps = room_in(tx, org_id, {row.queue for row in found}) if found else {}
-    chosen = []
+    changes, looks = routes_of(host_id)
+    found = tx.execute(
+        select(c.id, c.route, c.queue, queues.c.max_running, queues.c.paused_at, orgs.c.max_running.label("of_org"))
+        .outerjoin(queues, and_(queues.c.org_id == c.org_id, queues.c.name == c.queue))
+        .join(orgs, orgs.c.id == c.org_id)
+        .where(OF_HOSTS, c.route.in_([changes, looks]), is_in(c.state, sources(Move.CLAIM)), c.org_id == org_id)
+        .order_by(c.route == looks, c.priority.desc(), c.run_at, c.id)
+        .limit(reads + 1)
+        .with_for_update(of=jobs, skip_locked=True)
+    ).all()
+    limits = {row.queue: [one for one in (row.max_running, row.of_org) if one is not None] for row in found}
+    lanes = [Lane(org_id, name, min(limits[name], default=None)) for name in sorted(limits)]
+    caps = {
+        lane.queue: lane.cap for lane in queue.capped(tx, lanes, 0)
+    }  # what their limits leave; mostly there is none
+    room, chosen = {changes: 1, looks: reads}, []
     for row in found:
         left = caps[row.queue]
-        if left is None or left > 0:
+        if room[row.route] and row.paused_at is None and (left is None or left > 0):
+            room[row.route] -= 1
             caps[row.queue] = None if left is None else left - 1
             chosen.append(row.id)
     if not chosen:
@@ -289,23 +298,10 @@ def claim(tx: Tx, org_id: str, host_id: str, session: str, reads: int) -> list[A
     return sorted(taken, key=lambda row: (row.run_at, row.id))
 
 
-def room_in(tx: Tx, org_id: str, names: Collection[str]) -> dict[str, int | None]:
-    """How many jobs may start in each of these queues; None is without limit."""
-    stmt = select(queues).where(queues.c.org_id == org_id, queues.c.name.in_(names))
-    found = {row.name: row for row in tx.execute(stmt)}
-    org_limit = tx.execute(select(orgs.c.max_running).where(orgs.c.id == org_id)).scalar_one()
-    lanes = []
-    for name in sorted(names):
-        limits = [org_limit, found[name].max_running if name in found else None]
-        lanes.append(Lane(org_id, name, min((one for one in limits if one is not None), default=None)))
-    paused = {name for name, row in found.items() if row.paused_at is not None}
-    return {lane.queue: 0 if lane.queue in paused else lane.cap for lane in queue.capped(tx, lanes, 0)}
-
-
 def in_hand(tx: Tx, session: str) -> list[Any]:
     """The jobs of a session that have begun, as far as the queue knows."""
     mine = and_(c.lease_owner == session, is_in(c.state, [State.RUNNING]), c.run_id.is_not(None))
-    return list(tx.execute(select(*queue.FIELDS, c.run_id, c.started_at).where(mine).order_by(c.id)))
+    return list(tx.execute(select(*queue.FIELDS, c.run_id, c.cancel_requested_at).where(mine).order_by(c.id)))
 
 
 def asked_of(tx: Tx, host: Any, job_id: str) -> Any | None:

@@ -146,7 +146,7 @@ class Courier:
 
     async def poll(self) -> None:
         assert self.session is not None
-        wait = min(30.0, self.session["lease_seconds"] / 3)
+        wait = min(30.0, self.session["lease_seconds"] / 3) * random.uniform(0.6, 1)  # else all come back at once
         claims = self.journal.open_claims()
         room = max(0, self.room - sum(not self.changes(one) for one in claims if one.state() == "running"))
         self.full = room == 0

@@ -79,14 +79,13 @@ class Dispatch:
     async def news(self, session: str, reads: int, known: Collection[str], told: Collection[str]) -> Record:
         if not await self.db.read(self.has_news, session, reads, known, told):
             return {"jobs": [], "cancel": []}
-        orders, cancel = await self.db.tx(self.hand_out, session, reads, known)
-        return {"jobs": orders, "cancel": [one for one in cancel if one not in told]}
+        return await self.db.tx(self.hand_out, session, reads, known, told)
 
     def has_news(self, tx: Tx, session: str, reads: int, known: Collection[str], told: Collection[str]) -> bool:
-        lost = [row for row in hosts.in_hand(tx, session) if claim_name(row) not in known]
-        return bool(lost) or hosts.has_news(tx, self.host.id, session, reads, told)
+        held = hosts.in_hand(tx, session)
+        return bool(unknown(held, known) or unwanted(held, told)) or hosts.has_ready(tx, self.host.id, reads)
 
-    def hand_out(self, tx: Tx, session: str, reads: int, known: Collection[str]) -> tuple[list[Record], list[str]]:
+    def hand_out(self, tx: Tx, session: str, reads: int, known: Collection[str], told: Collection[str]) -> Record:
         hosts.hold(tx, self.host, session)
         now = self.clock.now()
         refused, begun = [], []
@@ -97,11 +96,12 @@ class Dispatch:
                 begun.append(attempt)
             else:
                 refused.append(no)
-        jobs.finish(tx, refused, None, now)
+        if refused:
+            jobs.finish(tx, refused, None, now)
         if begun:
             jobs.mark_started(tx, begun)
-        held = [row for row in hosts.in_hand(tx, session) if claim_name(row) not in known]
-        return [self.order(tx, row) for row in held], sorted(jobs.cancels(tx, session))
+        held = hosts.in_hand(tx, session)
+        return {"jobs": [self.order(tx, row) for row in unknown(held, known)], "cancel": unwanted(held, told)}
 
     def objection(self, tx: Tx, attempt: Attempt, row: Any, now: datetime) -> Ended | None:
         """Why a job does not start after all."""
@@ -210,6 +210,16 @@ def failure_of(report: Record) -> Failure:
     kind = FailureClass(code) if code in set(FailureClass) else FailureClass.LOGIC
     text = redacted(error.get("message") or "it failed, and did not say why")
     return Failure(kind, error.get("type") or "HostJobFailed", text, redacted(error.get("traceback")))
+
+
+def unknown(held: Collection[Any], known: Collection[str]) -> list[Any]:
+    """The claims of an agent that it does not know of: the answer that told of them was lost, or is this one."""
+    return [row for row in held if claim_name(row) not in known]
+
+
+def unwanted(held: Collection[Any], told: Collection[str]) -> list[str]:
+    """The jobs of an agent that are to be stopped, and of which it was not told yet."""
+    return [row.id for row in held if row.cancel_requested_at is not None and row.id not in told]
 
 
 def claim_name(row: Any) -> str:
