@@ -14,6 +14,7 @@ from rota.engine.engine import Engine, EngineSettings
 from rota.engine.injection import Injector
 from rota.engine.runner import Runners
 from rota.kinds.graphs import GraphRegistry, GraphRunner
+from rota.kinds.hosts import HostRunner
 from rota.kinds.tasks import TaskRegistry, TaskRunner, task_rows
 from rota.store import accounts, tasks
 from rota.store.database import open_database
@@ -40,7 +41,11 @@ class LiveApi:
         registry.register_function("hello", lambda name="you", day="": f"hello {name} {day}")
         graphs = GraphRegistry()
         graphs.add("echo", echo, "python")
-        runners: Runners = {"task": TaskRunner(registry, db), "graph": GraphRunner(graphs, db, clock)}
+        runners: Runners = {
+            "task": TaskRunner(registry, db),
+            "graph": GraphRunner(graphs, db, clock),
+            "host_job": HostRunner(db, clock),
+        }
         engine = Engine(db, clock, Wake(), runners, EngineSettings())
         self.org_id, key = await db.tx(accounts.ensure_default_org, clock.now())
         self.key = key or ""

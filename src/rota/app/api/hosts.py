@@ -155,21 +155,21 @@ async def list_jobs(
     return answer_page(await engine_of(request).db.read(reports.list_jobs, caller.org_id, kind=hosts.KIND, **given))
 
 
-@router.get("/host-jobs/{job_id}", tags=["host-jobs"])
-async def read_job(request: Request, caller: Viewer, job_id: str) -> Response:
+@router.get("/host-jobs/{host_job_id}", tags=["host-jobs"])
+async def read_job(request: Request, caller: Viewer, host_job_id: str) -> Response:
     """One job, with what was asked of which server; secrets in it are not shown."""
-    return answer(await manager(request, caller).job(job_id))
+    return answer(await manager(request, caller).job(host_job_id))
 
 
-@router.post("/host-jobs/{job_id}/$cancel", status_code=202, tags=["host-jobs"])
-async def cancel_job(request: Request, caller: Operator, job_id: str) -> Response:
+@router.post("/host-jobs/{host_job_id}/$cancel", status_code=202, tags=["host-jobs"])
+async def cancel_job(request: Request, caller: Operator, host_job_id: str) -> Response:
     """Stop a job: at once if it waits, through its agent if it runs."""
     await read_body(request, [], optional=True)
-    return answer({"job_id": await manager(request, caller).cancel(job_id)}, 202)
+    return answer({"job_id": await manager(request, caller).cancel(host_job_id)}, 202)
 
 
-@router.post("/host-jobs/{job_id}/$resolve", status_code=202, tags=["host-jobs"])
-async def resolve_job(request: Request, caller: Operator, job_id: str) -> Response:
+@router.post("/host-jobs/{host_job_id}/$resolve", status_code=202, tags=["host-jobs"])
+async def resolve_job(request: Request, caller: Operator, host_job_id: str) -> Response:
     """Say whether a job happened whose agent was lost and cannot tell: `{resolution: "applied"|"not_applied",
     result?}`. What was applied has succeeded; what was not is tried again."""
     form = parse.Form(await read_body(request), frozenset({"resolution", "result"}))
@@ -177,7 +177,7 @@ async def resolve_job(request: Request, caller: Operator, job_id: str) -> Respon
     resolution = form.need("resolution", lambda value, field: parse.one_of(value, field, known))
     outcome = form.take("result", parse.payload, None)
     form.done()
-    done = await manager(request, caller).resolve(job_id, resolution == "applied", outcome)
+    done = await manager(request, caller).resolve(host_job_id, resolution == "applied", outcome)
     return answer({"job_id": done}, 202)
 
 
