@@ -335,7 +335,8 @@ def host_query(now: datetime) -> Select[Any]:
 def host_record(row: Any) -> Record:
     found = dict_of(row)
     silent = "offline" if row.last_heartbeat_at is not None else "unknown"
-    return {**found, "status": "online" if found.pop("online") else silent}
+    found["status"] = "online" if found.pop("online") else silent
+    return found
 
 
 def list_hosts(tx: Tx, org_id: str, now: datetime, *, limit: int, cursor: str | None) -> Page:

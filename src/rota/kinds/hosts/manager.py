@@ -87,7 +87,8 @@ def host_job(tx: Tx, org_id: str, job_id: str) -> Record:
     order = living.payload if living is not None else ended[-1].input
     told = {"job_type": order["job_type"], "payload": redacted(order.get("payload") or {})}
     waits = living.parked_reason if living is not None else None
-    return {**found, "server_instance_id": found.pop("target"), **told, "waits_for": waits}
+    server_id = found.pop("target")
+    return {**found, "server_instance_id": server_id, **told, "waits_for": waits}
 
 
 def read_terms(form: parse.Form) -> Terms:
