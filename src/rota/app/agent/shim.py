@@ -51,9 +51,10 @@ class Run:
         began, timeout, grace = stopwatch(), self.told["timeout_seconds"], self.told["grace_seconds"]
         pipes = {name: os.pipe() for name in ("stdout", "stderr", "result")}
         write_down(Path("started"), str(os.getpid()).encode())
+        mine = os.getpid()
         child = os.fork()  # this process has no other threads
         if child == 0:
-            work(self.told, {name: writing for name, (_, writing) in pipes.items()})
+            work(self.told, {name: writing for name, (_, writing) in pipes.items()}, mine)
         signal.signal(signal.SIGTERM, lambda *_: self.stop("canceled"))
         for _, writing in pipes.values():
             os.close(writing)
@@ -133,10 +134,12 @@ class Run:
         return text
 
 
-def work(told: dict[str, Any], pipes: dict[str, int]) -> None:
-    """The child: do it, tell how it went, and be gone."""
+def work(told: dict[str, Any], pipes: dict[str, int], watcher: int) -> None:
+    """The child: do it, tell how it went, and be gone. It holds the claim's lock too: while it lives, the run does."""
     os.setsid()
     die_with_parent()
+    if os.getppid() != watcher:  # it died before it could take this process with it
+        os._exit(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(pipes["stdout"], 1)
     os.dup2(pipes["stderr"], 2)
