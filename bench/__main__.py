@@ -24,6 +24,7 @@ from bench import check, measures, profiling, works
 from bench.api import api
 from bench.equipment import CACHE, Missing
 from bench.figures import FULL, OURS, QUICK, Figure, Size, summary, table
+from bench.hosts import hosts
 from bench.injection import injection
 from bench.lab import Lab
 from bench.pipelines import crowd
@@ -77,6 +78,7 @@ WORKS = [
     alone("injection", "", injection),
     alone("pipelines", "", crowd),
     alone("api", "", api, once=True),
+    alone("hosts", "", hosts, once=True),
 ]
 
 

@@ -19,6 +19,7 @@ from rota.engine.injection import Injector
 from rota.engine.runner import Runners
 from rota.graphs import GraphRequest, LlmCaller, TextDelta, UsageReport
 from rota.kinds.graphs import GraphRegistry, GraphRunner
+from rota.kinds.hosts import HostRunner
 from rota.kinds.pipelines import PipelineRegistry, PipelineRunner, executor_here
 from rota.kinds.tasks import TaskRegistry, TaskRunner, task_rows
 from rota.store import accounts, jobs, tasks
@@ -137,6 +138,7 @@ async def api(migrated_url: str, tmp_path: Path) -> AsyncIterator[Api]:
         "task": TaskRunner(registry, db),
         "graph": GraphRunner(graphs, db, clock),
         "pipeline": PipelineRunner(PipelineRegistry(), db, executor_here(tmp_path / "warehouse", 4)),
+        "host_job": HostRunner(db, clock),
     }
     engine = Engine(db, clock, Wake(), runners, EngineSettings())
     org_id, key = await db.tx(accounts.ensure_default_org, NINE)

@@ -15,6 +15,7 @@ from rota.engine.engine import Engine, EngineSettings
 from rota.engine.injection import Injector
 from rota.engine.runner import Runners
 from rota.kinds.graphs import GraphRegistry, GraphRunner
+from rota.kinds.hosts import HostRunner
 from rota.kinds.pipelines import PipelineRegistry, PipelineRunner, executor_here
 from rota.kinds.tasks import TaskRegistry, TaskRunner, task_rows
 from rota.store import accounts, tasks
@@ -46,6 +47,7 @@ class LiveApi:
             "task": TaskRunner(registry, db),
             "graph": GraphRunner(graphs, db, clock),
             "pipeline": PipelineRunner(PipelineRegistry(), db, executor_here(Path("no-such-warehouse"), 4)),
+            "host_job": HostRunner(db, clock),
         }
         engine = Engine(db, clock, Wake(), runners, EngineSettings())
         self.org_id, key = await db.tx(accounts.ensure_default_org, clock.now())

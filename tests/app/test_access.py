@@ -11,9 +11,10 @@ from typing import Any
 from starlette.types import Message
 
 from rota import Prepare, Workflow, every
+from rota.kinds.hosts import HostManager
 from rota.kinds.pipelines import PipelineManager
 from rota.kinds.workflows import WorkflowManager
-from rota.store import accounts, billing
+from rota.store import accounts, billing, hosts
 from rota.store.dialect import Tx
 from tests.app.conftest import NINE, Api
 
@@ -35,6 +36,7 @@ ADMIN_LIST = row(403, 403, 200, 200)
 SCHEDULE = {"target": "hello", "cron_expression": "0 12 * * *"}
 PIPELINE = {"namespace": "mine", "layer": "bronze", "sql": "SELECT 1 AS a"}
 SPAN = {"from": "2026-05-01T00:00:00Z", "to": "2026-05-03T00:00:00Z"}
+SHELL = {"job_type": "shell", "payload": {"command": "true"}}
 USER = {"name": "x", "password": "long enough", "role": "viewer"}
 
 # route: what each caller gets, and the body that is sent. `{schedule}`, `{run}` … are ours and new for each call;
@@ -143,6 +145,31 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "POST /api/v1/workflows/{workflow}/$pause": (row(403, 200, 200, 404), {}),
     "POST /api/v1/workflows/{workflow}/$resume": (row(403, 409, 409, 404), None),  # it is not paused
     "POST /api/v1/workflows/{workflow}/$resolve": (row(403, 409, 409, 404), {"resolution": "skip"}),  # nothing is stuck
+    "POST /api/agent/pair": (SERVICE, {"token": "rota_pair_x", "name": "x"}),
+    "POST /api/agent/register": (SERVICE, {}),
+    "POST /api/agent/poll": (SERVICE, {}),
+    "POST /api/agent/progress": (SERVICE, {}),
+    "POST /api/agent/result": (SERVICE, {}),
+    "POST /api/v1/pairing-tokens": (row(403, 403, 201, 201), None),
+    "GET /api/v1/hosts": (LIST, None),
+    "GET /api/v1/hosts/{host}": (READ, None),
+    "PATCH /api/v1/hosts/{host}": (row(403, 200, 200, 404), {"labels": {"zone": "eu"}}),
+    "DELETE /api/v1/hosts/{host}": (row(403, 403, 204, 404), None),
+    "POST /api/v1/hosts/{host}/$rotate-key": (row(403, 403, 200, 404), None),
+    "GET /api/v1/server-instances": (LIST, None),
+    "POST /api/v1/server-instances": (row(403, 201, 201, 404), {"host_id": "{our_host}", "name": "{fresh}"}),
+    "GET /api/v1/server-instances/{server}": (READ, None),
+    "PATCH /api/v1/server-instances/{server}": (row(403, 200, 200, 404), {"type": "x"}),
+    "DELETE /api/v1/server-instances/{server}": (row(403, 204, 204, 404), None),
+    "POST /api/v1/host-jobs": (row(403, 202, 202, 404), {"server_instance_id": "{our_server}", **SHELL}),
+    "GET /api/v1/host-jobs": (LIST, None),
+    "GET /api/v1/host-jobs/{host_job}": (READ, None),
+    "POST /api/v1/host-jobs/{host_job}/$cancel": (row(403, 202, 202, 404), None),
+    "POST /api/v1/host-jobs/{host_job}/$resolve": (row(403, 409, 409, 404), {"resolution": "applied"}),  # none asks
+    "POST /api/v1/batches": (row(403, 202, 202, 202), {"labels": {"role": "none"}, **SHELL}),
+    "GET /api/v1/batches": (LIST, None),
+    "GET /api/v1/batches/{batch}": (READ, None),
+    "POST /api/v1/batches/{batch}/$cancel": (row(403, 202, 202, 404), None),
     "GET /api/v1/artifacts": (LIST, None),
     "GET /api/v1/artifacts/{run}": (READ, None),
     "GET /api/v1/artifacts/{run}/$tree": (READ, None),
@@ -191,6 +218,11 @@ async def test_each_route_answers_each_caller_as_the_table_says(api: Api) -> Non
             method, path = route.split(" ")
             path = await fill(api, path)
             sent = None if body is None else json.loads(json.dumps(body).replace("{fresh}", f"fresh-{next(numbers)}"))
+            if sent and "{our_" in str(sent):
+                sent = {
+                    name: await fill(api, str(value)) if "{our_" in str(value) else value
+                    for name, value in sent.items()
+                }
             before = await api.count("audit_log")
             found, text = await ask(api, method, path, keys[caller], sent)
             if found != status:
@@ -229,6 +261,8 @@ async def fill(api: Api, path: str) -> str:
         "schedule": make_schedule, "task": make_task, "job": make_job, "run": make_run, "user": make_user,
         "api_key": make_key, "skipped": make_skipped, "queue": make_queue,
         "workflow": make_workflow,
+        "host": make_host, "our_host": make_host, "server": make_server, "our_server": make_server,
+        "host_job": make_host_job, "batch": make_batch,
         "grant": make_grant, "account": make_account, "virtual_key": make_virtual_key, "own_key": make_own_key,
     }  # fmt: skip
     if "{task_schedule}" in path:
@@ -297,6 +331,30 @@ async def make_workflow(api: Api, name: str) -> str:
     made = await WorkflowManager(api.engine, api.org_id).deploy(flow, "code:test", "default")
     assert made is not None
     return made
+
+
+async def make_host(api: Api, name: str) -> str:
+    owner = await api.db.tx(accounts.system_user, api.org_id, NINE)
+
+    def step(tx: Tx) -> str:
+        _, text = hosts.make_token(tx, api.org_id, owner, timedelta(hours=1), NINE)
+        return hosts.pair(tx, hosts.find_token(tx, text), name, NINE)[0]
+
+    return await api.db.tx(step)
+
+
+async def make_server(api: Api, name: str) -> str:
+    fields = {"host_id": await make_host(api, name), "name": name, "type": "x", "config": {}, "labels": {}}
+    return await api.db.tx(hosts.add_server, api.org_id, fields, NINE)
+
+
+async def make_host_job(api: Api, name: str) -> str:
+    return await HostManager(api.engine, api.org_id).run({"server_instance_id": await make_server(api, name), **SHELL})
+
+
+async def make_batch(api: Api, name: str) -> str:
+    ids = [await make_server(api, name)]
+    return await HostManager(api.engine, api.org_id).run_batch({"server_instance_ids": ids, **SHELL})
 
 
 async def make_grant(api: Api, name: str) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -25,7 +25,7 @@ from schemathesis.specs.openapi.checks import (
 
 from rota.core.model import Attempt, Ended, new_id
 from rota.core.states import Status
-from rota.store import jobs, runs, workers
+from rota.store import accounts, hosts, jobs, runs, workers
 from rota.store.database import open_database
 from rota.store.dialect import Tx
 from tests.app.live import LiveApi
@@ -75,6 +75,7 @@ def test_the_examples_of_the_document_work(live: LiveApi) -> None:
             if path.endswith("{key}/$resume"):
                 client.post("/api/v1/schedules/real/$pause")
             example = operation["requestBody"]["content"]["application/json"]["example"]
+            example |= {name: known[name] for name in ("host_id", "server_instance_id") if name in example}
             path = path.format(**known)
             if method in ("put", "patch"):
                 example = {field: value for field, value in example.items() if field != "name"}
@@ -124,9 +125,49 @@ def populate(live: LiveApi) -> dict[str, str]:
             assert client.post("/pipelines", json=made).status_code == 201
         found["trigger_id"] = client.post("/pipelines/sales/bronze/default/triggers", json={"type": "webhook"})
         ids = {name: answer.json()["id"] for name, answer in found.items()}
+        ids |= asyncio.run(make_host(live.database_url))
+        server = client.post("/server-instances", json={"host_id": ids["host_id"], "name": "real"}).json()["id"]
+        order = {"job_type": "shell", "payload": {"command": "true"}}
+        ids["host_job_id"] = client.post("/host-jobs", json={"server_instance_id": server, **order}).json()["job_id"]
+        batch = client.post("/batches", json={"server_instance_ids": [server], **order}).json()["batch_id"]
+        ids |= {"server_instance_id": server, "batch_id": batch}
     ids |= asyncio.run(work(live.database_url))
+    asyncio.run(lose(live.database_url, ids["host_id"]))
     named = {"graph_id": "python:echo", "key": "real", "name": "default", "user_id": user_id, "key_id": key_id}
     return {**named, **ids, "artifact_id": ids["run_id"], "namespace": "sales", "layer": "bronze"}
+
+
+async def make_host(url: str) -> dict[str, str]:
+    db, now = open_database(url), datetime.now(UTC)
+
+    def step(tx: Tx) -> dict[str, str]:
+        org_id, _ = accounts.ensure_default_org(tx, now)
+        _, text = hosts.make_token(tx, org_id, accounts.system_user(tx, org_id, now), timedelta(hours=1), now)
+        return {"host_id": hosts.pair(tx, hosts.find_token(tx, text), "real", now)[0]}
+
+    try:
+        return await db.tx(step)
+    finally:
+        await db.close()
+
+
+async def lose(url: str, host_id: str) -> None:
+    """An agent took the host's job, and nobody knows what became of it."""
+    db, now = open_database(url), datetime.now(UTC)
+
+    def step(tx: Tx) -> None:
+        host = hosts.get(tx, accounts.ensure_default_org(tx, now)[0], host_id)
+        types = {"shell": {"read_only": False, "schema": {}}}
+        facts = {"version": "1", "pid": 1, "room": 1, "job_types": types}
+        session, _ = hosts.register(tx, host, facts, timedelta(hours=1), {}, now)
+        taken = hosts.claim(tx, host.org_id, host_id, session, 1)
+        jobs.mark_started(tx, [Attempt(jobs.job_of(row), new_id(), 1, now) for row in taken])
+        jobs.rescue(tx, session, now)
+
+    try:
+        await db.tx(step)
+    finally:
+        await db.close()
 
 
 async def work(url: str) -> dict[str, str]:

@@ -28,8 +28,8 @@ def test_no_state_is_a_dead_end_and_each_can_be_reached() -> None:
     assert set(MOVES.values()) == set(State) - {State.LATER}
 
 
-def test_only_a_claim_leads_to_running() -> None:
-    assert [move for (_, move), after in MOVES.items() if after is State.RUNNING] == [Move.CLAIM]
+def test_only_a_claim_or_its_return_leads_to_running() -> None:
+    assert [move for (_, move), after in MOVES.items() if after is State.RUNNING] == [Move.CLAIM, Move.ADOPT]
 
 
 def test_a_head_stays_a_head_until_it_leaves_the_queue_or_lets_another_go_first() -> None:

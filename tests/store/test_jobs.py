@@ -365,6 +365,7 @@ STEPS: dict[Move, Callable[[Tx, str, Job], Any]] = {
     Move.PARK: lambda tx, job_id, job: queue.finish(tx, [end(job, Status.PAUSED, move=Move.PARK)], "w"),
     Move.STRAND: lambda tx, job_id, job: queue.park_unroutable(tx, ["elsewhere"], LATER),
     Move.RESUME: lambda tx, job_id, job: queue.resume(tx, job_id, NOW),
+    Move.ADOPT: lambda tx, job_id, job: queue.adopt(tx, job_id, job.fence, "w", NOW),
 }
 
 

@@ -21,6 +21,7 @@ from rota.engine.meter import Meter
 from rota.engine.runner import RunContext
 from rota.engine.services import Serializer
 from rota.kinds.graphs import GraphRegistry, GraphRunner, Remote
+from rota.kinds.hosts import HostRunner
 from rota.kinds.pipelines import PipelineRegistry, PipelineRunner, executor_here
 from rota.kinds.tasks import Task, TaskRegistry, TaskRunner, task_options
 from rota.kinds.workflows import Connectors, Workflow, WorkflowRunner
@@ -244,6 +245,7 @@ def make_engine(
         GraphRunner(program.graphs, db, clock, program.org, remote, app),
         PipelineRunner(program.pipelines, db, executor, program.org, program.injector),
         WorkflowRunner(program.workflows, program.connectors, db, program.org),
+        HostRunner(db, clock),
     )
     return Engine(db, clock, wake, {runner.kind: runner for runner in runners}, settings.engine_settings(), meter)
 

@@ -18,6 +18,7 @@ STATUSES: dict[type[RotaError], HTTPStatus] = {  # the first that fits
     errors.KeyMismatch: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.StaleRevision: HTTPStatus.PRECONDITION_FAILED,
     errors.Conflict: HTTPStatus.CONFLICT,
+    errors.LeaseLost: HTTPStatus.CONFLICT,
     errors.NotRunnable: HTTPStatus.BAD_REQUEST,
     errors.Refused: HTTPStatus.FORBIDDEN,
     errors.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,

@@ -246,12 +246,15 @@ class ApiThread(threading.Thread):
             lifespan="off",
         )
         self.server = uvicorn.Server(config)
-        resync = asyncio.ensure_future(keep_time(db, clock))
+        loops = [asyncio.ensure_future(keep_time(db, clock))]
+        if self.node is None:  # agents wait here for what happens elsewhere
+            loops.append(asyncio.ensure_future(wake.listen(db)))
         self.ready.set()
         try:
             await self.server.serve(sockets=[self.sock])
         finally:
-            resync.cancel()
+            for loop in loops:
+                loop.cancel()
             await db.close()
 
     def stir(self) -> None:

@@ -6,6 +6,7 @@ RotaError
 ├── NotFound           no such thing (or it belongs to another org)
 ├── Conflict           the thing is not in a state that allows this
 │   ├── StaleRevision  it changed since it was read
+│   ├── SessionOver    an agent's session has ended; it must register anew
 │   └── KeyInUse       the first request with this idempotency key still runs
 ├── KeyMismatch        this idempotency key came before with another request
 ├── NotRunnable        a task cannot be executed now: unknown, disabled, or without its function
@@ -72,6 +73,10 @@ class Conflict(RotaError):
 
 class StaleRevision(Conflict):
     code = "stale_revision"
+
+
+class SessionOver(Conflict):
+    code = "session_over"
 
 
 class KeyInUse(Conflict):

@@ -16,6 +16,7 @@ from rota.core.triggers import Timing
 NAME_LIMIT = 200
 PAYLOAD_LIMIT = 1024 * 1024  # bytes of JSON
 JITTER_LIMIT = timedelta(days=1)
+SERIAL = "serial:"  # how a route begins whose jobs change something outside: one at a time, and never twice unasked
 
 
 T = TypeVar("T")
@@ -125,12 +126,15 @@ class Schedule:
     @property
     def lane(self) -> str:
         """What its jobs take turns on."""
+        if self.route.startswith(SERIAL):
+            return self.route
         return lane_of(self.kind, self.org_id, self.target) or f"schedule:{self.id}"
 
     @property
     def serial_key(self) -> str | None:
-        """All jobs of a schedule run one after the other, unless its owner allows overlap."""
-        return None if self.overlap is Overlap.ALLOW else self.lane
+        """All jobs of a schedule run one after the other, unless its owner allows overlap; all of a serial route do."""
+        serial = self.route.startswith(SERIAL) or self.overlap is not Overlap.ALLOW
+        return self.lane if serial else None
 
     @property
     def waits(self) -> bool:
@@ -161,6 +165,10 @@ class NewJob:
     last_run_id: str | None = None
     terms: Terms = field(default_factory=Terms)
     trace: str | None = None  # the `traceparent` of what asked for it
+
+    def __post_init__(self) -> None:
+        if self.route.startswith(SERIAL):
+            object.__setattr__(self, "serial_key", self.route)
 
 
 @record
@@ -239,6 +247,7 @@ class About:
     timeout: timedelta | None = None  # the target's own, where the job has none
     retry: Retry | None = None
     marked: bool = False  # its start is written down already
+    delegates: bool = False  # timeout and retries are for the jobs that it makes, not for itself
     marks_first: bool = False  # it acts on the world outside: its start is written down before it begins
     reason: str | None = None  # of a success that is worth a word
     usage: Any = None

@@ -28,6 +28,7 @@ class Move(StrEnum):
     YIELD = "yield"  # another of its serial key goes first
     STRAND = "strand"  # no live worker can run it
     RESUME = "resume"  # a person acted, or a worker that can run it came up
+    ADOPT = "adopt"  # an agent that was lost came back, and had it in hand all the while
 
 
 MOVES: dict[tuple[State, Move], State] = {
@@ -43,6 +44,7 @@ MOVES: dict[tuple[State, Move], State] = {
     (State.RETRY, Move.DUE): State.READY,
     (State.READY, Move.STRAND): State.PARKED,
     (State.PARKED, Move.RESUME): State.READY,
+    (State.PARKED, Move.ADOPT): State.RUNNING,
 }
 
 HEADS = (State.READY, State.RUNNING, State.RETRY, State.PARKED)  # at most one of these per serial key

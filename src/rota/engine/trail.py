@@ -13,7 +13,7 @@ from rota.core.clock import Clock
 from rota.core.errors import NotFound
 from rota.core.model import new_id
 from rota.core.redact import redacted
-from rota.store import bills, pipelines, reports, trail, workflow_reports
+from rota.store import bills, hosts, pipelines, reports, trail, workflow_reports
 from rota.store.database import Database, P, R, Step
 from rota.store.dialect import Tx
 from rota.store.reports import Record
@@ -30,6 +30,7 @@ LOOK: dict[str, Callable[[Tx, str, str], Record]] = {  # how a thing is describe
     "billing": bills.changed,
     "pipelines": pipelines.describe,
     "workflows": workflow_reports.brief,
+    "server-instances": lambda tx, org_id, key: hosts.server_record(hosts.server(tx, org_id, key)),
 }
 
 

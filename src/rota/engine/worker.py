@@ -21,7 +21,7 @@ import structlog
 
 from rota.core.clock import Clock, SystemClock, pause
 from rota.core.errors import DataRefused, Unavailable
-from rota.core.model import Attempt, Ended, Fired, Job, Lease, new_id
+from rota.core.model import About, Attempt, Ended, Fired, Job, Lease, new_id
 from rota.core.policy import (
     QUARANTINE,
     RECONCILIATION,
@@ -31,6 +31,7 @@ from rota.core.policy import (
     GiveUp,
     Lane,
     Park,
+    Retry,
     after_failure,
     classify,
 )
@@ -62,6 +63,7 @@ AHEAD = 1000  # the most jobs claimed beyond those that run
 SAFETY_LOOK = 30.0
 LAST_WORDS = 30.0  # seconds that a stopping worker waits for a database that is out of reach
 ISOLATED_AT_ONCE = 4  # child processes for jobs that crashed before
+NEVER = Retry(0)
 NOBODY: Mapping[str, Follows] = {}
 
 log = structlog.get_logger("rota.worker")
@@ -359,7 +361,7 @@ class Worker:
         if one.place is not None and not one.ctx.isolated:
             asyncio.get_running_loop().call_later(MARK_AFTER.total_seconds(), one.place.leave)
         timeout = job.terms.timeout or about.timeout
-        if timeout is not None:
+        if timeout is not None and not about.delegates:
             one.timer = asyncio.get_running_loop().call_later(timeout.total_seconds(), one.stop, "timeout")
         current_log.set(one.ctx.log)
         return await runner.execute(one.ctx)
@@ -440,24 +442,7 @@ class Worker:
         return replace(base, status=Status.CRASHED, error=error, move=Move.RESCUE, run_at=base.finished_at)
 
     def failed(self, one: Active, failure: Failure, kind: FailureClass) -> Ended:
-        """A failure and what follows it, by the job's terms."""
-        now, attempt = self.engine.clock.now(), one.attempt
-        job = attempt.job
-        base = Ended(
-            job, Status.FAILED, kind.value, now, attempt.run_id, attempt.number, attempt.started_at,
-            error=failure.dump(), counts=True, about=one.ctx.about,
-        )  # fmt: skip
-        match after_failure(replace(failure, kind=kind), job.terms.retry or one.ctx.about.retry, job.tries + 1):
-            case Again(delay):
-                at = job.terms.not_before(now + delay)
-                again = replace(base, move=Move.BACK_OFF, run_at=at)
-                if kind is FailureClass.INDETERMINATE:
-                    return replace(again, status=Status.PAUSED, reason=RECONCILIATION, counts=False)
-                return replace(again, status=Status.PAUSED) if kind is FailureClass.TRANSIENT else again
-            case Park(reason):
-                return replace(base, status=Status.PAUSED, reason=reason, move=Move.PARK)
-            case GiveUp():
-                return replace(base, move=Move.PARK) if job.stays else base
+        return failed_attempt(one.attempt, one.ctx.about, replace(failure, kind=kind), self.engine.clock.now())
 
     # write down
 
@@ -594,6 +579,27 @@ class Worker:
 
 class Stranger(Exception):
     """The job is not ours any more."""
+
+
+def failed_attempt(attempt: Attempt, about: About, failure: Failure, now: datetime) -> Ended:
+    """A failure and what follows it, by the job's terms."""
+    job, kind = attempt.job, failure.kind
+    base = Ended(
+        job, Status.FAILED, kind.value, now, attempt.run_id, attempt.number, attempt.started_at,
+        error=failure.dump(), counts=True, about=about,
+    )  # fmt: skip
+    retry = NEVER if about.delegates else job.terms.retry or about.retry
+    match after_failure(failure, retry, job.tries + 1):
+        case Again(delay):
+            at = job.terms.not_before(now + delay)
+            again = replace(base, move=Move.BACK_OFF, run_at=at)
+            if kind is FailureClass.INDETERMINATE:
+                return replace(again, status=Status.PAUSED, reason=RECONCILIATION, counts=False)
+            return replace(again, status=Status.PAUSED) if kind is FailureClass.TRANSIENT else again
+        case Park(reason):
+            return replace(base, status=Status.PAUSED, reason=reason, move=Move.PARK)
+        case GiveUp():
+            return replace(base, move=Move.PARK) if job.stays else base
 
 
 def write_down(

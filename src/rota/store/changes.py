@@ -36,7 +36,7 @@ def sources(org_id: str, at: datetime, key: str) -> list[Select[Any]]:
         (s.deleted_at.is_not(None), "schedule.deleted"), (s.revision == 1, "schedule.created"), else_="schedule.changed"
     )
     schedule = (s.name, s.revision, s.enabled, s.condition, s.paused_at.is_not(None).label("paused"))
-    worker = (w.host, w.pid, w.state)
+    worker, ours = (w.host, w.pid, w.state), w.host_id.is_(None)  # agents are hosts, and those are their org's alone
     steered = case(
         (a.resource == "queues", "queue.changed"), (a.action == "freeze.delete", "freeze.off"), else_="freeze.on"
     )
@@ -48,8 +48,8 @@ def sources(org_id: str, at: datetime, key: str) -> list[Select[Any]]:
             r.org_id == org_id
         ),
         behind(select(changed.label("type"), *schedule), s.updated_at, s.id, at, key).where(s.org_id == org_id),
-        behind(select(literal("worker.up").label("type"), *worker), w.started_at, w.id, at, key),
-        behind(select(literal("worker.down").label("type"), *worker), w.stopped_at, w.id, at, key),
+        behind(select(literal("worker.up").label("type"), *worker), w.started_at, w.id, at, key).where(ours),
+        behind(select(literal("worker.down").label("type"), *worker), w.stopped_at, w.id, at, key).where(ours),
         behind(
             select(steered.label("type"), a.resource_id.label("name"), a.before, a.after), a.at, a.id, at, key
         ).where(a.org_id == org_id, a.resource.in_(("freeze", "queues"))),

@@ -34,8 +34,8 @@ from sqlalchemy import (
 )
 
 from rota.core.errors import Conflict, LeaseLost
-from rota.core.model import Attempt, Ended, Job, Lease, NewJob, new_id
-from rota.core.policy import QUARANTINE, Lane, Terms, rotated, shares
+from rota.core.model import SERIAL, Attempt, Ended, Job, Lease, NewJob, new_id
+from rota.core.policy import QUARANTINE, RECONCILIATION, Lane, Terms, rotated, shares
 from rota.core.states import HEADS, Move, State, Status, sources, target
 from rota.store import runs
 from rota.store.dialect import (
@@ -505,6 +505,8 @@ def crash_of(row: Any, now: datetime) -> Ended:
     ended = Ended(
         job, Status.CRASHED, None, now, row.run_id, row.attempt, row.started_at, error, move=Move.RESCUE, run_at=now
     )
+    if job.route.startswith(SERIAL):  # UNKNOWN_IS_NOT_FAILED: whoever had it must say what happened
+        return replace(ended, status=Status.PAUSED, reason=RECONCILIATION, move=Move.PARK)
     if row.cancel_requested_at is not None:
         return replace(ended, status=Status.CANCELED, reason=row.cancel_reason, move=None)
     if last:
@@ -554,6 +556,16 @@ def find(tx: Tx, org_id: str, key: str) -> Any | None:
     return None
 
 
+def is_unwanted(tx: Tx, job_id: str) -> bool:
+    """Whether somebody wants a job stopped."""
+    return tx.execute(select(c.id).where(c.id == job_id, c.cancel_requested_at.is_not(None))).first() is not None
+
+
+def keys_of(tx: Tx, ids: Collection[str]) -> set[str]:
+    """The serial keys of living jobs."""
+    return set(tx.execute(select(c.serial_key).where(c.id.in_(ids), c.serial_key.is_not(None))).scalars())
+
+
 def lock(tx: Tx, job_id: str) -> None:
     """Keep a job as it is until the transaction ends."""
     tx.execute(select(c.id).where(c.id == job_id).with_for_update())
@@ -593,6 +605,17 @@ def resume(tx: Tx, job_id: str, now: datetime) -> bool:
     if moved:
         notify(tx, "ready")
     return moved
+
+
+def adopt(tx: Tx, job_id: str, fence: int, worker: str | None, now: datetime) -> bool:
+    """Give a parked job back to the agent that has it in hand, as the same claim: its fence stays. The attempt that was
+    told as paused is over; this is the next one."""
+    mine = and_(c.id == job_id, c.fence == fence, is_in(c.state, sources(Move.ADOPT)))
+    values = {
+        "state": target(Move.ADOPT), "lease_owner": worker, "parked_reason": None, "run_id": new_id(),
+        "attempt": c.attempt + 1, "started_at": now,
+    }  # fmt: skip
+    return bool(tx.execute(update(jobs).where(mine).values(values)).rowcount)
 
 
 def set_queue(tx: Tx, org_id: str, name: str, max_running: int | None, paused: bool, now: datetime) -> str:

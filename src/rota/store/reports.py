@@ -18,6 +18,7 @@ from rota.core import parse, triggers
 from rota.core.errors import Invalid, NotFound
 from rota.core.model import WORKFLOW, Schedule, trace_id_of
 from rota.core.plan import first_plan
+from rota.core.redact import redacted
 from rota.core.states import RAN, State, Status, Verdict, WorkerState
 from rota.core.triggers import Once, Timing
 from rota.store import grants as authority
@@ -137,7 +138,7 @@ def new_schedule(one: Schedule) -> Record:
     next_slot, next_run_at = first_plan(one, one.created_at) if one.enabled else (None, None)
     same = ("id", "revision", "condition_reason", "paused_at", "paused_until", "pause_reason", "source", "created_at")
     return {
-        **parse.flat(one), **{field: getattr(one, field) for field in same}, "next_run_at": next_run_at,
+        **shown_input(parse.flat(one)), **{field: getattr(one, field) for field in same}, "next_run_at": next_run_at,
         "next_slot": next_slot, "last_run_at": None, "last_run_id": None, "last_job_id": None, "last_run_status": None,
         "run_count": 0, "failure_count": 0, "skipped_count": 0, "condition": one.condition.value,
         "updated_at": one.updated_at, "words": triggers.words(one.timing), "paused": False,
@@ -158,9 +159,14 @@ def schedule_query() -> Select[Any]:
 
 
 def schedule_record(row: Any) -> Record:
-    found = dict_of(row)
+    found = shown_input(dict_of(row))
     told = timing_record(found.pop("timing_text"))
     return {**found, "paused": row.paused_at is not None, **told}
+
+
+def shown_input(found: Record) -> Record:
+    """What is sent to hosts may hold their passwords."""
+    return {**found, "input": redacted(found["input"])} if found["kind"] == "host_job" else found
 
 
 @functools.lru_cache(maxsize=10_000)  # reading a timing and putting it into words is half of what a list costs
@@ -420,7 +426,8 @@ def list_workers(tx: Tx, *, limit: int = LIMIT, cursor: str | None = None, state
         w.lease_until, func.coalesce(held.c.n, 0).label("running"),
     )  # fmt: skip
     joined = workers.outerjoin(held, held.c.lease_owner == w.id)
-    stmt = matching(select(*columns).select_from(joined).order_by(w.id.desc()), (w.state, state))
+    ours = select(*columns).select_from(joined).where(w.host_id.is_(None))  # an agent is its org's alone
+    stmt = matching(ours.order_by(w.id.desc()), (w.state, state))
     if cursor:
         stmt = stmt.where(w.id < read_cursor(cursor)[0])
     return page(tx, stmt, limit, dict_of, lambda row: [row.id])
@@ -459,7 +466,7 @@ def gauges(tx: Tx, now: datetime) -> Record:
     counted = {row[0]: row[1] for row in tx.execute(select(j.state, func.count()).group_by(j.state))}
     oldest = tx.execute(select(func.min(j.run_at)).where(j.state == State.READY)).scalar()
     due = tx.execute(select(func.min(k.next_run_at)).where(k.next_run_at.is_not(None))).scalar()
-    alive = and_(workers.c.state == WorkerState.ALIVE, workers.c.lease_until >= now)
+    alive = and_(workers.c.state == WorkerState.ALIVE, workers.c.lease_until >= now, workers.c.host_id.is_(None))
     return {
         "jobs": {state.value: counted.get(state, 0) for state in State},
         "oldest": max(0.0, (now - oldest).total_seconds()) if oldest else 0.0,

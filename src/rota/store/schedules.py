@@ -50,6 +50,7 @@ from rota.store.tables import (
 
 s, k = schedules.c, clocks.c
 LIVING = s.deleted_at.is_(None)
+HOST_JOB = "host_job"
 
 
 def insert(tx: Tx, new: Sequence[Schedule], now: datetime) -> None:
@@ -183,12 +184,21 @@ def skip_next(tx: Tx, due: Due, reason: str, now: datetime) -> datetime:
     if slot is None:
         raise Conflict(f"schedule {schedule.name}: no slot is planned, so there is none to skip")
     slot_rows.record_gaps(tx, [(schedule, Gap(slot, slot, 1, Verdict.SKIPPED, "operator", note=reason or None))])
+    tell_skipped(tx, [schedule])
     upcoming = triggers.next_slot(schedule.timing, slot)
     set_clock(tx, schedule, upcoming, now)
     if upcoming is None:
         finish_schedules(tx, [(schedule.id, slot)], now)
     notify(tx, "clocks")
     return slot
+
+
+def tell_skipped(tx: Tx, of: Sequence[Schedule]) -> None:
+    """For hosts a slot that was skipped is also the last thing that happened."""
+    ids = [one.id for one in of if one.kind == HOST_JOB]
+    if ids:
+        mine = schedule_stats.c.schedule_id.in_(ids)
+        tx.execute(update(schedule_stats).where(mine).values(last_run_status=Status.SKIPPED.value))
 
 
 def freeze(tx: Tx, org_id: str, reason: str, until: datetime | None, now: datetime) -> None:
@@ -315,6 +325,7 @@ def apply(
     slot_rows.count_skips(
         tx, [(one.schedule.id, len(what.fires)) for one, what in won if what.fires and is_busy(one.schedule, busy)]
     )
+    tell_skipped(tx, [one.schedule for one, what in won if what.fires and is_busy(one.schedule, busy)])
     advance(
         tx, [(one, without_fires(one, what, now) if is_busy(one.schedule, busy) else what) for one, what in won], now
     )
@@ -518,7 +529,9 @@ def close_past(tx: Tx, due: Due, now: datetime, reason: str) -> None:
 
 def withdraw_waiting(tx: Tx, of: Sequence[Schedule], reason: str, now: datetime) -> None:
     """Jobs that never started leave the queue; their slots say why."""
-    lock_keys(tx, [one.lane for one in of])
+    living = queue.of_schedules(tx, [one.id for one in of]).values()
+    theirs = {row.serial_key for found in living for row in found if row.serial_key}
+    lock_keys(tx, {*theirs, *(one.lane for one in of)})
     waiting = and_(
         jobs.c.schedule_id.in_([one.id for one in of]),
         jobs.c.state.in_([State.LATER, State.BLOCKED, State.READY, State.RETRY]),
@@ -577,6 +590,11 @@ def is_busy(schedule: Schedule, busy: dict[str, list[Any]]) -> bool:
     return schedule.overlap is Overlap.SKIP and bool(busy.get(schedule.id))
 
 
+def skip_reason(schedule: Schedule) -> str:
+    """What a slot is skipped for while the schedule has a job: a host is busy, or away."""
+    return "busy" if schedule.kind == HOST_JOB else "overlap"
+
+
 # rows and records
 
 
@@ -584,7 +602,7 @@ def slot_row(schedule: Schedule, fire: Fire, job_id: str, busy: dict[str, list[A
     skipped = is_busy(schedule, busy)
     return {
         "schedule_id": schedule.id, "slot": fire.slot, "last_slot": fire.slot, "count": 1,
-        "verdict": Verdict.SKIPPED.value if skipped else None, "reason": "overlap" if skipped else None,
+        "verdict": Verdict.SKIPPED.value if skipped else None, "reason": skip_reason(schedule) if skipped else None,
         "job_id": None if skipped else job_id, "attempts": 0,
     }  # fmt: skip
 

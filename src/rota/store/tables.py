@@ -596,6 +596,7 @@ partial(
     jobs.c.id,
     where=where_state(State.BLOCKED),
 )
+partial("ix_jobs_host", jobs.c.route, jobs.c.state, where=text("kind = 'host_job'"))  # what an agent asks for
 partial("ix_jobs_parked", jobs.c.org_id, jobs.c.id, where=where_state(State.PARKED))
 partial("ix_jobs_solo", jobs.c.solo_key, where=text("solo_key IS NOT NULL"), unique=True)
 partial("ix_jobs_key", jobs.c.org_id, jobs.c.job_key, where=text("job_key IS NOT NULL"), unique=True)
@@ -762,6 +763,7 @@ workers = Table(
     Column("id", Id, primary_key=True),
     Column("state", String(10), nullable=False),
     Column("host", Text, nullable=False),
+    Column("host_id", Id),  # of an agent; it serves that host alone
     Column("pid", Integer, nullable=False),
     Column("version", String(40), nullable=False),
     Column("concurrency", Integer, nullable=False),
@@ -775,3 +777,77 @@ workers = Table(
     Column("stopped_at", Instant),
 )
 partial("ix_workers_alive", workers.c.lease_until, where=text("state = 'alive'"))
+partial("ix_workers_host", workers.c.host_id, workers.c.state, where=text("host_id IS NOT NULL"))
+
+hosts = Table(  # machines of an org, each with one agent
+    "hosts",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("org_id", Id, ForeignKey("orgs.id"), nullable=False),
+    Column("name", Name, nullable=False),
+    Column("labels", Json, nullable=False),
+    Column("key_hash", String(64), nullable=False),
+    Column("key_version", Integer, nullable=False),
+    Column("agent_version", String(40)),
+    Column("job_types", Json),  # what its agent can do; none before it first spoke
+    Column("metrics", Json),
+    Column("last_heartbeat_at", Instant),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    UniqueConstraint("org_id", "name"),
+)
+
+pairing_tokens = Table(
+    "pairing_tokens",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("org_id", Id, ForeignKey("orgs.id"), nullable=False),
+    Column("hash", String(64), nullable=False, unique=True),
+    Column("created_by", Id, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("expires_at", Instant, nullable=False),
+    Column("used_at", Instant),
+    Column("host_id", Id),
+    Index("ix_pairing_tokens_expires", "expires_at"),
+)
+
+server_instances = Table(
+    "server_instances",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("org_id", Id, ForeignKey("orgs.id"), nullable=False),
+    Column("host_id", Id, ForeignKey("hosts.id"), nullable=False),
+    Column("name", Name, nullable=False),
+    Column("type", Name, nullable=False),
+    Column("config", Json, nullable=False),
+    Column("labels", Json, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    UniqueConstraint("host_id", "name"),
+    Index("ix_server_instances_org", "org_id", "id"),
+)
+
+batches = Table(  # one job on many servers; its id is the id of the job that sees to it
+    "batches",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("org_id", Id, ForeignKey("orgs.id"), nullable=False),
+    Column("target", Text, nullable=False),
+    Column("job_type", Name, nullable=False),
+    Column("max_parallel", Integer, nullable=False),
+    Column("stop_on_failure", Boolean, nullable=False),
+    Column("status", String(30), nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("finished_at", Instant),
+    Index("ix_batches_org", "org_id", "id"),
+)
+
+batch_members = Table(
+    "batch_members",
+    metadata,
+    Column("batch_id", Id, ForeignKey("batches.id"), primary_key=True),
+    Column("server_instance_id", Id, primary_key=True),
+    Column("name", Name, nullable=False),
+    Column("job_id", Id),  # none before its turn has come
+    Column("status", String(10)),  # what it ended as
+)

@@ -29,10 +29,13 @@ def register(
     queues: Collection[str] | None,
     lease: timedelta,
     now: datetime,
+    host: str | None = None,
+    host_id: str | None = None,
 ) -> None:
     """A process is up and says what it can run; work that waited for that is ready again."""
     row = {
-        "id": worker, "state": WorkerState.ALIVE.value, "host": socket.gethostname(), "pid": pid, "version": version,
+        "id": worker, "state": WorkerState.ALIVE.value, "pid": pid, "version": version,
+        "host": host or socket.gethostname(), "host_id": host_id,
         "concurrency": concurrency, "kinds": sorted(kinds), "routes": sorted(routes),
         "queues": None if queues is None else sorted(queues), "started_at": now, "renewed_at": now,
         "lease_until": now + lease, "lease_seconds": round(lease.total_seconds()), "stopped_at": None,

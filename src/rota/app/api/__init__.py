@@ -8,10 +8,12 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from rota.app.api import (
+    agents,
     artifacts,
     billing,
     grants,
     graphs,
+    hosts,
     internal,
     manners,
     metrics,
@@ -32,7 +34,10 @@ from rota.core.errors import RotaError
 from rota.engine.engine import Engine
 from rota.store.database import Database
 
-MODULES = (schedules, runs, streams, tasks, artifacts, grants, billing, graphs, pipelines, workflows, system, people)
+MODULES = (
+    *(schedules, runs, streams, tasks, artifacts, grants, billing),
+    *(graphs, pipelines, workflows, hosts, system, people),
+)
 EVERYTHING = tuple(one.router for one in MODULES)
 
 
@@ -63,6 +68,7 @@ def create_api(
     app.include_router(metrics.router)
     app.include_router(internal.router)
     app.include_router(webhooks.router)
+    app.include_router(agents.router)
     app.state.anyone = None  # for whom requests without a key are taken
     for router in routers:
         app.include_router(

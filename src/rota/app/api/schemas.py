@@ -15,7 +15,7 @@ from rota.core.workflows import Effect, EventStatus, Kind, Outcome, Resolution
 
 Schema = dict[str, Any]
 
-ROOT, INTERNAL = "/api/v1", "/api/internal"
+ROOT, INTERNAL, AGENT = "/api/v1", "/api/internal", "/api/agent"
 
 
 def a(kind: str, **more: Any) -> Schema:
@@ -180,6 +180,16 @@ TRIGGER = {
     "id": ID, "type": among(TRIGGERS), "upstreams": listed(PATH), "cron_expression": maybe(TEXT),
     "cooldown_seconds": WHOLE, "enabled": FLAG, "last_triggered_at": maybe(AT), "last_job_id": maybe(ID),
     "source": TEXT, "created_at": AT,
+}  # fmt: skip
+
+LABELS = a("object", additionalProperties=TEXT, examples=[{"role": "web"}])
+SERVER = {"name": NAME, "type": NAME, "config": a("object"), "labels": LABELS}
+ASKED = {"job_type": NAME, "payload": maybe(a("object")), "timeout_seconds": maybe(SPAN), "retry": maybe(RETRY)}
+BATCH = {
+    "id": ID, "target": TEXT, "job_type": NAME, "max_parallel": WHOLE, "stop_on_failure": FLAG,
+    "status": among(("running", "completed", "completed_with_failures", "canceled")), "created_at": AT,
+    "finished_at": maybe(AT), "total": WHOLE, "waiting": WHOLE, "running": WHOLE, "succeeded": WHOLE, "failed": WHOLE,
+    "canceled": WHOLE, "skipped": WHOLE,
 }  # fmt: skip
 
 SCHEMAS: dict[str, Schema] = {
@@ -402,6 +412,47 @@ SCHEMAS: dict[str, Schema] = {
     "ArtifactBrief": gives(**{name: schema for name, schema in ARTIFACT.items() if name != "data"}),
     "Expanded": gives(**ARTIFACT, children=a("null")),
     "Tree": gives(**ARTIFACT, children=listed(a("object"))),
+    # hosts
+    "TokenBody": takes({"ttl_seconds": 900}, ttl_seconds=maybe(a("integer", minimum=60, maximum=86_400))),
+    "Token": gives(id=ID, token=TEXT, expires_at=AT),
+    "HostChanges": takes({"labels": {"zone": "eu"}}, name=maybe(NAME), labels=maybe(LABELS)),
+    "Host": gives(
+        id=ID, name=NAME, status=among(("unknown", "online", "offline")), labels=LABELS, key_version=WHOLE,
+        agent_version=maybe(TEXT), job_types=maybe(a("object")), metrics=ANY, last_heartbeat_at=maybe(AT),
+        servers=WHOLE, created_at=AT, updated_at=AT,
+    ),
+    "HostKey": gives(host_id=ID, agent_key=TEXT),
+    "Paired": gives(host_id=ID, name=NAME, agent_key=TEXT),
+    "ServerBody": takes(
+        {"host_id": ID["examples"][0], "name": "web-1", "type": "nginx", "labels": {"role": "web"}},
+        ("host_id", "name"), **{name: maybe(schema) for name, schema in SERVER.items()} | {"host_id": ID, "name": NAME},
+    ),
+    "ServerChanges": takes({"labels": {"role": "web"}}, **{name: maybe(schema) for name, schema in SERVER.items()}),
+    "Server": gives(id=ID, host_id=ID, **SERVER, created_at=AT, updated_at=AT),
+    "HostJobBody": takes(
+        {"server_instance_id": ID["examples"][0], "job_type": "shell", "payload": {"command": "systemctl restart web"}},
+        ("server_instance_id", "job_type"), server_instance_id=ID, **ASKED,
+    ),
+    "HostJob": gives(
+        id=ID, submitted_at=AT, status=among(Status), kind=TEXT, attempt=WHOLE, started_at=maybe(AT),
+        finished_at=maybe(AT), error=one_of(ref("Error")), artifact_id=maybe(ID), run_ids=listed(ID),
+        server_instance_id=TEXT, job_type=NAME, payload=a("object"), waits_for=maybe(TEXT),
+    ),
+    "HostResolveBody": takes(
+        {"resolution": "applied"}, ("resolution",), resolution=among(("applied", "not_applied")), result=ANY,
+    ),
+    "BatchBody": takes(
+        {"labels": {"role": "web"}, "job_type": "shell", "payload": {"command": "systemctl restart web"},
+         "max_parallel": 2, "stop_on_failure": True},
+        ("job_type",), server_instance_ids=maybe(a("array", items=ID, minItems=1)), labels=maybe(LABELS), **ASKED,
+        max_parallel=maybe(a("integer", minimum=1, maximum=1000)), stop_on_failure=maybe(FLAG),
+    ),
+    "BatchRef": gives({"batch_id": ID["examples"][0]}, batch_id=ID),
+    "BatchBrief": gives(**BATCH),
+    "Batch": gives(
+        **BATCH, members=listed(gives(server_instance_id=ID, name=NAME, job_id=maybe(ID), status=TEXT)),
+    ),
+    "Answer": a("object"),
     # people
     "OrgBody": takes({"name": "Ops", "slug": "ops"}, ("name", "slug"), name=NAME, slug=a("string", maxLength=60)),
     "Org": gives(id=ID, slug=TEXT, name=NAME, created_at=AT),
@@ -480,7 +531,7 @@ SCHEMAS["JobBrief"] = gives(**{name: one for name, one in SCHEMAS["Job"]["proper
 PAGED = (
     *("Schedule", "Run", "Line", "Slot", "Worker", "Queue", "Task", "TaskSchedule", "ArtifactBrief", "JobBrief", "Org"),
     *("Grant", "Account", "Entry", "Receipt", "Usage", "VirtualKey"),
-    *("User", "Key", "Act", "Pipeline", "Workflow", "TopicEvent", "Input", "Output"),
+    *("User", "Key", "Act", "Pipeline", "Workflow", "TopicEvent", "Input", "Output", "Host", "Server", "BatchBrief"),
 )
 for _name in PAGED:
     SCHEMAS[f"{_name}Page"] = page(_name)
@@ -586,6 +637,26 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "POST /workflows/{key}/$pause": ("StopBody", 200, "Workflow"),
     "POST /workflows/{key}/$resume": (None, 200, "Workflow"),
     "POST /workflows/{key}/$resolve": ("ResolveBody", 200, "Workflow"),
+    "POST /pairing-tokens": ("TokenBody", 201, "Token"),
+    "GET /hosts": (None, 200, "HostPage"),
+    "GET /hosts/{host_id}": (None, 200, "Host"),
+    "PATCH /hosts/{host_id}": ("HostChanges", 200, "Host"),
+    "DELETE /hosts/{host_id}": (None, 204, None),
+    "POST /hosts/{host_id}/$rotate-key": (None, 200, "HostKey"),
+    "GET /server-instances": (None, 200, "ServerPage"),
+    "POST /server-instances": ("ServerBody", 201, "Server"),
+    "GET /server-instances/{server_instance_id}": (None, 200, "Server"),
+    "PATCH /server-instances/{server_instance_id}": ("ServerChanges", 200, "Server"),
+    "DELETE /server-instances/{server_instance_id}": (None, 204, None),
+    "POST /host-jobs": ("HostJobBody", 202, "JobRef"),
+    "GET /host-jobs": (None, 200, "JobBriefPage"),
+    "GET /host-jobs/{host_job_id}": (None, 200, "HostJob"),
+    "POST /host-jobs/{host_job_id}/$cancel": (None, 202, "JobRef"),
+    "POST /host-jobs/{host_job_id}/$resolve": ("HostResolveBody", 202, "JobRef"),
+    "POST /batches": ("BatchBody", 202, "BatchRef"),
+    "GET /batches": (None, 200, "BatchBriefPage"),
+    "GET /batches/{batch_id}": (None, 200, "Batch"),
+    "POST /batches/{batch_id}/$cancel": (None, 202, "BatchRef"),
     "GET /artifacts": (None, 200, "ArtifactBriefPage"),
     "GET /artifacts/{artifact_id}": (None, 200, "Artifact"),
     "GET /artifacts/{artifact_id}/$tree": (None, 200, "Tree"),
@@ -606,6 +677,7 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "GET /audit": (None, 200, "ActPage"),
 }
 OPTIONAL = (
+    "TokenBody",
     "RunBody",
     "PipelineRunBody",
     "DraftBody",
@@ -657,6 +729,8 @@ def document(app: FastAPI) -> Schema:
                 complete(operation, method.upper(), path.removeprefix(ROOT))
             elif path.startswith(INTERNAL):
                 complete_internal(operation, method.upper())
+            elif path.startswith(AGENT):
+                complete_agent(operation, path)
             elif path in OPEN:
                 complete_open(operation, path)
     return found
@@ -667,7 +741,8 @@ def complete(operation: Schema, method: str, path: str) -> None:
     body, status, answer = ROUTES.get(f"{method} {path}", (None, 200, None))
     problems = [401, 403, 422, 429, 503]
     headers = []
-    if "{" in path or "schedule" in path or "billing" in path or path in ("/slots/$why", "/grants", "/webhooks"):
+    named = ("/slots/$why", "/grants", "/webhooks", "/server-instances", "/host-jobs", "/batches")  # they name things
+    if "{" in path or "schedule" in path or "billing" in path or path in named:
         problems.append(404)
     if method != "GET":
         problems += [409, 413, 415]
@@ -676,7 +751,7 @@ def complete(operation: Schema, method: str, path: str) -> None:
     if path in ("/schedules/{key}", "/tasks/{key}/$schedules/{schedule_id}") and method != "GET":
         problems.append(412)
         headers.append("If-Match")
-    if path.endswith(("$run", "$execute")):
+    if path.endswith(("$run", "$execute")) or (method, path) == ("POST", "/host-jobs"):
         headers.append("traceparent")
     if path.endswith("$execute"):
         problems.append(400)
@@ -731,6 +806,16 @@ def complete_internal(operation: Schema, method: str) -> None:
         told = {"application/json": {"schema": ref("GraphOrder"), "example": SCHEMAS["GraphOrder"]["examples"][0]}}
         operation["requestBody"] = {"required": True, "content": told}
         operation.setdefault("parameters", []).append(header("Idempotency-Key", required=True))
+
+
+def complete_agent(operation: Schema, path: str) -> None:
+    """What agents ask; its fields are told in words."""
+    pairing = path.endswith("pair")
+    good = {"description": "done", "content": {"application/json": {"schema": ref("Paired" if pairing else "Answer")}}}
+    problems = [401, 404, 409, 413, 415, 422, 429, 503]
+    operation["responses"] = {"201" if pairing else "200": good, **refusals(problems)}
+    operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": a("object")}}}
+    operation["security"] = [] if pairing else [{"bearer": []}]
 
 
 def refusals(numbers: list[int]) -> Schema:

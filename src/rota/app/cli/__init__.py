@@ -12,10 +12,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from rota.app.cli import (
+    agent,
     billing,
     follow,
     grants,
     graphs,
+    hosts,
     people,
     pipelines,
     processes,
@@ -43,6 +45,11 @@ app.add_typer(pipelines.app, name="pipeline")
 app.add_typer(workflows.app, name="workflow")
 app.add_typer(grants.app, name="grant")
 app.add_typer(billing.app, name="billing")
+app.add_typer(hosts.app, name="host")
+app.add_typer(hosts.servers, name="server-instance")
+app.add_typer(hosts.jobs, name="host-job")
+app.add_typer(hosts.batches, name="batch")
+app.add_typer(agent.app, name="agent")
 app.add_typer(people.orgs, name="org")
 app.add_typer(people.users, name="user")
 app.add_typer(people.keys, name="key")

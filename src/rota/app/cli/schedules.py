@@ -52,6 +52,7 @@ def schedule_fields(
     misfire: Annotated[str | None, typer.Option(help="skip, once or all")] = None,
     timeout: Annotated[int | None, typer.Option(help="seconds a run may take")] = None,
     retries: Annotated[int | None, typer.Option(help="attempts after a failed one")] = None,
+    backoff: Annotated[str | None, typer.Option(help="between retries: fixed or exponential")] = None,
     window: Annotated[str | None, typer.Option(help="only between these times of day, as 22:00-06:00")] = None,
     jitter: Annotated[float | None, typer.Option(help="seconds by which slots are spread")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="may be given several times")] = None,
@@ -62,11 +63,12 @@ def schedule_fields(
 ) -> dict[str, Any]:
     """When something runs, and how, as the API takes it: what the options say."""
     start, _, end = window.partition("-") if window is not None else (None, "", None)
+    retry = {"max_retries": retries, "backoff_type": backoff}
     fields = {
         "cron_expression": cron, "interval": every, "run_at": at, "timezone": tz, "input": read_input(input),
         "overlap": overlap, "misfire": misfire, "timeout_seconds": timeout, "window_start": start, "window_end": end,
-        "retry": None if retries is None else {"max_retries": retries}, "jitter_seconds": jitter, "tags": tag or None,
-        "priority": priority, "grant_id": grant, "description": description, "enabled": enabled,
+        "retry": {name: value for name, value in retry.items() if value is not None} or None, "jitter_seconds": jitter,
+        "tags": tag or None, "priority": priority, "grant_id": grant, "description": description, "enabled": enabled,
     }  # fmt: skip
     return {field: value for field, value in fields.items() if value is not None}
 
@@ -99,12 +101,19 @@ def add(
     shell: Annotated[str | None, typer.Option(help="a command to run; makes a shell task of the same name")] = None,
     graph: Annotated[str | None, typer.Option(help="the graph to run, such as langgraph:poet")] = None,
     pipeline: Annotated[str | None, typer.Option(help="the pipeline to run: namespace/layer/name")] = None,
+    server_instance: Annotated[str | None, typer.Option(help="on a host: id of the server, or labels:k=v,…")] = None,
+    job_type: Annotated[str | None, typer.Option(help="what is done there; --input is its payload")] = None,
 ) -> None:
     """Make a schedule."""
-    one_of(task=task, shell=shell, graph=graph, pipeline=pipeline)
+    targets = {"task": task, "shell": shell, "graph": graph, "pipeline": pipeline, "server-instance": server_instance}
+    one_of(**targets)
     one_trigger(fields)
     kind = "graph" if graph else "pipeline" if pipeline else "task"
-    body = {"name": name, "kind": kind, "target": graph or pipeline or task or name, **fields}
+    body = {"name": name, "kind": kind, "target": graph or pipeline or task or server_instance or name, **fields}
+    if server_instance is not None:
+        if job_type is None:
+            fail("say what is done there: --job-type", Exit.USAGE)
+        body |= {"kind": "host_job", "input": {"job_type": job_type, "payload": fields.get("input") or {}}}
     connection: Connection = ctx.obj
     made = connection.post("/schedules", body) if shell is None else add_shell(connection, shell, body)
     tell(connection, made)

@@ -144,6 +144,14 @@ def upgrade() -> None:
         postgresql_where=sa.text("state = 'running'"),
     )
     op.create_index(
+        "ix_jobs_host",
+        "jobs",
+        ["route", "state"],
+        unique=False,
+        sqlite_where=sa.text("kind = 'host_job'"),
+        postgresql_where=sa.text("kind = 'host_job'"),
+    )
+    op.create_index(
         "ix_jobs_key",
         "jobs",
         ["org_id", "job_key"],
@@ -351,6 +359,7 @@ def upgrade() -> None:
         sa.Column("id", sa.String(length=26), nullable=False),
         sa.Column("state", sa.String(length=10), nullable=False),
         sa.Column("host", sa.Text(), nullable=False),
+        sa.Column("host_id", sa.String(length=26), nullable=True),
         sa.Column("pid", sa.Integer(), nullable=False),
         sa.Column("version", sa.String(length=40), nullable=False),
         sa.Column("concurrency", sa.Integer(), nullable=False),
@@ -372,6 +381,62 @@ def upgrade() -> None:
         sqlite_where=sa.text("state = 'alive'"),
         postgresql_where=sa.text("state = 'alive'"),
     )
+    op.create_index(
+        "ix_workers_host",
+        "workers",
+        ["host_id", "state"],
+        unique=False,
+        sqlite_where=sa.text("host_id IS NOT NULL"),
+        postgresql_where=sa.text("host_id IS NOT NULL"),
+    )
+    op.create_table(
+        "batches",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("target", sa.Text(), nullable=False),
+        sa.Column("job_type", sa.String(length=200), nullable=False),
+        sa.Column("max_parallel", sa.Integer(), nullable=False),
+        sa.Column("stop_on_failure", sa.Boolean(), nullable=False),
+        sa.Column("status", sa.String(length=30), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.Column("finished_at", Instant(), nullable=True),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_batches_org_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_batches")),
+    )
+    op.create_index("ix_batches_org", "batches", ["org_id", "id"], unique=False)
+    op.create_table(
+        "hosts",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("labels", Json(), nullable=False),
+        sa.Column("key_hash", sa.String(length=64), nullable=False),
+        sa.Column("key_version", sa.Integer(), nullable=False),
+        sa.Column("agent_version", sa.String(length=40), nullable=True),
+        sa.Column("job_types", Json(), nullable=True),
+        sa.Column("metrics", Json(), nullable=True),
+        sa.Column("last_heartbeat_at", Instant(), nullable=True),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.Column("updated_at", Instant(), nullable=False),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_hosts_org_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_hosts")),
+        sa.UniqueConstraint("org_id", "name", name=op.f("uq_hosts_org_id_name")),
+    )
+    op.create_table(
+        "pairing_tokens",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("hash", sa.String(length=64), nullable=False),
+        sa.Column("created_by", sa.String(length=26), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.Column("expires_at", Instant(), nullable=False),
+        sa.Column("used_at", Instant(), nullable=True),
+        sa.Column("host_id", sa.String(length=26), nullable=True),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_pairing_tokens_org_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_pairing_tokens")),
+        sa.UniqueConstraint("hash", name=op.f("uq_pairing_tokens_hash")),
+    )
+    op.create_index("ix_pairing_tokens_expires", "pairing_tokens", ["expires_at"], unique=False)
     op.create_table(
         "pipelines",
         sa.Column("id", sa.String(length=26), nullable=False),
@@ -579,6 +644,16 @@ def upgrade() -> None:
     op.create_index("ix_api_keys_org", "api_keys", ["org_id", "id"], unique=False)
     op.create_index("ix_api_keys_prefix", "api_keys", ["prefix"], unique=False)
     op.create_table(
+        "batch_members",
+        sa.Column("batch_id", sa.String(length=26), nullable=False),
+        sa.Column("server_instance_id", sa.String(length=26), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("job_id", sa.String(length=26), nullable=True),
+        sa.Column("status", sa.String(length=10), nullable=True),
+        sa.ForeignKeyConstraint(["batch_id"], ["batches.id"], name=op.f("fk_batch_members_batch_id")),
+        sa.PrimaryKeyConstraint("batch_id", "server_instance_id", name=op.f("pk_batch_members")),
+    )
+    op.create_table(
         "billing_accounts",
         sa.Column("id", sa.String(length=26), nullable=False),
         sa.Column("org_id", sa.String(length=26), nullable=False),
@@ -733,6 +808,23 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["schedule_id"], ["schedules.id"], name=op.f("fk_schedule_stats_schedule_id")),
         sa.PrimaryKeyConstraint("schedule_id", name=op.f("pk_schedule_stats")),
     )
+    op.create_table(
+        "server_instances",
+        sa.Column("id", sa.String(length=26), nullable=False),
+        sa.Column("org_id", sa.String(length=26), nullable=False),
+        sa.Column("host_id", sa.String(length=26), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("type", sa.String(length=200), nullable=False),
+        sa.Column("config", Json(), nullable=False),
+        sa.Column("labels", Json(), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.Column("updated_at", Instant(), nullable=False),
+        sa.ForeignKeyConstraint(["host_id"], ["hosts.id"], name=op.f("fk_server_instances_host_id")),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_server_instances_org_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_server_instances")),
+        sa.UniqueConstraint("host_id", "name", name=op.f("uq_server_instances_host_id_name")),
+    )
+    op.create_index("ix_server_instances_org", "server_instances", ["org_id", "id"], unique=False)
     op.create_table(
         "workflow_runs",
         sa.Column("id", sa.String(length=26), nullable=False),
@@ -895,6 +987,7 @@ def downgrade() -> None:
         "credit_ledger",
         "charge_receipts",
         "workflow_runs",
+        "server_instances",
         "schedule_stats",
         "pipeline_triggers",
         "handlers",
@@ -902,12 +995,16 @@ def downgrade() -> None:
         "effects",
         "clocks",
         "billing_accounts",
+        "batch_members",
         "api_keys",
         "workflows",
         "users",
         "tasks",
         "schedules",
         "pipelines",
+        "pairing_tokens",
+        "hosts",
+        "batches",
         "workers",
         "trigger_spans",
         "task_versions",

@@ -1,0 +1,157 @@
+"""What a fleet costs: agents that wait at one server, the way of a job to them, and the server coming up again.
+
+The agents are simulated in the driver's process over raw connections, as in `api`; they speak the real protocol, and
+wait after an error as real ones do.
+"""
+
+import asyncio
+import json
+import random
+import socket
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.api import wire
+from bench.figures import Figure, Size, percentile
+from bench.site import Kind, Site, cpu_seconds, site, used_since
+from rota.app.agent.courier import BACKOFF
+from rota.core.model import NewJob, new_id
+from rota.store import hosts as fleet
+from rota.store import jobs
+from rota.store.dialect import Tx, insert_rows
+from rota.store.tables import hosts as host_rows
+from rota.store.tables import server_instances
+
+AGENTS = 500
+IDLE = 20.0  # seconds
+SINGLE = 300  # jobs, one after the other
+LOOKS = {"look": {"read_only": True, "schema": {}}}
+
+
+@dataclass
+class Agent:
+    """One simulated agent."""
+
+    port: int
+    host_id: str
+    server_id: str
+    key: str
+    session: str = ""
+    sessions: int = 0
+    got: dict[str, float] = field(default_factory=dict)  # when each job came
+    tries: int = 0
+
+    async def live(self) -> None:
+        while True:
+            try:
+                await self.speak()
+            except (OSError, EOFError, asyncio.IncompleteReadError, AssertionError):
+                self.tries += 1
+                first, most = BACKOFF
+                await asyncio.sleep(min(most, first * 2 ** min(self.tries - 1, 10)) * random.uniform(0.3, 1))
+
+    async def speak(self) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            facts = {"version": "1", "pid": 1, "room": 8, "job_types": LOOKS, "journal": []}
+            self.session = (await self.ask(reader, writer, "register", facts))["session"]
+            self.sessions += 1
+            self.tries = 0
+            while True:
+                poll: dict[str, Any] = {"session": self.session, "room": 8, "known": [], "stopping": []}
+                poll["wait_seconds"] = 30 * random.uniform(0.6, 1)
+                for order in (await self.ask(reader, writer, "poll", poll))["jobs"]:
+                    self.got.setdefault(order["job_id"], time.perf_counter())
+                    told = {"job_id": order["job_id"], "fence": order["fence"], "status": "success"}
+                    await self.ask(reader, writer, "result", told)
+        finally:
+            writer.close()
+
+    async def ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, verb: str, body: Any) -> Any:
+        writer.write(wire("POST", f"/api/agent/{verb}", json.dumps(body).encode(), self.key))
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        answer = await reader.readexactly(int(head.split("content-length: ")[1].split("\r\n")[0]))
+        assert head.startswith("http/1.1 20"), answer
+        return json.loads(answer)
+
+
+async def hosts(kind: Kind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG001
+    async with site(kind) as here:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        agents = await here.db.tx(make_agents, here, port)
+        command = ("-m", "rota.app.cli", "server", "--port", str(port))
+        server = here.node(*command)
+        lives = [asyncio.ensure_future(one.live()) for one in agents]
+        try:
+            yield Figure("agents: all of 500 connect", await connected(here, agents, 1), "s")
+            before, begun = cpu_seconds([server.process.pid]), time.perf_counter()
+            await asyncio.sleep(IDLE)
+            used = used_since(before, cpu_seconds([server.process.pid]))
+            yield Figure("agents: CPU of the server, 500 waiting", 100 * used / (time.perf_counter() - begun), "%")
+            spans = []
+            for _ in range(SINGLE):
+                spans += await handed_out(here, [random.choice(agents)])
+            yield Figure("agents: a job reaches its agent, p50", percentile(spans, 0.5), "ms")
+            yield Figure("agents: a job reaches its agent, p99", percentile(spans, 0.99), "ms")
+            spans = await handed_out(here, agents)
+            yield Figure("agents: 500 jobs at once reach 500 agents, p99", percentile(spans, 0.99), "ms")
+            server.stop()
+            here.nodes.remove(server)
+            await asyncio.sleep(5)
+            here.node(*command)
+            yield Figure("agents: all back after 5 s without a server", await connected(here, agents, 2), "s")
+        finally:
+            for life in lives:
+                life.cancel()
+            await asyncio.gather(*lives, return_exceptions=True)
+
+
+async def connected(here: Site, agents: list[Agent], times: int) -> float:
+    begun = time.perf_counter()
+
+    async def all_there() -> bool:
+        return all(one.sessions >= times for one in agents)
+
+    await here.until(all_there, "all agents connected", 120, 0.02)
+    return time.perf_counter() - begun
+
+
+async def handed_out(here: Site, to: list[Agent]) -> list[float]:
+    """Milliseconds from the commit of a job for each of these agents until it came."""
+    now = here.engine.clock.now()
+    made = {
+        one.host_id: NewJob(
+            here.org_id, fleet.KIND, one.server_id, {"job_type": "look"}, now, "manual",
+            route=fleet.routes_of(one.host_id)[1],
+        )
+        for one in to
+    }  # fmt: skip
+    await here.db.tx(jobs.enqueue, list(made.values()), now)
+    begun = time.perf_counter()
+
+    async def came() -> bool:
+        return all(made[one.host_id].id in one.got for one in to)
+
+    await here.until(came, "the jobs came", 60, 0.0005)
+    return [max(0.0, (one.got[made[one.host_id].id] - begun) * 1000) for one in to]
+
+
+def make_agents(tx: Tx, here: Site, port: int) -> list[Agent]:
+    now = here.engine.clock.now()
+    agents, machines, servers = [], [], []
+    for number in range(AGENTS):
+        host_id, server_id = new_id(), new_id()
+        key, hashed = fleet.make_key(host_id, 1)
+        born: dict[str, Any] = {"org_id": here.org_id, "labels": {}, "created_at": now, "updated_at": now}
+        machines.append({"id": host_id, "name": f"host-{number}", "key_hash": hashed, "key_version": 1, **born})
+        servers.append(
+            {"id": server_id, "host_id": host_id, "name": f"web-{number}", "type": "x", "config": {}, **born}
+        )
+        agents.append(Agent(port, host_id, server_id, key))
+    insert_rows(tx, host_rows, machines)
+    insert_rows(tx, server_instances, servers)
+    return agents

@@ -1,0 +1,65 @@
+"""What job types of your own are written with, in a file that `rota agent run --types FILE` loads:
+
+    from rota.agent import job_type
+
+    @job_type("backup", schema={"properties": {"to": {"type": "string"}}, "required": ["to"]})
+    def backup(order):
+        print("to", order.payload["to"], "as", order.server["name"])
+        return {"bytes": 42}
+
+A function prints to the run's log, returns the outcome as JSON, and raises to fail; `TransientError` means that trying
+again later may help. `read_only=True` lets it run beside others; `reconcile=` names a function that is asked after a
+power cut whether the work happened, and answers True, False, or None if it cannot tell.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from rota.core.errors import Refused, TransientError
+
+__all__ = ["TYPES", "JobType", "Order", "Refused", "TransientError", "job_type"]
+
+F = TypeVar("F", bound="Callable[[Order], Any]")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is asked of a host."""
+
+    job_id: str
+    run_id: str
+    attempt: int
+    fence: int  # rises with each claim: hand it to systems that can refuse an older one
+    job_type: str
+    payload: Mapping[str, Any]
+    server: Mapping[str, Any]  # id, name, type, config
+    slot: str | None = None
+    schedule_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobType:
+    name: str
+    function: Callable[[Order], Any]
+    schema: Mapping[str, Any]
+    read_only: bool = False
+    reconcile: Callable[[Order], bool | None] | None = None
+
+
+TYPES: dict[str, JobType] = {}
+
+
+def job_type(
+    name: str, *, schema: Mapping[str, Any] | None = None, read_only: bool = False,
+    reconcile: Callable[[Order], bool | None] | None = None,
+) -> Callable[[F], F]:  # fmt: skip
+    """Register a function as a job type of this agent."""
+
+    def remember(function: F) -> F:
+        if name in TYPES:
+            raise ValueError(f"job type {name} is there twice")
+        TYPES[name] = JobType(name, function, schema or {}, read_only, reconcile)
+        return function
+
+    return remember

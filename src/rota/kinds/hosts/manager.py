@@ -1,0 +1,106 @@
+"""The commands for hosts: a job on a server, a batch on many, and whether something happened."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rota.core import parse
+from rota.core.errors import Invalid, NotFound
+from rota.core.model import NewJob
+from rota.core.policy import Terms, parse_retry
+from rota.core.redact import redacted
+from rota.engine.engine import Engine
+from rota.kinds.hosts.dispatch import resolve
+from rota.kinds.hosts.runner import BATCH_ROUTE, open_batch
+from rota.store import hosts, jobs, reports, runs
+from rota.store.dialect import Tx
+from rota.store.reports import Record
+
+ORDER = ("job_type", "payload")
+OF_JOB = frozenset({"server_instance_id", *ORDER, "timeout_seconds", "retry"})
+OF_BATCH = frozenset(
+    {*ORDER, "server_instance_ids", "labels", "max_parallel", "stop_on_failure", "timeout_seconds", "retry"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostManager:
+    """What can be asked of the hosts of one org."""
+
+    engine: Engine
+    org_id: str
+
+    async def run(self, body: Mapping[str, Any], trace: str | None = None) -> str:
+        """A job on a server at once; returns its id."""
+        form = parse.Form(body, OF_JOB)
+        server_id, terms = form.need("server_instance_id", parse.ulid) or "", read_terms(form)
+        form.need("job_type", parse.name)
+        form.done()
+        if await self.engine.db.read(hosts.find_server, self.org_id, server_id) is None:
+            raise NotFound(f"server instance {server_id}: there is none")
+        order = {name: body[name] for name in ORDER if body.get(name) is not None}
+        made = await self.engine.enqueue(self.org_id, hosts.KIND, server_id, [order], terms=terms, trace=trace)
+        return made[0]
+
+    async def run_batch(self, body: Mapping[str, Any]) -> str:
+        """The same job on many servers; returns the id of the batch."""
+        form = parse.Form(body, OF_BATCH)
+        labels = form.take("labels", read_labels, None)
+        ids = form.take("server_instance_ids", lambda value, field: [parse.ulid(one, field) for one in value], None)
+        form.need("job_type", parse.name)
+        terms = read_terms(form)
+        form.done()
+        if bool(labels) == bool(ids):
+            raise Invalid("server_instance_ids", ids, "or labels, one of the two, must say which servers")
+        chosen = ",".join(f"{name}={value}" for name, value in (labels or {}).items())
+        target = f"labels:{chosen}" if labels else f"servers:{','.join(dict.fromkeys(ids or []))}"
+        named = (*ORDER, "max_parallel", "stop_on_failure")
+        order = {name: body[name] for name in named if body.get(name) is not None}
+        await self.engine.runners[hosts.KIND].resolve(self.org_id, target, order)
+        now = self.engine.clock.now()
+        job = NewJob(self.org_id, hosts.KIND, target, order, now, "manual", route=BATCH_ROUTE, terms=terms)
+
+        def step(tx: Tx) -> str:
+            open_batch(tx, job, now)
+            return jobs.enqueue(tx, [job], now)[0]
+
+        return await self.engine.clocked(step)
+
+    async def cancel(self, job_id: str) -> str:
+        return await self.engine.cancel(self.org_id, job_id)
+
+    async def resolve(self, job_id: str, applied: bool, outcome: Any) -> str:
+        """Say whether a job happened of which nobody knows."""
+        now = self.engine.clock.now()
+        return await self.engine.clocked(lambda tx: resolve(tx, self.org_id, job_id, applied, outcome, now))
+
+    async def job(self, job_id: str) -> Record:
+        return await self.engine.db.read(host_job, self.org_id, job_id)
+
+
+def host_job(tx: Tx, org_id: str, job_id: str) -> Record:
+    """A job on a host: as any job, with what was asked of which server, and all its runs."""
+    found = reports.job(tx, org_id, job_id)
+    if found["kind"] != hosts.KIND:
+        raise NotFound(f"host job {job_id}: there is none")
+    living, ended = jobs.find(tx, org_id, job_id), runs.of_job(tx, org_id, job_id)
+    order = living.payload if living is not None else ended[-1].input
+    told = {"job_type": order["job_type"], "payload": redacted(order.get("payload") or {})}
+    waits = living.parked_reason if living is not None else None
+    server_id = found.pop("target")
+    return {**found, "server_instance_id": server_id, **told, "waits_for": waits}
+
+
+def read_terms(form: parse.Form) -> Terms:
+    timeout = form.take("timeout_seconds", parse.span, None)
+    return Terms(timeout=timeout, retry=form.take("retry", lambda value, _: parse_retry(value), None))
+
+
+def read_labels(value: Any, field: str) -> dict[str, str]:
+    if not isinstance(value, Mapping) or len(value) > 50:
+        raise Invalid(field, value, "is not an object of at most 50 labels")
+    for name, label in value.items():
+        parse.name(name, field)
+        if set("=,") & {*name, *parse.text(label, f"{field}.{name}", 200)}:
+            raise Invalid(field, name, "has = or , in its name or value")
+    return dict(value)

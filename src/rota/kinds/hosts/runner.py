@@ -1,0 +1,228 @@
+"""Host jobs as schedules and people ask for them, and batches, which a worker sees to.
+
+A job on one server is never run here: its route leads to the host's agent. A job for all servers with some labels is a
+batch; a worker makes a job for each of them, so many at a time, and waits until the last has ended.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any
+
+from rota.core import parse
+from rota.core.clock import Clock, pause
+from rota.core.errors import Invalid, InvalidMany, NotFound
+from rota.core.model import Job, NewJob
+from rota.core.parse import Defaults
+from rota.core.policy import Failure, FailureClass, Misfire, Overlap
+from rota.core.redact import HIDDEN
+from rota.core.states import Status
+from rota.engine.runner import RunContext, WorkFailed
+from rota.store import batches, hosts, jobs
+from rota.store.database import Database
+from rota.store.dialect import Tx, lock_keys
+from rota.store.reports import Record
+
+BATCH_ROUTE = "host:batch"
+FIELDS = frozenset({"job_type", "payload", "max_parallel", "stop_on_failure"})
+MOST_AT_ONCE = 1000
+BREATH, SAFETY_LOOK = 0.1, 30.0  # seconds between looks at the members: at the least, and at the most
+TEXT = {"type": "string"}
+BUILT_IN: dict[str, Record] = {  # for hosts whose agent has not spoken yet
+    name: {"read_only": name == "http_check", "schema": {"properties": fields, "required": [next(iter(fields))]}}
+    for name, fields in {
+        "shell": {"command": TEXT},
+        "http_check": {"url": TEXT, "expect_status": {}},
+        "python": {"entry_point": TEXT, "args": {}},
+    }.items()
+}
+
+
+class HostRunner:
+    kind = hosts.KIND
+    defaults = Defaults(misfire=Misfire.SKIP, overlap=Overlap.SKIP)  # nobody wants last night's restart at noon
+    under_grant = False
+
+    def __init__(self, db: Database, clock: Clock) -> None:
+        self.db, self.clock = db, clock
+
+    def routes(self) -> Collection[str]:
+        return {BATCH_ROUTE}
+
+    async def resolve(self, org_id: str, target: str, payload: Any) -> str:
+        read_order(payload)
+        return await self.db.read(self.route_of, org_id, target, payload)
+
+    def route_of(self, tx: Tx, org_id: str, target: str, order: Mapping[str, Any]) -> str:
+        """Where a job goes; refuses what its host cannot do."""
+        road = BATCH_ROUTE
+        for one in servers_of(tx, org_id, target):
+            job_type = known_type(hosts.get(tx, org_id, one.host_id), order["job_type"])
+            check_payload(job_type["schema"], order.get("payload") or {})
+            if one.id == target:
+                changes, looks = hosts.routes_of(one.host_id)
+                road = looks if job_type["read_only"] else changes
+        return road
+
+    def known_as(self, tx: Tx, org_id: str, target: str) -> Collection[str]:
+        """A grant names job types, and is held against the job's own when it is handed out; here against all that could
+        be asked of the target."""
+        found = servers_of(tx, org_id, target)
+        return {name for one in found for name in types_of(hosts.get(tx, org_id, one.host_id))} or set(BUILT_IN)
+
+    async def prepare(self, ctx: RunContext) -> None:
+        ctx.about.name, ctx.about.resource = ctx.job.target, ctx.job.payload["job_type"]
+        ctx.about.delegates = True
+
+    async def execute(self, ctx: RunContext) -> Any:
+        """See to a batch. Its jobs stand in the queue: a worker that takes over goes on where the last one was."""
+        wake = ctx.engine.wake
+        try:
+            while True:
+                changed = wake.changed  # asked before the look: what happens meanwhile is not missed
+                members, over = await self.db.tx(self.further, ctx.job)
+                if over:
+                    return ended(members)
+                await pause(BREATH)
+                await self.clock.wait(changed, SAFETY_LOOK)
+        except asyncio.CancelledError:
+            if await self.db.read(jobs.is_unwanted, ctx.job.id):  # else this worker stops, and another goes on
+                await self.db.tx(self.stop, ctx.job)
+                wake.signal("cancel")
+            raise
+
+    def further(self, tx: Tx, job: Job) -> tuple[list[Record], bool]:
+        """Make the jobs whose turn has come; the members, and whether all is over."""
+        order, now = job.payload, self.clock.now()
+        open_batch(tx, job, now)
+        members = batches.standing(tx, job.id)
+        counts = batches.counted(members)
+        waiting = [one["server_instance_id"] for one in members if one["job_id"] is None and one["status"] == "waiting"]
+        busy = counts["running"] + counts["waiting"] - len(waiting)
+        if waiting and not (order.get("stop_on_failure") and counts["failed"]):
+            room = max(0, order.get("max_parallel", MOST_AT_ONCE) - busy)
+            for server_id in waiting[:room]:
+                batches.note(tx, job.id, server_id, **self.member(tx, job, server_id))
+            return members, False
+        if busy:
+            return members, False
+        for server_id in waiting:  # another one failed first
+            batches.note(tx, job.id, server_id, status=Status.SKIPPED)
+        members = batches.standing(tx, job.id)
+        fine = counts["succeeded"] == counts["total"]
+        batches.close(tx, job.id, "completed" if fine else "completed_with_failures", members, now)
+        return members, True
+
+    def member(self, tx: Tx, job: Job, server_id: str) -> dict[str, str]:
+        """The job of one server; or that it failed already, because the server or what it can do is gone."""
+        order, now = job.payload, self.clock.now()
+        plain = {name: order[name] for name in ("job_type", "payload") if name in order}
+        try:
+            route = self.route_of(tx, job.org_id, server_id, plain)
+        except Invalid:
+            return {"status": Status.FAILED}
+        new = NewJob(
+            job.org_id, self.kind, server_id, plain, now, f"batch:{job.id}", job_key=f"batch:{job.id}:{server_id}",
+            queue=job.queue, terms=job.terms, trace=job.trace, route=route,
+        )  # fmt: skip
+        return {"job_id": jobs.enqueue(tx, [new], now, "preserve")[0]}
+
+    def stop(self, tx: Tx, job: Job) -> None:
+        """Cancel a batch: what waits leaves the queue, what runs is told."""
+        members, now = batches.standing(tx, job.id), self.clock.now()
+        ids = [one["job_id"] for one in members if one["job_id"]]
+        lock_keys(tx, jobs.keys_of(tx, ids))
+        jobs.request_cancel(tx, ids, "batch", now)
+        jobs.withdraw(tx, jobs.c.id.in_(ids), Status.CANCELED, "batch", now)
+        batches.close(tx, job.id, "canceled", batches.standing(tx, job.id), now)
+
+
+def open_batch(tx: Tx, job: Job | NewJob, now: datetime) -> None:
+    order = job.payload
+    batch = {
+        "id": job.id, "org_id": job.org_id, "target": job.target, "job_type": order["job_type"],
+        "max_parallel": order.get("max_parallel", MOST_AT_ONCE), "status": "running", "created_at": now,
+        "stop_on_failure": order.get("stop_on_failure", False),
+    }  # fmt: skip
+    batches.open_batch(tx, batch, servers_of(tx, job.org_id, job.target))
+
+
+def ended(members: list[Record]) -> Record:
+    """What a batch came to; it failed if one of its jobs did not succeed."""
+    counts = batches.counted(members)
+    if counts["succeeded"] < counts["total"]:
+        bad = [f"{one['name']} {one['status']}" for one in members if one["status"] != Status.SUCCESS]
+        text = f"{len(bad)} of {counts['total']} servers: {', '.join(bad[:10])}"
+        raise WorkFailed(Failure(FailureClass.LOGIC, "BatchFailed", text), counts)
+    return counts
+
+
+# what is asked of a host
+
+
+def read_order(value: Any, field: str = "input") -> None:
+    """`{job_type, payload?}`, and for batches `max_parallel?` and `stop_on_failure?`."""
+    if not isinstance(value, Mapping):
+        raise Invalid(field, value, "is not an object like {job_type, payload}")
+    form = parse.Form(value, FIELDS)
+    form.need("job_type", parse.name)
+    given: Any = form.take("payload", parse.payload, {})
+    form.take("max_parallel", lambda one, name: parse.whole(one, name, 1, MOST_AT_ONCE), None)
+    form.take("stop_on_failure", parse.flag, None)
+    form.done()
+    if not isinstance(given, Mapping):
+        raise Invalid(f"{field}.payload", given, "is not an object")
+    if has_hidden(given):
+        raise Invalid(f"{field}.payload", HIDDEN, "stands for a secret that is not shown; send the secret, or no input")
+
+
+def has_hidden(value: Any) -> bool:
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return value == HIDDEN or any(has_hidden(one) for one in parts)
+
+
+def read_selector(target: str) -> dict[str, str]:
+    """`labels:k=v,k=v`"""
+    pairs = [part.partition("=") for part in target.removeprefix("labels:").split(",")]
+    if not all(name.strip() and eq for name, eq, _ in pairs):
+        raise Invalid("target", target, "is not a selector like labels:role=web,zone=eu")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def servers_of(tx: Tx, org_id: str, target: str) -> list[Any]:
+    """The servers that a job is for: one by its id, several as `servers:ID,ID`, or all with some labels."""
+    if target.startswith("labels:"):
+        return hosts.servers_with(tx, org_id, read_selector(target))
+    try:
+        return [hosts.server(tx, org_id, one) for one in target.removeprefix("servers:").split(",")]
+    except NotFound as error:
+        raise Invalid("target", target, "is neither a server instance nor labels:k=v,…") from error
+
+
+def types_of(host: Any) -> Mapping[str, Record]:
+    """What a host's agent can do: as it says, or what every agent can."""
+    return host.job_types if host.job_types is not None else BUILT_IN
+
+
+def known_type(host: Any, name: str) -> Record:
+    types = types_of(host)
+    if name not in types:
+        raise Invalid(
+            "job_type", name, f"is not known to host {host.name}; it knows {', '.join(sorted(types)) or 'none'}"
+        )
+    return types[name]
+
+
+def check_payload(schema: Mapping[str, Any], payload: Mapping[str, Any]) -> None:
+    """What can be said before the agent looks: what is missing, what is too much, and what is no text."""
+    known = schema.get("properties", {})
+    wrong = [Invalid(f"payload.{one}", None, "is missing") for one in schema.get("required", ()) if one not in payload]
+    if known and not schema.get("additionalProperties", False):
+        unknown = [one for one in payload if one not in known]
+        wrong += [Invalid(f"payload.{one}", payload[one], "is not a field of this job type") for one in unknown]
+    texts = [one for one, kind in known.items() if kind.get("type") == "string" and one in payload]
+    wrong += [
+        Invalid(f"payload.{one}", payload[one], "is not text") for one in texts if not isinstance(payload[one], str)
+    ]
+    if wrong:
+        raise wrong[0] if len(wrong) == 1 else InvalidMany(wrong)

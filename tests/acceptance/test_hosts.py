@@ -1,0 +1,377 @@
+"""Hosts with real processes: a server, two agents, and each of them killed wherever it hurts.
+
+The witness is a file that the commands themselves write: whatever the ledger says, what changes something must have
+happened once, unless somebody said that it had not.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rota.app.agent.journal import Journal
+from tests.acceptance.cluster import Process, until
+
+LEASE = 2  # seconds; an agent's is three times as long
+KILLED = """
+import os, sys
+from rota.app.agent import courier, journal
+from rota.app.cli import app
+def die(*_, **__): os._exit(9)
+{patch}
+app()
+"""
+POINTS = {  # where an agent dies, by what it does next
+    "before it writes the order down": "journal.Journal.add = die",
+    "before it starts the run": "courier.subprocess.Popen = die",
+    "when the run has ended, before it tells": "courier.Courier.deliver = die",
+    "when it has told, before it writes that down": "journal.Claim.close = die",
+}
+TYPES = """
+from rota.agent import job_type
+
+@job_type("touch", schema={}, reconcile=lambda order: happened(order))
+def touch(order):
+    import time
+    with open(order.payload["path"], "a") as file:
+        print("begin", order.job_id, file=file, flush=True)
+    time.sleep(order.payload.get("seconds", 0))
+    return {"at": order.server["name"]}
+
+def happened(order):
+    try:
+        return order.job_id in open(order.payload["path"]).read()
+    except FileNotFoundError:
+        return False
+"""
+
+
+class Fleet:
+    """A server and its agents, as an operator would run them. Leaves nothing running behind."""
+
+    def __init__(self, home: Path, url: str) -> None:
+        self.home, self.url = home, url
+        self.witness = home / "witness"
+        self.types = home / "types.py"
+        self.types.write_text(TYPES)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.processes: list[Process] = []
+        self.agents: dict[str, Process] = {}
+        self.server: Process | None = None
+        self.http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}/api/v1", timeout=20)
+
+    def process(self, name: str, *command: str, program: list[str] | None = None) -> Process:
+        env = {
+            **os.environ, "ROTA_LEASE_SECONDS": str(LEASE), "ROTA_DATA_DIR": str(self.home / "data"),
+            "ROTA_DATABASE_URL": self.url, "ROTA_CANCEL_GRACE_SECONDS": "2",
+        }  # fmt: skip
+        start = [sys.executable, *(program or ["-m", "rota.app.cli"]), *command]
+        made = Process(start, env, self.home / f"{name}-{len(self.processes)}.log")
+        self.processes.append(made)
+        return made
+
+    async def up(self, *verbs: str) -> None:
+        """Start the server, in one process or several, and wait until it is ready."""
+        for verb in verbs or ("up",):
+            more = () if verb == "worker" else ("--port", str(self.port))
+            self.server = self.process(verb, verb, *more)
+        ready = f"http://127.0.0.1:{self.port}/health/ready"
+
+        async def answers() -> bool:
+            try:
+                return (await self.http.get(ready)).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        await until(answers, 60, "the server is ready")
+        key = (self.home / "data" / "admin.key").read_text().strip()
+        self.http.headers["authorization"] = f"Bearer {key}"
+
+    async def pair(self, name: str) -> str:
+        """A host with one server on it; the server's id."""
+        token = (await self.call("POST", "/pairing-tokens"))["token"]
+        url = f"http://127.0.0.1:{self.port}"
+        paired = self.process(
+            "pair", "agent", "pair", "--server", url, "--token", token, "--dir", str(self.home / name)
+        )
+        assert await paired.ended(30) == 0, paired.said()
+        host = json.loads((self.home / name / "agent.json").read_text())["host_id"]
+        made = await self.call("POST", "/server-instances", {"host_id": host, "name": f"{name}-web"})
+        return str(made["id"])
+
+    def start(self, name: str, patch: str | None = None) -> Process:
+        program = None if patch is None else ["-c", KILLED.format(patch=patch)]
+        options = ("--dir", str(self.home / name), "--allow-shell", "*", "--types", str(self.types))
+        self.agents[name] = self.process(name, "agent", "run", *options, program=program)
+        return self.agents[name]
+
+    async def call(self, method: str, path: str, body: Any = None) -> Any:
+        answer = await self.http.request(method, path, json=body)
+        assert answer.status_code < 300, answer.text
+        return answer.json() if answer.content else None
+
+    async def shell(self, server: str, command: str, **more: Any) -> str:
+        body = {"server_instance_id": server, "job_type": "shell", "payload": {"command": command}, **more}
+        return str((await self.call("POST", "/host-jobs", body))["job_id"])
+
+    def witnessed(self, seconds: float = 0) -> str:
+        """A command that changes something, and can be seen to."""
+        return f"echo begin $ROTA_JOB_ID >> {self.witness}; sleep {seconds}; echo end $ROTA_JOB_ID >> {self.witness}"
+
+    def seen(self, what: str, job: str) -> int:
+        return self.witness.read_text().splitlines().count(f"{what} {job}") if self.witness.exists() else 0
+
+    async def saw(self, what: str, job: str) -> None:
+        await until(lambda: self.seen(what, job) > 0, 30, f"{what} {job}")
+
+    async def job(self, job: str) -> Any:
+        return await self.call("GET", f"/host-jobs/{job}")
+
+    async def ended(self, job: str, seconds: float = 60) -> list[str]:
+        """How a job ended, attempt by attempt."""
+
+        async def over() -> bool:
+            return (await self.job(job))["status"] not in ("pending", "running")
+
+        await until(over, seconds, f"job {job} ends")
+        return await self.ledger(job)
+
+    async def ledger(self, job: str) -> list[str]:
+        runs = [one for one in (await self.call("GET", f"/runs?job_id={job}"))["items"] if one["finished_at"]]
+        runs.sort(key=lambda one: one["attempt"])
+        return [one["status"] + (f": {one['reason']}" if one["reason"] else "") for one in runs]
+
+    async def close(self, failed: bool) -> None:
+        await self.http.aclose()
+        for process in self.processes:
+            process.kill()
+        for started in self.home.glob("*/runs/*/started"):  # runs outlive their agents
+            try:
+                os.kill(int(started.read_text()), signal.SIGTERM)
+            except (OSError, ValueError):
+                continue
+        if failed:
+            for process in self.processes:
+                print(f"--- {process.log.name}\n{process.said()[-3000:]}")
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Fleet]:
+    one = Fleet(tmp_path, database_url)
+    yield one
+    await one.close(failed=True)
+
+
+@pytest.mark.timeout(240)
+async def test_wherever_an_agent_dies_each_job_ends_once_and_happened_once(fleet: Fleet) -> None:
+    await fleet.up()
+    alpha, beta = await fleet.pair("alpha"), await fleet.pair("beta")
+    fleet.start("beta")
+    for point, patch in POINTS.items():
+        doomed = fleet.start("alpha", patch)
+        job = await fleet.shell(alpha, fleet.witnessed())
+        other = await fleet.shell(beta, fleet.witnessed())
+        assert await doomed.ended(30) == 9, point
+        assert await fleet.ended(other) == ["success"]  # another host has nothing to do with it
+        fleet.start("alpha")
+        assert (await fleet.ended(job))[-1] == "success", point
+        assert (fleet.seen("begin", job), fleet.seen("end", job)) == (1, 1), point
+        fleet.agents["alpha"].kill()
+    audit = await fleet.call("GET", "/slots/$audit")
+    assert audit["ok"]
+
+
+@pytest.mark.timeout(180)
+async def test_an_agent_killed_during_a_command_finds_it_again_running_or_ended(fleet: Fleet) -> None:
+    await fleet.up()
+    alpha = await fleet.pair("alpha")
+    fleet.start("alpha")
+    running = await fleet.shell(alpha, fleet.witnessed(4))
+    behind = await fleet.shell(alpha, fleet.witnessed())
+    await fleet.saw("begin", running)
+    fleet.agents["alpha"].kill()
+    fleet.start("alpha")  # at once: it keeps what it has in hand
+    await until(lambda: "connected" in fleet.agents["alpha"].said(), 20, "it is back")
+    assert fleet.seen("begin", behind) == 0  # and the next one waits its turn
+    assert await fleet.ended(running) == ["success"]
+    assert await fleet.ended(behind) == ["success"]
+
+    lost = await fleet.shell(alpha, fleet.witnessed(4 * LEASE))
+    await fleet.saw("begin", lost)
+    fleet.agents["alpha"].kill()
+    await until_async(lambda: asked(fleet, lost), 30, "the agent is lost, and is asked about")
+    assert await fleet.ledger(lost) == ["paused: reconciliation"]
+    fleet.start("alpha")
+    assert await fleet.ended(lost) == ["paused: reconciliation", "success"]
+    for job in (running, behind, lost):
+        assert (fleet.seen("begin", job), fleet.seen("end", job)) == (1, 1)
+
+
+@pytest.mark.timeout(180)
+async def test_when_the_machine_dies_only_an_answer_lets_it_run_again(fleet: Fleet) -> None:
+    await fleet.up()
+    alpha = await fleet.pair("alpha")
+    fleet.start("alpha")
+    job = await fleet.shell(alpha, fleet.witnessed(600))
+    await fleet.saw("begin", job)
+    power_cut(fleet)
+    fleet.start("alpha")
+    await until_async(lambda: asked(fleet, job), 30, "it is asked about")
+    fleet.agents["alpha"].kill()
+    fleet.start("alpha")  # asking again brings no other answer
+    await until(lambda: "connected" in fleet.agents["alpha"].said(), 20, "it is back")
+    await asyncio.sleep(1)
+    assert fleet.seen("begin", job) == 1
+    await fleet.call("POST", f"/host-jobs/{job}/$resolve", {"resolution": "applied"})
+    assert await fleet.ended(job) == ["paused: reconciliation", "success: resolved"]
+
+    body = {"server_instance_id": alpha, "job_type": "touch", "payload": {"path": str(fleet.witness), "seconds": 600}}
+    told = str((await fleet.call("POST", "/host-jobs", body))["job_id"])  # a type that can look whether it happened
+    await fleet.saw("begin", told)
+    power_cut(fleet)
+    fleet.start("alpha")
+    assert (await fleet.ended(told))[-1] == "success"
+    assert (await fleet.call("GET", f"/runs?job_id={told}"))["items"][0]["outcome"] == {"reconciled": True}
+    assert fleet.seen("begin", told) == 1
+
+
+@pytest.mark.timeout(240)
+async def test_while_the_server_is_away_work_goes_on_and_results_are_kept(fleet: Fleet) -> None:
+    await fleet.up()
+    alpha, beta = await fleet.pair("alpha"), await fleet.pair("beta")
+    for name in ("alpha", "beta"):
+        fleet.start(name)
+    ends = await fleet.shell(alpha, fleet.witnessed(2))
+    lasts = await fleet.shell(beta, fleet.witnessed(8 * LEASE))
+    waits = await fleet.shell(alpha, fleet.witnessed())
+    for job in (ends, lasts):
+        await fleet.saw("begin", job)
+    assert fleet.server is not None
+    fleet.server.kill()
+    await fleet.saw("end", ends)
+    await asyncio.sleep(4 * LEASE)  # longer than the leases of the agents
+    await fleet.up()
+    for job in (ends, lasts, waits):
+        assert (await fleet.ended(job))[-1] == "success"
+        assert (fleet.seen("begin", job), fleet.seen("end", job)) == (1, 1)
+    text = " ".join(line["text"] for line in await logs(fleet, ends))
+    assert "begin" not in text  # its output went to the witness, not to the log
+
+
+@pytest.mark.timeout(120)
+async def test_server_and_worker_in_processes_of_their_own_wake_agents_at_once(fleet: Fleet) -> None:
+    await fleet.up()
+    server = await fleet.pair("alpha")
+    assert fleet.server is not None
+    fleet.server.kill()
+    await fleet.up("worker", "server")
+    fleet.start("alpha")
+    await fleet.ended(await fleet.shell(server, "true"))
+    body = {
+        "name": "often", "kind": "host_job", "target": server, "interval": "1s", "max_runs": 3,
+        "input": {"job_type": "shell", "payload": {"command": "echo $ROTA_SLOT"}},
+    }  # fmt: skip
+    made = await fleet.call("POST", "/schedules", body)
+
+    async def three() -> bool:
+        found = await fleet.call("GET", f"/schedules/{made['id']}/runs")
+        return [one["status"] for one in found["items"]] == ["success"] * 3
+
+    await until(three, 30, "three slots ran")
+    runs = (await fleet.call("GET", f"/schedules/{made['id']}/runs"))["items"]
+    late = [span(one["slot"], one["started_at"]) for one in runs]
+    assert max(late) < 1.0, late  # the worker fired, the server heard of it and told the agent
+    assert {one["target_name"] for one in runs} == {"alpha-web"}
+
+
+@pytest.mark.timeout(120)
+async def test_cancel_timeout_and_refusal_end_a_command_with_everything_it_started(fleet: Fleet) -> None:
+    await fleet.up()
+    alpha = await fleet.pair("alpha")
+    fleet.start("alpha")
+    marker = f"sleep 4{os.getpid() % 1000:03}"
+    stopped = await fleet.shell(alpha, f"trap '' TERM; ({marker}) & {fleet.witnessed(600)}")
+    await fleet.saw("begin", stopped)
+    await fleet.call("POST", f"/host-jobs/{stopped}/$cancel")
+    assert await fleet.ended(stopped, 30) == ["canceled: operator"]
+    assert marker not in processes()
+    slow = await fleet.shell(alpha, f"{marker} & {marker}", timeout_seconds=1)
+    assert await fleet.ended(slow, 30) == ["failed: timeout"]
+    assert marker not in processes()
+    fleet.agents["alpha"].kill()
+    strict = fleet.process("strict", "agent", "run", "--dir", str(fleet.home / "alpha"), "--allow-shell", "systemctl *")
+    await until(lambda: "connected" in strict.said(), 20, "it is back")
+    refused = await fleet.shell(alpha, f"touch {fleet.home / 'proof'}")
+    assert await fleet.ended(refused) == ["failed: logic"]
+    assert not (fleet.home / "proof").exists()
+    assert "does not allow" in (await fleet.job(refused))["error"]["message"]
+
+
+@pytest.mark.timeout(120)
+async def test_the_newest_key_is_the_only_one_and_takes_effect_while_the_agent_runs(fleet: Fleet) -> None:
+    await fleet.up()
+    alpha = await fleet.pair("alpha")
+    agent = fleet.start("alpha")
+    await fleet.ended(await fleet.shell(alpha, "true"))
+    host = json.loads((fleet.home / "alpha" / "agent.json").read_text())["host_id"]
+    key = (await fleet.call("POST", f"/hosts/{host}/$rotate-key"))["agent_key"]
+    job = await fleet.shell(alpha, "true")
+    await until(lambda: "newest key" in agent.said(), 30, "its old key is refused")
+    assert (await fleet.job(job))["status"] == "pending"
+    given = fleet.process("key", "agent", "key", "--dir", str(fleet.home / "alpha"), "--key", key)
+    assert await given.ended(30) == 0
+    assert await fleet.ended(job) == ["success"]
+
+
+# helpers
+
+
+async def until_async(true: Callable[[], Any], seconds: float, what: str) -> None:
+    await until(true, seconds, what, every=0.2)
+
+
+async def asked(fleet: Fleet, job: str) -> bool:
+    return bool((await fleet.job(job))["waits_for"] == "reconciliation")
+
+
+async def logs(fleet: Fleet, job: str) -> list[Any]:
+    run = (await fleet.call("GET", f"/runs?job_id={job}"))["items"][0]
+    return list((await fleet.call("GET", f"/runs/{run['id']}/logs"))["items"])
+
+
+def power_cut(fleet: Fleet) -> None:
+    """Everything on the host dies at once."""
+    fleet.agents["alpha"].kill()
+    for claim in Journal(fleet.home / "alpha").open_claims():
+        if (pid := claim.pid()) is not None:
+            os.kill(pid, signal.SIGKILL)
+            end = time.monotonic() + 10
+            while not claim.dead():
+                assert time.monotonic() < end
+                time.sleep(0.02)
+
+
+def processes() -> str:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return "\n".join(one for one in found if "pytest" not in one and "rota" not in one)
+
+
+def span(start: str, end: str) -> float:
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
