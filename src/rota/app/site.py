@@ -14,7 +14,7 @@ from rota.store.database import Database
 def create_site(engine: Engine, db: Database, **more: Any) -> FastAPI:
     """The API, with the dashboard behind it; see `create_api`."""
     api = create_api(engine, db, **more)
-    unknown, web = api.router.default, create_web(engine, db, api.state.failures)
+    unknown, web = api.router.default, create_web(engine, db, api)
 
     async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
         page = scope["type"] == "http" and not scope["path"].startswith("/api/")
