@@ -7,6 +7,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 WIDE, HALF = 1040, 520  # what charts are drawn in; the page scales them
+MARKS = 200  # of one schedule on a timeline: more cannot be told apart
 
 
 def tag(name: str, inner: Any = "", **given: Any) -> Markup:
@@ -23,10 +24,11 @@ def joined(parts: Iterable[Markup]) -> Markup:
     return Markup("").join(parts)
 
 
-def svg(parts: Iterable[Markup], width: float, height: float, label: str, kind: str) -> Markup:
-    return tag(
-        "svg", joined(parts), viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=label, class_=f"chart {kind}"
-    )
+def svg(parts: Iterable[Markup], width: float, height: float, label: str, kind: str, fit: str = "xMinYMid") -> Markup:
+    """`fit="none"` lets it be stretched: for what has no text in it."""
+    box = f"0 0 {width:g} {height:g}"
+    given = {"viewBox": box, "preserveAspectRatio": fit, "role": "img", "aria_label": label, "class_": f"chart {kind}"}
+    return tag("svg", joined(parts), **given)
 
 
 def bar(x: float, y: float, width: float, height: float, kind: str, title: str = "", round_: float = 0) -> Markup:
@@ -54,7 +56,9 @@ def verdict_strip(slots: Sequence[dict[str, Any]], look: Any, zone: str | None =
         tall = TALL.get(one["status"], 10)
         parts.append(bar(number * 6, 16 - tall, 4, tall, one["status"] or "none", slot_words(one, look, zone), 1))
     told = ", ".join(f"{n} {status}" for status, n in counted(slots))
-    return svg(parts, count * 6, 16, f"the last {len(slots)} slots: {told}" if slots else "no slot yet", "strip")
+    return svg(
+        parts, count * 6, 16, f"the last {len(slots)} slots: {told}" if slots else "no slot yet", "strip", "none"
+    )
 
 
 TALL = {"success": 12, "failed": 16, "crashed": 16, "missed": 16, "skipped": 6, "coalesced": 6}
@@ -157,11 +161,18 @@ def lane(
         wide = 3.0 if one["last_slot"] is None else max(3.0, x(one["last_slot"]) - x(one["slot"]))
         shape = bar(x(one["slot"]), 4, wide, 14, one["status"] or "none", slot_words(one, look, zone), 1)
         parts.append(tag("a", shape, href=f"/runs/{one['run_id']}") if one["run_id"] else shape)
-    parts += [bar(x(at), 7, 2, 8, "coming", f"{look.at(at, zone)}: planned") for at in coming]
+    if len(slots) == MARKS:
+        parts.append(bar(0, 8, x(slots[0]["slot"]), 6, "many", "earlier slots are not drawn one by one"))
+    if len(coming) == MARKS:
+        parts.append(
+            bar(x(coming[0]), 7, WIDE - x(coming[0]), 8, "coming", f"planned from {look.at(coming[0], zone)} on")
+        )
+    else:
+        parts += [bar(x(at), 7, 2, 8, "coming", f"{look.at(at, zone)}: planned") for at in coming]
     if start < now < end:
         parts.append(line(x(now), 0, x(now), 22, "now"))
     told = ", ".join(f"{n} {status}" for status, n in counted(slots)) or "nothing ran"
-    return svg(parts, WIDE, 22, f"{told}; {len(coming)} to come", "lane")
+    return svg(parts, WIDE, 22, f"{told}; {len(coming)} to come", "lane", "none")
 
 
 def ruler(start: datetime, end: datetime, look: Any, *, week: bool) -> Markup:
@@ -179,7 +190,7 @@ def ruler(start: datetime, end: datetime, look: Any, *, week: bool) -> Markup:
 
 def heat(hours: Sequence[int], start: datetime, look: Any) -> Markup:
     """How many slots fall in each hour of the coming week: a row for each day."""
-    most, left, cell, row = max([*hours, 1]), 90.0, (WIDE - 90) / 24, 22.0
+    low, most, left, cell, row = min(hours), max([*hours, 1]), 90.0, (WIDE - 90) / 24, 22.0
     parts = []
     for number in range(0, 24, 3):
         at = look.local(start + timedelta(hours=number))
@@ -188,7 +199,7 @@ def heat(hours: Sequence[int], start: datetime, look: Any) -> Markup:
         at, day, hour = look.local(start + timedelta(hours=number)), number // 24, number % 24
         if hour == 0:
             parts.append(text(0, 18 + day * row + 14, f"{at:%a %d}"))
-        level = 0 if count == 0 else 1 + min(4, int(5 * (count - 1) / most))
+        level = 0 if count == 0 else 1 + 4 * (count - low) // (most - low or 1)
         words = f"{at:%a %H:%M}: {count:,} slots"
         parts.append(bar(left + hour * cell, 18 + day * row, cell - 2, row - 2, f"heat{level}", words, 2))
     return svg(

@@ -100,13 +100,25 @@ def by_schema(form: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, A
             found[name] = number(text)
         elif kind == "boolean":
             found[name] = text == "true"
+        elif kind == "any":
+            found[name] = any_value(text)
         else:
             found[name] = text if kind == "string" else read_json(f"input.{name}", text)
     return found
 
 
+def any_value(text: str) -> Any:
+    """Where anything will do: JSON if it is, else the text itself."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+
+
 def kind_of(schema: Mapping[str, Any]) -> str:
-    """The type of a parameter, where it has one beside null: `json` for what a plain field cannot hold."""
+    """The type of a parameter, beside null: `json` for what a plain field cannot hold, `any` where nothing is said."""
+    if not schema.keys() & {"type", "anyOf", "allOf", "oneOf", "$ref", "enum", "const"}:
+        return "any"
     kinds = {str(one.get("type", "json")) for one in schema.get("anyOf", [schema])} - {"null"}
     kind = kinds.pop() if len(kinds) == 1 else "json"
     return kind if kind in ("string", "integer", "number", "boolean") else "json"

@@ -9,6 +9,7 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from rota.app.auth import Caller
+from rota.app.web.charts import MARKS
 from rota.app.web.pages import Look, Place, asked, engine_of, older, page, preferences
 from rota.app.web.sessions import Viewer
 from rota.core import triggers
@@ -23,7 +24,6 @@ router = APIRouter()
 
 PLACES = [Place("/timeline", "Timeline", "t", "calendar")]
 ROWS = 20
-MARKS = 200  # of one schedule: more cannot be told apart
 HOURS = 7 * 24
 SLOTS = 3_000  # of one rule in a week that are counted one by one
 FRESH = timedelta(minutes=1)  # how long the sum over all schedules holds
@@ -70,8 +70,7 @@ async def lane(request: Request, caller: Caller, one: Record, start: datetime, e
     ):
         if since is not None and since < end and (until is None or until > start):
             marks.append((max(since, start), min(until or end, end), kind, f"{words or 'no reason was given'}"))
-    full = len(slots) == MARKS or len(coming) == MARKS
-    return {"one": one, "slots": slots, "coming": coming, "marks": marks, "full": full}
+    return {"one": one, "slots": slots, "coming": coming, "marks": marks}
 
 
 def clock_marks(zone: str, start: datetime, end: datetime) -> list[tuple[datetime, datetime | None, str, str]]:
