@@ -51,6 +51,7 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "POST /api/v1/schedules/$preview": (LIST, {"cron_expression": "0 12 * * *"}),
     "POST /api/v1/schedules/$pause": (row(403, 200, 200, 200), {"tag": "none"}),
     "POST /api/v1/schedules/$resume": (row(403, 200, 200, 200), {"tag": "none"}),
+    "POST /api/v1/schedules/$delete": (row(403, 200, 200, 200), {"tag": "none"}),
     "GET /api/v1/schedules/{schedule}": (READ, None),
     "PUT /api/v1/schedules/{schedule}": (row(403, 200, 200, 404), SCHEDULE),
     "PATCH /api/v1/schedules/{schedule}": (row(403, 200, 200, 404), {"description": "x"}),

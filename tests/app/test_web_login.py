@@ -127,7 +127,7 @@ async def test_an_unknown_link_is_refused_kindly_and_guessing_is_limited(api: Ap
 async def test_the_server_that_starts_makes_a_link_for_the_system_user(api: Api, web: httpx.AsyncClient) -> None:
     made = await api.db.tx(sessions.first_link, NINE)
     await web.get(f"/login?token={made.token}")
-    assert "<span>system</span>" in (await web.get("/")).text
+    assert '<span class="name">system</span>' in (await web.get("/")).text
 
 
 async def test_a_session_made_with_a_key_is_no_more_than_the_key_and_ends_with_it(api: Api) -> None:

@@ -20,7 +20,9 @@ from rota.store.database import Database
 
 SHELL = "shell"  # the one scope that adds to a role: whoever holds it may run anything on the workers
 USED_EVERY = timedelta(minutes=1)  # how exact `last_used_at` is: a write for each request would be dear
+REASON_LIMIT = 1000  # characters
 HEADER_LIMIT, TOKEN_LIMIT = 512, 256  # characters of what a service sends
+SESSION = "rota.session"  # in a request's scope, where no network can put it: asks who is logged in to the dashboard
 VERBS = {"POST": "create", "PUT": "edit", "PATCH": "edit", "DELETE": "delete"}
 
 
@@ -106,6 +108,9 @@ class Failures:
 
 async def authenticate(request: Request) -> Caller:
     """The caller behind a request; FastAPI asks once per request. Only an unknown key is a guess, and counts."""
+    if SESSION in request.scope:
+        found: Caller = await request.scope[SESSION]()
+        return found
     anyone: Caller | None = request.app.state.anyone
     if anyone is not None:
         return anyone
@@ -206,7 +211,7 @@ def act_of(request: Request, caller: Caller) -> Act:
     return Act(
         caller.org_id, caller.user_id, resource_of(request), last[1:] if last[0] == "$" else VERBS[request.method],
         target_of(request), caller.key_id, address_of(request),
-        structlog.contextvars.get_contextvars().get("request_id"),
+        structlog.contextvars.get_contextvars().get("request_id"), reason_of(request),
     )  # fmt: skip
 
 
@@ -214,6 +219,11 @@ def target_of(request: Request) -> str | None:
     """The thing that a path names: its first parameter or, of a pipeline, the three parts of its path."""
     named = [str(one) for one in request.path_params.values()]
     return "/".join(named[:3]) if "layer" in request.path_params else next(iter(named), None)
+
+
+def reason_of(request: Request) -> str | None:
+    """Why somebody does it, where they say so; browsers and shells send UTF-8."""
+    return request.headers.get("x-reason", "").encode("latin-1").decode("utf-8", "replace")[:REASON_LIMIT] or None
 
 
 async def touch(db: Database, key_id: str, now: datetime) -> None:

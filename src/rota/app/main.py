@@ -234,6 +234,7 @@ class ApiThread(threading.Thread):
             db,
             scheduler=self.node.trouble if self.node else None,
             service_token=settings.service_token,
+            trace_url=settings.trace_url,
         )
         self.loop = asyncio.get_running_loop()
         if self.node is not None:

@@ -37,6 +37,7 @@ class Settings(BaseSettings):
     markup: Annotated[Decimal, Field(ge=1, le=1000)] = Decimal("2.0")
     graph_endpoint: str = ""
     service_token: str = ""
+    trace_url: str = ""
     allow_remote: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"

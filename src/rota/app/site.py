@@ -11,10 +11,10 @@ from rota.engine.engine import Engine
 from rota.store.database import Database
 
 
-def create_site(engine: Engine, db: Database, **more: Any) -> FastAPI:
+def create_site(engine: Engine, db: Database, *, trace_url: str = "", **more: Any) -> FastAPI:
     """The API, with the dashboard behind it; see `create_api`."""
     api = create_api(engine, db, **more)
-    unknown, web = api.router.default, create_web(engine, db, api.state.failures)
+    unknown, web = api.router.default, create_web(engine, db, api, trace_url)
 
     async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
         page = scope["type"] == "http" and not scope["path"].startswith("/api/")

@@ -149,8 +149,19 @@ class Engine:
     async def resume_many(self, org_id: str, wanted: Mapping[str, Any], *, gap: Any = "skip") -> list[Schedule]:
         """End the pauses of all schedules that `wanted` finds; returns those that were paused."""
         now, policy = self.clock.now(), choice(Misfire, gap, "gap")
+        if wanted.get("paused") is False:
+            return []
         paused = {**wanted, "paused": True}
         return await self.each(org_id, paused, lambda tx, due: schedules.resume(tx, due, policy, now))
+
+    async def delete_many(self, org_id: str, wanted: Mapping[str, Any]) -> list[Schedule]:
+        """Take away all schedules that `wanted` finds; returns them."""
+        now = self.clock.now()
+
+        def delete(tx: Tx, due: Due) -> Schedule:
+            return schedules.replace_schedule(tx, due, replace(due.schedule, deleted_at=now), now, None)
+
+        return await self.each(org_id, wanted, delete)
 
     async def skip_next(self, org_id: str, key: str, *, reason: str = "") -> datetime:
         now = self.clock.now()

@@ -46,6 +46,7 @@ class Act:
     key_id: str | None = None
     address: str | None = None
     request_id: str | None = None
+    reason: str | None = None  # why, in the words of whoever does it
 
 
 class Told:
@@ -87,6 +88,8 @@ def write(tx: Tx, act: Act, before: Record | None, result: object, now: datetime
     outcome: Record = {"count": len(result)} if isinstance(result, list) and len(made) != 1 else {}
     if act.target is not None and isinstance(result, str):
         outcome["result"] = result  # the job that somebody asked for
+    if act.reason is not None:
+        outcome["because"] = act.reason
     line = {
         "id": new_id(), "org_id": act.org_id, "at": now, "user_id": act.user_id, "key_id": act.key_id,
         "action": f"{act.resource}.{act.verb}", "resource": act.resource, "resource_id": known,

@@ -38,7 +38,17 @@ def overview(tx: Tx, org_id: str, kinds: Iterable[str], now: datetime) -> Record
 
 def failed(tx: Tx, org_id: str, since: datetime) -> list[Record]:
     """Runs that failed or whose worker died under them, newest first."""
-    columns = (r.id, s.name.label("schedule"), r.target, r.status, r.reason, r.error, r.attempt, r.finished_at)
+    columns = (
+        r.id,
+        r.schedule_id,
+        s.name.label("schedule"),
+        r.target,
+        r.status,
+        r.reason,
+        r.error,
+        r.attempt,
+        r.finished_at,
+    )
     stmt = select(*columns).select_from(runs.outerjoin(schedules, s.id == r.schedule_id))
     stmt = stmt.where(r.org_id == org_id, r.recorded_at >= since).order_by(r.recorded_at.desc(), r.id.desc())
     found: list[Record] = []
@@ -48,7 +58,9 @@ def failed(tx: Tx, org_id: str, since: datetime) -> list[Record]:
 
 
 def broken(tx: Tx, org_id: str) -> list[Record]:
-    stmt = select(s.name, s.condition_reason).where(s.condition == literal_column("'broken'"), s.deleted_at.is_(None))
+    stmt = select(s.id, s.name, s.condition_reason).where(
+        s.condition == literal_column("'broken'"), s.deleted_at.is_(None)
+    )
     return [dict_of(row) for row in tx.execute(stmt.where(s.org_id == org_id).order_by(s.name).limit(FEW))]
 
 
@@ -61,14 +73,15 @@ def parked(tx: Tx, org_id: str) -> list[Record]:
 
 def running(tx: Tx, org_id: str) -> list[Record]:
     """What has run longest first."""
-    stmt = select(j.run_id.label("id"), s.name.label("schedule"), j.target, j.attempt, j.started_at)
+    names = (j.run_id.label("id"), j.schedule_id, s.name.label("schedule"), j.target)
+    stmt = select(*names, j.attempt, j.started_at, j.cancel_requested_at)
     stmt = stmt.select_from(jobs.outerjoin(schedules, s.id == j.schedule_id)).where(j.org_id == org_id, STARTED)
     return [dict_of(row) for row in tx.execute(stmt.order_by(j.started_at, j.id).limit(FEW))]
 
 
 def due(tx: Tx, org_id: str, kinds: Iterable[str]) -> list[Record]:
     """The next slots of an org's schedules, kind by kind: that is the order of the scheduler's index."""
-    columns = (s.name, s.target, k.next_slot, k.next_run_at, type_coerce(s.timing, Text).label("timing"))
+    columns = (s.id, s.name, s.target, k.next_slot, k.next_run_at, type_coerce(s.timing, Text).label("timing"))
     stmt = select(*columns).select_from(clocks.join(schedules, s.id == k.schedule_id))
     stmt = stmt.where(k.org_id == org_id, k.next_run_at.is_not(None)).order_by(k.next_run_at).limit(FEW)
     found = [due_record(row) for kind in kinds for row in tx.execute(stmt.where(k.kind == kind))]

@@ -71,6 +71,12 @@ TASK = (
     tasks.c.version, tasks.c.options, tasks.c.created_at, tasks.c.updated_at,
 )  # fmt: skip
 TASK_OPTIONS = ("retry", "timeout", "isolation", "cache_ttl", "env", "cwd", "stdin", "memory_mb")
+decided: ColumnElement[Any] = case(  # what became of a slot that fired
+    (t.verdict.is_not(None), t.verdict),
+    (j.id.is_not(None), None),
+    (r.status.in_(sorted(RAN)), Verdict.RAN.value),
+    else_=func.coalesce(r.status, Verdict.RAN.value),  # it left the queue, and retention has taken its runs
+)
 RUNNING = j.state == literal_column(f"'{State.RUNNING.value}'")  # as text: a partial index serves no parameter
 STARTED = and_(RUNNING, j.run_id.is_not(None))  # claimed is not started
 
@@ -368,27 +374,7 @@ def list_slots(
     verdict: str | None = None,
 ) -> Page:
     """What became of slots, newest first. A fired slot's verdict follows from its job and runs."""
-    last = select(func.max(r.attempt)).where(r.job_id == t.job_id).correlate(slots).scalar_subquery()
-    decided = case(
-        (t.verdict.is_not(None), t.verdict),
-        (j.id.is_not(None), None),
-        (r.status.in_(sorted(RAN)), Verdict.RAN.value),
-        else_=func.coalesce(r.status, Verdict.RAN.value),  # it left the queue, and retention has taken its runs
-    )
-    stmt = (
-        select(
-            t.schedule_id, s.name.label("schedule_name"), t.slot, t.last_slot, t.count, decided.label("verdict"),
-            func.coalesce(t.reason, r.reason).label("reason"), t.note, t.into_slot,
-            func.coalesce(j.run_id, r.id).label("run_id"), r.status, j.id.label("living"), j.run_id.label("running"),
-        )
-        .select_from(
-            slots.join(schedules, s.id == t.schedule_id)
-            .outerjoin(jobs, j.id == t.job_id)
-            .outerjoin(runs, and_(r.job_id == t.job_id, r.attempt == last))
-        )
-        .where(s.org_id == org_id)
-        .order_by(t.slot.desc(), t.schedule_id.desc())
-    )  # fmt: skip
+    stmt = slot_query().where(s.org_id == org_id)
     if schedule is not None:
         stmt = stmt.where(t.schedule_id == (schedule_id_of(tx, org_id, schedule) or schedule))
     if since is not None:
@@ -402,6 +388,21 @@ def list_slots(
         at = triggers.parse_instant(moment, "cursor")
         stmt = stmt.where(t.slot <= at, or_(t.slot < at, t.schedule_id < before))
     return page(tx, stmt, limit, slot_record, lambda row: [row.slot.isoformat(), row.schedule_id])
+
+
+def slot_query() -> Select[Any]:
+    last = select(func.max(r.attempt)).where(r.job_id == t.job_id).correlate(slots).scalar_subquery()
+    columns = (
+        t.schedule_id, s.name.label("schedule_name"), t.slot, t.last_slot, t.count, decided.label("verdict"),
+        func.coalesce(t.reason, r.reason).label("reason"), t.note, t.into_slot,
+        func.coalesce(j.run_id, r.id).label("run_id"), r.status, j.id.label("living"), j.run_id.label("running"),
+    )  # fmt: skip
+    joined = (
+        slots.join(schedules, s.id == t.schedule_id)
+        .outerjoin(jobs, j.id == t.job_id)
+        .outerjoin(runs, and_(r.job_id == t.job_id, r.attempt == last))
+    )
+    return select(*columns).select_from(joined).order_by(t.slot.desc(), t.schedule_id.desc())
 
 
 def slot_record(row: Any) -> Record:

@@ -192,6 +192,14 @@ audit_log = Table(  # append-only
     Index("ix_audit_log_org", "org_id", "id"),
     Index("ix_audit_log_at", "at", "id"),  # what is new, and what is old
 )
+partial(  # the history of one thing
+    "ix_audit_log_resource",
+    audit_log.c.org_id,
+    audit_log.c.resource,
+    audit_log.c.resource_id,
+    audit_log.c.id,
+    where=text("resource_id IS NOT NULL"),
+)
 
 idempotency_keys = Table(  # first answers, for those who ask again
     "idempotency_keys",
@@ -475,6 +483,12 @@ partial(
     schedules.c.name,
     where=text("condition = 'broken' AND deleted_at IS NULL"),
 )
+partial(
+    "ix_schedules_paused",
+    schedules.c.org_id,
+    schedules.c.name,
+    where=text("paused_at IS NOT NULL AND deleted_at IS NULL"),
+)
 partial("ix_schedules_grant", schedules.c.grant_id, where=text("grant_id IS NOT NULL AND deleted_at IS NULL"))
 Index("ix_schedules_updated", schedules.c.org_id, schedules.c.updated_at, schedules.c.id)
 
@@ -531,6 +545,7 @@ slots = Table(  # the home of a slot; the primary key is ONE_JOB_PER_SLOT
 )
 
 Index("ix_slots_age", slots.c.slot)
+partial("ix_slots_missed", slots.c.slot, where=text("verdict = 'missed'"))
 partial("ix_slots_uncounted", slots.c.schedule_id, where=text("count IS NULL"))
 
 jobs = Table(  # small and hot: finished jobs leave it

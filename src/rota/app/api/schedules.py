@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
+from rota.app import views
 from rota.app.api.manners import (
     Cursor,
     Limit,
@@ -19,15 +20,13 @@ from rota.app.api.manners import (
 from rota.app.auth import Operator, Viewer
 from rota.core import parse, triggers
 from rota.core.errors import Invalid
-from rota.core.plan import TICK
 from rota.core.policy import choice
 from rota.core.states import Condition, Status
-from rota.core.triggers import Timing
-from rota.store import reports, schedules
+from rota.store import reports
 
 router = APIRouter(prefix="/schedules", tags=["schedules"])
 
-FILTERS = frozenset({"name", "kind", "tag", "enabled", "condition"})
+FILTERS = frozenset({"name", "kind", "tag", "enabled", "paused", "condition"})
 
 
 @router.post("", status_code=201)
@@ -57,7 +56,7 @@ async def preview(request: Request, _: Viewer) -> Response:
     after = form.take("after", triggers.parse_instant, now) or now
     form.done()
     timing = parse.parse_timing(body, now=now, extra=frozenset({"count", "after"}))
-    return answer(coming(timing, after, count))
+    return answer(views.coming(timing, after, count))
 
 
 @router.post("/$pause")
@@ -76,6 +75,13 @@ async def resume_many(request: Request, caller: Operator) -> Response:
     wanted = wanted_of(body)
     resumed = await engine_of(request).resume_many(caller.org_id, wanted, **body)
     return answer({"count": len(resumed)})
+
+
+@router.post("/$delete")
+async def delete_many(request: Request, caller: Operator) -> Response:
+    """Take away all schedules with a tag, or as a filter says: `{tag | filter}`; their slots and runs stay."""
+    gone = await engine_of(request).delete_many(caller.org_id, wanted_of(await read_body(request, ["tag", "filter"])))
+    return answer({"count": len(gone)})
 
 
 @router.get("")
@@ -182,16 +188,7 @@ async def upcoming(
     request: Request, caller: Viewer, key: str, count: Annotated[int, Query(ge=1, le=100)] = 10
 ) -> Response:
     """The coming slots of a schedule, from its clock on."""
-    engine = engine_of(request)
-    found = await engine.db.read(reports.schedule, caller.org_id, key)
-    schedule = await engine.db.read(schedules.get, caller.org_id, found["id"])
-    if not schedule.enabled or found["next_slot"] is None:
-        why = "it has no slot left" if found["condition"] == "finished" else "it is not enabled"
-        return answer({"words": found["words"], "slots": [], "warnings": [why]})
-    told = coming(schedule.timing, found["next_slot"] - TICK, count)
-    if schedule.paused_at is not None:
-        told["warnings"].append("it is paused: slots pass without firing until it is resumed")
-    return answer(told)
+    return answer(await views.upcoming(engine_of(request), caller.org_id, key, count))
 
 
 @router.get("/{key}/runs")
@@ -246,6 +243,7 @@ def wanted_of(body: dict[str, Any]) -> dict[str, Any]:
     found = {
         "name": form.take("name", parse.name, None), "kind": form.take("kind", parse.name, None),
         "tag": form.take("tag", parse.name, None), "enabled": form.take("enabled", parse.flag, None),
+        "paused": form.take("paused", parse.flag, None),
         "condition": form.take("condition", lambda value, field: choice(Condition, value, field).value, None),
     }  # fmt: skip
     form.done()
@@ -264,13 +262,3 @@ async def known_id(request: Request, org_id: str, key: str) -> str:
     db = engine_of(request).db
     found = await db.read(reports.schedule_id_of, org_id, key)
     return found or str((await db.read(reports.schedule, org_id, key))["id"])
-
-
-def coming(timing: Timing, after: datetime, count: int) -> dict[str, Any]:
-    """The next slots, with what people should know about them."""
-    slots = triggers.preview(timing, after, count)
-    warnings = [f"{slot.local.isoformat()}: {slot.note}" for slot in slots if slot.note]
-    if len(slots) < count:
-        warnings.append(f"only {len(slots)} slots are left" if slots else "no slot is left")
-    shown = [{"at": slot.at, "local": slot.local, "note": slot.note} for slot in slots]
-    return {"words": triggers.words(timing), "slots": shown, "warnings": warnings}

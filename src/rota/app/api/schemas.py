@@ -134,7 +134,14 @@ PERSON = {
 }  # fmt: skip
 FILTER = a(
     "object",
-    properties={"name": NAME, "kind": NAME, "tag": NAME, "enabled": FLAG, "condition": among(Condition)},
+    properties={
+        "name": NAME,
+        "kind": NAME,
+        "tag": NAME,
+        "enabled": FLAG,
+        "paused": FLAG,
+        "condition": among(Condition),
+    },
     additionalProperties=False,
 )
 
@@ -228,6 +235,7 @@ SCHEMAS: dict[str, Schema] = {
     "ResumeBody": takes({"gap": "once"}, gap=maybe(among(Misfire))),
     "PauseManyBody": takes({"tag": "reports", "reason": "x"}, tag=NAME, filter=FILTER, reason=REASON, until=AT),
     "ResumeManyBody": takes({"filter": {"kind": "task"}}, tag=NAME, filter=FILTER, gap=among(Misfire)),
+    "DeleteManyBody": takes({"tag": "reports"}, tag=NAME, filter=FILTER),
     "Count": gives({"count": 3}, count=WHOLE),
     "RunBody": takes({"input": {"day": "today"}}, input=ANY, overlap=maybe(among(Overlap))),
     "SkipBody": takes({"reason": "holiday"}, reason=maybe(REASON)),
@@ -542,6 +550,7 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "POST /schedules/$preview": ("PreviewBody", 200, "Coming"),
     "POST /schedules/$pause": ("PauseManyBody", 200, "Count"),
     "POST /schedules/$resume": ("ResumeManyBody", 200, "Count"),
+    "POST /schedules/$delete": ("DeleteManyBody", 200, "Count"),
     "GET /schedules": (None, 200, "SchedulePage"),
     "GET /schedules/{key}": (None, 200, "Schedule"),
     "PATCH /schedules/{key}": ("ScheduleBody", 200, "Schedule"),

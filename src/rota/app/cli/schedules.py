@@ -310,8 +310,11 @@ def run(
 
 
 @app.command()
-def rm(ctx: typer.Context, name: Name) -> None:
-    """Delete a schedule; its slots and runs stay."""
+def rm(ctx: typer.Context, name: OneName = None, tag: OfTag = None, everything: All = False) -> None:
+    """Delete a schedule, all with a tag, or all; their slots and runs stay."""
+    if name is None:
+        change(ctx.obj, "delete", name, tag, everything, {})
+        return
     ctx.obj.delete(path_of(name))
     say(f"schedule {name} is deleted")
 

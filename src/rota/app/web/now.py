@@ -1,18 +1,60 @@
-"""The first page: what needs attention, what runs, what comes, what was."""
+"""The first page: what needs attention, what runs, what comes, what was. And how each of us wants to see pages."""
+
+from datetime import timedelta
+from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
+from starlette.responses import RedirectResponse
 
-from rota.app.web.pages import page
-from rota.app.web.sessions import Viewer
-from rota.core.why import BECAUSE
-from rota.engine.engine import Engine
-from rota.store.overview import FEW, MOST, overview
+from rota.app.web.login import path_of_ours
+from rota.app.web.pages import Place, engine_of, page
+from rota.app.web.sessions import SignedIn, Viewer, read_form, set_cookie
+from rota.core.triggers import parse_zone
+from rota.store import dashboard
+from rota.store.overview import DAY, FEW, MOST, overview
+from rota.store.reports import Record
 
 router = APIRouter()
+
+PLACES = [Place("/", "Now", "n", "pulse")]
+YEAR = timedelta(days=365)
+HOUR = timedelta(hours=1)
 
 
 @router.get("/")
 async def now(request: Request, caller: Viewer) -> Response:
-    engine: Engine = request.app.state.engine
-    found = await engine.db.read(overview, caller.org_id, sorted(engine.runners), engine.clock.now())
-    return page(request, "now.html", **found, because=BECAUSE, few=FEW, most=MOST)
+    engine = engine_of(request)
+    at, kinds, db = engine.clock.now(), sorted(engine.runners), engine.db
+    found = await db.read(overview, caller.org_id, kinds, at)
+    grace = engine.settings.misfire_grace
+    ids = [one["schedule_id"] for one in found["running"] if one["schedule_id"]]
+    found["failed"] = grouped(found["failed"])
+    return page(
+        request, "now.html", **found, few=FEW, most=MOST, soon=at + HOUR,
+        late=await db.read(dashboard.late, caller.org_id, kinds, at - grace, FEW),
+        paused=await db.read(dashboard.paused, caller.org_id, FEW),
+        missed=await db.read(dashboard.missed, caller.org_id, at - DAY, FEW),
+        lateness=await db.read(dashboard.lateness, caller.org_id),
+        usual=await db.read(dashboard.usual, ids),
+    )  # fmt: skip
+
+
+def grouped(failed: list[Record]) -> list[Record]:
+    """One line for each thing that fails again and again: its last failure, and how many there are of it."""
+    found: dict[str, Record] = {}
+    for one in failed:
+        found.setdefault(one["schedule_id"] or one["target"], {**one, "times": 0})["times"] += 1
+    return list(found.values())
+
+
+@router.post("/preferences")
+async def prefer(request: Request, _: SignedIn) -> Response:
+    """Light or dark, and in which zone moments are shown: kept in this browser."""
+    form = await read_form(request)
+    response = RedirectResponse(path_of_ours(form.get("then", "")), 303)
+    if "theme" in form:
+        set_cookie(request, response, "rota_theme", form["theme"][:5], YEAR)
+    if "time" in form:
+        time = form["time"] if form["time"] == "schedule" else parse_zone(form["time"], "time")
+        set_cookie(request, response, "rota_time", quote(time, safe=""), YEAR)
+    return response

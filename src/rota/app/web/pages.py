@@ -1,12 +1,15 @@
 """What all pages share: how they are rendered, which headers they carry, how a refusal looks."""
 
+import shlex
 import traceback
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlencode
 
+import orjson
 import structlog
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -16,10 +19,15 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rota.app.auth import TooManyFailures, Unauthenticated
+from rota.app.auth import Role, TooManyFailures, Unauthenticated
 from rota.app.http import status_of
+from rota.app.web import charts
+from rota.app.web.forms import kind_of
 from rota.core.errors import RotaError
+from rota.core.wall import zone_names, zone_of
+from rota.core.why import BECAUSE
 from rota.core.words import short
+from rota.engine.engine import Engine
 
 POLICY = {
     "default-src": "'none'", "style-src": "'self'", "script-src": "'self'", "img-src": "'self' data:",
@@ -31,13 +39,77 @@ HEADERS = {
     "referrer-policy": "no-referrer",  # a login link is an address
 }
 
+FLASH = "rota_flash"
+
 log = structlog.get_logger("rota.web")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A page of the navigation. `key` behind `g` goes there."""
+
+    path: str
+    title: str
+    key: str
+    icon: str
+    group: int = 0  # what belongs together stands together
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """How somebody wants to see things, from cookies: they are no secret, and hold in this browser."""
+
+    theme: str  # light, dark, or as the system has it
+    time: str  # UTC, a zone, or `schedule`: each in its own
+
+    @property
+    def zone(self) -> str:
+        """Where no schedule says another."""
+        return self.time if self.time in zone_names() else "UTC"
+
+
+def preferences(request: Request) -> Preferences:
+    theme, time = request.cookies.get("rota_theme", ""), unquote(request.cookies.get("rota_time", ""))
+    known = time == "schedule" or time in zone_names()
+    return Preferences(theme if theme in ("light", "dark") else "", time if known else "UTC")
 
 
 def page(request: Request, template: str, status: int = 200, **shown: Any) -> Response:
     """A page. Templates know `session`, None for somebody who is not logged in, `now`, and what is given here."""
     session, now = getattr(request.state, "session", None), request.app.state.engine.clock.now()
-    return HTMLResponse(TEMPLATES.get_template(template).render(session=session, now=now, **shown), status)
+    role = session.role if session else Role.VIEWER
+    given = {
+        "session": session, "now": now, "places": request.app.state.places, "here": request.url.path,
+        "address": f"{request.url.path}?{request.url.query}".rstrip("?"), "look": Look(preferences(request), now),
+        "flash": unquote(request.cookies.get(FLASH, "")), "operator": role >= Role.OPERATOR,
+        "admin": role >= Role.ADMIN, "because": BECAUSE, "base": str(request.base_url).rstrip("/"),
+    }  # fmt: skip
+    response = HTMLResponse(TEMPLATES.get_template(template).render(**{**given, **shown}), status)
+    if given["flash"]:
+        response.delete_cookie(FLASH)
+    return response
+
+
+def engine_of(request: Request) -> Engine:
+    engine: Engine = request.app.state.engine
+    return engine
+
+
+def flash(request: Request, response: Response, text: str) -> None:
+    """Tell it on the next page, once."""
+    secure = request.url.scheme == "https"
+    response.set_cookie(FLASH, quote(text[:500]), max_age=60, httponly=True, samesite="lax", secure=secure)
+
+
+def asked(request: Request, *names: str) -> dict[str, str | None]:
+    """The filters that stand in the address; what is empty asks nothing."""
+    return {name: request.query_params.get(name, "").strip().replace("\0", "") or None for name in names}
+
+
+def older(request: Request, cursor: str | None) -> str | None:
+    """The address of the list's next page."""
+    query = {**request.query_params, "cursor": cursor}
+    return f"{request.url.path}?{urlencode(query)}" if cursor else None
 
 
 async def on_error(request: Request, error: Exception) -> Response:
@@ -96,27 +168,66 @@ class Frame:
 # how values look
 
 
-def away(moment: datetime, now: datetime) -> str:
-    """`in 5m`, `2h ago`; further away than a day the date."""
-    if abs(moment - now) >= timedelta(days=1):
-        return utc(moment)
-    span = short(abs(moment - now))
-    return f"in {span}" if moment > now else f"{span} ago"
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How moments look to somebody: in UTC, in their own zone, or in that of the schedule at hand."""
+
+    prefers: Preferences
+    now: datetime
+
+    def at(self, moment: datetime, own: str | None = None) -> str:
+        """In full, with its zone."""
+        local = self.local(moment, own)
+        return f"{local:%Y-%m-%d %H:%M:%S} {local:%Z}"
+
+    def away(self, moment: datetime, own: str | None = None) -> str:
+        """`in 5m`, `2h ago`; further away than a day the date."""
+        if abs(moment - self.now) >= timedelta(days=1):
+            local = self.local(moment, own)
+            return f"{local:%Y-%m-%d %H:%M} {local:%Z}"
+        span = short(abs(moment - self.now))
+        return f"in {span}" if moment > self.now else f"{span} ago"
+
+    def local(self, moment: datetime, own: str | None = None) -> datetime:
+        zone = own if self.prefers.time == "schedule" and own in zone_names() else self.prefers.zone
+        return moment.astimezone(zone_of(zone or "UTC"))
+
+    def field(self, moment: datetime | None, own: str | None = None) -> str:
+        """As a field for a moment takes it."""
+        return f"{moment.astimezone(zone_of(own or self.prefers.zone)):%Y-%m-%dT%H:%M}" if moment else ""
 
 
 def utc(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def sentence(message: str) -> str:
     """A message of ours as it stands alone."""
-    return f"{message[:1].upper()}{message[1:]}{'' if message.endswith('.') else '.'}"
+    return f"{message[:1].upper()}{message[1:]}{'' if message.endswith(('.', '!', '?')) else '.'}"
 
 
 def said(error: Any) -> str:
     """The first line of what a run said when it failed."""
     found = error.get("message") if isinstance(error, dict) else error
     return str(found or "").strip().partition("\n")[0]
+
+
+def pretty(value: Any) -> str:
+    """A value as people read it: text as it is, anything else as JSON."""
+    if isinstance(value, str):
+        return value
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str).decode()
+
+
+def span(seconds: float) -> str:
+    """`0.3s`, `12s`, `3m20s`."""
+    return (
+        f"{seconds:.2g}s" if seconds < 1 else f"{seconds:.1f}s" if seconds < 10 else short(timedelta(seconds=seconds))
+    )
+
+
+def credits(amount: int) -> str:
+    return f"{amount:,}".replace(",", "\u202f")
 
 
 TEMPLATES = Environment(
@@ -126,4 +237,8 @@ TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-TEMPLATES.filters.update(away=away, utc=utc, said=said, sentence=sentence, short=short)
+TEMPLATES.filters.update(
+    utc=utc, said=said, sentence=sentence, short=short, pretty=pretty, span=span, credits=credits,
+    query=lambda text: quote(str(text), safe=""), sh=shlex.quote,
+)  # fmt: skip
+TEMPLATES.globals.update(charts=charts, kind_of=kind_of, to_span=span)

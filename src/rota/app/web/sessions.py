@@ -37,6 +37,7 @@ class Session:
 
     user: Account
     csrf_token: str
+    role: Role
 
 
 def start(request: Request, response: Response, secret: bytes, user: Account, key_id: str | None) -> None:
@@ -66,12 +67,14 @@ async def signed_in(request: Request, later: BackgroundTasks) -> Caller:
         raise Unauthenticated(NOT_LOGGED_IN)
     role = Role[user.role.upper()]
     caller = caller_of(key, now) if key else Caller(org_id, user_id, None, role, frozenset(), instance_admin=False)
-    request.state.session = Session(user, csrf_token(secret, found[0]))
+    request.state.session = Session(user, csrf_token(secret, found[0]), caller.role)
     await note_caller(request, later, caller)
     return caller
 
 
+SignedIn = Annotated[Caller, Depends(signed_in)]  # where the API judges what they may do
 Viewer = Annotated[Caller, Depends(at_least(Role.VIEWER, signed_in))]
+Admin = Annotated[Caller, Depends(at_least(Role.ADMIN, signed_in))]
 
 
 # forms

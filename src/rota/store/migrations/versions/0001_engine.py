@@ -46,6 +46,14 @@ def upgrade() -> None:
     )
     op.create_index("ix_audit_log_at", "audit_log", ["at", "id"], unique=False)
     op.create_index("ix_audit_log_org", "audit_log", ["org_id", "id"], unique=False)
+    op.create_index(
+        "ix_audit_log_resource",
+        "audit_log",
+        ["org_id", "resource", "resource_id", "id"],
+        unique=False,
+        sqlite_where=sa.text("resource_id IS NOT NULL"),
+        postgresql_where=sa.text("resource_id IS NOT NULL"),
+    )
     op.create_table(
         "cached_results",
         sa.Column("org_id", sa.String(length=26), nullable=False),
@@ -329,6 +337,14 @@ def upgrade() -> None:
     )
     op.create_index("ix_slots_age", "slots", ["slot"], unique=False)
     op.create_index(
+        "ix_slots_missed",
+        "slots",
+        ["slot"],
+        unique=False,
+        sqlite_where=sa.text("verdict = 'missed'"),
+        postgresql_where=sa.text("verdict = 'missed'"),
+    )
+    op.create_index(
         "ix_slots_uncounted",
         "slots",
         ["schedule_id"],
@@ -543,6 +559,14 @@ def upgrade() -> None:
         unique=True,
         sqlite_where=sa.text("deleted_at IS NULL"),
         postgresql_where=sa.text("deleted_at IS NULL"),
+    )
+    op.create_index(
+        "ix_schedules_paused",
+        "schedules",
+        ["org_id", "name"],
+        unique=False,
+        sqlite_where=sa.text("paused_at IS NOT NULL AND deleted_at IS NULL"),
+        postgresql_where=sa.text("paused_at IS NOT NULL AND deleted_at IS NULL"),
     )
     op.create_index(
         "ix_schedules_target",

@@ -1,0 +1,54 @@
+"""What API and dashboard both show of a schedule's coming slots."""
+
+from datetime import datetime
+from typing import Any
+
+from rota.core import triggers
+from rota.core.cron import calendar_of
+from rota.core.plan import TICK
+from rota.core.triggers import Cron, Timing
+from rota.engine.engine import Engine
+from rota.store import reports, schedules
+
+STEPPED = ((0, 60, "minutes", "hour"), (1, 24, "hours", "day"))  # fields of cron that start anew at an edge
+
+
+async def upcoming(engine: Engine, org_id: str, key: str, count: int) -> dict[str, Any]:
+    """The coming slots of a schedule, from its clock on."""
+    found = await engine.db.read(reports.schedule, org_id, key)
+    schedule = await engine.db.read(schedules.get, org_id, found["id"])
+    if not schedule.enabled or found["next_slot"] is None:
+        why = "it has no slot left" if found["condition"] == "finished" else "it is not enabled"
+        return {"words": found["words"], "slots": [], "warnings": [why]}
+    told = coming(schedule.timing, found["next_slot"] - TICK, count)
+    if schedule.paused_at is not None:
+        told["warnings"].append("it is paused: slots pass without firing until it is resumed")
+    return told
+
+
+def coming(timing: Timing, after: datetime, count: int) -> dict[str, Any]:
+    """The next slots, with what people should know about them."""
+    slots = triggers.preview(timing, after, count)
+    warnings = cautions(timing)
+    warnings += [f"{slot.local.isoformat()}: {slot.note}" for slot in slots if slot.note]
+    if len(slots) < count:
+        warnings.append(f"only {len(slots)} slots are left" if slots else "no slot is left")
+    shown = [{"at": slot.at, "local": slot.local, "note": slot.note} for slot in slots]
+    return {"words": triggers.words(timing), "slots": shown, "warnings": warnings}
+
+
+def cautions(timing: Timing) -> list[str]:
+    """What cron says that many do not mean."""
+    if not isinstance(timing.trigger, Cron):
+        return []
+    calendar, told = calendar_of(timing.trigger.expression), []
+    for position, size, unit, whole in STEPPED:
+        start, slash, step = calendar.texts[position].partition("/")
+        if start == "*" and slash and step.isdecimal() and size % int(step):
+            told.append(
+                f"*/{step} does not divide the {whole}: it starts anew at each {whole}, so the last step is only "
+                f"{size % int(step)} {unit} long; use an interval for an even pace"
+            )
+    if calendar.texts[2] != "*" and calendar.texts[4] != "*" and not calendar.both_days:
+        told.append("a day of the month OR a day of the week is enough, as cron has it; it need not be both")
+    return told

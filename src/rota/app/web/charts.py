@@ -1,0 +1,239 @@
+"""Charts as SVG, drawn here: no script, no inline style; colours are the style sheet's, by class. Texts are escaped."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from markupsafe import Markup, escape
+
+WIDE, HALF = 1040, 520  # what charts are drawn in; the page scales them
+MARKS = 200  # of one schedule on a timeline: more cannot be told apart
+
+
+def tag(name: str, inner: Any = "", **given: Any) -> Markup:
+    """An element. Attributes are escaped, `class_` is `class`, a number has at most one decimal."""
+    told = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(plain(value))}"' for key, value in given.items())
+    return Markup(f"<{name}{told}>{escape(inner)}</{name}>")
+
+
+def plain(value: Any) -> Any:
+    return f"{value:.1f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
+
+
+def joined(parts: Iterable[Markup]) -> Markup:
+    return Markup("").join(parts)
+
+
+def svg(parts: Iterable[Markup], width: float, height: float, label: str, kind: str, fit: str = "xMinYMid") -> Markup:
+    """`fit="none"` lets it be stretched: for what has no text in it."""
+    box = f"0 0 {width:g} {height:g}"
+    given = {"viewBox": box, "preserveAspectRatio": fit, "role": "img", "aria_label": label, "class_": f"chart {kind}"}
+    return tag("svg", joined(parts), **given)
+
+
+def bar(x: float, y: float, width: float, height: float, kind: str, title: str = "", round_: float = 0) -> Markup:
+    return tag(
+        "rect", tag("title", title) if title else "", x=x, y=y, width=width, height=height, class_=kind, rx=round_
+    )
+
+
+def text(x: float, y: float, words: str, anchor: str = "start", kind: str = "axis") -> Markup:
+    return tag("text", words, x=x, y=y, text_anchor=anchor, class_=kind)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
+    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=kind)
+
+
+# verdicts
+
+
+def verdict_strip(slots: Sequence[dict[str, Any]], look: Any, zone: str | None = None, count: int = 30) -> Markup:
+    """The last verdicts as a row of marks, the newest on the right: how tall and which colour says how it ended."""
+    parts, empty = [], count - len(slots)
+    parts += [bar(number * 6, 15, 4, 1, "none") for number in range(empty)]
+    for number, one in enumerate(slots, empty):
+        tall = TALL.get(one["status"], 10)
+        parts.append(bar(number * 6, 16 - tall, 4, tall, one["status"] or "none", slot_words(one, look, zone), 1))
+    told = ", ".join(f"{n} {status}" for status, n in counted(slots))
+    return svg(
+        parts, count * 6, 16, f"the last {len(slots)} slots: {told}" if slots else "no slot yet", "strip", "none"
+    )
+
+
+TALL = {"success": 12, "failed": 16, "crashed": 16, "missed": 16, "skipped": 6, "coalesced": 6}
+
+
+def counted(slots: Sequence[dict[str, Any]]) -> list[tuple[str, int]]:
+    found: dict[str, int] = {}
+    for one in slots:
+        found[str(one["status"])] = found.get(str(one["status"]), 0) + 1
+    return sorted(found.items())
+
+
+def slot_words(one: dict[str, Any], look: Any, zone: str | None) -> str:
+    gap = f" to {look.at(one['last_slot'], zone)} ({one['count'] or '?'} slots)" if one["last_slot"] else ""
+    reason = f": {one['reason']}" if one["reason"] else ""
+    return f"{look.at(one['slot'], zone)}{gap}: {one['status']}{reason}"
+
+
+# runs
+
+
+def durations(runs: Sequence[dict[str, Any]], period: float | None, look: Any, zone: str | None, span: Any) -> Markup:
+    """How long the last runs took, oldest on the left, against the time from one slot to the next."""
+    took = [(run, (run["finished_at"] - run["started_at"]).total_seconds()) for run in runs]
+    longest = max([one for _, one in took], default=1.0) or 1.0
+    drawn = period is not None and period <= longest * 4  # a line far above the bars would flatten them
+    top = max(longest, period or 0.0) if drawn else longest
+    high, foot, step = 140.0, 4.0, (WIDE - 70) / max(len(took), 30)
+    scale = (high - foot - 14) / top
+    parts = [line(0, high - foot, WIDE, high - foot, "rule")]
+    for number, (run, seconds) in enumerate(took):
+        tall = max(1.5, seconds * scale)
+        title = f"{look.at(run['started_at'], zone)}: {run['status']} after {span(seconds)}"
+        shape = bar(number * step, high - foot - tall, max(1.5, step - 3), tall, run["status"], title, 1.5)
+        parts.append(tag("a", shape, href=f"/runs/{run['id']}"))
+    if drawn and period is not None:
+        y = high - foot - period * scale
+        parts += [line(0, y, WIDE - 70, y, "limit"), text(WIDE - 62, y + 4, f"{span(period)}")]
+    parts.append(text(WIDE, high - foot - longest * scale + (16 if drawn else 4), span(longest), "end"))
+    told = f"how long the last {len(took)} runs took; the longest {span(longest)}"
+    return svg(parts, WIDE, high, told, "bars")
+
+
+def gantt(attempts: Sequence[dict[str, Any]], now: datetime, look: Any, span: Any) -> Markup:
+    """A job's attempts, one below the other: how long each waited, and ran."""
+    start = min(one["queued_at"] for one in attempts)
+    end = max([one["finished_at"] or now for one in attempts] + [start + timedelta(milliseconds=1)])
+    left, row = 120.0, 30.0
+    scale = (WIDE - left) / (end - start).total_seconds()
+
+    def x(moment: datetime) -> float:
+        return float(left + (moment - start).total_seconds() * scale)
+
+    parts, before = [], start
+    for number, one in enumerate(attempts):
+        y = number * row + 5
+        begun, ended = one["started_at"], one["finished_at"] or now
+        waited = (begun or ended) - before
+        parts.append(text(0, y + 13, f"attempt {one['attempt']}"))
+        parts.append(
+            bar(
+                x(before),
+                y + 6,
+                max(1.0, x(begun or ended) - x(before)),
+                4,
+                "wait",
+                f"waited {span(waited.total_seconds())}",
+                2,
+            )
+        )
+        if begun is not None:
+            took = (ended - begun).total_seconds()
+            words = f"{one['status']}, {look.at(begun)}, {span(took)}"
+            parts.append(bar(x(begun), y, max(3.0, x(ended) - x(begun)), 16, one["status"], words, 3))
+        before = ended
+    high = len(attempts) * row + 20
+    parts += [line(left, high - 16, WIDE, high - 16, "rule"), text(left, high - 3, "queued")]
+    parts.append(text(WIDE, high - 3, f"{span((end - start).total_seconds())} later", "end"))
+    return svg(parts, WIDE, high, f"{len(attempts)} attempts over {span((end - start).total_seconds())}", "gantt")
+
+
+# the timeline
+
+
+def lane(
+    slots: Sequence[dict[str, Any]], coming: Sequence[datetime], start: datetime, end: datetime, now: datetime,
+    marks: Sequence[tuple[datetime, datetime | None, str, str]], look: Any, zone: str | None,
+) -> Markup:  # fmt: skip
+    """One schedule's past and coming slots between two moments, with what else fell there: (from, to, kind, words)."""
+    scale = WIDE / (end - start).total_seconds()
+
+    def x(moment: datetime) -> float:
+        return min(max((moment - start).total_seconds() * scale, 0.0), float(WIDE))
+
+    parts = [bar(0, 0, x(now), 22, "past")] if now > start else []
+    for since, until, kind, words in marks:
+        wide = 2.0 if until is None else max(2.0, x(until) - x(since))
+        parts.append(bar(x(since), 0, wide, 22, kind, words))
+    for one in slots:
+        wide = 3.0 if one["last_slot"] is None else max(3.0, x(one["last_slot"]) - x(one["slot"]))
+        shape = bar(x(one["slot"]), 4, wide, 14, one["status"] or "none", slot_words(one, look, zone), 1)
+        parts.append(tag("a", shape, href=f"/runs/{one['run_id']}") if one["run_id"] else shape)
+    if len(slots) == MARKS:
+        parts.append(bar(0, 8, x(slots[0]["slot"]), 6, "many", "earlier slots are not drawn one by one"))
+    if len(coming) == MARKS:
+        parts.append(
+            bar(x(coming[0]), 7, WIDE - x(coming[0]), 8, "coming", f"planned from {look.at(coming[0], zone)} on")
+        )
+    else:
+        parts += [bar(x(at), 7, 2, 8, "coming", f"{look.at(at, zone)}: planned") for at in coming]
+    if start < now < end:
+        parts.append(line(x(now), 0, x(now), 22, "now"))
+    told = ", ".join(f"{n} {status}" for status, n in counted(slots)) or "nothing ran"
+    return svg(parts, WIDE, 22, f"{told}; {len(coming)} to come", "lane", "none")
+
+
+def ruler(start: datetime, end: datetime, look: Any, *, week: bool) -> Markup:
+    """The hours of a day, or the days of a week."""
+    step = timedelta(days=1) if week else timedelta(hours=3)
+    scale = WIDE / (end - start).total_seconds()
+    parts, at = [], start
+    while at < end:
+        x = (at - start).total_seconds() * scale
+        local = look.local(at)
+        parts += [line(x, 10, x, 16, "rule"), text(x + 3, 13, f"{local:%a %d %b}" if week else f"{local:%H:%M}")]
+        at += step
+    return svg(parts, WIDE, 16, "the hours" if not week else "the days", "ruler")
+
+
+def heat(hours: Sequence[int], start: datetime, look: Any) -> Markup:
+    """How many slots fall in each hour of the coming week: a row for each day."""
+    low, most, left, cell, row = min(hours), max([*hours, 1]), 90.0, (WIDE - 90) / 24, 22.0
+    parts = []
+    for number in range(0, 24, 3):
+        at = look.local(start + timedelta(hours=number))
+        parts.append(text(left + number * cell, 11, f"{at:%H:%M}"))
+    for number, count in enumerate(hours):
+        at, day, hour = look.local(start + timedelta(hours=number)), number // 24, number % 24
+        if hour == 0:
+            parts.append(text(0, 18 + day * row + 14, f"{at:%a %d}"))
+        level = 0 if count == 0 else 1 + 4 * (count - low) // (most - low or 1)
+        words = f"{at:%a %H:%M}: {count:,} slots"
+        parts.append(bar(left + hour * cell, 18 + day * row, cell - 2, row - 2, f"heat{level}", words, 2))
+    return svg(
+        parts, WIDE, 18 + row * (len(hours) // 24), f"slots in each hour of the coming week, at most {most:,}", "heat"
+    )
+
+
+# sums
+
+
+def columns(values: Sequence[tuple[str, float]], words: str, kind: str = "success") -> Markup:
+    """A column for each value, the label of the first and the last below."""
+    most = max([value for _, value in values], default=0) or 1
+    step, high = HALF / max(len(values), 7), 90.0
+    parts = [line(0, high - 14, HALF, high - 14, "rule")]
+    for number, (label, value) in enumerate(values):
+        tall = max(1.0, value / most * (high - 26))
+        parts.append(bar(number * step, high - 14 - tall, max(2.0, step - 4), tall, kind, f"{label}: {value:,.10g}", 2))
+    if values:
+        parts += [text(0, high - 2, values[0][0]), text(HALF, high - 2, values[-1][0], "end")]
+    return svg(parts, HALF, high, words, "bars")
+
+
+def curve(values: Sequence[float], words: str) -> Markup:
+    """A line through values, from the oldest to the newest."""
+    if len(values) < 2:
+        return Markup("")
+    low, high = min([*values, 0.0]), max([*values, 1e-9])
+    step, tall = HALF / (len(values) - 1), 80.0
+
+    def y(value: float) -> float:
+        return 4 + (tall - 8) * (1 - (value - low) / (high - low or 1))
+
+    points = " ".join(f"{number * step:.1f},{y(value):.1f}" for number, value in enumerate(values))
+    area = f"0,{tall} {points} {HALF},{tall}"
+    drawn = [tag("polygon", points=area, class_="area"), tag("polyline", points=points, class_="curve")]
+    return svg([line(0, y(0), HALF, y(0), "rule"), *drawn], HALF, tall, words, "curve")

@@ -1,0 +1,152 @@
+"""Make and edit a schedule, seeing its coming slots before it is saved. Everything works without script."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from starlette.responses import RedirectResponse
+
+from rota.app import views
+from rota.app.auth import Caller
+from rota.app.web.actions import Answer, ask
+from rota.app.web.forms import body_of, by_schema
+from rota.app.web.pages import Place, engine_of, flash, page
+from rota.app.web.schedules import schema_of
+from rota.app.web.sessions import Viewer, read_form
+from rota.core import parse
+from rota.core.errors import Invalid
+from rota.core.policy import Misfire, Overlap
+from rota.core.wall import zone_names
+from rota.kinds.graphs import GraphManager
+from rota.store import reports
+
+router = APIRouter()
+
+PLACES: list[Place] = []
+PREVIEW = 10
+TARGETS = 200  # that the form offers; any other can be typed
+EXAMPLES = {"schedule_type": "cron", "timezone": "UTC", "kind": "task"}
+OF_TYPE = {name: kind for kind, names in parse.TRIGGER_FIELDS.items() for name in names}
+
+
+@router.get("/schedules/new")
+async def new(request: Request, caller: Viewer) -> Response:
+    """An empty form, or one that the address fills in."""
+    return await form_page(request, caller, {**EXAMPLES, **request.query_params})
+
+
+@router.post("/schedules/new")
+async def create(request: Request, caller: Viewer) -> Response:
+    return await submit(request, caller, None)
+
+
+@router.post("/schedules/preview")
+async def preview(request: Request, _: Viewer) -> Response:
+    """The part of the page that changes while somebody types."""
+    form = await read_form(request)
+    return page(request, "preview.html", preview=preview_of(request, form), zone=form.get("timezone"))
+
+
+@router.get("/schedules/{key}/edit")
+async def edit(request: Request, caller: Viewer, key: str) -> Response:
+    found = await engine_of(request).db.read(reports.schedule, caller.org_id, key)
+    return await form_page(request, caller, written(found), found)
+
+
+@router.post("/schedules/{key}/edit")
+async def save(request: Request, caller: Viewer, key: str) -> Response:
+    return await submit(request, caller, await engine_of(request).db.read(reports.schedule, caller.org_id, key))
+
+
+async def submit(request: Request, caller: Caller, old: dict[str, Any] | None) -> Response:
+    """Save what was typed, or show it again with what is wrong about it, or with its coming slots."""
+    form = await read_form(request)
+    if "preview" in form:
+        return await form_page(request, caller, form, old)
+    try:
+        body = await typed(request, caller, form)
+    except Invalid as error:
+        return await form_page(request, caller, form, old, Answer(422, problem(error)))
+    path, method = ("/schedules", "POST") if old is None else (f"/schedules/{old['id']}", "PUT")
+    answer = await ask(request, method, path, body, if_match=form.get("if_match", ""))
+    if answer.refusal is not None:
+        return await form_page(request, caller, form, old, answer)
+    response = RedirectResponse(f"/schedules/{answer.data['id']}", 303)
+    flash(
+        request, response, f"{answer.data['name']} is {'planned' if old is None else 'saved'}: {answer.data['words']}"
+    )
+    return response
+
+
+async def form_page(
+    request: Request, caller: Caller, form: Mapping[str, str], old: dict[str, Any] | None = None,
+    refused: Answer | None = None,
+) -> Response:  # fmt: skip
+    engine, wanted = engine_of(request), {"kind": form.get("kind", "task"), "target": form.get("target", "")}
+    tasks, _ = await engine.db.read(reports.list_tasks, caller.org_id, limit=TARGETS)
+    graphs = await GraphManager(engine, caller.org_id).list_all() if "graph" in engine.runners else []
+    wrong = {one["field"]: one["message"] for one in (refused.data or {}).get("errors", [])} if refused else {}
+    targets = {"task": [one["name"] for one in tasks], "graph": [one["id"] for one in graphs]}
+    return page(
+        request, "editor.html", refused.status if refused else 200, form=form, old=old, targets=targets, wrong=wrong,
+        message=refused.refusal if refused else None, kinds=sorted(engine.runners), zones=sorted(zone_names()),
+        overlaps=[one.value for one in Overlap], misfires=[one.value for one in Misfire], zone=form.get("timezone"),
+        preview=preview_of(request, form), schema=await schema_of(request, caller.org_id, wanted),
+    )  # fmt: skip
+
+
+async def typed(request: Request, caller: Caller, form: Mapping[str, str]) -> dict[str, Any]:
+    """What is saved: only the fields of the chosen type, and parameters as their schema has them."""
+    found = body_of({name: text for name, text in form.items() if not name.startswith("input.")}, zone_of(form))
+    found = {
+        name: value
+        for name, value in found.items()
+        if OF_TYPE.get(name, found.get("schedule_type")) == found.get("schedule_type")
+    }
+    schema = await schema_of(request, caller.org_id, {"kind": form.get("kind"), "target": form.get("target", "")})
+    if schema is not None and any(name.startswith("input.") for name in form):
+        found["input"] = by_schema(form, schema) or None
+    return found
+
+
+def preview_of(request: Request, form: Mapping[str, str]) -> dict[str, Any] | None:
+    """The coming slots of what was typed, or what is wrong with it; None while nothing was."""
+    kind = form.get("schedule_type", "")
+    typed = {name: form[name] for name in parse.TIMING_FIELDS if form.get(name) and OF_TYPE.get(name, kind) == kind}
+    if not any(name in OF_TYPE for name in typed):
+        return None
+    now = engine_of(request).clock.now()
+    try:
+        return {
+            **views.coming(parse.parse_timing(body_of(typed, zone_of(form)), now=now), now, PREVIEW),
+            "refusal": None,
+        }
+    except Invalid as error:
+        return {"refusal": error.message, "slots": [], "warnings": [], "words": None}
+
+
+def written(one: dict[str, Any]) -> dict[str, str]:
+    """A schedule as its form shows it."""
+    nested = {
+        f"{name}.{key}": value for name in ("retry", "input") if isinstance(one[name], dict)
+        for key, value in one[name].items()
+    }  # fmt: skip
+    plain = {name: one[name] for name in parse.FIELDS if one.get(name) is not None and name not in ("retry", "tags")}
+    return {name: text_of(value) for name, value in {**plain, **nested}.items()} | {"tags": ", ".join(one["tags"])}
+
+
+def text_of(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def zone_of(form: Mapping[str, str]) -> str:
+    return form["timezone"] if form.get("timezone") in zone_names() else "UTC"
+
+
+def problem(error: Invalid) -> dict[str, Any]:
+    """As the API would tell it."""
+    return {"detail": error.message, "errors": [{"field": one.field, "message": one.right} for one in error.all]}

@@ -1,0 +1,37 @@
+"""Settings: how pages look, people, keys, how long things are kept, and the freeze."""
+
+from fastapi import APIRouter, Request, Response
+
+from rota.app.auth import SHELL, Role
+from rota.app.web.pages import Place, asked, engine_of, older, page
+from rota.app.web.sessions import Viewer
+from rota.core.wall import zone_names
+from rota.store import reports
+from rota.store.reports import Record
+
+router = APIRouter()
+
+PLACES = [Place("/settings", "Settings", "e", "sliders", 2)]
+
+
+@router.get("/settings")
+async def settings(request: Request, caller: Viewer) -> Response:
+    """Everybody may choose how pages look; people and keys are for admins."""
+    engine, given = engine_of(request), asked(request, "cursor")
+    people: list[Record] = []
+    keys: list[Record] = []
+    cursor = None
+    if caller.role >= Role.ADMIN:
+        people, _ = await engine.db.read(reports.list_users, caller.org_id, limit=reports.LIMIT_MAX)
+        keys, cursor = await engine.db.read(reports.list_keys, caller.org_id, cursor=given["cursor"])
+    kept = engine.settings
+    return page(
+        request, "settings.html", people=people, keys=keys, older=older(request, cursor), zones=sorted(zone_names()),
+        roles=[role.name.lower() for role in Role], shell=SHELL,
+        freeze=await engine.db.read(reports.freeze, caller.org_id, engine.clock.now()),
+        retention=(
+            ("Runs that succeeded", kept.keep_success, "ROTA_KEEP_SUCCESS_DAYS"),
+            ("All other runs", kept.keep_failed, "ROTA_KEEP_FAILED_DAYS"),
+            ("The audit log", kept.keep_audit, "ROTA_KEEP_AUDIT_DAYS"),
+        ),
+    )  # fmt: skip

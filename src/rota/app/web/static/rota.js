@@ -1,0 +1,122 @@
+// Live pages, instant search, a preview while typing, and keys. Everything here is also there without it.
+"use strict";
+
+const $ = (what, where = document) => where.querySelector(what);
+const $$ = (what, where = document) => [...where.querySelectorAll(what)];
+const typing = () => /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName);
+
+// what changed is fetched as a page, and its parts that live are put in place of the old ones
+let asked = 0;
+async function refresh(address = location.href) {
+  const mine = ++asked;
+  const answer = await fetch(address, { headers: { accept: "text/html" } }).catch(() => null);
+  if (!answer?.ok || answer.redirected || mine !== asked) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const part of $$("[data-live]")) {
+    const fresh = page.getElementById(part.id);
+    const busy = part.contains(document.activeElement) && document.activeElement !== document.body;
+    if (fresh && !busy && !$("details[open]", part)) part.replaceWith(document.adoptNode(fresh));
+  }
+}
+
+// the change stream of the org, while somebody looks
+let stream, soon;
+function follow() {
+  if (document.hidden || !$("[data-live]")) { stream?.close(); stream = null; return; }
+  if (stream) return;
+  stream = new EventSource("/live/events");
+  const stir = () => { soon ??= setTimeout(() => { soon = null; refresh(); }, 400); };
+  for (const kind of ["run.started", "run.ended", "schedule.created", "schedule.changed", "schedule.deleted", "worker.up", "worker.down", "freeze.on", "freeze.off", "queue.changed"])
+    stream.addEventListener(kind, stir);
+}
+
+// the log of a run, as it is written
+let tail;
+function followLog() {
+  const log = $("[data-follow]");
+  if (!log || document.hidden) { tail?.close(); tail = null; return; }
+  if (tail) return;
+  const known = new Set();
+  tail = new EventSource(log.dataset.follow);
+  tail.addEventListener("log", (event) => {
+    const line = JSON.parse(event.data);
+    if (known.has(line.id)) return;
+    known.add(line.id);
+    const low = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+    const row = document.createElement("p");
+    const time = document.createElement("time");
+    time.textContent = line.at.slice(11, 19);
+    row.className = line.stream;
+    row.append(time, " " + line.text);
+    log.append(row);
+    sift();
+    if (low) log.scrollTop = log.scrollHeight;
+  });
+  tail.addEventListener("end", () => { tail.close(); log.removeAttribute("data-follow"); $("[data-following]")?.remove(); refresh(); });
+}
+function sift() {
+  const wanted = ($("[data-log-search]")?.value ?? "").toLowerCase();
+  for (const row of $$("#log p")) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+}
+
+function wait(span, step) {
+  let timer;
+  return (...given) => { clearTimeout(timer); timer = setTimeout(() => step(...given), span); };
+}
+
+// lists that follow what is typed; the address follows, too
+const search = wait(150, (form) => {
+  const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
+  history.replaceState(null, "", form.getAttribute("action") + (query.size ? "?" + query : ""));
+  asked += 1;
+  const focus = document.activeElement;
+  refresh().then(() => focus?.focus());
+});
+
+const preview = wait(250, async (form) => {
+  const answer = await fetch("/schedules/preview", { method: "POST", body: new URLSearchParams(new FormData(form)) }).catch(() => null);
+  if (answer?.ok) $("#preview").innerHTML = await answer.text();  // our own page, escaped by the server
+});
+
+document.addEventListener("input", (event) => {
+  const form = event.target.form;
+  if (form?.matches("[data-search]")) search(form);
+  if (form?.matches("[data-editor]")) preview(form);
+  if (event.target.matches("[data-log-search]")) sift();
+});
+document.addEventListener("submit", (event) => {
+  for (const button of $$("button", event.target)) setTimeout(() => { button.disabled = true; });  // once is enough
+});
+document.addEventListener("click", (event) => {
+  for (const open of $$("details.act[open], details.menu[open]")) if (!open.contains(event.target)) open.open = false;
+});
+addEventListener("pageshow", () => { for (const button of $$("button:disabled")) button.disabled = false; });
+
+// keys
+let gone = 0, chosen = -1;
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") { for (const open of $$("details.act[open], details.menu[open]")) open.open = false; return; }
+  if (event.ctrlKey || event.metaKey || event.altKey || typing()) return;
+  const rows = $$("[data-row]");
+  if (Date.now() - gone < 1200) {
+    gone = 0;
+    const place = $(`[data-go="${CSS.escape(event.key)}"]`);
+    if (place) { event.preventDefault(); location.href = place.href; }
+  } else if (event.key === "g") gone = Date.now();
+  else if (event.key === "/") { event.preventDefault(); ($("[data-search] [type=search]") ?? $("[data-find]"))?.focus(); }
+  else if (event.key === "?") $("#keys")?.showModal();
+  else if ((event.key === "j" || event.key === "k") && rows.length) {
+    rows[chosen]?.classList.remove("chosen");
+    chosen = Math.max(0, Math.min(rows.length - 1, chosen + (event.key === "j" ? 1 : -1)));
+    rows[chosen].classList.add("chosen");
+    rows[chosen].scrollIntoView({ block: "nearest" });
+  } else if (event.key === "Enter" && rows[chosen] && document.activeElement === document.body) $("a", rows[chosen])?.click();
+});
+
+const mine = $("[data-mine]");
+if (mine) mine.value = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
+const log = $("#log");
+if (log) log.scrollTop = log.scrollHeight;
+document.addEventListener("visibilitychange", () => { follow(); followLog(); if (!document.hidden) refresh(); });
+follow();
+followLog();

@@ -1,0 +1,25 @@
+"""The system: what `rota doctor` finds, and the proof that every slot has its verdict."""
+
+from fastapi import APIRouter, Request, Response
+
+from rota.app.doctor import look, sqlite_path
+from rota.app.web.pages import Place, engine_of, page
+from rota.app.web.sessions import Viewer
+from rota.engine.audit import audit
+from rota.store import reports, sessions
+from rota.version import __version__
+
+router = APIRouter()
+
+PLACES = [Place("/system", "System", "y", "heart", 2)]
+
+
+@router.get("/system")
+async def system(request: Request, caller: Viewer, examine: bool = False, proof: bool = False) -> Response:
+    """What the doctor finds concerns all orgs: where there are several, only whoever may make orgs sees it."""
+    engine, db = engine_of(request), engine_of(request).db
+    sees_all = caller.instance_admin or not await db.read(sessions.several_orgs)
+    findings = [one async for one in look(db, sqlite_path(db.url), patient=examine)] if sees_all else []
+    proven = await audit(db, caller.org_id, None, None, engine.clock.now()) if proof else None
+    gauges = await db.read(reports.gauges, engine.clock.now())
+    return page(request, "system.html", findings=findings, gauges=gauges, proven=proven, version=__version__)

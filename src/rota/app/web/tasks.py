@@ -1,0 +1,56 @@
+"""Tasks: what can run, and a form of the parameters that each takes."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from starlette.responses import RedirectResponse
+
+from rota.app.web.actions import ask
+from rota.app.web.forms import by_schema
+from rota.app.web.pages import Place, asked, engine_of, flash, older, page
+from rota.app.web.sessions import Viewer, read_form
+from rota.core.errors import RotaError
+from rota.kinds.tasks import TaskManager
+from rota.store import dashboard, reports
+
+router = APIRouter()
+
+PLACES = [Place("/tasks", "Tasks", "k", "box", 1)]
+
+
+@router.get("/tasks")
+async def list_all(request: Request, caller: Viewer) -> Response:
+    given = asked(request, "task_type", "enabled", "cursor")
+    enabled = {"true": True, "false": False}.get(given["enabled"] or "")
+    wanted: dict[str, Any] = {"task_type": given["task_type"], "enabled": enabled, "cursor": given["cursor"]}
+    items, cursor = await engine_of(request).db.read(reports.list_tasks, caller.org_id, **wanted)
+    return page(request, "tasks.html", items=items, older=older(request, cursor), given=given)
+
+
+@router.get("/tasks/{key}")
+async def read(request: Request, caller: Viewer, key: str) -> Response:
+    manager, db = TaskManager(engine_of(request), caller.org_id), engine_of(request).db
+    one, schema = await manager.find(key), await manager.schema(key)
+    used, _ = await db.read(reports.list_schedules, caller.org_id, targets=[one["id"], one["name"]], sort="id")
+    runs, _ = await db.read(reports.list_runs, caller.org_id, target=one["name"], kind="task", limit=10)
+    changes = await db.read(dashboard.history, caller.org_id, "tasks", one["id"])
+    return page(request, "task.html", one=one, schema=schema, used=used, runs=runs, changes=changes)
+
+
+@router.post("/tasks/{key}/$execute")
+async def execute(request: Request, caller: Viewer, key: str) -> Response:
+    """Run it once, with the parameters of its form."""
+    form = await read_form(request)
+    schema = await TaskManager(engine_of(request), caller.org_id).schema(key) or {}
+    try:
+        given = by_schema(form, schema)
+        body = {"parameters": given} if given else {}
+        answer = await ask(request, "POST", f"/tasks/{key}/$execute", body)
+        refusal, status = answer.refusal, answer.status
+    except RotaError as error:
+        refusal, status = error.message, 422
+    if refusal is not None:
+        return page(request, "refused.html", status, message=refusal, wrong=[], then=f"/tasks/{key}")
+    response = RedirectResponse(f"/runs/{answer.data['job_id']}", 303)
+    flash(request, response, f"{key} was asked to run")
+    return response
