@@ -399,11 +399,11 @@ async def test_a_form_needs_its_token_and_the_role_that_the_api_demands(api: Api
     await api.call("POST", "/users", ADA)
     async with browser(api) as viewer:
         await submit(viewer, **CREDENTIALS)
-        token = csrf_of(await viewer.get("/"))
+        theirs = csrf_of(await viewer.get("/"))
         for form in forms:
             if form.action in ("/logout", "/preferences"):
                 continue
-            refused = await viewer.post(form.action, data={**form.fields, "csrf_token": token})
+            refused = await viewer.post(form.action, data={**form.fields, "csrf_token": theirs})
             assert refused.status_code in (403, 422), (form.action, refused.status_code)
             if refused.status_code == 403:
                 assert "this needs the role" in words(refused.text).lower(), form.action

@@ -28,6 +28,7 @@ from rota.core.wall import zone_names, zone_of
 from rota.core.why import BECAUSE
 from rota.core.words import short
 from rota.engine.engine import Engine
+from rota.store.tables import EPOCH, TICK
 
 POLICY = {
     "default-src": "'none'", "style-src": "'self'", "script-src": "'self'", "img-src": "'self' data:",
@@ -82,7 +83,8 @@ def page(request: Request, template: str, status: int = 200, **shown: Any) -> Re
         "session": session, "now": now, "places": request.app.state.places, "here": request.url.path,
         "address": f"{request.url.path}?{request.url.query}".rstrip("?"), "look": Look(preferences(request), now),
         "flash": unquote(request.cookies.get(FLASH, "")), "operator": role >= Role.OPERATOR,
-        "admin": role >= Role.ADMIN, "because": BECAUSE, "base": str(request.base_url).rstrip("/"),
+        "admin": role >= Role.ADMIN, "because": BECAUSE, "since": (now - EPOCH) // TICK,
+        "base": str(request.base_url).rstrip("/"),
     }  # fmt: skip
     response = HTMLResponse(TEMPLATES.get_template(template).render(**{**given, **shown}), status)
     if given["flash"]:
