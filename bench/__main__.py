@@ -26,6 +26,7 @@ from bench.equipment import CACHE, Missing
 from bench.figures import FULL, OURS, QUICK, Figure, Size, summary, table
 from bench.injection import injection
 from bench.lab import Lab
+from bench.pages import pages
 from bench.site import Kind, WrongCount
 from bench.systems import NAMES, SYSTEMS, System
 from rota.version import __version__
@@ -73,6 +74,7 @@ WORKS = [
     alone("cost", "", measures.cost),
     alone("injection", "", injection),
     alone("api", "", api, once=True),
+    alone("pages", "", pages, once=True),
 ]
 
 

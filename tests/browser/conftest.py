@@ -5,11 +5,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.browser.place import Place, browsing, chrome, serving
+from tests.browser.place import Place, browsing, serving
 
 expect.set_options(timeout=20_000)  # a busy machine is slow, not wrong
-
-NO_BROWSER = "no Chromium here (as root, `make test` installs Debian's): the dashboard is not tested in a browser"
 
 
 @pytest.fixture(scope="session")
@@ -20,8 +18,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    if chrome() is None:
-        pytest.skip(NO_BROWSER)
     with browsing() as found:
         yield found
 

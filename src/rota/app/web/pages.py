@@ -179,14 +179,12 @@ class Look:
 
     def at(self, moment: datetime, own: str | None = None) -> str:
         """In full, with its zone."""
-        local = self.local(moment, own)
-        return f"{local:%Y-%m-%d %H:%M:%S} {local:%Z}"
+        return self.local(moment, own).strftime("%Y-%m-%d %H:%M:%S %Z")
 
     def away(self, moment: datetime, own: str | None = None) -> str:
         """`in 5m`, `2h ago`; further away than a day the date."""
         if abs(moment - self.now) >= timedelta(days=1):
-            local = self.local(moment, own)
-            return f"{local:%Y-%m-%d %H:%M} {local:%Z}"
+            return self.local(moment, own).strftime("%Y-%m-%d %H:%M %Z")
         span = short(abs(moment - self.now))
         return f"in {span}" if moment > self.now else f"{span} ago"
 
