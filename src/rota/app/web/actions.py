@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import orjson
 import structlog
@@ -42,18 +42,24 @@ class Answer:
         return None if self.status < 400 else str((self.data or {}).get("detail", "It was refused"))
 
 
-@router.get("/live/{path:path}")
-async def live(request: Request, _: SignedIn, path: str) -> Response:
-    """A stream of the API, for the script of a page: `events`, or a run's `logs`. `since` is where the page stands."""
-    given = dict(request.query_params)
-    last = request.headers.get("last-event-id") or given.pop("since", "")
-    return Stream(request, f"/{path}", urlencode(given), accept="text/event-stream", last_event_id=last)
+@router.get("/live/events")
+async def events(request: Request, _: SignedIn, since: str = "") -> Response:
+    """What changes in the org, for the script of a page; `since` is where that page stands."""
+    last = request.headers.get("last-event-id") or since
+    return Stream(request, "/events", accept="text/event-stream", last_event_id=last)
 
 
-@router.get("/files/{path:path}")
-async def file(request: Request, _: SignedIn, path: str) -> Response:
+@router.get("/live/runs/{run_id}/logs")
+async def log(request: Request, _: SignedIn, run_id: str, after: int = 0) -> Response:
+    """A run's log as it is written."""
+    last = request.headers.get("last-event-id", "")
+    return Stream(request, f"/runs/{run_id}/logs", f"after={after}", accept="text/event-stream", last_event_id=last)
+
+
+@router.get("/files/{artifact_id}")
+async def file(request: Request, _: SignedIn, artifact_id: str) -> Response:
     """What a run saved, as the API gives it out: never as a page."""
-    return Stream(request, f"/artifacts/{path}/$content", "")
+    return Stream(request, f"/artifacts/{artifact_id}/$content")
 
 
 @router.get("/{path:path}")
@@ -104,7 +110,7 @@ async def ask(request: Request, method: str, path: str, body: Any = None, **head
 class Stream(Response):
     """An answer of the API, handed on as it comes."""
 
-    def __init__(self, request: Request, path: str, query: str, **headers: str) -> None:
+    def __init__(self, request: Request, path: str, query: str = "", **headers: str) -> None:
         super().__init__()
         self.api, self.inner = request.app.state.api, scope_of(request, "GET", path, query, headers)
 

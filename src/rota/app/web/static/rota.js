@@ -27,7 +27,7 @@ function follow() {
   if (document.hidden || !$("[data-live]")) { stream?.close(); stream = null; return; }
   if (stream) return;
   stream = new EventSource("/live/events?since=" + $("main").dataset.since);
-  const stir = () => { soon ??= setTimeout(() => { soon = null; refresh(); }, 400); };
+  const stir = () => { soon ??= setTimeout(() => { soon = null; refresh(); }, 600); };
   for (const kind of ["run.started", "run.ended", "schedule.created", "schedule.changed", "schedule.deleted", "worker.up", "worker.down", "freeze.on", "freeze.off", "queue.changed"])
     stream.addEventListener(kind, stir);
 }
