@@ -1,6 +1,7 @@
 # make up    runs the quickstart (honours ROTA_* settings); APP=examples/pipelines.py runs another example
 # make test  runs every check and all tests; ARGS="tests/core -k cron" narrows the tests
 # make lint  runs the checks only
+# make screenshots  takes the pictures of the dashboard that the docs show
 # make bench measures it beside its peers and prints a table; ARGS="--quick --only w1 --peers huey" narrows it
 # make bench-check fails if it is slower than the kept figures say; bench-keep replaces those
 # make clean removes what these made
@@ -15,13 +16,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 APP ?= examples/quickstart.py
 
-.PHONY: up test lint bench bench-check bench-keep clean
+.PHONY: up test lint chromium screenshots bench bench-check bench-keep clean
 .DEFAULT_GOAL := test
 
 up: $(VENV)/.installed
 	$(BIN)/rota up $(APP)
 
-test: lint
+test: lint chromium
 	$(BIN)/python -m pytest -n 4 --maxschedchunk 1 $(ARGS)
 
 lint: $(VENV)/.installed-dev
@@ -29,6 +30,17 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+# A browser for the tests of the dashboard, where there is none and root may install Debian's; else they are skipped.
+chromium:
+	@for name in chromium chromium-browser google-chrome google-chrome-stable chrome; do \
+		command -v $$name >/dev/null 2>&1 && exit 0; done; \
+		[ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1 \
+		|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } \
+		|| echo "no Chromium could be installed: the dashboard is not tested in a browser" >&2
+
+screenshots: $(VENV)/.installed-dev chromium
+	$(BIN)/python -m tests.browser.screenshots docs/images
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench $(ARGS)

@@ -27,6 +27,7 @@ from bench.figures import FULL, OURS, QUICK, Figure, Size, summary, table
 from bench.hosts import hosts
 from bench.injection import injection
 from bench.lab import Lab
+from bench.pages import pages
 from bench.pipelines import crowd
 from bench.site import Kind, WrongCount
 from bench.systems import NAMES, SYSTEMS, System
@@ -79,6 +80,7 @@ WORKS = [
     alone("pipelines", "", crowd),
     alone("api", "", api, once=True),
     alone("hosts", "", hosts, once=True),
+    alone("pages", "", pages, once=True),
 ]
 
 

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Engine
 from rota.core.model import Ended, Job, new_id
 from rota.core.policy import Lane, Terms
 from rota.core.states import Status
-from rota.store import jobs, overview, pipelines, reports, schedules, workers
+from rota.store import dashboard, jobs, overview, pipelines, reports, schedules, workers
 from rota.store.database import open_database
 from rota.store.dialect import Tx
 from tests.databases import copy_sqlite
@@ -99,6 +99,14 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     "parked": (lambda tx: overview.parked(tx, ORG), {"ix_jobs_parked"}),
     "running": (lambda tx: overview.running(tx, ORG), set()),
     "slots to come": (lambda tx: overview.due(tx, ORG, ["task"]), {"ix_clocks_due"}),
+    "late slots": (lambda tx: dashboard.late(tx, ORG, ["task"], NOW, 10), {"ix_clocks_due"}),
+    "missed slots": (lambda tx: dashboard.missed(tx, ORG, NOW, 10), {"ix_slots_missed"}),
+    "paused schedules": (lambda tx: dashboard.paused(tx, ORG, 10), {"ix_schedules_paused"}),
+    "the last slots of a schedule": (lambda tx: dashboard.strip(tx, "S1", 30), set()),
+    "how late slots started": (lambda tx: dashboard.lateness(tx, ORG), {"ix_runs_recorded"}),
+    "the last run of a schedule": (lambda tx: dashboard.usual(tx, ["S1"]), {"ix_runs_schedule"}),
+    "the end of a log": (lambda tx: dashboard.log_tail(tx, "R1", 100), {"ix_logs_run"}),
+    "who changed a thing": (lambda tx: dashboard.history(tx, ORG, "schedules", "S1"), {"ix_audit_log_resource"}),
     "workers": (lambda tx: reports.list_workers(tx), set()),
 }
 WHOLE_TABLE = (
@@ -109,8 +117,10 @@ WHOLE_TABLE = (
 
 @contextmanager
 def caught(engine: Engine, found: list[tuple[str, Any]]) -> Iterator[None]:
+    told = (" jobs", " clocks", " schedules", " audit_log", "FROM runs", "FROM logs")
+
     def catch(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool) -> None:
-        if any(f" {table}" in statement for table in ("jobs", "clocks", "schedules")):
+        if any(table in statement for table in told):
             found.append((statement, parameters))
 
     event.listen(engine, "before_cursor_execute", catch)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import orjson
 import structlog
@@ -42,16 +42,24 @@ class Answer:
         return None if self.status < 400 else str((self.data or {}).get("detail", "It was refused"))
 
 
-@router.get("/live/{path:path}")
-async def live(request: Request, _: SignedIn, path: str) -> Response:
-    """A stream of the API, for the script of a page: it follows `events` and a run's `logs`."""
-    return Stream(request, f"/{path}", request.url.query, accept="text/event-stream")
+@router.get("/live/events")
+async def events(request: Request, _: SignedIn, since: str = "") -> Response:
+    """What changes in the org, for the script of a page; `since` is where that page stands."""
+    last = request.headers.get("last-event-id") or since
+    return Stream(request, "/events", accept="text/event-stream", last_event_id=last)
 
 
-@router.get("/files/{path:path}")
-async def file(request: Request, _: SignedIn, path: str) -> Response:
+@router.get("/live/runs/{run_id}/logs")
+async def log(request: Request, _: SignedIn, run_id: str, after: int = 0) -> Response:
+    """A run's log as it is written."""
+    last = request.headers.get("last-event-id", "")
+    return Stream(request, f"/runs/{run_id}/logs", f"after={after}", accept="text/event-stream", last_event_id=last)
+
+
+@router.get("/files/{artifact_id}")
+async def file(request: Request, _: SignedIn, artifact_id: str) -> Response:
     """What a run saved, as the API gives it out: never as a page."""
-    return Stream(request, f"/artifacts/{path}/$content", "")
+    return Stream(request, f"/artifacts/{artifact_id}/$content")
 
 
 @router.get("/{path:path}")
@@ -67,8 +75,8 @@ async def act(request: Request, _: SignedIn, path: str) -> Response:
     if method not in METHODS:
         raise HTTPException(405, f"{method} is no method of a form")
     body = body_of(form, preferences(request).zone)
-    headers = {"if-match": form.get("if_match", ""), "x-reason": form.get("audit_reason", "")}
-    answer = await ask(request, method, f"/{path}", None if method == "DELETE" else body, **headers)
+    said = {"if_match": form.get("if_match", ""), "x_reason": form.get("audit_reason", "")}
+    answer = await ask(request, method, f"/{path}", None if method == "DELETE" else body, **said)
     then = path_of_ours(filled(form.get("then", ""), answer.data, quote))
     if answer.refusal is not None:
         wrong = (answer.data or {}).get("errors", [])
@@ -93,7 +101,7 @@ async def ask(request: Request, method: str, path: str, body: Any = None, **head
         status = message.get("status", status)
         parts.append(message.get("body", b""))
 
-    told = {"content-type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    told = {"content_type": "application/json", **headers}
     await request.app.state.api(scope_of(request, method, path, "", told), receive, send)
     text = b"".join(parts)
     return Answer(status, orjson.loads(text) if text else None)
@@ -102,11 +110,9 @@ async def ask(request: Request, method: str, path: str, body: Any = None, **head
 class Stream(Response):
     """An answer of the API, handed on as it comes."""
 
-    def __init__(self, request: Request, path: str, query: str, **headers: str) -> None:
+    def __init__(self, request: Request, path: str, query: str = "", **headers: str) -> None:
         super().__init__()
-        kept = {"last-event-id": request.headers.get("last-event-id", "")}
-        self.api = request.app.state.api
-        self.inner = scope_of(request, "GET", path, query, {**kept, **headers})
+        self.api, self.inner = request.app.state.api, scope_of(request, "GET", path, query, headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         async def once(message: Message) -> None:  # the request's id is told by the outer one
@@ -124,12 +130,12 @@ def scope_of(request: Request, method: str, path: str, query: str, headers: Mapp
         return await signed_in(request, BackgroundTasks())
 
     request_id = structlog.contextvars.get_contextvars().get("request_id", "")
-    told = {**headers, "host": request.headers.get("host", ""), "x-request-id": str(request_id)}
+    told = {**headers, "host": request.headers.get("host", ""), "x_request_id": str(request_id)}
     full = f"/api/v1{path}"
     return {
         **{name: request.scope[name] for name in KEPT if name in request.scope}, "method": method, "path": full,
         "raw_path": quote(full).encode(), "query_string": query.encode(), SESSION: caller,
-        "headers": [(name.encode(), value.encode()) for name, value in told.items() if value],
+        "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in told.items() if value],
     }  # fmt: skip
 
 
@@ -137,8 +143,3 @@ def filled(text: str, data: Any, write: Any) -> str:
     """`{job_id}` and the like, as the answer has them."""
     found = data if isinstance(data, dict) else {}
     return re.sub(r"\{(\w+)\}", lambda one: write(str(found.get(one[1], ""))), text)
-
-
-def with_query(path: str, **wanted: Any) -> str:
-    given = {name: value for name, value in wanted.items() if value not in (None, "")}
-    return f"{path}?{urlencode(given)}" if given else path

@@ -28,6 +28,7 @@ from rota.core.wall import zone_names, zone_of
 from rota.core.why import BECAUSE
 from rota.core.words import short
 from rota.engine.engine import Engine
+from rota.store.tables import EPOCH, TICK
 
 POLICY = {
     "default-src": "'none'", "style-src": "'self'", "script-src": "'self'", "img-src": "'self' data:",
@@ -82,7 +83,8 @@ def page(request: Request, template: str, status: int = 200, **shown: Any) -> Re
         "session": session, "now": now, "places": request.app.state.places, "here": request.url.path,
         "address": f"{request.url.path}?{request.url.query}".rstrip("?"), "look": Look(preferences(request), now),
         "flash": unquote(request.cookies.get(FLASH, "")), "operator": role >= Role.OPERATOR,
-        "admin": role >= Role.ADMIN, "because": BECAUSE, "base": str(request.base_url).rstrip("/"),
+        "admin": role >= Role.ADMIN, "because": BECAUSE, "since": (now - EPOCH) // TICK,
+        "base": str(request.base_url).rstrip("/"),
     }  # fmt: skip
     response = HTMLResponse(TEMPLATES.get_template(template).render(**{**given, **shown}), status)
     if given["flash"]:
@@ -177,14 +179,12 @@ class Look:
 
     def at(self, moment: datetime, own: str | None = None) -> str:
         """In full, with its zone."""
-        local = self.local(moment, own)
-        return f"{local:%Y-%m-%d %H:%M:%S} {local:%Z}"
+        return self.local(moment, own).strftime("%Y-%m-%d %H:%M:%S %Z")
 
     def away(self, moment: datetime, own: str | None = None) -> str:
         """`in 5m`, `2h ago`; further away than a day the date."""
         if abs(moment - self.now) >= timedelta(days=1):
-            local = self.local(moment, own)
-            return f"{local:%Y-%m-%d %H:%M} {local:%Z}"
+            return self.local(moment, own).strftime("%Y-%m-%d %H:%M %Z")
         span = short(abs(moment - self.now))
         return f"in {span}" if moment > self.now else f"{span} ago"
 

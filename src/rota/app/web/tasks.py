@@ -27,7 +27,7 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     return page(request, "tasks.html", items=items, older=older(request, cursor), given=given)
 
 
-@router.get("/tasks/{key}")
+@router.get("/tasks/{key:path}")  # a name may have slashes
 async def read(request: Request, caller: Viewer, key: str) -> Response:
     manager, db = TaskManager(engine_of(request), caller.org_id), engine_of(request).db
     one, schema = await manager.find(key), await manager.schema(key)

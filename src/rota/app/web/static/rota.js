@@ -17,6 +17,8 @@ async function refresh(address = location.href) {
     const busy = part.contains(document.activeElement) && document.activeElement !== document.body;
     if (fresh && !busy && !$("details[open]", part)) part.replaceWith(document.adoptNode(fresh));
   }
+  $("main").dataset.since = $("main", page).dataset.since;
+  followLog();
 }
 
 // the change stream of the org, while somebody looks
@@ -24,8 +26,8 @@ let stream, soon;
 function follow() {
   if (document.hidden || !$("[data-live]")) { stream?.close(); stream = null; return; }
   if (stream) return;
-  stream = new EventSource("/live/events");
-  const stir = () => { soon ??= setTimeout(() => { soon = null; refresh(); }, 400); };
+  stream = new EventSource("/live/events?since=" + $("main").dataset.since);
+  const stir = () => { soon ??= setTimeout(() => { soon = null; refresh(); }, 600); };
   for (const kind of ["run.started", "run.ended", "schedule.created", "schedule.changed", "schedule.deleted", "worker.up", "worker.down", "freeze.on", "freeze.off", "queue.changed"])
     stream.addEventListener(kind, stir);
 }

@@ -1,0 +1,50 @@
+"""One server and one browser for all tests of this folder; each test has a window of its own."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.browser.place import Place, browsing, serving
+
+expect.set_options(timeout=20_000)  # a busy machine is slow, not wrong
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with serving(tmp_path_factory.mktemp("office")) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with browsing() as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser: Browser, place: Place) -> Iterator[Page]:
+    """Somebody who is logged in, with script. What a page complains about fails the test."""
+    context = browser.new_context(base_url=place.url, viewport={"width": 1300, "height": 900})
+    context.set_default_timeout(15_000)
+    yield from watched(context, place)
+
+
+@pytest.fixture
+def plain(browser: Browser, place: Place) -> Iterator[Page]:
+    """The same without script."""
+    context = browser.new_context(base_url=place.url, java_script_enabled=False)
+    context.set_default_timeout(15_000)
+    yield from watched(context, place)
+
+
+def watched(context: BrowserContext, place: Place) -> Iterator[Page]:
+    found, complaints = context.new_page(), []
+    found.on("console", lambda one: complaints.append(one.text) if one.type == "error" else None)
+    found.on("pageerror", lambda one: complaints.append(str(one)))
+    found.on("dialog", lambda one: complaints.append(f"a dialog: {one.message}"))
+    found.goto(place.call("POST", "/login-links")["url"])
+    yield found
+    context.close()
+    unexpected = [one for one in complaints if "status of 4" not in one]  # refusals are answers, too
+    assert not unexpected, unexpected

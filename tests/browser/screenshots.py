@@ -1,0 +1,73 @@
+"""`make screenshots`: the pictures of the dashboard that the docs show, of a real server that has worked for a while.
+
+Now, a schedule and a run, each in light and dark, on a wide screen and on a phone.
+"""
+
+import sys
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser
+
+from tests.browser.place import Place, browsing, serving
+
+SIZES: dict[str, Any] = {"wide": {"width": 1280, "height": 860}, "phone": {"width": 390, "height": 844}}
+DAYS = 75
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as home, serving(Path(home)) as place, browsing() as browser:
+        pages = busy(place)
+        for colours in ("light", "dark"):
+            for size in SIZES:
+                shoot(browser, place, pages, folder, colours, size)
+
+
+def busy(place: Place) -> dict[str, str]:
+    """Schedules with a past; the pages to show."""
+    for name, target, more in (
+        ("ping", "tick", {"interval": "5s", "tags": ["ops"]}),
+        ("disk", "disk", {"interval": "1m", "tags": ["ops"]}),
+        ("import-orders", "import_orders", {"input": {"day": "yesterday"}, "tags": ["shop"], **cron("15 6 * * *")}),
+        ("invoices", "tick", {"tags": ["shop"], **cron("0 7 1 * *")}),
+        ("morning-poem", "python:poet", {"kind": "graph", **cron("30 7 * * 1-5")}),
+        ("nightly-report", "talk", {"input": {"word": "reading page"}, "tags": ["reports"], **cron("0 2 * * *")}),
+    ):
+        place.schedule(name, target, **{"interval": None, "timezone": "Europe/Oslo", **more})
+    now = datetime.now(UTC)
+    span = {"from": (now - timedelta(days=DAYS)).isoformat(), "to": now.isoformat(), "limit": 100}
+    fired = place.call("POST", "/schedules/import-orders/$backfill", span)["count"]
+    place.until(
+        "/schedules/import-orders/slots?limit=200",
+        lambda found: sum(one["verdict"] == "ran" for one in found["items"]) >= fired, 180,
+    )  # fmt: skip
+    place.call("POST", "/schedules/invoices/$pause", {"reason": "new tax rules: waiting for the accountant"})
+    running = place.run("nightly-report")
+    place.until(f"/runs/{running}/logs", lambda found: len(found["items"]) >= 12)
+    return {
+        "now": "/",
+        "schedule": f"/schedules/{place.call('GET', '/schedules/import-orders')['id']}",
+        "run": f"/runs/{running}",
+    }
+
+
+def cron(expression: str) -> dict[str, str]:
+    return {"cron_expression": expression}
+
+
+def shoot(browser: Browser, place: Place, pages: dict[str, str], folder: Path, colours: Any, size: str) -> None:
+    context = browser.new_context(base_url=place.url, color_scheme=colours, viewport=SIZES[size])
+    page = context.new_page()
+    page.goto(place.call("POST", "/login-links")["url"])
+    for name, path in pages.items():
+        page.goto(path)
+        page.wait_for_load_state()
+        page.screenshot(path=folder / f"{name}-{colours}-{size}.png")
+    context.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,285 @@
+"""The dashboard in a real browser: with script it is live, without it the same forms do the same."""
+
+import itertools
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.place import Place, chrome
+
+if chrome() is None:
+    told = "no Chromium here (as root, `make test` installs Debian's): the dashboard is not tested in a browser"
+    pytest.skip(told, allow_module_level=True)
+
+EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>"
+HOSTILE = f"{EVIL}\u202e\u2066 {'w' * 10_000}"
+SIZES = ({"width": 1300, "height": 900}, {"width": 390, "height": 844})
+numbers = itertools.count(1)
+
+
+def test_the_first_login_is_by_the_link_that_the_server_printed(browser: Browser, place: Place) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(place.url)
+    expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+    page.goto(place.link)
+    expect(page.get_by_role("heading", name="Now")).to_be_visible()
+    expect(page.locator(".who")).to_contain_text("system")
+    again = browser.new_context().new_page()
+    again.goto(place.link)
+    expect(again.locator("main")).to_contain_text("This link has been used")
+    context.close()
+    again.context.close()
+
+
+def test_a_schedule_is_made_with_a_live_preview_and_is_seen_firing(page: Page, place: Place) -> None:
+    page.goto("/schedules/new")
+    page.locator(".editor [name=name]").fill("ticks")
+    page.locator("[name=target]").fill("tick")
+    page.locator("[name=cron_expression]").fill("*/7 * * * *")
+    expect(page.locator("#preview")).to_contain_text("does not divide the hour")
+    page.get_by_text("Interval", exact=True).click()
+    page.locator("[name=interval]").fill("2s")
+    expect(page.locator("#preview")).to_contain_text("Every 2 seconds")
+    assert place.call("GET", "/schedules?name=ticks")["items"] == []
+    page.get_by_role("button", name="Create").click()
+    expect(page.locator(".flash")).to_contain_text("ticks is planned: every 2 seconds")
+    page.evaluate("window.kept = true")
+    expect(page.locator("#strip rect.success").nth(1)).to_be_attached()
+    expect(page.locator("#runs .badge.success").first).to_be_visible()
+    assert page.evaluate("window.kept"), "the page was loaded anew: it is not live"
+    page.locator("summary", has_text="Pause").click()
+    page.locator("form[action$='$pause'] [name=reason]").fill("seen enough")
+    page.locator("form[action$='$pause'] button").click()
+    expect(page.locator(".banner")).to_contain_text("seen enough")
+    assert place.call("GET", "/schedules/ticks")["pause_reason"] == "seen enough"
+
+
+def test_a_run_is_started_with_other_input_read_live_searched_and_canceled(page: Page, place: Place) -> None:
+    one = place.schedule("talks", "talk", input={"word": "chapter"})
+    page.goto(f"/schedules/{one['id']}")
+    page.locator("summary", has_text="Run now").click()
+    page.locator("form[action$='$run'] [name=input]").fill('{"word": "verse"}')
+    page.locator("form[action$='$run'] button.primary").click()
+    expect(page.locator("h1")).to_contain_text("talks")
+    expect(page.locator("#log p", has_text="verse 5")).to_be_visible()
+    expect(page.locator("#log p", has_text="verse 15")).to_be_visible()  # it grows while we look
+    assert page.locator("#log p", has_text=re.compile(r"verse 5$")).count() == 1
+    page.locator("[data-log-search]").fill("verse 7")
+    expect(page.locator("#log p", has_text=re.compile(r"verse 6$"))).to_be_hidden()
+    expect(page.locator("#log p", has_text=re.compile(r"verse 7$"))).to_be_visible()
+    page.locator("summary", has_text="Cancel").click()
+    page.locator("[name=audit_reason]").fill("it talks too much")
+    page.get_by_role("button", name="Cancel it").click()
+    expect(page.locator(".flash")).to_contain_text("It was told to stop")
+    expect(page.locator("#status .badge")).to_have_text("canceled")
+    lines = place.call("GET", "/audit?action=runs.cancel")["items"]
+    assert lines[0]["after"]["because"] == "it talks too much"
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download", exact=True).click()
+    assert "verse 5\n" in download.value.path().read_text()
+
+
+def test_a_backfill_is_rehearsed_and_done(page: Page, place: Place) -> None:
+    one = place.schedule("past", "tick", interval="1d")
+    backfill(page, place, one["id"])
+
+
+def backfill(page: Page, place: Place, schedule_id: str) -> None:
+    now = datetime.now(UTC)
+    page.goto(f"/schedules/{schedule_id}")
+    page.locator("summary", has_text="Backfill").click()
+    page.locator("[name=from]").fill(f"{now - timedelta(days=5):%Y-%m-%dT%H:%M}")
+    page.locator("[name=to]").fill(f"{now:%Y-%m-%dT%H:%M}")
+    page.get_by_role("button", name="Dry run").click()
+    expect(page.locator(".act[open]")).to_contain_text(re.compile(r"\d slots would run|No slot of that time"))
+    run = page.get_by_role("button", name=re.compile(r"Run \d slots"))
+    if run.count():
+        count = int(re.search(r"\d+", run.inner_text())[0])  # type: ignore[index]
+        assert place.call("GET", f"/schedules/{schedule_id}")["run_count"] == 0
+        run.click()
+        expect(page.locator(".flash")).to_contain_text(f"{count} slots will run")
+
+
+def test_a_grant_is_revoked(page: Page, place: Place) -> None:
+    place.schedule("poems", "python:poet", kind="graph", interval="1h")
+    revoke(page, place, "poems")
+
+
+def revoke(page: Page, place: Place, name: str) -> None:
+    grant = place.call("GET", f"/schedules/{name}")["grant_id"]
+    page.goto("/grants")
+    row = page.locator(f"[id='{grant}']")
+    row.get_by_text("Revoke").first.click()
+    row.locator("[name=audit_reason]").fill("no more poems")
+    row.get_by_role("button", name="Revoke").last.click()
+    expect(page.locator(".flash")).to_contain_text("revoked")
+    assert place.call("GET", f"/grants/{grant}")["revoked_at"]
+
+
+def test_without_script_the_same_forms_do_the_same(plain: Page, place: Place) -> None:
+    plain.goto("/schedules/new")
+    plain.locator(".editor [name=name]").fill("plain")
+    plain.locator("[name=target]").fill("talk")
+    plain.get_by_text("Interval", exact=True).click()
+    plain.locator("[name=interval]").fill("1d")
+    plain.get_by_role("button", name="Preview").click()
+    expect(plain.locator("#preview")).to_contain_text("Every day")
+    expect(plain.get_by_label(re.compile("^lines"))).to_be_visible()  # a form of the task's own parameters
+    plain.locator("[name='input.word']").fill("psalm")
+    plain.get_by_role("button", name="Create").click()
+    expect(plain.locator(".flash")).to_contain_text("plain is planned")
+    one = place.call("GET", "/schedules/plain")
+    assert one["input"] == {"word": "psalm"}
+    plain.locator("summary", has_text="Run now").click()
+    plain.locator("form[action$='$run'] button.primary").click()
+    for _ in range(50):  # the reader's own hand loads it anew
+        if plain.locator("#log p", has_text="psalm 3").count():
+            break
+        plain.wait_for_timeout(200)
+        plain.reload()
+    expect(plain.locator("#log p", has_text="psalm 3").first).to_be_visible()
+    plain.locator("summary", has_text="Cancel").click()
+    plain.locator("[name=audit_reason]").fill("enough")
+    plain.get_by_role("button", name="Cancel it").click()
+    expect(plain.locator(".flash")).to_contain_text("It was told to stop")
+    place.until("/runs?schedule_id=plain", lambda found: found["items"][0]["status"] == "canceled")
+    plain.goto(f"/schedules/{one['id']}")
+    plain.locator("summary", has_text="Pause").click()
+    plain.locator("form[action$='$pause'] [name=reason]").fill("by hand")
+    plain.locator("form[action$='$pause'] button").click()
+    expect(plain.locator(".banner")).to_contain_text("by hand")
+    backfill(plain, place, place.schedule("plain-past", "tick", interval="1d")["id"])
+    place.schedule("plain-poem", "python:poet", kind="graph", interval="1h")
+    revoke(plain, place, "plain-poem")
+    plain.locator(".who summary").click()
+    plain.get_by_role("button", name="dark").click()
+    expect(plain.locator("html[data-theme=dark]")).to_be_attached()
+
+
+def test_a_list_follows_what_is_typed_and_keys_lead_everywhere(page: Page, place: Place) -> None:
+    for name in ("apple", "apricot", "banana"):
+        place.schedule(name, "tick")
+    page.goto("/schedules")
+    page.keyboard.press("/")
+    page.keyboard.type("ap")
+    expect(page.locator("#list tbody")).not_to_contain_text("banana")
+    expect(page.locator("#list tbody")).to_contain_text("apricot")
+    expect(page).to_have_url(re.compile(r"name=ap"))
+    expect(page.locator("#bulk [name='filter.name']").first).to_have_value("ap")  # what is done to all follows, too
+    page.locator("h1").click()
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    expect(page.locator("[data-row].chosen")).to_contain_text("apricot")
+    page.keyboard.press("k")
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("apple")
+    page.wait_for_load_state()  # its script listens then
+    page.keyboard.press("?")
+    expect(page.locator("dialog#keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    for key, title in (("s", "Schedules"), ("r", "Runs"), ("t", "Timeline"), ("n", "Now")):
+        page.keyboard.press("g")
+        page.keyboard.press(key)
+        expect(page.locator("h1")).to_have_text(title)
+        page.wait_for_load_state()
+
+
+def test_nothing_is_followed_while_the_tab_is_hidden(page: Page) -> None:
+    with page.expect_request("**/live/events*"):
+        page.goto("/")
+    with page.expect_event("requestfailed", lambda one: "/live/events" in one.url):
+        page.evaluate(
+            "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
+            "document.dispatchEvent(new Event('visibilitychange'))"
+        )
+    with page.expect_request("**/live/events*"):
+        page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
+
+
+def test_times_are_shown_as_the_reader_wants(browser: Browser, place: Place) -> None:
+    one = place.schedule("zoned", "tick", interval=None, cron_expression="0 9 * * *", timezone="America/New_York")
+    context = browser.new_context(base_url=place.url, timezone_id="Asia/Tokyo")
+    page = context.new_page()
+    page.goto(place.call("POST", "/login-links")["url"])
+    for button, zone in (("my zone", "JST"), ("each schedule", "E[SD]T"), ("UTC", "UTC")):
+        page.goto(f"/schedules/{one['id']}")
+        page.locator(".who summary").click()
+        page.get_by_role("button", name=button).click()
+        expect(page.locator("#next li").first).to_contain_text(re.compile(zone))
+    context.close()
+
+
+# every page
+
+
+@pytest.fixture(scope="module")
+def hostile(place: Place) -> Iterator[list[str]]:
+    """Everything that others can write, written by somebody who means no good; the pages that show it."""
+    name = f"{EVIL} {next(numbers)}"
+    place.call("POST", "/tasks", {"name": f"{name} task", "command": f"echo {HOSTILE}; exit 3"})
+    bad = place.schedule(name, "fails", input={"message": HOSTILE}, description=HOSTILE[:900], tags=[EVIL])
+    failed = place.run(bad["id"])
+    task = next(one for one in place.call("GET", "/tasks")["items"] if one["name"].startswith(EVIL))
+    shell = place.call("POST", f"/tasks/{task['id']}/$execute")["job_id"]
+    place.schedule(f"{'n' * 190} {next(numbers)}", "talk", input={"word": HOSTILE})
+    place.call("POST", "/grants", {"scopes": [f"task:execute:{'s' * 250}"]})
+    place.call("POST", "/api-keys", {"name": EVIL, "role": "viewer"})
+    user = {"email": f"{'e' * 60}@example.org", "name": EVIL, "password": "long enough", "role": "viewer"}
+    place.call("POST", "/users", user)
+    place.call("PUT", "/freeze", {"reason": HOSTILE[:900]})
+    place.call("POST", f"/schedules/{bad['id']}/$pause", {"reason": HOSTILE[:900]})
+    place.until(f"/runs/{failed}", lambda one: one["finished_at"])
+    place.until(f"/jobs/{shell}", lambda one: one["finished_at"])
+    yield [
+        *("/", "/timeline", "/timeline?span=week", "/schedules", "/schedules/new", "/runs", "/tasks", "/graphs"),
+        *("/grants", "/queues", "/settings", "/audit", "/system?examine=true", f"/schedules/{bad['id']}"),
+        *(f"/schedules/{bad['id']}/edit", f"/runs/{failed}", f"/runs/{shell}", f"/tasks/{task['id']}", "/nowhere"),
+    ]
+    place.call("DELETE", "/freeze")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_every_page_can_be_used_by_everybody_and_runs_nothing_of_others(
+    browser: Browser, place: Place, hostile: list[str], colours: str
+) -> None:
+    context = browser.new_context(base_url=place.url, color_scheme=colours)  # type: ignore[arg-type]
+    page, complaints, wrong = context.new_page(), [], []
+    page.on("dialog", lambda one: complaints.append(one.message))
+    page.on("console", lambda one: complaints.append(one.text) if "Content Security" in one.text else None)
+    page.goto("/login")
+    wrong += [f"/login: {one}" for one in violations(page)]
+    page.goto(place.call("POST", "/login-links")["url"])
+    for path in hostile:
+        for size in SIZES:
+            page.set_viewport_size(size)  # type: ignore[arg-type]
+            shown = page.goto(path)
+            assert shown is not None
+            assert shown.status == (404 if path == "/nowhere" else 200), path
+            over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            if over > 0:
+                wrong.append(f"{path} overflows by {over} at {size['width']}")
+        page.evaluate(
+            "document.querySelectorAll('details').forEach((one) => { one.open = one.className !== 'menu who' })"
+        )
+        wrong += [f"{path}: {one}" for one in violations(page)]
+    context.close()
+    assert not wrong, "\n".join(wrong)
+    assert not complaints
+
+
+def violations(page: Page) -> list[str]:
+    """What axe finds that keeps people from using a page."""
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{one['id']} ({one['impact']}): {one['help']}; {len(one['nodes'])} times: {one['nodes'][0]['html'][:200]} "
+        f"{one['nodes'][0].get('failureSummary', '')[:300]}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
