@@ -201,7 +201,9 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "POST /api/v1/login-links": (row(201, 201, 201, 201), None),  # each their own
     "GET /api/v1/audit": (ADMIN_LIST, None),
 }
-SILENT = {f"POST /api/v1/schedules/{verb}" for verb in ("$preview", "$pause", "$resume")}  # these change nothing here
+SILENT = {  # these change nothing here
+    f"POST /api/v1/schedules/{verb}" for verb in ("$preview", "$pause", "$resume", "$delete")
+}
 SILENT |= {f"POST /api/v1/pipelines/{{namespace}}/{{layer}}/{{pipeline}}/{verb}" for verb in ("$preview", "$validate")}
 CANARY = "canary"  # in the name of everything that is ours
 numbers = itertools.count(1)

@@ -13,7 +13,10 @@ import pytest
 import typer.main
 
 from rota.app.cli import app as cli
+from rota.app.web import timeline
+from rota.core import triggers
 from rota.core.states import Status
+from rota.core.triggers import Cron, Every, Once, Timing
 from rota.store import dashboard
 from tests.app.conftest import NINE, Api
 from tests.app.forms import Forms, done, fill, form_on, words
@@ -540,8 +543,40 @@ async def test_the_parts_of_pages_are_read_in_bounds(api: Api) -> None:
     assert await api.db.read(dashboard.lateness, api.org_id) == []  # runs by hand have no slot to be late for
     assert await api.db.read(dashboard.usual, [one["id"]]) == {one["id"]: 0.0}
     assert await api.db.read(dashboard.strips, [one["id"]]) == {one["id"]: []}
-    assert (await api.db.read(dashboard.timings, api.org_id))[0][1] == 1
+    found, total = await api.db.read(dashboard.timings, api.org_id)
+    assert (list(found.values()), total) == ([1], 1)
     line = (await api.db.read(dashboard.history, api.org_id, "schedules", one["id"]))[-1]
     assert line["action"] == "schedules.create"
     assert await api.db.read(dashboard.late, api.org_id, ["task"], NINE + timedelta(days=1), 5)
     assert await api.db.read(dashboard.missed, api.org_id, NINE, 5) == []
+
+
+@pytest.mark.parametrize(
+    ("trigger", "expected"),
+    [
+        (Every(timedelta(minutes=5), NINE), [12] * 168),
+        (Every(timedelta(minutes=50), NINE + timedelta(minutes=10)), None),
+        (Every(timedelta(hours=6), NINE + timedelta(days=2)), None),
+        (Cron("0 12 * * *"), [int(n % 24 == 3) for n in range(168)]),
+        (Cron("* * * * *"), [60] * 168),  # more than are counted one by one
+        (Once(NINE + timedelta(hours=5)), [int(n == 5) for n in range(168)]),
+    ],
+)
+def test_the_load_of_the_week_is_counted_by_hours(trigger: Any, expected: list[int] | None) -> None:
+    timing = Timing(trigger)
+    found = timeline.by_hour(json.dumps(triggers.dump(timing)), NINE)
+    if expected is None:  # by arithmetic as one by one
+        slots = list(triggers.slots_between(timing, NINE - timedelta(seconds=1), NINE + timedelta(days=7, seconds=-1)))
+        expected = [sum((slot - NINE) // timedelta(hours=1) == hour for slot in slots) for hour in range(168)]
+    assert list(found) == expected
+
+
+def test_a_load_too_large_to_count_is_presumed_from_what_was_counted() -> None:
+    rules = {json.dumps(triggers.dump(Timing(Cron(f"{n} * * * *")))): 1 for n in range(60)}
+    assert timeline.summed(rules, NINE, 60) == ([60] * 168, 60)
+    assert timeline.summed(rules, NINE, 6000) == ([6000] * 168, 60)
+    minutes = [f"{m} {h} * * *" for m in range(60) for h in range(24)]
+    many = {json.dumps(triggers.dump(Timing(Cron(rule)))): 1 for rule in minutes}
+    hours, counted = timeline.summed(many, NINE, len(many))
+    assert counted < len(many)
+    assert sum(hours) == pytest.approx(7 * len(many), rel=0.02)

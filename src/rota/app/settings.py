@@ -60,7 +60,7 @@ class Settings(BaseSettings):
             raise ValueError("is not known; use sqlite:///path or postgresql://user@host/db")
         return value
 
-    @field_validator("graph_endpoint")
+    @field_validator("graph_endpoint", "trace_url")
     @classmethod
     def known_endpoint(cls, value: str) -> str:
         if value and not value.startswith(("http://", "https://")):

@@ -15,7 +15,7 @@ from rota.store.tables import clocks, jobs, logs, runs, schedules, slots, trigge
 
 STRIP = 30
 HISTORY = 20
-TIMINGS = 2_000  # different ones, at most
+TIMINGS = 5_000  # schedules whose rules are read, at most
 MOST = 10_000  # missed slots of all orgs that are looked through
 
 s, k, j, r, t, g = schedules.c, clocks.c, jobs.c, runs.c, slots.c, logs.c
@@ -85,13 +85,17 @@ def log_tail(tx: Tx, run_id: str, limit: int, part: str | None = None) -> list[R
     return [dict_of(row) for row in tx.execute(stmt)][::-1]
 
 
-def timings(tx: Tx, org_id: str) -> list[tuple[str, int]]:
-    """The rules by which an org's schedules fire, and how many have each, the commonest first."""
-    text = type_coerce(s.timing, Text)
-    count = func.count()
+def timings(tx: Tx, org_id: str) -> tuple[dict[str, int], int]:
+    """The rules by which an org's schedules fire and how many have each, of so many schedules as can be looked at; and
+    how many schedules there are."""
     fires = (s.org_id == org_id, s.deleted_at.is_(None), s.enabled, s.paused_at.is_(None))
-    stmt = select(text.label("timing"), count.label("n")).where(*fires).group_by(text)
-    return [(row.timing, row.n) for row in tx.execute(stmt.order_by(count.desc()).limit(TIMINGS))]
+    some = select(type_coerce(s.timing, Text).label("timing")).where(*fires).order_by(s.id).limit(TIMINGS)
+    found: dict[str, int] = {}
+    for text in tx.execute(some).scalars():
+        found[text] = found.get(text, 0) + 1
+    looked = sum(found.values())
+    every = select(func.count()).select_from(schedules).where(*fires)
+    return found, looked if looked < TIMINGS else int(tx.execute(every).scalar_one())
 
 
 def lateness(tx: Tx, org_id: str, limit: int = 200) -> list[float]:

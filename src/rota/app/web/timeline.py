@@ -1,9 +1,9 @@
 """The timeline: past runs and coming slots on one strip per schedule, and how much the coming week holds."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -15,7 +15,7 @@ from rota.app.web.sessions import Viewer
 from rota.core import triggers
 from rota.core.errors import Invalid
 from rota.core.plan import TICK
-from rota.core.triggers import Every, parse_instant
+from rota.core.triggers import Every, Timing, parse_instant
 from rota.core.wall import next_change, zone_of
 from rota.store import dashboard, reports, schedules
 from rota.store.reports import Record
@@ -25,10 +25,23 @@ router = APIRouter()
 PLACES = [Place("/timeline", "Timeline", "t", "calendar")]
 ROWS = 20
 HOURS = 7 * 24
+HOUR = timedelta(hours=1)
 SLOTS = 3_000  # of one rule in a week that are counted one by one
+EFFORT = 20_000  # slots that are counted for one look
 FRESH = timedelta(minutes=1)  # how long the sum over all schedules holds
 
-Load = tuple[datetime, list[int], int]
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How much the coming week holds, as it was at a moment."""
+
+    at: datetime
+    start: datetime
+    hours: list[int]
+    counted: int  # schedules
+    total: int
+
+
 loads: dict[str, Load] = {}  # of each org: counting a hundred thousand rules for each look would be dear
 
 
@@ -45,11 +58,10 @@ async def timeline(request: Request, caller: Viewer) -> Response:
     )
     frozen = await db.read(reports.freeze, caller.org_id, now)
     lanes = [await lane(request, caller, one, start, end, frozen) for one in items]
-    hour, hours, counted = await load(request, caller, now)
     step = timedelta(days=7 if week else 1)
     return page(
         request, "timeline.html", lanes=lanes, older=older(request, cursor), start=start, end=end, week=week,
-        given=given, hours=hours, hour=hour, counted=counted, frozen=frozen,
+        given=given, load=await load(request, caller, now), frozen=frozen,
         before=f"{look.local(start) - step:%Y-%m-%d}", after=f"{look.local(start) + step:%Y-%m-%d}",
     )  # fmt: skip
 
@@ -91,36 +103,47 @@ def midnight(look: Look, at: datetime, day: str | None) -> datetime:
 async def load(request: Request, caller: Caller, now: datetime) -> Load:
     """The slots of the coming week by hours, over all schedules; as it was a minute ago at most."""
     known = loads.get(caller.org_id)
-    if known is None or not timedelta(0) <= now - known[0] < FRESH:
-        found = await engine_of(request).db.read(dashboard.timings, caller.org_id)
+    if known is None or not timedelta(0) <= now - known.at < FRESH:
+        found, total = await engine_of(request).db.read(dashboard.timings, caller.org_id)
         start = now.replace(minute=0, second=0, microsecond=0)
-        known = (now, summed(found, start), sum(count for _, count in found))
-        loads[caller.org_id] = known
-    return now.replace(minute=0, second=0, microsecond=0), known[1], known[2]
+        known = loads[caller.org_id] = Load(now, start, *summed(found, start, total), total)
+    return known
 
 
-def summed(found: Sequence[tuple[str, int]], start: datetime) -> list[int]:
-    hours = [0] * HOURS
-    for text, count in found:
-        for hour, slots in enumerate(by_hour(text, start)):
-            hours[hour] += slots * count
-    return hours
+def summed(found: dict[str, int], start: datetime, total: int) -> tuple[list[int], int]:
+    """The slots in each hour, and how many schedules were counted for it: the commonest rules first, as far as there is
+    time. The others are presumed to be alike."""
+    hours, counted, effort = [0] * HOURS, 0, 0
+    for text, count in sorted(found.items(), key=lambda one: -one[1]):
+        if effort > EFFORT:
+            break
+        slots = by_hour(text, start)
+        hours = [one + count * more for one, more in zip(hours, slots, strict=True)]
+        counted, effort = counted + count, effort + min(sum(slots), SLOTS) + 10
+    return [round(one * total / counted) for one in hours] if counted else hours, counted
 
 
 @lru_cache(maxsize=5_000)
 def by_hour(text: str, start: datetime) -> tuple[int, ...]:
-    """The slots of one rule in each hour of a week. Of a rule with very many, the rest goes on as it began."""
+    """The slots of one rule in each hour of a week. Of one with very many, the rest goes on as the first day was."""
     try:
         timing = triggers.load(orjson.loads(text))
     except (Invalid, ValueError):
         return (0,) * HOURS
-    edges = [start + timedelta(hours=number) - TICK for number in range(HOURS + 1)]
     if isinstance(timing.trigger, Every) and timing.window is None:
-        return tuple(triggers.count_slots(timing, edges[n], edges[n + 1], SLOTS) or 0 for n in range(HOURS))
+        return evenly(timing, timing.trigger, start)
     hours, last = [0] * HOURS, 0
-    for number, slot in enumerate(triggers.slots_between(timing, edges[0], edges[-1])):
-        last = (slot - start) // timedelta(hours=1)
+    for number, slot in enumerate(triggers.slots_between(timing, start - TICK, start + HOURS * HOUR - TICK)):
+        last = (slot - start) // HOUR
         if number >= SLOTS and last >= 24:
             return tuple(hours[n] if n < last else hours[n % 24] for n in range(HOURS))
         hours[last] += 1
     return tuple(hours)
+
+
+def evenly(timing: Timing, trigger: Every, start: datetime) -> tuple[int, ...]:
+    """Of an interval, by arithmetic: how many multiples of it lie in each hour."""
+    first = max(trigger.anchor, timing.starts_at or trigger.anchor)
+    edges = [max(first, min(start + n * HOUR, timing.ends_at or start + HOURS * HOUR)) for n in range(HOURS + 1)]
+    before = [-((trigger.anchor - edge) // trigger.span) for edge in edges]  # slots that lie before each edge
+    return tuple(after - earlier for earlier, after in pairwise(before))
