@@ -109,6 +109,8 @@ def decision(tx: Tx, org_id: str, key: str) -> Record:
     stuck, aside = store.waits_for_person(tx, flow), store.held(tx, flow)
     reason = None if stuck is None else stuck.parked_reason
     run_id = stuck.last_run_id if stuck is not None else next(iter(aside.values()), None)
+    if stuck is None and run_id is not None:
+        reason = tx.execute(select(ledger.c.reason).where(ledger.c.id == run_id)).scalar()
     row = None if reason == store.PAUSED else tx.execute(select(workflow_runs).where(x.id == run_id)).one_or_none()
     effect = None if row is None else store.open_effect(tx, row.id)
     stands = (stuck is not None or bool(aside)) and reason != RECONCILIATION and effect is None

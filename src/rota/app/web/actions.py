@@ -2,8 +2,8 @@
 
 So roles, audit log, checks and the words of a refusal are those of the API, and a page needs no code to act: a form
 whose address is the route's, without `/api/v1`, and whose fields have the wire's names. Beside them stand `then`, the
-page that follows, `said`, what it tells, `use`, the command that takes a secret of the answer, `form_method` for what is
-no POST, `if_match`, and `audit_reason`.
+page that follows, `said`, what it tells, `use`, the command that takes an answer's secret, `form_method` for what is no
+POST, `if_match`, and `audit_reason`.
 """
 
 import re

@@ -53,10 +53,10 @@ def arranged(columns: Columns, links: Sequence[Arrow]) -> list[list[Box]]:
     place: dict[str, float] = {}
     found = []
     for _, boxes in columns:
-        before = {
-            one.key: [place[start] for start, end, _ in links if end == one.key and start in place] for one in boxes
-        }
-        own = {one.key: sum(before[one.key]) / len(before[one.key]) if before[one.key] else 1e9 for one in boxes}
+        own = {}
+        for one in boxes:
+            before = [place[start] for start, end, _ in links if end == one.key and start in place]
+            own[one.key] = sum(before) / len(before) if before else 1e9
         row = sorted(boxes, key=lambda one: (own[one.key], one.name))
         place.update({one.key: n - len(row) / 2 for n, one in enumerate(row)})
         found.append(row)
