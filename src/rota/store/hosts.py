@@ -24,10 +24,10 @@ from rota.store.accounts import hash_of
 from rota.store.dialect import Tx, draw_fence, insert_new, insert_rows, lock_keys
 from rota.store.jobs import is_in
 from rota.store.reports import Page, Record, dict_of, matching, page, read_cursor
-from rota.store.tables import hosts, jobs, orgs, pairing_tokens, queues, schedules, server_instances, workers
+from rota.store.tables import hosts, jobs, orgs, pairing_tokens, queues, runs, schedules, server_instances, workers
 
 KIND = "host_job"
-h, v, p, w, c = hosts.c, server_instances.c, pairing_tokens.c, workers.c, jobs.c
+h, v, p, w, c, r = hosts.c, server_instances.c, pairing_tokens.c, workers.c, jobs.c, runs.c
 OF_HOSTS = c.kind == literal_column(f"'{KIND}'")  # in the statement's text: a partial index serves no parameter
 ALIVE = w.state == WorkerState.ALIVE
 PAUSED = queues.c.paused_at.is_not(None)
@@ -317,6 +317,37 @@ def locked(tx: Tx, org_id: str, job_id: str) -> Any | None:
 
 
 # lists and details
+
+
+def jobs_of(tx: Tx, org_id: str, server_ids: Collection[str], limit: int) -> list[str]:
+    """The ids of jobs on these servers, newest first: what waits or runs, then what ended."""
+    living = select(c.id).where(c.org_id == org_id, OF_HOSTS, c.target.in_(server_ids)).order_by(c.id.desc())
+    found = list(tx.execute(living.limit(limit)).scalars())
+    mine = select(r.job_id, r.recorded_at).where(r.kind == literal_column(f"'{KIND}'"), r.org_id == org_id)
+    newest = mine.order_by(r.recorded_at.desc(), r.id.desc()).limit(limit)
+    ended = [row for one in server_ids for row in tx.execute(newest.where(r.target == one))]
+    found += [row.job_id for row in sorted(ended, key=lambda row: row.recorded_at, reverse=True)]
+    return list(dict.fromkeys(found))[:limit]
+
+
+def under_way(tx: Tx, host_ids: Collection[str]) -> dict[str, list[Record]]:
+    """What runs on each of these hosts now."""
+    of = {route: one for one in host_ids for route in routes_of(one)}
+    columns = (c.id, c.run_id, c.target, c.payload, c.started_at, c.route)
+    running = select(*columns).where(OF_HOSTS, c.route.in_(of), is_in(c.state, [State.RUNNING])).order_by(c.id)
+    found: dict[str, list[Record]] = {one: [] for one in host_ids}
+    for row in tx.execute(running):
+        told = {"job_id": row.id, "job_type": row.payload["job_type"], "server_id": row.target}
+        found[of[row.route]].append(told | {"started_at": row.started_at})
+    return found
+
+
+def waiting_for_word(tx: Tx, org_id: str, limit: int) -> list[str]:
+    """The ids of jobs of which nobody knows whether they happened, oldest first."""
+    parked = and_(is_in(c.state, [State.PARKED]), c.parked_reason == RECONCILIATION)
+    return list(
+        tx.execute(select(c.id).where(c.org_id == org_id, OF_HOSTS, parked).order_by(c.id).limit(limit)).scalars()
+    )
 
 
 def host_query(now: datetime) -> Select[Any]:

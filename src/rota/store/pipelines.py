@@ -17,6 +17,7 @@ from rota.core.errors import Conflict, Invalid, NotFound
 from rota.core.model import Ended, Job, NewJob, lane_of, new_id
 from rota.core.states import Status
 from rota.store import jobs as queue
+from rota.store import reports
 from rota.store import runs as ledger
 from rota.store import schedules as timers
 from rota.store.dialect import Tx, insert_new, insert_rows, lock_keys
@@ -155,6 +156,16 @@ def list_versions(tx: Tx, org_id: str, key: str) -> list[Record]:
     stmt = select(v.version, v.type, v.sql, v.function, v.created_at)
     mine = stmt.where(v.pipeline_id == get(tx, org_id, key).id)
     return [dict_of(row) for row in tx.execute(mine.order_by(v.version.desc()))]
+
+
+def last_runs(tx: Tx, org_id: str, path: str, limit: int) -> list[Record]:
+    """Runs of a pipeline, newest first: what waits or runs, then what ended."""
+    j, of_kind = jobs.c, runs.c.kind == literal_column("'pipeline'")  # in the text: a partial index serves no parameter
+    living = select(jobs).where(j.org_id == org_id, j.kind == "pipeline", j.target == path).order_by(j.id.desc())
+    found = [reports.living_run(row) for row in tx.execute(living.limit(limit))]
+    ended = select(*reports.RUN).where(of_kind, runs.c.org_id == org_id, runs.c.target == path)
+    ended = ended.order_by(runs.c.recorded_at.desc(), runs.c.id.desc()).limit(limit)
+    return (found + [reports.ended_run(row) for row in tx.execute(ended)])[:limit]
 
 
 def namespaces(tx: Tx, org_id: str) -> list[Record]:

@@ -660,6 +660,7 @@ partial(
 partial(
     "ix_runs_pipeline", runs.c.org_id, runs.c.target, runs.c.recorded_at, runs.c.id, where=text("kind = 'pipeline'")
 )
+partial("ix_runs_server", runs.c.org_id, runs.c.target, runs.c.recorded_at, runs.c.id, where=text("kind = 'host_job'"))
 
 workflows = Table(  # its row is the lock of everything that changes together in it
     "workflows",

@@ -10,9 +10,10 @@ from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, s
 
 from rota.core import triggers
 from rota.core.model import workflow_line
-from rota.core.states import State
+from rota.core.policy import RECONCILIATION
+from rota.core.states import Phase, State
 from rota.core.words import listing, plural, short
-from rota.core.workflows import STALE, Effect, EventStatus, Kind
+from rota.core.workflows import STALE, Effect, EventStatus, Kind, Outcome, Resolution
 from rota.store import jobs as queue
 from rota.store import workflows as store
 from rota.store.dialect import Tx
@@ -99,6 +100,41 @@ def parked_words(reason: str | None, what: str) -> str:
         "internal": f"Rota itself failed: {what}; nothing more is tried until somebody resumes it",
         "quarantined": "it took its worker down three times; deploy a version that does not, then resume",
     }.get(reason or "", f"it failed: {what}; deploy a version that does not, then resume")
+
+
+def decision(tx: Tx, org_id: str, key: str) -> Record:
+    """What a person can say about a workflow now: whether resuming it does something, and which resolutions of the run
+    that waits make sense."""
+    flow = store.get(tx, org_id, key)
+    stuck, aside = store.waits_for_person(tx, flow), store.held(tx, flow)
+    reason = None if stuck is None else stuck.parked_reason
+    run_id = stuck.last_run_id if stuck is not None else next(iter(aside.values()), None)
+    if stuck is None and run_id is not None:
+        reason = tx.execute(select(ledger.c.reason).where(ledger.c.id == run_id)).scalar()
+    row = None if reason == store.PAUSED else tx.execute(select(workflow_runs).where(x.id == run_id)).one_or_none()
+    effect = None if row is None else store.open_effect(tx, row.id)
+    stands = (stuck is not None or bool(aside)) and reason != RECONCILIATION and effect is None
+    told = None if effect is None else {"call": effect.call, "params": effect.params, "title": effect.title}
+    return {
+        "resumable": flow.paused_at is not None or stands, "run_id": None if row is None else row.id, "effect": told,
+        "resolutions": [] if row is None else sensible(row, effect, reason),
+    }  # fmt: skip
+
+
+def sensible(row: Any, effect: Any, reason: str | None) -> list[Resolution]:
+    """Which resolutions say something about a run: of an effect of which nobody knows, or of a failure."""
+    if effect is not None:
+        return [Resolution.APPLIED, Resolution.NOT_APPLIED, Resolution.SKIP, Resolution.TRY_AGAIN]
+    first = [Resolution.APPROVE if reason == "approval" else Resolution.TRY_AGAIN, Resolution.REJECT]
+    early = row.phase in (Phase.EXECUTING, Phase.PREPARING)
+    return first if early or row.mutation_outcome == Outcome.APPLIED else [*first, Resolution.SKIP]
+
+
+def waiting(tx: Tx, org_id: str, key: str) -> dict[str, int]:
+    """How many events wait in each topic."""
+    mine = and_(e.workflow_id == store.get(tx, org_id, key).id, store.is_pending())
+    rows = tx.execute(select(e.topic, func.count().label("n")).where(mine).group_by(e.topic))
+    return {row.topic: int(row.n) for row in rows}
 
 
 def timing(tx: Tx, flow: Any) -> tuple[str | None, datetime | None]:

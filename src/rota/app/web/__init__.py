@@ -16,9 +16,11 @@ from rota.app.web import (
     audit,
     authority,
     editor,
+    hosts,
     login,
     now,
     pages,
+    pipelines,
     queues,
     runs,
     schedules,
@@ -26,13 +28,17 @@ from rota.app.web import (
     system,
     tasks,
     timeline,
+    workflows,
 )
 from rota.app.web.sessions import check_csrf
 from rota.core.errors import RotaError
 from rota.engine.engine import Engine
 from rota.store.database import Database
 
-MODULES = (now, timeline, editor, schedules, runs, tasks, authority, queues, settings, audit, system)
+MODULES = (
+    now, timeline, editor, schedules, runs, tasks, workflows, pipelines, authority, hosts, queues, settings, audit,
+    system,
+)  # fmt: skip
 
 
 def create_web(engine: Engine, db: Database, api: FastAPI, trace_url: str = "") -> FastAPI:

@@ -2,7 +2,8 @@
 
 So roles, audit log, checks and the words of a refusal are those of the API, and a page needs no code to act: a form
 whose address is the route's, without `/api/v1`, and whose fields have the wire's names. Beside them stand `then`, the
-page that follows, `said`, what it tells, `form_method` for what is no POST, `if_match`, and `audit_reason`.
+page that follows, `said`, what it tells, `use`, the command that takes an answer's secret, `form_method` for what is no
+POST, `if_match`, and `audit_reason`.
 """
 
 import re
@@ -25,7 +26,7 @@ from rota.app.web.pages import flash, page, preferences
 from rota.app.web.sessions import SignedIn, read_form, signed_in
 
 METHODS = ("POST", "PUT", "PATCH", "DELETE")
-SECRETS = ("key", "admin_key", "token")  # what an answer tells only once
+SECRETS = ("key", "admin_key", "token", "agent_key")  # what an answer tells only once
 KEPT = ("type", "asgi", "http_version", "server", "client", "scheme", "root_path")
 
 router = APIRouter()
@@ -83,7 +84,8 @@ async def act(request: Request, _: SignedIn, path: str) -> Response:
         return page(request, "refused.html", answer.status, message=answer.refusal, wrong=wrong, then=then)
     shown = answer.data if isinstance(answer.data, dict) else {}
     if secret := next((shown[name] for name in SECRETS if name in shown), None):
-        return page(request, "secret.html", secret=secret, made=shown, then=then)
+        shown_as = filled(form["use"], shown, str) if form.get("use") else secret
+        return page(request, "secret.html", secret=shown_as, made={"name": "it", **shown}, then=then)
     response = RedirectResponse(then, 303)
     flash(request, response, filled(form.get("said", "Done"), answer.data, str))
     return response

@@ -21,16 +21,19 @@ OURS = (
     "if_match",
     "audit_reason",
     "preview",
+    "use",
 )  # what is no field of a body
 NUMBERS = frozenset(
     {
         *("interval_seconds", "jitter_seconds", "max_runs", "catch_up_limit", "start_deadline_seconds", "priority"),
         *("timeout_seconds", "limit", "count", "max_running", "amount_credits", "max_retries", "backoff_ms", "total"),
         *("max_backoff_ms", "per_day", "memory_mb", "cooldown_seconds", "ttl_seconds", "expect_status"),
+        *("max_parallel", "max_age_days"),
     }
 )
-FLAGS = frozenset({"enabled", "reprocess", "dry_run", "cancel_running", "consent", "paused"})
-LISTS = frozenset({"tags", "scopes"})
+FLAGS = frozenset({"enabled", "reprocess", "dry_run", "cancel_running", "consent", "paused", "stop_on_failure"})
+LISTS = frozenset({"tags", "scopes", "upstreams"})
+PAIRS = frozenset({"labels"})
 JSON = frozenset({"input", "parameters", "payload", "config", "filter", "result", "env"})
 MOMENTS = frozenset({"until", "run_at", "starts_at", "ends_at", "from", "to", "expires_at", "anchor"})
 WALL = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?")  # as a browser gives it
@@ -56,9 +59,17 @@ def value_of(name: str, text: str, zone: str) -> Any:
         return {"true": True, "on": True, "false": False}.get(text, text)
     if name in LISTS:
         return [one.strip() for one in re.split(r"[,\n]", text) if one.strip()]
+    if name in PAIRS:
+        return pairs(text)
     if name in JSON:
         return read_json(name, text)
     return moment(text, zone) if name in MOMENTS else text
+
+
+def pairs(text: str) -> dict[str, str] | str:
+    """`env=prod, role=web`, as labels are written."""
+    found = [one.partition("=") for one in re.split(r"[,\n]", text) if one.strip()]
+    return {name.strip(): value.strip() for name, _, value in found} if all(eq for _, eq, _ in found) else text
 
 
 def number(text: str) -> int | float | str:

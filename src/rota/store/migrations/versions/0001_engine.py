@@ -307,6 +307,14 @@ def upgrade() -> None:
         postgresql_where=sa.text("schedule_id IS NOT NULL"),
     )
     op.create_index(
+        "ix_runs_server",
+        "runs",
+        ["org_id", "target", "recorded_at", "id"],
+        unique=False,
+        sqlite_where=sa.text("kind = 'host_job'"),
+        postgresql_where=sa.text("kind = 'host_job'"),
+    )
+    op.create_index(
         "ix_runs_status",
         "runs",
         ["org_id", "status", "recorded_at", "id"],
