@@ -56,6 +56,14 @@ def editor(home: Path, *texts: str) -> str:
     return f"{sys.executable} {script}"
 
 
+def test_schedules_are_deleted_by_their_tag(rota: Rota) -> None:
+    for name in ("one", "two"):
+        assert rota("schedule", "add", name, "--task", "hello", "--every", "1h", "--tag", "going").returncode == 0
+    assert rota("schedule", "rm").returncode == 2  # which one?
+    assert rota("schedule", "rm", "--tag", "going").stdout == "2 schedules deleted\n"
+    assert rota("schedule", "show", "one").returncode == 3
+
+
 def test_a_schedule_lives_and_dies(rota: Rota, home: Path) -> None:
     trigger = ["--cron", "0 2 * * *", "--tz", "Europe/Oslo", "--window", "01:00-03:00"]
     policies = ["--tag", "a", "--input", '{"name": "Ada"}', "--retries", "2", "--timeout", "9"]

@@ -12,6 +12,7 @@ import httpx
 import pytest
 import typer.main
 
+from rota.app.api import streams
 from rota.app.cli import app as cli
 from rota.app.web import timeline
 from rota.core import triggers
@@ -20,6 +21,7 @@ from rota.core.triggers import Cron, Every, Once, Timing
 from rota.store import dashboard
 from tests.app.conftest import NINE, Api
 from tests.app.forms import Forms, done, fill, form_on, words
+from tests.app.live import LiveApi
 from tests.app.test_web_login import ADA, CREDENTIALS, browser, csrf_of, link, log_in, on_sqlite, submit
 
 LISTS = (
@@ -427,6 +429,23 @@ async def test_what_a_key_may_not_do_its_session_may_not(api: Api, web: httpx.As
     assert "this needs the scope schedules" in words(refused.text).lower()
     assert (await web.get("/runs")).status_code == 403
     assert (await web.get("/live/events")).status_code == 403
+
+
+@on_sqlite
+def test_what_a_page_follows_ends_with_the_session(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "HEARTBEAT", 0.2)
+    with LiveApi(migrated_url) as live, httpx.Client(base_url=live.url, timeout=20) as web:
+        body = {"name": "short", "role": "viewer"}
+        made = httpx.post(f"{live.url}/api/v1/api-keys", json=body, headers=live.headers).json()
+        mine = {"authorization": f"Bearer {made['key']}"}
+        web.get(httpx.post(f"{live.url}/api/v1/login-links", headers=mine).json()["url"])
+        with web.stream("GET", "/live/events") as stream:
+            lines = stream.iter_lines()
+            assert next(lines) == "retry: 2000"
+            assert ": still here" in lines
+            httpx.delete(f"{live.url}/api/v1/api-keys/{made['id']}", headers=live.headers)
+            assert len(list(lines)) < 50  # the rest, to the end
+        assert web.get("/live/events").headers["location"].startswith("/login")
 
 
 @on_sqlite

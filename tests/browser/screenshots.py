@@ -32,6 +32,11 @@ def busy(place: Place) -> dict[str, str]:
         ("ping", "tick", {"interval": "5s", "tags": ["ops"]}),
         ("disk", "disk", {"interval": "1m", "tags": ["ops"]}),
         ("import-orders", "import_orders", {"input": {"day": "yesterday"}, "tags": ["shop"], **cron("15 6 * * *")}),
+        (
+            "sync-crm",
+            "fails",
+            {"input": {"message": "the CRM refused the token: 401"}, "tags": ["shop"], **cron("0 5 * * *")},
+        ),
         ("invoices", "tick", {"tags": ["shop"], **cron("0 7 1 * *")}),
         ("morning-poem", "python:poet", {"kind": "graph", **cron("30 7 * * 1-5")}),
         ("nightly-report", "talk", {"input": {"word": "reading page"}, "tags": ["reports"], **cron("0 2 * * *")}),
@@ -45,6 +50,7 @@ def busy(place: Place) -> dict[str, str]:
         lambda found: sum(one["verdict"] == "ran" for one in found["items"]) >= fired, 180,
     )  # fmt: skip
     place.call("POST", "/schedules/invoices/$pause", {"reason": "new tax rules: waiting for the accountant"})
+    place.run("sync-crm")
     running = place.run("nightly-report")
     place.until(f"/runs/{running}/logs", lambda found: len(found["items"]) >= 12)
     return {
