@@ -41,7 +41,7 @@ async def declare(
     found = await engine.db.read(schedules.of_source, org_id, source)
     known = {
         one.name: one for one in found if one.kind != WORKFLOW
-    }  # a workflow sees to the schedules of its producers
+    }  # workflows see to their own
     new = [body for body in wanted if body["name"] not in known]
 
     def acting(verb: str, name: object) -> Engine:
