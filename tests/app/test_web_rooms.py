@@ -2,14 +2,17 @@
 
 import html
 import re
+import shlex
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
+import typer.main
 
 from rota import AuthError, Unsure
+from rota.app.cli import app as cli
 from rota.core.workflows import Resolution
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
@@ -135,6 +138,22 @@ async def test_viewers_see_everything_and_can_do_nothing(api: Api, web: httpx.As
                 assert not re.search("inbox|daily_totals|alpha", shown.text), path
 
 
+async def test_each_action_tells_a_command_and_a_request_that_exist(api: Api, web: httpx.AsyncClient) -> None:
+    shown = "".join([(await web.get(path)).text for path in await all_pages(api)])
+    commands = {html.unescape(one) for one in re.findall(r"<code>(rota [^<]+)</code>", shown)}
+    assert len(commands) >= 20
+    for command in commands:
+        place: Any = typer.main.get_command(cli)
+        given = shlex.split(command)[1:]
+        while given and hasattr(place, "commands"):
+            place = place.commands[given.pop(0)]
+        known = {option for one in place.params for option in one.opts + one.secondary_opts}
+        assert {one for one in given if one.startswith("--")} <= known, command
+    routes = {re.sub(r"\{\w+\}", "[^/]+", route) for route in api.app.openapi()["paths"]}
+    for path in {html.unescape(one) for one in re.findall(r"(/api/v1/[^ ?<]+)[ ?]", shown)}:
+        assert any(re.fullmatch(route.replace("$", r"\$"), path) for route in routes), path
+
+
 async def test_hostile_words_are_text(api: Api, web: httpx.AsyncClient) -> None:
     one, inbox = await flows(api)
     await one.drain()
@@ -179,7 +198,7 @@ async def test_a_workflow_tells_how_it_stands_and_what_went_in_and_out(api: Api,
     inbox.mail.append("a")
     await one.advance(minutes=5)
     listed = words((await web.get("/workflows")).text)
-    assert "inbox Idle nothing checks every 5 minutes in 5m 0" in listed
+    assert "inbox Idle nothing checks every 5 minutes in 5m 0 waiting" in listed
     shown = await web.get("/workflows/inbox")
     text = words(shown.text)
     assert "row for a" in text
@@ -306,7 +325,7 @@ async def test_pipelines_are_drawn_by_layer_and_listed_with_their_last_run(api: 
     await api.db.tx(sign_on, worker, api.engine)
     await World(api.engine, api.clock, worker, Scheduler(api.engine), api.org_id).drain()
     text = words((await web.get("/pipelines")).text)
-    assert re.search(r"orders SQL, version 1 success\s+\S+ ago 3 ", text), text
+    assert re.search(r"orders SQL, version 1 success\s+\S+ ago 3 rows ", text), text
     assert "3 rows" in words((await web.get("/pipelines/sales/bronze/orders")).text)
     only = words((await web.get("/pipelines?layer=silver")).text)
     assert "sales/silver/daily_totals" in only

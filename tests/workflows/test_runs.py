@@ -7,6 +7,7 @@ from sqlalchemy import select
 
 from rota import Prepare, Rota, Workflow, every
 from rota.core.errors import Conflict
+from rota.store import reports
 from rota.store import workflow_reports as views
 from rota.store.tables import events, handlers, jobs, workflow_runs
 from rota.testing import World, world
@@ -236,3 +237,10 @@ async def test_state_is_each_handlers_own(clean_url: str) -> None:
         await one.drain()
         found = await rows(one, select(handlers.c.name, handlers.c.state))
         assert {row.name: row.state for row in found} == {"poll": 1, "AddRow": {"last": "a"}, "Tell": None}
+
+
+async def test_a_program_that_starts_again_leaves_its_producers_planned(clean_url: str) -> None:
+    for _ in range(2):
+        async with world(make_inbox().app, database_url=clean_url) as one:
+            found, _ = await one.engine.db.read(lambda tx: reports.list_schedules(tx, one.org_id))
+            assert [(plan["name"], plan["paused"]) for plan in found] == [("inbox.poll", False)]

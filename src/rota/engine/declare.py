@@ -8,6 +8,7 @@ import structlog
 
 from rota.core import parse
 from rota.core.errors import Conflict, DataRefused, NotFound
+from rota.core.model import WORKFLOW
 from rota.engine.engine import Engine
 from rota.engine.trail import Act
 from rota.store import accounts, schedules, tasks
@@ -37,7 +38,8 @@ async def declare(
     if app is None:
         return
     source = f"code:{Path(app).stem}"
-    known = {one.name: one for one in await engine.db.read(schedules.of_source, org_id, source)}
+    found = await engine.db.read(schedules.of_source, org_id, source)
+    known = {one.name: one for one in found if one.kind != WORKFLOW}  # workflows see to their own
     new = [body for body in wanted if body["name"] not in known]
 
     def acting(verb: str, name: object) -> Engine:

@@ -1,6 +1,5 @@
 """`rota agent …`: the process on a host, and what an operator does with it there."""
 
-import asyncio
 import json
 import shlex
 import signal
@@ -98,6 +97,8 @@ def run(
     room: Annotated[int, typer.Option(help="how many jobs that only look may run at once")] = 8,
 ) -> None:
     """Run jobs for the server, until stopped. Jobs that run then go on, and are found again."""
+    import asyncio
+
     from rota.app.agent.courier import Courier
     from rota.app.agent.journal import alone
     from rota.app.agent.types import Allowed

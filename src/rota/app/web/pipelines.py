@@ -1,6 +1,7 @@
 """Pipelines: how they hang together by layer, what each runs, and what makes it run."""
 
 from collections.abc import Mapping
+from inspect import cleandoc
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -71,7 +72,7 @@ async def show(
                     for other in (edge["from"], edge["to"]))}  # fmt: skip
     nodes = [node for node in graph["nodes"] if node["path"] in near]
     return page(
-        request, "pipeline.html", status, one=one, tried=tried,
+        request, "pipeline.html", status, one=one, tried=tried, sql=written(one),
         versions=await db.read(pipelines.list_versions, org_id, path),
         triggers=await db.read(pipelines.list_triggers, org_id, path),
         planned=(await planned(request, caller, [path])).get(path, []),
@@ -87,6 +88,12 @@ async def planned(request: Request, caller: Viewer, paths: list[str]) -> dict[st
         reports.list_schedules, caller.org_id, kind="pipeline", targets=paths, sort="id", limit=100
     )
     return {path: [one for one in found if one["target"] == path] for path in paths}
+
+
+def written(one: Mapping[str, Any]) -> str:
+    """Its SQL; what a program declares without the indentation that it has there."""
+    text = one["sql"] or ""
+    return cleandoc(text) if one["source"] == "code" else text
 
 
 def drawing(nodes: list[Any], edges: list[Any]) -> Markup:
