@@ -39,9 +39,7 @@ async def declare(
         return
     source = f"code:{Path(app).stem}"
     found = await engine.db.read(schedules.of_source, org_id, source)
-    known = {
-        one.name: one for one in found if one.kind != WORKFLOW
-    }  # workflows see to their own
+    known = {one.name: one for one in found if one.kind != WORKFLOW}  # workflows see to their own
     new = [body for body in wanted if body["name"] not in known]
 
     def acting(verb: str, name: object) -> Engine:
