@@ -443,7 +443,8 @@ async def test_servers_and_their_jobs_are_steered_by_forms(api: Api, web: httpx.
     (server,) = (await api.get("/server-instances"))["items"]
     assert (server["labels"], server["type"], server["config"]["port"]) == ({"role": "web"}, "server", 80)
     assert "hunter2" not in (await web.get(path)).text
-    asked = await fill(web, path, "/host-jobs", job_type="restart", payload="{}", timeout_seconds="5")
+    payload = '{"token": "hunter2"}'
+    asked = await fill(web, path, "/host-jobs", job_type="restart", payload=payload, timeout_seconds="5")
     job_id = asked.headers["location"].removeprefix("/runs/")
     assert "restart pending on web" in words((await web.get(path)).text)
     (job,) = await hand.take()
@@ -451,8 +452,10 @@ async def test_servers_and_their_jobs_are_steered_by_forms(api: Api, web: httpx.
     assert "restart running on web" in words((await web.get(path)).text)
     stopped = await fill(web, path, f"/host-jobs/{job_id}/$cancel", audit_reason="wrong one")
     assert "It was told to stop" in await done(web, stopped)
+    assert "hunter2" not in (await web.get(f"/runs/{job_id}")).text
     await hand.report(job, "canceled")
     assert "restart canceled on web" in words((await web.get(path)).text)
+    assert "hunter2" not in (await web.get(f"/runs/{job_id}")).text
     refused = await fill(web, path, path, "DELETE", audit_reason="x")
     assert (refused.status_code, "there are servers on it" in refused.text) == (409, True)
     removed = await fill(web, path, f"/server-instances/{server['id']}", "DELETE", audit_reason="old")

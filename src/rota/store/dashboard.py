@@ -72,9 +72,9 @@ def job_of(tx: Tx, org_id: str, key: str) -> Record:
     past = tx.execute(select(runs).where(r.org_id == org_id, r.job_id == job_id).order_by(r.attempt)).all()
     if job_id is None or (living is None and not past):
         raise NotFound(f"run {key}: there is none")
-    attempts = [{**reports.ended_run(row), "input": row.input} for row in past]
+    attempts = [reports.shown_input({**reports.ended_run(row), "input": row.input}) for row in past]
     if living is not None:
-        attempts.append({**reports.living_run(living), "input": living.payload})
+        attempts.append(reports.shown_input({**reports.living_run(living), "input": living.payload}))
     return {"id": job_id, "living": living and dict_of(living), "attempts": attempts}
 
 
