@@ -1,4 +1,4 @@
-"""One server and one browser for all tests of this folder; each test has a window of its own."""
+"""One server for all tests of this folder, one browser for each file of them; each test has a window of its own."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not longer: while it is open, no other event loop can run in this thread
 def browser() -> Iterator[Browser]:
     with browsing() as found:
         yield found

@@ -460,7 +460,7 @@ SCHEMAS: dict[str, Schema] = {
     "Batch": gives(
         **BATCH, members=listed(gives(server_instance_id=ID, name=NAME, job_id=maybe(ID), status=TEXT)),
     ),
-    "Answer": a("object"),
+    "AgentAnswer": a("object"),
     # people
     "OrgBody": takes({"name": "Ops", "slug": "ops"}, ("name", "slug"), name=NAME, slug=a("string", maxLength=60)),
     "Org": gives(id=ID, slug=TEXT, name=NAME, created_at=AT),
@@ -820,7 +820,10 @@ def complete_internal(operation: Schema, method: str) -> None:
 def complete_agent(operation: Schema, path: str) -> None:
     """What agents ask; its fields are told in words."""
     pairing = path.endswith("pair")
-    good = {"description": "done", "content": {"application/json": {"schema": ref("Paired" if pairing else "Answer")}}}
+    good = {
+        "description": "done",
+        "content": {"application/json": {"schema": ref("Paired" if pairing else "AgentAnswer")}},
+    }
     problems = [401, 404, 409, 413, 415, 422, 429, 503]
     operation["responses"] = {"201" if pairing else "200": good, **refusals(problems)}
     operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": a("object")}}}
