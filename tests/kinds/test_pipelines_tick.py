@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,16 @@ async def test_due_schedule_fires(lake: Lake) -> None:
     assert (stats.last_run_id, stats.last_run_at, stats.fired) == (run.id, at("10:00"), 1)
     assert run.outcome == {"rows_written": 1, "duration_ms": 500}
     assert (run.target_name, run.target_version) == (TOTALS, "1")
+
+
+async def test_counts_begin_at_zero_and_lateness_is_on_record(lake: Lake) -> None:
+    await lake.plan(TOTALS)
+    before = await lake.stats()
+    assert (before.fired, before.failure_count, before.skipped_count, before.last_run_at) == (0, 0, 0, None)
+    await lake.wake_up(at("10:00") + timedelta(seconds=7))
+    (run,) = await lake.rows(select(runs))
+    assert run.started_at - run.slot == timedelta(seconds=7)
+    assert (await lake.stats()).fired == 1
 
 
 async def test_future_schedule_does_not_fire(lake: Lake) -> None:
