@@ -75,7 +75,7 @@ SYSTEMS = [
         "postgresql",
         "SELECT count(*) FROM jobs",
         LEDGER,
-        best={"concurrency": 200},
+        best={"concurrency": 50},
         schedules=100_000,
     ),
     System(
@@ -158,7 +158,7 @@ SYSTEMS = [
         "sqlite",
         "SELECT count(*) FROM jobs",
         LEDGER,
-        best={"concurrency": 200},
+        best={"concurrency": 50},
         schedules=100_000,
     ),
     System(
