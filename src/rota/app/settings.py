@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from rota.core.errors import Invalid, InvalidMany
+from rota.core.errors import Invalid, together
 from rota.core.policy import Billing
 from rota.engine.engine import EngineSettings
 
@@ -80,7 +80,7 @@ class Settings(BaseSettings):
             return cls(**{name: value for name, value in given.items() if value is not None})
         except ValidationError as error:
             wrong = [wrong_setting(".".join(map(str, one["loc"])), one["input"], one["msg"]) for one in error.errors()]
-            raise (wrong[0] if len(wrong) == 1 else InvalidMany(wrong)) from None
+            raise together(wrong) from None
 
     def engine_settings(self) -> EngineSettings:
         return EngineSettings(

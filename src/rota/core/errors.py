@@ -63,6 +63,11 @@ class InvalidMany(Invalid):
         return self.errors
 
 
+def together(wrong: Sequence[Invalid]) -> Invalid:
+    """Wrong values, at least one, as one error."""
+    return wrong[0] if len(wrong) == 1 else InvalidMany(wrong)
+
+
 class NotFound(RotaError):
     code = "not_found"
 

@@ -61,7 +61,7 @@ def new_id() -> str:
     return maker.next()
 
 
-WORKFLOW = "workflow"
+HOST_JOB, PIPELINE, WORKFLOW = "host_job", "pipeline", "workflow"  # the kinds that the engine treats apart
 
 
 def trace_id_of(job_id: str) -> str:
@@ -74,15 +74,15 @@ def traceparent(trace_id: str) -> str:
     return f"00-{trace_id}-{trace_id[16:]}-01"
 
 
+def line_of(kind: str, org_id: str, target: str) -> str:
+    """The serial key of everything that is done to a target, whoever asked for it."""
+    return f"{kind}:{org_id}:{target}"
+
+
 def lane_of(kind: str, org_id: str, target: str) -> str | None:
-    """What the jobs of a target take turns on, whoever asked for them: a pipeline replaces its table, a workflow does
-    one thing at a time."""
-    return f"{kind}:{org_id}:{target}" if kind in ("pipeline", WORKFLOW) else None
-
-
-def workflow_line(org_id: str, name: str) -> str:
-    """The serial key of everything that a workflow does."""
-    return lane_of(WORKFLOW, org_id, name) or ""
+    """What the jobs of a target take turns on, if they do: a pipeline replaces its table, a workflow does one thing at
+    a time."""
+    return line_of(kind, org_id, target) if kind in (PIPELINE, WORKFLOW) else None
 
 
 @record

@@ -287,6 +287,15 @@ class Form:
             raise InvalidMany(self.errors)
 
 
+def wrong_names(schema: Mapping[str, Any], given: Mapping[str, Any], field: str, of: str) -> list[Invalid]:
+    """What a JSON Schema says about the names in an object: which are missing, and which it does not know."""
+    wrong = [Invalid(f"{field}.{one}", None, "is missing") for one in schema.get("required", ()) if one not in given]
+    if schema.get("additionalProperties") is False:
+        unknown = [one for one in given if one not in schema.get("properties", {})]
+        wrong += [Invalid(f"{field}.{one}", given[one], f"is not a {of}") for one in unknown]
+    return wrong
+
+
 def name(value: Any, field: str) -> str:
     found = text(value, field, NAME_LIMIT, required=True)
     if not found.isprintable() or found != found.strip():

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from rota.core import parse, triggers
 from rota.core.clock import Clock
-from rota.core.errors import Conflict, Invalid, InvalidMany, NotFound, Refused
+from rota.core.errors import Conflict, Invalid, NotFound, Refused, together
 from rota.core.model import WORKFLOW, Due, Job, NewJob, Schedule, lane_of
 from rota.core.plan import FIRE_LIMIT
 from rota.core.policy import Billing, Misfire, Terms, choice, parse_overlap
@@ -87,7 +87,7 @@ class Engine:
             except Invalid as error:
                 wrong += error.all if len(bodies) == 1 else [at_item(one_error, position) for one_error in error.all]
         if wrong:
-            raise wrong[0] if len(wrong) == 1 else InvalidMany(wrong)
+            raise together(wrong)
 
         def step(tx: Tx) -> list[Schedule]:
             granted = [self.granted(tx, one, now) for one in new]

@@ -17,7 +17,7 @@ import orjson
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
-from rota.core.errors import Invalid, InvalidMany
+from rota.core.errors import Invalid, together
 from rota.engine.runner import RunContext
 from rota.engine.services import ArtifactManager, JobScheduler, Serializer
 from rota.store.session import AsyncSession, Database
@@ -55,7 +55,7 @@ class Signature:
             wrong = [
                 wrong_parameter(one["type"], one["loc"], one["input"], one["msg"], field) for one in error.errors()
             ]
-            raise (wrong[0] if len(wrong) == 1 else InvalidMany(wrong)) from None
+            raise together(wrong) from None
 
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the parameters."""

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Select, and_, delete, exists, func, literal, literal_column, or_, select, tuple_, update
 
 from rota.core.errors import Conflict, NotFound, SessionOver
-from rota.core.model import SERIAL, new_id
+from rota.core.model import HOST_JOB, SERIAL, new_id
 from rota.core.policy import RECONCILIATION, Lane
 from rota.core.redact import redacted
 from rota.core.states import Move, State, WorkerState, sources, target
@@ -26,7 +26,7 @@ from rota.store.jobs import is_in
 from rota.store.reports import Page, Record, dict_of, matching, page, read_cursor
 from rota.store.tables import hosts, jobs, orgs, pairing_tokens, queues, runs, schedules, server_instances, workers
 
-KIND = "host_job"
+KIND = HOST_JOB
 h, v, p, w, c, r = hosts.c, server_instances.c, pairing_tokens.c, workers.c, jobs.c, runs.c
 OF_HOSTS = c.kind == literal_column(f"'{KIND}'")  # in the statement's text: a partial index serves no parameter
 ALIVE = w.state == WorkerState.ALIVE

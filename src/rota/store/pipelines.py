@@ -14,7 +14,7 @@ from sqlalchemy import Select, and_, delete, literal_column, or_, select, tuple_
 
 from rota.core import triggers as timings
 from rota.core.errors import Conflict, Invalid, NotFound
-from rota.core.model import Ended, Job, NewJob, lane_of, new_id
+from rota.core.model import PIPELINE, Ended, Job, NewJob, line_of, new_id
 from rota.core.states import Status
 from rota.store import jobs as queue
 from rota.store import reports
@@ -90,7 +90,7 @@ def remove(tx: Tx, old: Any, now: datetime) -> str:
         schedules.c.org_id == old.org_id, schedules.c.target == old.path, timers.LIVING, schedules.c.kind == "pipeline"
     )
     for schedule_id in tx.execute(mine).scalars().all():
-        drop_schedule(tx, old.org_id, schedule_id, now)
+        timers.drop(tx, old.org_id, schedule_id, now)
     tx.execute(update(pipelines).where(p.id == old.id).values(deleted_at=now, updated_at=now))
     return str(old.id)
 
@@ -270,7 +270,7 @@ def change_trigger(tx: Tx, org_id: str, trigger_id: str, changes: Mapping[str, A
 def remove_trigger(tx: Tx, org_id: str, trigger_id: str, now: datetime) -> str:
     schedule_id = tx.execute(select(t.schedule_id).where(t.id == trigger_id)).scalar()
     if schedule_id is not None:
-        drop_schedule(tx, org_id, schedule_id, now)
+        timers.drop(tx, org_id, schedule_id, now)
     drop_triggers(tx, t.id == trigger_id)
     return trigger_id
 
@@ -278,13 +278,6 @@ def remove_trigger(tx: Tx, org_id: str, trigger_id: str, now: datetime) -> str:
 def drop_triggers(tx: Tx, where: Any) -> None:
     tx.execute(delete(pipeline_upstreams).where(u.trigger_id.in_(select(t.id).where(where))))
     tx.execute(delete(pipeline_triggers).where(where))
-
-
-def drop_schedule(tx: Tx, org_id: str, schedule_id: str, now: datetime) -> None:
-    if not timers.stands(tx, org_id, schedule_id):
-        return
-    due = timers.lock(tx, org_id, schedule_id)
-    timers.replace_schedule(tx, due, replace(due.schedule, deleted_at=now), now)
 
 
 def cron_of(row: Any) -> str | None:
@@ -320,7 +313,7 @@ def fire(tx: Tx, trigger_ids: Collection[str], now: datetime) -> dict[str, str]:
         .where(t.id.in_(trigger_ids), t.enabled, LIVING)
         .order_by(t.id)
     )
-    lock_keys(tx, [lane_of("pipeline", row.org_id, row.path) or "" for row in tx.execute(stmt)])
+    lock_keys(tx, [line_of(PIPELINE, row.org_id, row.path) for row in tx.execute(stmt)])
     upstreams = upstreams_of(tx, trigger_ids)
     made: dict[str, str] = {}
     for row in tx.execute(stmt.with_for_update(of=pipeline_triggers)).all():
@@ -331,7 +324,7 @@ def fire(tx: Tx, trigger_ids: Collection[str], now: datetime) -> dict[str, str]:
         job = NewJob(
             org_id=row.org_id, kind="pipeline", target=row.path, payload=None, run_at=now, solo_key=solo,
             trigger=f"{row.type}:{cron_of(row) or ''.join(upstreams[row.id]) or row.id}",
-            route=route_of(row.slug, row.runs, row.function), serial_key=lane_of("pipeline", row.org_id, row.path),
+            route=route_of(row.slug, row.runs, row.function), serial_key=line_of(PIPELINE, row.org_id, row.path),
         )  # fmt: skip
         if claim(tx, row, waiting or job.id, now):
             made[row.id] = waiting or job.id

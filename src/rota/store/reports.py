@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Select, Text, and_, case, func, literal, l
 
 from rota.core import parse, triggers
 from rota.core.errors import Invalid, NotFound
-from rota.core.model import WORKFLOW, Schedule, trace_id_of
+from rota.core.model import HOST_JOB, WORKFLOW, Schedule, trace_id_of
 from rota.core.plan import first_plan
 from rota.core.redact import redacted
 from rota.core.states import RAN, State, Status, Verdict, WorkerState
@@ -172,7 +172,7 @@ def schedule_record(row: Any) -> Record:
 
 def shown_input(found: Record) -> Record:
     """What is sent to hosts may hold their passwords."""
-    return {**found, "input": redacted(found["input"])} if found["kind"] == "host_job" else found
+    return {**found, "input": redacted(found["input"])} if found["kind"] == HOST_JOB else found
 
 
 @functools.lru_cache(maxsize=10_000)  # reading a timing and putting it into words is half of what a list costs

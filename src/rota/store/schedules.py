@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Integer, Select, Text, and_, bindparam, fu
 
 from rota.core import triggers
 from rota.core.errors import Conflict, NotFound, StaleRevision
-from rota.core.model import Due, Fire, Fired, Gap, Job, Lease, NewJob, Plan, Schedule, new_id
+from rota.core.model import HOST_JOB, Due, Fire, Fired, Gap, Job, Lease, NewJob, Plan, Schedule, new_id
 from rota.core.plan import TICK, first_plan, next_run_at, passed_gap, plan
 from rota.core.policy import Misfire, Overlap, Terms, parse_retry
 from rota.core.states import Condition, State, Status, Verdict
@@ -50,7 +50,6 @@ from rota.store.tables import (
 
 s, k = schedules.c, clocks.c
 LIVING = s.deleted_at.is_(None)
-HOST_JOB = "host_job"
 
 
 def insert(tx: Tx, new: Sequence[Schedule], now: datetime) -> None:
@@ -86,6 +85,13 @@ def called(org_id: str, key: str) -> ColumnElement[bool]:
 def stands(tx: Tx, org_id: str, schedule_id: str) -> bool:
     """Whether a schedule is still there."""
     return tx.execute(select(s.id).where(s.id == schedule_id, s.org_id == org_id, LIVING)).first() is not None
+
+
+def drop(tx: Tx, org_id: str, schedule_id: str | None, now: datetime) -> None:
+    """Delete a schedule that belongs to something else, if it is still there."""
+    if schedule_id is not None and stands(tx, org_id, schedule_id):
+        due = lock(tx, org_id, schedule_id)
+        replace_schedule(tx, due, replace(due.schedule, deleted_at=now), now)
 
 
 def of_source(tx: Tx, org_id: str, source: str) -> list[Schedule]:

@@ -25,7 +25,7 @@ from sqlalchemy import (
 
 from rota.core import parse
 from rota.core.errors import Conflict, LeaseLost, LogicError, NotFound
-from rota.core.model import WORKFLOW, Attempt, Ended, Job, NewJob, Schedule, new_id, record, workflow_line
+from rota.core.model import WORKFLOW, Attempt, Ended, Job, NewJob, Schedule, line_of, new_id, record
 from rota.core.policy import RECONCILIATION
 from rota.core.states import Move, Phase, State, Status
 from rota.core.workflows import (
@@ -108,7 +108,7 @@ def deploy(
     declared = {one["name"]: one for one in fields["declaration"]["handlers"]}
     known = {one.name: one for one in tx.execute(select(handlers).where(h.workflow_id == flow.id))}
     for name in known.keys() - declared.keys():
-        drop_schedule(tx, org_id, known[name].schedule_id, now)
+        schedules.drop(tx, org_id, known[name].schedule_id, now)
         tx.execute(delete(handlers).where(h.workflow_id == flow.id, h.name == name))
     for name, one in declared.items():
         kept = known.get(name)
@@ -116,7 +116,8 @@ def deploy(
         if name in producers:
             schedule_id = plan_producer(tx, org_id, producers[name], schedule_id, now)
         elif schedule_id is not None:
-            schedule_id = drop_schedule(tx, org_id, schedule_id, now)  # it became a consumer
+            schedules.drop(tx, org_id, schedule_id, now)  # it became a consumer
+            schedule_id = None
         values = {
             "type": one["type"], "subscribe": one["subscribe"], "schedule_id": schedule_id,
             "dirty": one["type"] == Kind.CONSUMER,
@@ -144,13 +145,6 @@ def plan_producer(tx: Tx, org_id: str, wanted: Schedule, schedule_id: str | None
         found = schedules.replace_schedule(tx, due, replace(found, timing=wanted.timing, enabled=True), now)
     schedules.run_now(tx, found, found.input, found.overlap, None, now, "deploy")
     return found.id
-
-
-def drop_schedule(tx: Tx, org_id: str, schedule_id: str | None, now: datetime) -> str | None:
-    if schedule_id is not None and schedules.stands(tx, org_id, schedule_id):
-        due = schedules.lock(tx, org_id, schedule_id)
-        schedules.replace_schedule(tx, due, replace(due.schedule, deleted_at=now), now)
-    return None
 
 
 def retire(tx: Tx, org_id: str, source: str, declared: Collection[str], now: datetime) -> list[str]:
@@ -248,7 +242,7 @@ def arm(tx: Tx, flow: Any, now: datetime, trigger: str = "event") -> None:
     dirty = any(one.dirty for one in found)
     at = now if dirty else min((one.wake_at for one in found if one.wake_at), default=None)
     waiting = tx.execute(select(j.id, j.state, j.run_at).where(j.solo_key == flow.id)).one_or_none()
-    line = workflow_line(flow.org_id, flow.name)
+    line = line_of(WORKFLOW, flow.org_id, flow.name)
     why = trigger if dirty else "wake_at"
     if waiting is None:
         if at is not None:
@@ -509,7 +503,7 @@ def move_phase(tx: Tx, job: Job, run: Begun, to: Phase, now: datetime, **values:
 def run_now(tx: Tx, org_id: str, key: str, now: datetime) -> list[str]:
     """Queue all producers, one after the other. Refused while something is under way or stuck."""
     flow = get(tx, org_id, key, hold=True)
-    head = queue.head_of(tx, workflow_line(org_id, flow.name))
+    head = queue.head_of(tx, line_of(WORKFLOW, org_id, flow.name))
     if flow.paused_at is not None:
         raise Conflict(f"workflow {flow.name}: it is paused; resume it first")
     if head is not None and head.state == State.PARKED:
@@ -617,7 +611,7 @@ def drop(tx: Tx, flow: Any, stuck: Any | None, run: Any, now: datetime) -> None:
 
 def waits_for_person(tx: Tx, flow: Any) -> Any | None:
     """The job that stands first in line and waits: for a person, or to ask again what became of a mutation."""
-    head = queue.head_of(tx, workflow_line(flow.org_id, flow.name))
+    head = queue.head_of(tx, line_of(WORKFLOW, flow.org_id, flow.name))
     if head is None or (head.state == State.PARKED and head.parked_reason == queue.UNROUTABLE):
         return None
     backs_off = head.state == State.RETRY and open_effect(tx, head.last_run_id) is not None
@@ -644,7 +638,7 @@ def go_on(tx: Tx, flow: Any, stuck: Any | None, now: datetime) -> None:
         run = ledger.get(tx, flow.org_id, run_id)
         again = NewJob(
             flow.org_id, WORKFLOW, flow.name, {"handler": name}, now, "retry", route=route_of(flow),
-            serial_key=workflow_line(flow.org_id, flow.name), priority=CONSUMERS_FIRST, last_run_id=run_id,
+            serial_key=line_of(WORKFLOW, flow.org_id, flow.name), priority=CONSUMERS_FIRST, last_run_id=run_id,
             attempt=0 if run is None else ledger.last_attempt(tx, run.job_id),
         )  # fmt: skip
         queue.enqueue(tx, [again], now)

@@ -7,6 +7,7 @@ that the graph ran, `ok` says how it ended; any other status means that it did n
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -121,7 +122,7 @@ class Watch:
         db, renewed, pressed = self.engine.db, stopwatch(), float("-inf")
         while not (await asyncio.wait([running], timeout=LOOK))[0]:
             if lines := run_log.take():
-                await patiently(lambda lines=lines: db.tx(runs.write_logs, lines))  # type: ignore[misc]
+                await patiently(partial(db.tx, runs.write_logs, lines))
             if stopwatch() - renewed > idempotency.LEASE.total_seconds() / 4:
                 renewed = stopwatch()
                 await patiently(self.renew)

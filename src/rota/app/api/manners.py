@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rota.app.auth import TooManyFailures
 from rota.app.http import read_bytes, status_of
 from rota.core import errors, parse
-from rota.core.errors import Invalid, InvalidMany, RotaError, StaleRevision, shown
+from rota.core.errors import Invalid, RotaError, StaleRevision, shown, together
 from rota.core.model import new_id
 from rota.engine.engine import Engine
 
@@ -68,7 +68,7 @@ async def read_body(
     right = f"is not a field of this; it has {listed(known)}"
     wrong = [Invalid(field, body[field], right) for field in body if field not in known]
     if wrong:
-        raise wrong[0] if len(wrong) == 1 else InvalidMany(wrong)
+        raise together(wrong)
     return {field: value for field, value in body.items() if value is not None}
 
 

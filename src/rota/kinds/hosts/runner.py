@@ -11,7 +11,7 @@ from typing import Any
 
 from rota.core import parse
 from rota.core.clock import Clock, pause
-from rota.core.errors import Invalid, InvalidMany, NotFound
+from rota.core.errors import Invalid, NotFound, together
 from rota.core.model import Job, NewJob
 from rota.core.parse import Defaults
 from rota.core.policy import Failure, FailureClass, Misfire, Overlap
@@ -216,13 +216,11 @@ def known_type(host: Any, name: str) -> Record:
 def check_payload(schema: Mapping[str, Any], payload: Mapping[str, Any]) -> None:
     """What can be said before the agent looks: what is missing, what is too much, and what is no text."""
     known = schema.get("properties", {})
-    wrong = [Invalid(f"payload.{one}", None, "is missing") for one in schema.get("required", ()) if one not in payload]
-    if known and not schema.get("additionalProperties", False):
-        unknown = [one for one in payload if one not in known]
-        wrong += [Invalid(f"payload.{one}", payload[one], "is not a field of this job type") for one in unknown]
+    closed = {"additionalProperties": False, **schema} if known else schema
+    wrong = parse.wrong_names(closed, payload, "payload", "field of this job type")
     texts = [one for one, kind in known.items() if kind.get("type") == "string" and one in payload]
     wrong += [
         Invalid(f"payload.{one}", payload[one], "is not text") for one in texts if not isinstance(payload[one], str)
     ]
     if wrong:
-        raise wrong[0] if len(wrong) == 1 else InvalidMany(wrong)
+        raise together(wrong)

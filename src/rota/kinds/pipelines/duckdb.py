@@ -170,15 +170,23 @@ async def put_in_place(draft: Path, table: Path) -> None:
     """What the ledger calls a success survives a power cut. Whoever cancels now comes too late."""
 
     def move() -> None:
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
+        synced(draft)
         draft.replace(table)
+        synced(table.parent)  # else the name may point to the old table again
 
     moving = asyncio.ensure_future(asyncio.to_thread(move))
     while not moving.done():
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait([moving])
     moving.result()
+
+
+def synced(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def tables(tree: Any) -> Iterator[str]:

@@ -4,7 +4,6 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from hashlib import sha256
 from math import ceil
 from typing import Any
 
@@ -124,7 +123,7 @@ class PipelineManager:
             schedule = replace(schedule, route=await self.engine.resolve(schedule))
         fields = {
             "type": kind, "cooldown_seconds": pause, "upstreams": upstreams,
-            "token_hash": hashed(token) if token else None, "schedule_id": schedule.id if schedule else None,
+            "token_hash": accounts.hash_of(token) if token else None, "schedule_id": schedule.id if schedule else None,
         }  # fmt: skip
 
         def step(tx: Tx) -> str:
@@ -235,7 +234,7 @@ async def fire_webhook(engine: Engine, token: str) -> str:
     now = engine.clock.now()
 
     def step(tx: Tx) -> tuple[str | None, datetime | None]:
-        row = pipelines.by_token(tx, hashed(token))
+        row = pipelines.by_token(tx, accounts.hash_of(token))
         if row is None:
             return None, None
         return pipelines.fire(tx, [row.id], now).get(row.id), pipelines.ready_at(row)
@@ -279,7 +278,3 @@ def read_paths(value: Any, field: str) -> list[str]:
     if not isinstance(value, list) or not 1 <= len(value) <= 100:
         raise Invalid(field, value, "is not a list of 1 to 100 paths of pipelines")
     return sorted({read_path(one, field) for one in value})
-
-
-def hashed(token: str) -> str:
-    return sha256(token.encode()).hexdigest()

@@ -13,9 +13,9 @@ import orjson
 import structlog
 
 from rota.core.clock import stopwatch
-from rota.core.errors import Invalid, InvalidMany, LogicError, NotFound, Unavailable
+from rota.core.errors import Invalid, LogicError, NotFound, Unavailable, together
 from rota.core.model import PAYLOAD_LIMIT, Job
-from rota.core.parse import Defaults
+from rota.core.parse import Defaults, wrong_names
 from rota.core.policy import Failure, FailureClass
 from rota.engine import processes
 from rota.engine.calls import call
@@ -77,8 +77,8 @@ class TaskRunner:
             task = self.registry.find(row.command)
             if task is not None and task.function is not None:
                 self.injector.signature(task.function).check(given, field)
-            elif row.schema is not None:
-                check_names(row.schema, given, field)
+            elif wrong := wrong_names(row.schema or {}, given, field, "parameter of this task"):
+                raise together(wrong)
 
     def known_as(self, tx: Tx, org_id: str, target: str) -> Collection[str]:
         row = tasks.get(tx, org_id, target)
@@ -194,17 +194,6 @@ class TaskRunner:
                 ) from error
             found = self._resolved[(org_id, target)] = (stopwatch(), row)
         return found[1]
-
-
-def check_names(schema: Mapping[str, Any], given: Mapping[str, Any], field: str) -> None:
-    """What can be said of parameters without their function: which are missing, and which are too many."""
-    wrong = [Invalid(f"{field}.{name}", None, "is missing") for name in schema.get("required", ()) if name not in given]
-    if schema.get("additionalProperties") is False:
-        known = schema.get("properties", {})
-        unknown = [name for name in given if name not in known]
-        wrong += [Invalid(f"{field}.{name}", given[name], "is not a parameter of this task") for name in unknown]
-    if wrong:
-        raise wrong[0] if len(wrong) == 1 else InvalidMany(wrong)
 
 
 def checked(outcome: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from rota.core import parse
 from rota.core.clock import wall
-from rota.core.errors import Invalid, InvalidMany
+from rota.core.errors import Invalid, together
 from rota.core.workflows import Kind
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ class Workflow:
         """Refuse what cannot work, all of it at once, each with the name of its handler."""
         wrong = list(problems(self))
         if wrong:
-            raise wrong[0] if len(wrong) == 1 else InvalidMany(wrong)
+            raise together(wrong)
 
 
 def problems(workflow: Workflow) -> Iterator[Invalid]:
