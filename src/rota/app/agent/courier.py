@@ -28,6 +28,7 @@ LOOK = 0.2  # seconds between looks at what runs
 BACKOFF = (0.5, 30.0)  # seconds between tries while the server is away: at first, and at the most
 LOST = ("never", "unknown")  # states of claims that did not come to an end here
 LINES = 1000  # that are sent at a time
+RECONCILE_LIMIT = 300.0  # seconds that a job type may look whether its work was done
 ANSWER = 15.0  # seconds that an answer may take beyond what it was asked to wait
 
 log = structlog.get_logger("rota.agent")
@@ -109,7 +110,7 @@ class Courier:
     async def register(self) -> None:
         """Come up, and answer for what was begun before."""
         claims = self.journal.open_claims()
-        states = {one.home.name: self.answer(one) for one in claims}
+        states = {one.home.name: await asyncio.to_thread(self.answer, one) for one in claims}
         told = [{"job_id": one.job_id, "fence": one.fence, "state": states[one.home.name]} for one in claims]
         types = {one.name: {"read_only": one.read_only, "schema": one.schema} for one in self.types.values()}
         facts = {"version": __version__, "pid": os.getpid(), "room": self.room, "job_types": types, "journal": told}
@@ -133,10 +134,10 @@ class Courier:
         known = self.types.get(order["job_type"])
         if known is None or known.reconcile is None:
             return state
-        subprocess.run([*shim(claim), "reconcile"], check=False, timeout=300, env=environment())
         try:
+            subprocess.run([*shim(claim), "reconcile"], check=False, timeout=RECONCILE_LIMIT, env=environment())
             happened = json.loads((claim.home / "answer").read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, subprocess.TimeoutExpired):
             return state
         if happened is True:
             result = {"status": "success", "outcome": {"reconciled": True}, "duration_ms": 0, "ended_at_ms": wall_ms()}
