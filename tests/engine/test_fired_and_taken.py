@@ -1,16 +1,19 @@
 """What a process fires it may have at once: the job is its worker's from the transaction that makes it."""
 
+import asyncio
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from rota.core.errors import Unavailable
 from rota.engine.engine import EngineSettings
+from rota.engine.worker import EARLY
 from rota.store import schedules
 from rota.store.dialect import insert_rows
-from rota.store.tables import queues
+from rota.store.tables import queues, runs
 from tests.engine.harness import House, at
 
 
@@ -92,3 +95,83 @@ async def test_what_was_fired_into_a_lost_answer_is_handed_back(house: House, mo
     assert (job.state, job.lease_owner, job.run_id) == ("ready", None, None)
     await house.live(at("9:10") + timedelta(seconds=1))
     assert await house.verdicts() == ["9:10 ran"]
+
+
+# ahead of its moment
+
+
+async def a_moment_before(house: House, moment: datetime) -> None:
+    house.clock.set(moment - EARLY / 2)
+    await house.scheduler.act(await house.scheduler.look(), EARLY)
+
+
+async def test_what_is_fired_ahead_starts_at_its_moment_and_not_before(house: House) -> None:
+    await house.schedule()
+    await a_moment_before(house, at("9:10"))
+    (job,) = await house.queue()
+    assert (job.state, job.lease_owner) == ("running", house.worker.id)
+    house.worker.start_waiting()
+    assert not house.worker.active
+    house.worker.busy.clear()
+    house.clock.set(at("9:10"))
+    await asyncio.wait_for(house.worker.busy.wait(), 10)  # by itself, when its alarm rings
+    await house.work()
+    assert await house.verdicts() == ["9:10 ran"]
+    (run,) = await house.rows(select(runs))
+    assert run.started_at == at("9:10")
+
+
+@pytest.mark.parametrize("hindrance", [full, limited_org, paused_queue, other_queues, unregistered, draining])
+async def test_it_is_left_for_its_moment_where_it_may_not_start(
+    house: House, hindrance: Callable[[House], Any]
+) -> None:
+    await house.schedule()
+    await hindrance(house)
+    await a_moment_before(house, at("9:10"))
+    assert await house.queue() == []
+    assert await state_of_the_fired(house) == "ready"
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue_one", "replace"])
+async def test_whether_it_overlaps_is_decided_at_its_moment(house: House, overlap: str) -> None:
+    house.hands.long = lambda job: True
+    await house.schedule(overlap=overlap)
+    await house.live(at("9:10"))
+    await a_moment_before(house, at("9:20"))
+    await house.release()
+    await house.work()
+    await house.live(at("9:20"))
+    await house.release()
+    await house.work()
+    assert await house.verdicts() == ["9:10 ran", "9:20 ran"]
+
+
+async def test_no_more_is_fired_ahead_than_there_is_room_for(house: House) -> None:
+    house.engine.settings = EngineSettings(concurrency=2)
+    for name in "abc":
+        await house.schedule(name)
+    await a_moment_before(house, at("9:10"))
+    assert [job.state for job in await house.queue()] == ["running", "running"]
+    await house.live(at("9:10"))
+    assert await house.verdicts("a") == await house.verdicts("b") == await house.verdicts("c") == ["9:10 ran"]
+
+
+async def test_a_worker_that_stops_hands_back_what_it_took_ahead(house: House) -> None:
+    await house.schedule()
+    await a_moment_before(house, at("9:10"))
+    await house.worker.give_back([job.id for job in house.worker.waiting])
+    house.worker.waiting.clear()
+    (job,) = await house.queue()
+    assert (job.state, job.lease_owner) == ("ready", None)
+    await house.work()  # claimed again, a moment too soon
+    assert not house.worker.active
+    await house.live(at("9:10"))
+    assert await house.verdicts() == ["9:10 ran"]
+
+
+async def test_an_edit_after_the_fire_and_before_its_moment_keeps_the_books_right(house: House) -> None:
+    await house.schedule()
+    await a_moment_before(house, at("9:10"))
+    await house.edit(cron_expression="*/5 * * * *")
+    await house.live(at("9:15"))
+    assert await house.verdicts() == ["9:10 ran", "9:15 ran"]

@@ -87,7 +87,7 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     "hand back": (lambda tx: jobs.hand_back(tx, "w1", None), {"ix_jobs_held"}),
     "of schedules": (lambda tx: jobs.of_schedules(tx, ["S1", "S2"]), {"ix_jobs_schedule"}),
     "schedules due": (lambda tx: schedules.due(tx, ["task"], NOW, 200), {"ix_clocks_due"}),
-    "next run": (lambda tx: schedules.next_run(tx, ["task"]), {"ix_clocks_due"}),
+    "next run": (lambda tx: schedules.next_run(tx, ["task"], NOW), {"ix_clocks_due"}),
     "a schedule by its name": (
         lambda tx: tx.execute(reports.schedule_query().where(schedules.called(ORG, "x"))),
         {"ix_schedules_name"},

@@ -222,8 +222,9 @@ class Lease:
     routes: Collection[str]
     queues: Collection[str] | None  # None: of all queues
     room: int
+    until: datetime  # what is due by then it takes ahead, to start it at its moment
 
-    def fits(self, job: NewJob) -> bool:
+    def fits(self, job: "NewJob | Schedule") -> bool:
         return job.route in self.routes and (self.queues is None or job.queue in self.queues)
 
 
@@ -336,6 +337,10 @@ class Due:
     frozen_at: datetime | None
     frozen_until: datetime | None
     run_at: datetime | None = None  # its clock's moment
+
+    def come(self, now: datetime) -> bool:
+        """Whether its moment has come."""
+        return self.run_at is None or self.run_at <= now
 
     def frozen(self, now: datetime) -> bool:
         return self.frozen_at is not None and (self.frozen_until is None or self.frozen_until > now)

@@ -3,9 +3,10 @@
 No leader: every worker process has one of these, for the kinds that it can run. The clock's row decides who fires.
 """
 
+import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import structlog
@@ -15,7 +16,7 @@ from rota.core.errors import DataRefused, Unavailable
 from rota.core.model import Due, Fired, Lease, Plan
 from rota.core.plan import plan
 from rota.engine.engine import Engine
-from rota.engine.worker import Worker
+from rota.engine.worker import EARLY, Worker
 from rota.store import jobs, schedules
 from rota.store.dialect import Tx
 
@@ -48,23 +49,28 @@ class Scheduler:
 
     async def run(self) -> None:
         """Fire for ever. A database out of reach is waited for."""
-        wake = self.engine.wake.clock
+        wake, view = self.engine.wake.clock, None
         while not self.stopping:
             try:
-                wake.clear()
-                view = await self.look()
-                if not await self.act(view) and not await self.clock.wait(wake, self.rest(view)):
-                    await self.act(view)
+                if view is None:
+                    wake.clear()
+                    view = await self.look()
+                view = await self.act(view, EARLY)
+                if view is not None and await self.clock.wait(wake, self.rest(view)):
+                    view = None
             except Unavailable as error:
                 log.warning("cannot fire; trying again", error=error.message)
+                view = None
                 await pause(random.uniform(0.2, 1))
             except Exception:  # whatever it is, the other schedules must go on
                 log.exception("firing failed; trying again")
+                view = None
                 await pause(random.uniform(1, 2))
 
     async def step(self) -> bool:
         """Do what is due now; True if there may be more."""
-        return await self.act(await self.look())
+        view = await self.look()
+        return await self.act(view) is not view
 
     async def look(self) -> "View":
         view = await self.db.read(read_view, self.kinds, self.clock.now() + AHEAD)
@@ -72,26 +78,36 @@ class Scheduler:
         return view
 
     def rest(self, view: "View") -> float:
-        """Seconds to sleep: until the first moment that is known, or until it is near enough to be read."""
-        if view.moment is None:
-            return SAFETY_LOOK.total_seconds()
-        ahead = view.moment - self.clock.now() - (LEAD if view.moment == view.then else timedelta(0))
-        return max(0.0, min(ahead, SAFETY_LOOK).total_seconds())
+        """Seconds to sleep: until the first moment that is known, or until the view has to be read anew."""
+        first = view.first - EARLY if view.first is not None and view.ahead else view.first
+        moments = [moment for moment in (first, view.jobs_at, view.stale_at) if moment is not None]
+        ahead = (min(moments) - self.clock.now()).total_seconds() if moments else math.inf
+        return max(0.0, min(ahead, self.looked + SAFETY_LOOK.total_seconds() - stopwatch()))
 
-    async def act(self, view: "View") -> bool:
-        """Do what of it is due by now; True if that was anything, and so what comes next is to be read anew."""
+    async def act(self, view: "View", early: timedelta = timedelta(0)) -> "View | None":
+        """Do what of it is due by now. What is left of it, or None if it has to be read anew."""
         now = self.clock.now()
-        moved = await self.db.tx(jobs.due, now) if view.jobs_at is not None and view.jobs_at <= now else 0
-        if moved:
-            self.engine.wake.signal("ready")
+        soon = now + early if view.ahead and self.worker is not None else now
+        if view.jobs_at is not None and view.jobs_at <= now:
+            if await self.db.tx(jobs.due, now) > 0:
+                self.engine.wake.signal("ready")
+            view = replace(view, then=now)
         for schedule_id, revision, why in view.broken:
             await self.put_aside(schedule_id, revision, why)
-        due = [one for one in view.due if one.run_at is not None and one.run_at <= now]
-        await self.carry_out(due, now)
-        return bool(moved or view.broken or due)
+            view = replace(view, broken=())
+        due = [one for one in view.due if one.come(soon)]
+        if due:
+            again = await self.carry_out(due, now)
+            if again is None and not all(one.come(now) for one in due):
+                return replace(view, ahead=False)  # what could not be fired ahead is fired at its moment
+            again = again or now
+            view = replace(view, due=view.due[len(due) :], then=min(again, view.then or again))
+        old = stopwatch() - self.looked >= SAFETY_LOOK.total_seconds()
+        return None if old or (view.stale_at or now + AHEAD) <= self.clock.now() else view
 
-    async def carry_out(self, due: Sequence[Due], now: datetime) -> None:
-        """Fire schedules that are due, as far as they are still as they were read."""
+    async def carry_out(self, due: Sequence[Due], now: datetime) -> datetime | None:
+        """Fire schedules that are due, as far as they are still as they were read. When the first of them is due again,
+        or None if that has to be read."""
         frozen = [one for one in due if one.frozen(now)]
         if frozen:
             await self.db.tx(schedules.hold, frozen)
@@ -99,13 +115,15 @@ class Scheduler:
         for one in due:
             if not one.frozen(now):
                 try:
-                    planned.append((one, plan(one, now, self.engine.settings.misfire_grace)))
+                    moment = max(now, one.run_at or now)
+                    planned.append((one, plan(one, moment, self.engine.settings.misfire_grace)))
                 except Exception as error:  # ONE_BAD_ROW_STOPS_NO_LOOP
                     await self.put_aside(one.schedule.id, one.schedule.revision, f"{type(error).__name__}: {error}")
         if self.engine.tracing is not None:
             planned = self.engine.tracing.fire(planned)
-        if await self.fire(planned, now):
-            self.engine.wake.signal("ready")
+        won = await self.fire(planned, now)
+        again = [what.next_run_at for _, what in planned if what.next_run_at is not None]
+        return min(again) if len(again) == won == len(due) else None
 
     async def fire(self, planned: Sequence[tuple[Due, Plan]], now: datetime) -> int:
         """Carry out plans. Where the database refuses a row, halve the batch until the culprit stands alone."""
@@ -119,8 +137,10 @@ class Scheduler:
             return fired
 
         try:
-            fired = await (self.worker.take_fired(fire) if self.worker is not None else fire(None))
+            until = max(one.run_at or now for one, _ in planned)
+            fired = await (self.worker.take_fired(fire, until) if self.worker is not None else fire(None))
             self.engine.meter.fired += len(fired.made)
+            self.engine.wake.signal("ready" if len(fired.taken) < len(fired.made) else "taken")
             return fired.won
         except DataRefused as error:
             if len(planned) > 1:
@@ -143,15 +163,26 @@ class View:
     due: Sequence[Due]  # schedules, by now or very soon, earliest first
     broken: Sequence[tuple[str, int, str]]  # those that cannot be read: id, revision, why
     jobs_at: datetime | None  # when the first waiting job is due
-    then: datetime | None  # when a schedule is due, if none is soon
+    then: datetime | None  # when the first schedule is due that is not among them
+    ahead: bool = True  # what is due may be fired a little ahead of its moment
+
+    @property
+    def first(self) -> datetime | None:
+        return self.due[0].run_at if self.due else None
+
+    @property
+    def stale_at(self) -> datetime | None:
+        return None if self.then is None else self.then - LEAD
 
     @property
     def moment(self) -> datetime | None:
         """When something comes due."""
-        moments = (self.due[0].run_at if self.due else self.then, self.jobs_at)
+        moments = (self.first, self.jobs_at, self.then)
         return min((moment for moment in moments if moment is not None), default=None)
 
 
 def read_view(tx: Tx, kinds: Sequence[str], soon: datetime) -> View:
     due, broken = schedules.due(tx, kinds, soon, BATCH)
-    return View(due, broken, jobs.next_due(tx), None if due else schedules.next_run(tx, kinds))
+    cut = len(due) + len(broken) == BATCH
+    then = due[-1].run_at if cut and due else schedules.next_run(tx, kinds, soon)
+    return View(due, broken, jobs.next_due(tx), then)

@@ -56,6 +56,7 @@ from rota.store.dialect import Tx
 from rota.version import __version__
 
 MARK_AFTER = timedelta(milliseconds=100)
+EARLY = timedelta(milliseconds=50)  # how long before its moment a slot may be fired for a worker, to start on time
 BATCH = 500  # also bounds the advisory locks that one transaction takes
 GATHER = 0.005  # seconds that results wait for more of them while jobs lie waiting: few transactions for a crowd
 FORESIGHT = 0.1  # seconds of work that are claimed beforehand
@@ -116,6 +117,7 @@ class Worker:
     queues: Collection[str] | None = None
     id: str = field(default_factory=new_id)
     waiting: deque[Job] = field(default_factory=deque)
+    alarm: asyncio.TimerHandle | None = None  # for what waits for its moment
     active: dict[str, Active] = field(default_factory=dict)
     ended: list[Ended] = field(default_factory=list)
     logs: list[tuple[str, datetime, str, str]] = field(default_factory=list)
@@ -259,14 +261,15 @@ class Worker:
         self.start_waiting()
         return more
 
-    async def take_fired(self, fire: Callable[[Lease | None], Awaitable[Fired]]) -> Fired:
-        """Let the scheduler of this process fire; what can start at once is ours from the moment that it is made."""
-        if self.claim_lock.locked() or not self.registered or self.stopping:
+    async def take_fired(self, fire: Callable[[Lease | None], Awaitable[Fired]], until: datetime) -> Fired:
+        """Let the scheduler of this process fire; what can start at once, or at its moment until then, is ours from the
+        transaction on that makes it."""
+        if not self.registered or self.stopping:
             return await fire(None)
         async with self.claim_lock:
             room = self.engine.settings.concurrency - len(self.active) - len(self.waiting)
             try:
-                fired = await fire(Lease(self.id, self.routes, self.queues, room) if room > 0 else None)
+                fired = await fire(Lease(self.id, self.routes, self.queues, room, until) if room > 0 else None)
             except Unavailable as error:
                 await self.reclaim(error)
                 raise
@@ -314,8 +317,20 @@ class Worker:
 
     def start_waiting(self, now: datetime | None = None) -> None:
         now = now or self.engine.clock.now()  # one look for all that start together
-        while self.waiting and len(self.active) < self.engine.settings.concurrency and not self.draining:
-            self.start(self.waiting.popleft(), now)
+        ahead: datetime | None = None  # when the first is due that was fired ahead of its moment
+        for _ in range(len(self.waiting)):
+            if len(self.active) >= self.engine.settings.concurrency or self.draining:
+                return
+            job = self.waiting.popleft()
+            if not now < job.run_at <= now + EARLY:  # else somebody with another clock said that it is due
+                self.start(job, now)
+            else:
+                self.waiting.append(job)
+                ahead = min(job.run_at, ahead or job.run_at)
+        if ahead is not None:
+            if self.alarm is not None:
+                self.alarm.cancel()
+            self.alarm = asyncio.get_running_loop().call_later((ahead - now).total_seconds(), self.start_waiting)
 
     def start(self, job: Job, now: datetime) -> None:
         run_id, number, engine = new_id(), job.attempt + 1, self.engine

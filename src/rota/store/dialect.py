@@ -105,11 +105,13 @@ class Batch:
         return Given(values, (alike,))
 
     def _known_shape(self, same: set[str], count: int) -> tuple[str, ...]:
-        """The columns to bind once. Each choice is a statement to compile and to prepare, so only a few are learned,
-        from single records and from crowds; others take the best that fits them."""
-        if len(same) == len(self.columns) and count > 1:
+        """The columns to bind once: all of a single record, none of a few. Each choice is a statement to compile and
+        to prepare, so only crowds are worth learning some more; they take the best that fits them."""
+        if count < CROWD:
+            return tuple(self.columns) if count == 1 else ()
+        if len(same) == len(self.columns):
             same.discard(next(iter(self.columns)))  # something must tell how many there are
-        if same not in self._shapes and len(self._shapes) < SHAPES and (count == 1 or count >= CROWD):
+        if same not in self._shapes and len(self._shapes) < SHAPES:
             self._shapes.append(same)
         best = max((known for known in self._shapes if known <= same), key=len, default=set[str]())
         return tuple(field for field in self.columns if field in best)

@@ -5,7 +5,7 @@ one schedule follow each other; the primary key of `slots` decides whatever is l
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Integer, Select, Text, and_, bindparam, fu
 
 from rota.core import triggers
 from rota.core.errors import Conflict, NotFound, StaleRevision
-from rota.core.model import HOST_JOB, Due, Fire, Fired, Gap, Job, Lease, NewJob, Plan, Schedule, new_id
+from rota.core.model import HOST_JOB, Due, Fire, Fired, Gap, Lease, NewJob, Plan, Schedule, new_id
 from rota.core.plan import TICK, first_plan, next_run_at, passed_gap, plan
 from rota.core.policy import Misfire, Overlap, Terms, parse_retry
 from rota.core.states import Condition, State, Status, Verdict
@@ -237,16 +237,17 @@ def held_by_freeze(org: Any, now: datetime) -> ColumnElement[bool]:
     return and_(of_org, waiting, select(s.id).where(s.id == k.schedule_id, unpaused).exists())
 
 
-def next_run(tx: Tx, kinds: Collection[str]) -> datetime | None:
-    """When the next schedule of these kinds is due."""
-    firsts = [tx.execute(first_of_kind(tx), {"kind": kind}).scalar_one() for kind in sorted(kinds)]
+def next_run(tx: Tx, kinds: Collection[str], after: datetime) -> datetime | None:
+    """When the next schedule of these kinds is due after a moment."""
+    firsts = [tx.execute(first_of_kind(tx), {"kind": kind, "after": after}).scalar_one() for kind in sorted(kinds)]
     return min((moment for moment in firsts if moment is not None), default=None)
 
 
 @once
 def first_of_kind(_: Tx) -> Select[Any]:
+    later = k.next_run_at > bindparam("after", type_=Instant)
     planned = k.next_run_at.is_not(None)  # said for the sake of SQLite's planner
-    return select(func.min(k.next_run_at)).where(planned, k.kind == bindparam("kind"))
+    return select(func.min(k.next_run_at)).where(planned, later, k.kind == bindparam("kind"))
 
 
 def due(tx: Tx, kinds: Collection[str], now: datetime, limit: int) -> tuple[list[Due], list[tuple[str, int, str]]]:
@@ -276,15 +277,13 @@ def come_due(_: Tx) -> Select[Any]:
 
 def fire(tx: Tx, planned: Sequence[tuple[Due, Plan]], now: datetime, lease: Lease | None = None) -> Fired:
     """FIRE_IS_ONE_TRANSACTION: of these plans, carry out those whose schedule is still as it was read. A worker with a
-    lease has their jobs at once, unless a limit of the org or the queue has to be counted first."""
+    lease has their jobs at once, unless a limit of the org or the queue has to be counted first. What is ahead of its
+    moment is only fired for such a worker."""
     rows = held_clocks(tx, Given({"ids": listed(tx, [one.schedule.id for one, _ in planned])}))
     found = records_of(tx, (k.schedule_id, LIMITED, *AS_READ), rows)
     now_so = {schedule_id: rest for schedule_id, _, *rest in found}
     won = [(one, what) for one, what in planned if now_so.get(one.schedule.id) == as_read(one)]
-    if not won:
-        return Fired()
-    made, taken = apply(tx, won, now, None if any(limited for _, limited, *_ in found) else lease)
-    return Fired(len(won), made, taken)
+    return apply(tx, won, now, None if any(limited for _, limited, *_ in found) else lease)
 
 
 def as_read(one: Due) -> list[Any]:
@@ -312,13 +311,13 @@ def held_clocks(tx: Tx) -> Any:
     )
 
 
-def apply(
-    tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime, lease: Lease | None = None
-) -> tuple[list[Fire], list[Job]]:
-    """Write slots, jobs, gaps and clocks of plans whose clocks the caller holds. What became jobs, and those of them
-    that the one with the lease has."""
+def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime, lease: Lease | None = None) -> Fired:
+    """Write slots, jobs, gaps and clocks of plans whose clocks the caller holds."""
     lock_keys(tx, [one.schedule.serial_key for one, _ in won if one.schedule.serial_key])
     busy = queue.of_schedules(tx, [one.schedule.id for one, _ in won if one.schedule.overlap is not Overlap.ALLOW])
+    won = list(in_time(won, busy, now, lease))
+    if not won:
+        return Fired()
     fires = [(one.schedule, fire, new_id()) for one, what in won for fire in what.fires]
     rows = [slot_row(schedule, fire, job_id, busy) for schedule, fire, job_id in fires]
     stands = set(insert_new(tx, slots, rows, ("schedule_id", "slot")))
@@ -338,7 +337,20 @@ def apply(
     over = [one.schedule.id for one, _ in won if (one.schedule.paused_until or now + TICK) <= now]
     if over:
         tx.execute(update(schedules).where(s.id.in_(over)).values(paused_at=None, paused_until=None, pause_reason=None))
-    return [fire for _, fire, _ in fires], taken
+    return Fired(len(won), [fire for _, fire, _ in fires], taken)
+
+
+def in_time(
+    won: Sequence[tuple[Due, Plan]], busy: dict[str, list[Any]], now: datetime, lease: Lease | None
+) -> Iterator[tuple[Due, Plan]]:
+    """Those whose moment has come, and those whose job nothing but the time keeps from starting."""
+    room = lease.room if lease is not None else 0
+    for one, what in won:
+        schedule = one.schedule
+        alone = schedule.id not in busy and schedule.serial_key in (None, f"schedule:{schedule.id}")
+        if one.come(now) or (room > 0 and lease is not None and alone and lease.fits(schedule)):
+            room -= len(what.fires)
+            yield one, what
 
 
 def without_fires(one: Due, what: Plan, now: datetime) -> Plan:
@@ -393,7 +405,8 @@ def mark_broken(tx: Tx, schedule_id: str, revision: int, why: str, now: datetime
     }
     if tx.execute(stmt.values(values)).rowcount:
         tx.execute(update(clocks).where(k.schedule_id == schedule_id).values(next_run_at=None, next_slot=None))
-        end_span(tx, [(schedule_id, now if first is None else min(now, first - TICK))])  # no slots while broken
+        until = slot_rows.edge_of(tx, schedule_id, now if first is None else min(now, first - TICK))
+        end_span(tx, [(schedule_id, until)])  # no slots while broken
 
 
 def hold(tx: Tx, held: Sequence[Due]) -> None:

@@ -19,7 +19,7 @@ from rota.store.filewatch import writes_to
 FILE_LOOKS = (0.0005, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3)  # seconds between looks at a file that was written to
 CROWD = 0.005  # seconds between looks while others keep writing
 FILE_POLL = 0.02  # seconds between looks where the system does not tell of writes
-TOPICS = {"ready": "work", "later": "clock", "clocks": "clock", "cancel": "cancel"}
+TOPICS = {"ready": "work", "later": "clock", "clocks": "clock", "cancel": "cancel", "taken": "changed"}
 
 log = structlog.get_logger("rota.wake")
 
