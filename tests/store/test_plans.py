@@ -21,7 +21,7 @@ from rota.core.policy import Lane, Terms
 from rota.core.states import Status
 from rota.store import dashboard, jobs, overview, pipelines, reports, schedules, workers
 from rota.store.database import open_database
-from rota.store.dialect import Tx
+from rota.store.dialect import Tx, watchers
 from tests.databases import copy_sqlite
 from tests.postgres import create_database, drop_database
 
@@ -119,15 +119,20 @@ WHOLE_TABLE = (
 def caught(engine: Engine, found: list[tuple[str, Any]]) -> Iterator[None]:
     told = (" jobs", " clocks", " schedules", " audit_log", "FROM runs", "FROM logs")
 
-    def catch(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool) -> None:
+    def catch(statement: str, parameters: Any) -> None:
         if any(table in statement for table in told):
-            found.append((statement, parameters))
+            found.append((statement, tuple(parameters)))
 
-    event.listen(engine, "before_cursor_execute", catch)
+    def heard(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool) -> None:
+        catch(statement, parameters)
+
+    event.listen(engine, "before_cursor_execute", heard)
+    watchers.append(catch)
     try:
         yield
     finally:
-        event.remove(engine, "before_cursor_execute", catch)
+        event.remove(engine, "before_cursor_execute", heard)
+        watchers.remove(catch)
 
 
 # PostgreSQL

@@ -9,8 +9,9 @@ import contextlib
 import fcntl
 import os
 import random
+import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -24,10 +25,11 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, Resourc
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
+from sqlalchemy.util import greenlet_spawn
 
 from rota.core.clock import pause, stopwatch
 from rota.core.errors import DataRefused, Invalid, Unavailable
-from rota.store.dialect import Tx
+from rota.store.dialect import Straight, Tx
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,6 +42,19 @@ WAL_LIMIT = 8 * 1024 * 1024
 # A connection keeps its plans. One that was made while the queue was short reads all of it when it is long, so every
 # row is looked up by an index: no batch of ours is larger than what a look at the whole table costs.
 BY_INDEX = {"enable_seqscan": "off", "enable_mergejoin": "off", "jit": "off"}
+CONNECT: dict[str, Any] = {
+    "timeout": 5,
+    "command_timeout": STATEMENT_TIMEOUT_MS / 1000 + 5,
+    "server_settings": {
+        "application_name": "rota",
+        "statement_timeout": str(STATEMENT_TIMEOUT_MS),
+        "idle_in_transaction_session_timeout": str(STATEMENT_TIMEOUT_MS),
+        **BY_INDEX,
+    },
+}
+
+FROM_THE_DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError)
+OUT_OF_REACH = (InterfaceError, asyncpg.InterfaceError, sqlite3.InterfaceError)
 
 log = structlog.get_logger("rota.database")
 
@@ -86,24 +101,16 @@ class PostgresDatabase:
             max_overflow=pool,
             pool_timeout=STATEMENT_TIMEOUT_MS / 1000,  # a crowd of requests waits its turn
             pool_use_lifo=True,  # a connection that was just used has its statements prepared
-            connect_args={
-                "timeout": 5,
-                "command_timeout": STATEMENT_TIMEOUT_MS / 1000 + 5,
-                "server_settings": {
-                    "application_name": "rota",
-                    "statement_timeout": str(STATEMENT_TIMEOUT_MS),
-                    "idle_in_transaction_session_timeout": str(STATEMENT_TIMEOUT_MS),
-                    **BY_INDEX,
-                },
-            },
+            connect_args=CONNECT,
         )
         self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._straight: list[asyncpg.Connection[Any]] = []  # idle ones, the last used last
 
     async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._run(self._engine.begin, step, *args, **kwargs)
 
     async def statement(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self._run(self._autocommit.connect, step, *args, **kwargs)
+        return await self._insist(self._go_straight, step, *args, **kwargs)
 
     async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._run(self._autocommit.connect, step, *args, **kwargs)
@@ -115,17 +122,40 @@ class PostgresDatabase:
         *args: Any,
         **kwargs: Any,
     ) -> R:
+        async def once() -> R:
+            async with begin() as connection:
+                return await connection.run_sync(step, *args, **kwargs)
+
+        return await self._insist(once)
+
+    async def _go_straight(self, step: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+        connection = self._straight.pop() if self._straight else await asyncpg.connect(self.url, **CONNECT)
+        try:
+            result: R = await greenlet_spawn(step, Straight(self._engine.dialect, connection), *args, **kwargs)
+        except asyncpg.PostgresError:
+            self._straight.append(connection)
+            raise
+        except BaseException:  # who knows in what state it is
+            connection.terminate()
+            raise
+        self._straight.append(connection)
+        return result
+
+    async def _insist(self, go: Callable[..., Awaitable[R]], *args: Any, **kwargs: Any) -> R:
+        """Try a transaction again that lost to a deadlock."""
         for attempt in range(1, TRIES + 1):
             try:
-                async with begin() as connection:
-                    return await connection.run_sync(step, *args, **kwargs)
-            except (StatementError, OSError, TimeoutError, PoolTimeout, ResourceClosedError) as error:
+                return await go(*args, **kwargs)
+            except (*FROM_THE_DRIVER, StatementError, OSError, TimeoutError, PoolTimeout, ResourceClosedError) as error:
                 if not is_deadlock(error) or attempt == TRIES:
                     raise translated(error) from error
             await pause(random.uniform(0, 0.02 * 2**attempt))
         raise AssertionError("unreachable")
 
     async def close(self) -> None:
+        for connection in self._straight:
+            await connection.close(timeout=1)
+        self._straight.clear()
         await self._engine.dispose()
 
 
@@ -176,7 +206,7 @@ class SqliteDatabase:
             # shielded: a cancelled caller must not leave the thread's answer without a reader
             future = asyncio.wrap_future(threads.submit(way, *args, **kwargs))
             return await asyncio.shield(future)
-        except StatementError as error:
+        except (StatementError, sqlite3.Error) as error:
             raise translated(error) from error
         except (UnicodeEncodeError, OverflowError) as error:  # the driver lets these through as they are
             raise DataRefused(f"a value cannot be stored: {error}") from error
@@ -288,22 +318,30 @@ def async_url(url: str) -> str:
 
 def is_deadlock(error: BaseException) -> bool:
     """Deadlock or serialization failure: the same transaction may simply be tried again."""
-    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in ("40P01", "40001")
+    return getattr(orig(error), "sqlstate", None) in ("40P01", "40001")
+
+
+def orig(error: BaseException) -> BaseException:
+    """The driver's own error."""
+    found = error.orig if isinstance(error, DBAPIError) else None
+    return found or error
 
 
 def translated(error: BaseException) -> Exception:
     """The driver's error in our words: out of reach, or a row refused."""
     if isinstance(error, StatementError) and not isinstance(error, DBAPIError):
         return DataRefused(f"a value cannot be stored: {first_line(error.orig)}")
-    if isinstance(error, DBAPIError):
-        state = getattr(error.orig, "sqlstate", None) or ""
-        if isinstance(getattr(error.orig, "__cause__", None), asyncpg.DataError | ValueError) and not state:
-            return DataRefused(f"a value cannot be stored: {first_line(error.orig)}")
-        gone = state[:2] in ("08", "57", "53", "55", "25") or isinstance(error, InterfaceError) or is_deadlock(error)
-        locked = isinstance(error, OperationalError) and not state
-        if not (error.connection_invalidated or gone or locked):
-            return DataRefused(f"the database refused a row: {first_line(error.orig)}")
-        return Unavailable(f"the database is out of reach: {first_line(error.orig)}")
+    if isinstance(error, DBAPIError | asyncpg.PostgresError | asyncpg.InterfaceError | sqlite3.Error):
+        driver = orig(error)
+        state = getattr(driver, "sqlstate", None) or ""
+        if isinstance(driver.__cause__ or driver, asyncpg.DataError | ValueError) and not state:
+            return DataRefused(f"a value cannot be stored: {first_line(driver)}")
+        lost = isinstance(error, DBAPIError) and error.connection_invalidated
+        gone = state[:2] in ("08", "57", "53", "55", "25") or isinstance(error, OUT_OF_REACH) or is_deadlock(error)
+        locked = isinstance(error, OperationalError | sqlite3.OperationalError) and not state
+        if not (lost or gone or locked):
+            return DataRefused(f"the database refused a row: {first_line(driver)}")
+        return Unavailable(f"the database is out of reach: {first_line(driver)}")
     return Unavailable(f"the database is out of reach: {first_line(error) or type(error).__name__}")
 
 

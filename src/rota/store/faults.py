@@ -7,6 +7,8 @@ from typing import Any
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
+from rota.store.dialect import watchers
+
 
 @contextmanager
 def at_each_statement(reached: Callable[[str], None]) -> Iterator[None]:
@@ -18,10 +20,15 @@ def at_each_statement(reached: Callable[[str], None]) -> Iterator[None]:
     def commit(_: Any) -> None:
         reached("COMMIT")
 
+    def straight(text: str, _: Any) -> None:
+        reached(text)
+
     event.listen(Engine, "before_cursor_execute", statement)
     event.listen(Engine, "commit", commit)
+    watchers.append(straight)
     try:
         yield
     finally:
+        watchers.remove(straight)
         event.remove(Engine, "before_cursor_execute", statement)
         event.remove(Engine, "commit", commit)
