@@ -127,6 +127,8 @@ class Worker:
     turn: int = field(default_factory=lambda: random.randrange(1000))
     after: Lane | None = None  # behind which the next claim looks for work, when there is too much for one look
     sole: Lane | None = None  # the lane that had all the work when this worker last looked
+    unlimited: bool = False  # nothing but room kept it from taking more then
+    sated: bool = False  # it has all there was: it need not look again before it is told of more
     ahead: int = 0  # jobs to claim beyond those that run
     keeper: Keeper | None = None
     claim_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -246,6 +248,7 @@ class Worker:
         """Fill the free room; True if there may be more to take."""
         settings = self.engine.settings
         room = settings.concurrency + self.ahead - len(self.active) - len(self.waiting)
+        self.sated = False
         if room <= self.ahead // 2:
             return False
         room = min(room, BATCH)
@@ -254,6 +257,7 @@ class Worker:
         if not took:
             took = await self.take(room)
             more = bool(took)
+        self.sated = not more and self.unlimited
         if self.stopping:
             await self.give_back([job.id for job in took])
             return False
@@ -290,8 +294,9 @@ class Worker:
         db = self.engine.db
         found = await db.read(jobs.lanes, self.queues, self.after)
         if not found or self.stopping:
+            self.unlimited = not found
             return []
-        unlimited = all(lane.cap is None for lane in found)
+        unlimited = self.unlimited = all(lane.cap is None for lane in found)
         self.sole = found[0] if len(found) == 1 and unlimited and self.queues is None else None
         if len(found) == jobs.LANES_PER_CLAIM:  # too many for one look: the next one goes on behind those that get room
             self.after, self.turn = found[min(room, len(found)) - 1], 0
@@ -409,7 +414,7 @@ class Worker:
         self.idle.set()
         if self.waiting:
             self.start_waiting(now)
-        if len(self.waiting) <= self.ahead // 2 and not self.draining:  # the next are fetched while these run
+        if len(self.waiting) <= self.ahead // 2 and not self.draining and not self.sated:  # fetch while these run
             self.engine.wake.work.set()
 
     def verdict(self, one: Active, task: "asyncio.Task[Any]", now: datetime) -> Ended | None:
