@@ -96,9 +96,10 @@ class Workflow:
 
     def __init__(
         self, name: str, *, topics: Sequence[str] = (), description: str = "", isolate: bool = False,
-        version: str | None = None,
+        version: str | None = None, connectors: Sequence[str] | None = None, repair: str = "auto",
     ) -> None:  # fmt: skip
         self.name, self.topics, self.description, self.isolate = name, tuple(topics), description, isolate
+        self.connectors, self.repair = None if connectors is None else tuple(connectors), repair
         self.handlers: dict[str, Handler] = {}
         self._version = version
 
