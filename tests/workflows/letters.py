@@ -43,7 +43,6 @@ class Tell:
         return Prepare(reservations={"rows": [one.id for one in await ctx.peek("rows")]})
 """
 RENAMED = SCRIPT.replace('one.payload["subject"]', 'one.payload.get("subject") or one.payload["title"]')
-NEXT_IS_WRONG = SCRIPT.replace('return {"last"', 'return {"last": mutation.nothing, "first"')
 
 
 def program(sheets: Sheets | None = None) -> Rota:
