@@ -103,6 +103,8 @@ class WorkflowManager:
 
     async def upload(self, key: str | None, body: Mapping[str, Any], by: str | None) -> str:
         """A new workflow, or the next major version of the one named by `key`, from the file that declares it."""
+        if key is not None:
+            await self.engine.db.read(store.get, self.org_id, key)
         workflow = await self.check(body.get("script"))
         if body.get("name") not in (None, workflow.name):
             raise Invalid("name", body["name"], f"is not the name that the script declares: {workflow.name}")
