@@ -141,9 +141,9 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "PUT /api/v1/workflows/{workflow}": (row(403, 422, 422, 404), {"script": "x"}),
     "DELETE /api/v1/workflows/{script}": (row(403, 204, 204, 404), None),
     "GET /api/v1/workflows/{script}/versions": (READ, None),
-    "GET /api/v1/workflows/{script}/versions/1.0": (READ, None),
-    "POST /api/v1/workflows/{script}/versions/1.0/$accept": (row(403, 409, 409, 404), None),  # it is live
-    "POST /api/v1/workflows/{script}/versions/1.0/$reject": (row(403, 409, 409, 404), {}),
+    "GET /api/v1/workflows/{script}/versions/{version}": (READ, None),
+    "POST /api/v1/workflows/{script}/versions/{version}/$accept": (row(403, 409, 409, 404), None),  # it is live
+    "POST /api/v1/workflows/{script}/versions/{version}/$reject": (row(403, 409, 409, 404), {}),
     "POST /api/v1/workflows/{script}/$rollback": (row(403, 200, 200, 404), {"version": "1.0"}),
     "GET /api/v1/workflows/{workflow}/handlers": (READ, None),
     "GET /api/v1/workflows/{workflow}/runs": (READ, None),
@@ -293,6 +293,7 @@ async def fill(api: Api, path: str) -> str:
         (made,) = await api.engine.create_schedules(api.org_id, [body])
         path = path.replace("{task}", task).replace("{task_schedule}", made.id)
     path = path.replace("{function}", "hello").replace("{graph}", "python:echo").replace("{topic}", "in")
+    path = path.replace("{version}", "1.0")
     if "{pipeline}" in path:
         mine = {"namespace": "ours", "layer": "gold", "name": f"p{next(numbers)}"}  # as callers name it
         manager = PipelineManager(api.engine, api.org_id)

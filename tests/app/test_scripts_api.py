@@ -60,8 +60,8 @@ async def test_a_file_becomes_a_workflow_and_the_next_its_next_version(api: Api,
 
 async def test_a_bad_script_is_refused_with_line_and_reason(api: Api, rota: World) -> None:
     for script, why in {
-        "flow = Workflow()": "script: None cannot be loaded: name 'Workflow' is not defined (line 1)",
-        "x = 1\ndef (": "script: None cannot be loaded: invalid syntax (line 2)",
+        "flow = Workflow()": "script: 'flow = Workflow()' cannot be loaded: name 'Workflow' is not defined (line 1)",
+        "x = 1\ndef (": "script: 'def (' cannot be loaded: invalid syntax (line 2)",
     }.items():
         answer = await api.call("POST", "/workflows", {"script": script})
         assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "script")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -292,6 +293,8 @@ def test_a_crash_at_every_step_of_a_repair(clean_url: str, sqlite_template: Path
         later = MONDAY.replace(minute=1)
         async with world(folder_app(folder), database_url=clean_url, start=later, repairer=answers) as one:
             await one.take_over()
+            with suppress(Conflict):  # it may have died before that
+                await one.workflows.upload(None, {"script": wrong}, "ada")
             await one.publish("copy", "in", message_id="a")  # whoever asked may not have got an answer
             await one.advance(minutes=10)
             await check(one)
@@ -300,7 +303,7 @@ def test_a_crash_at_every_step_of_a_repair(clean_url: str, sqlite_template: Path
         seen = await one.workflow("copy")
         assert (seen["status"], seen["issue"]) == ("idle", None)
         assert seen["version"] in ("1.1", "1.2")  # a dead worker's proposal may have been asked for again
-        runs = await one.runs(kind="workflow")
+        runs = [run for run in await one.runs(kind="workflow") if run.get("phase")]  # others never began
         for run in runs:
             assert legal(Phase(run["phase"]), Status(run["status"]), run["reason"]), run
         assert [run["status"] for run in runs].count("failed") == 1

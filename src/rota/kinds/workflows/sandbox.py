@@ -109,13 +109,14 @@ class Sandbox:
                 declared = (await self._converse(child, {"script": source}, nobody))["declared"]
         except TimeoutError as error:
             text = f"has not been loaded after {CHECK_LIMIT.total_seconds():g} s: it does too much outside its handlers"
-            raise Invalid("script", None, text) from error
+            raise Invalid("script", "…", text) from error
         except (WorkFailed, LogicError) as error:
-            raise Invalid("script", None, f"cannot be loaded: {error}") from error
+            shown = dict(enumerate(source.splitlines(), 1)).get(getattr(error, "line", 0), "…").strip()
+            raise Invalid("script", shown, f"cannot be loaded: {error}") from error
         finally:
             child.kill()
         if not isinstance(declared, dict):
-            raise Invalid("script", None, "declares nothing that can be understood")
+            raise Invalid("script", "…", "declares nothing that can be understood")
         return declared
 
     async def call(
@@ -165,7 +166,7 @@ class Sandbox:
                 case {"returned": _} | {"prepared": _} | {"declared": _}:
                     return dict(told)
                 case {"raised": dict(error)}:
-                    raise Raised(failure_in(error))
+                    raise Raised(failure_in(error), error.get("line"))
                 case _:
                     raise LogicError("the script broke the talk with its host: what it sent is too long, or no message")
             size += told["size"]
@@ -232,7 +233,11 @@ class Sandbox:
 
 
 class Raised(WorkFailed):
-    """The script raised an exception."""
+    """The script raised an exception, in this line of it."""
+
+    def __init__(self, failure: Failure, line: Any) -> None:
+        super().__init__(failure)
+        self.line = line if isinstance(line, int) else 0
 
 
 class SandboxBroken(RotaError):
