@@ -36,7 +36,7 @@ async def scripts(kind: Kind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG
             while not all(one.done() for one in box.ready):  # somebody waits for a script at most times
                 await pause(0.05)
             first.append(await call(box, str(number)))
-        yield Figure("scripts: the first call of a version, p50", statistics.median(first), "ms", None, BAR)
+        yield Figure("scripts: the first call of a version, p50", statistics.median(first), "ms")
     finally:
         await box.close()
     cold = []
