@@ -135,16 +135,16 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "DELETE /api/v1/pipelines/{namespace}/{layer}/{pipeline}/triggers/{trigger}": (row(403, 204, 204, 404), None),
     "POST /api/v1/webhooks": ((401, 404, 404, 404, 404, 404, 404), None),  # a key is no webhook's token
     "GET /api/v1/workflows": (LIST, None),
-    "POST /api/v1/workflows": (row(403, 422, 422, 422), {"script": "x"}),  # what a right one does: test_scripts_api.py
-    "POST /api/v1/workflows/$check": (row(403, 422, 422, 422), {"script": "x"}),
+    "POST /api/v1/workflows": (row(403, 422, 422, 422), {"script": " "}),  # what a right one does: test_scripts_api.py
+    "POST /api/v1/workflows/$check": (row(403, 422, 422, 422), {"script": " "}),
     "GET /api/v1/workflows/{workflow}": (READ, None),
-    "PUT /api/v1/workflows/{workflow}": (row(403, 422, 422, 404), {"script": "x"}),
+    "PUT /api/v1/workflows/{workflow}": (row(403, 422, 422, 404), {"script": " "}),
     "DELETE /api/v1/workflows/{script}": (row(403, 204, 204, 404), None),
     "GET /api/v1/workflows/{script}/versions": (READ, None),
     "GET /api/v1/workflows/{script}/versions/{version}": (READ, None),
     "POST /api/v1/workflows/{script}/versions/{version}/$accept": (row(403, 409, 409, 404), None),  # it is live
     "POST /api/v1/workflows/{script}/versions/{version}/$reject": (row(403, 409, 409, 404), {}),
-    "POST /api/v1/workflows/{script}/$rollback": (row(403, 200, 200, 404), {"version": "1.0"}),
+    "POST /api/v1/workflows/{script}/$rollback": (row(403, 404, 404, 404), {"version": "9.9"}),
     "GET /api/v1/workflows/{workflow}/handlers": (READ, None),
     "GET /api/v1/workflows/{workflow}/runs": (READ, None),
     "GET /api/v1/workflows/{workflow}/events": (READ, None),
@@ -215,15 +215,6 @@ SILENT = {  # these change nothing here
 }
 SILENT |= {"POST /api/v1/workflows/$check"}
 SILENT |= {f"POST /api/v1/pipelines/{{namespace}}/{{layer}}/{{pipeline}}/{verb}" for verb in ("$preview", "$validate")}
-SCRIPT = """
-from rota import Prepare, Workflow
-flow = Workflow("{name}", topics=["in"])
-
-@flow.consumer(subscribe=["in"])
-class Take:
-    async def prepare(self, ctx, state):
-        return Prepare()
-"""
 CANARY = "canary"  # in the name of everything that is ours
 numbers = itertools.count(1)
 
@@ -365,9 +356,9 @@ async def make_script(api: Api, name: str) -> str:
         async def prepare(self, ctx: Any, state: Any) -> Prepare:
             return Prepare()
 
-    manager, source = WorkflowManager(api.engine, api.org_id), SCRIPT.format(name=name)
+    manager = WorkflowManager(api.engine, api.org_id)
     fields, producers = manager.wanted(flow, "script", flow.dump() | {"route": "scripts"})
-    return await api.db.tx(scripts.deploy, api.org_id, None, fields, producers, source, None, NINE)
+    return await api.db.tx(scripts.deploy, api.org_id, None, fields, producers, CANARY, None, NINE)
 
 
 async def make_host(api: Api, name: str) -> str:
