@@ -29,6 +29,7 @@ from bench.injection import injection
 from bench.lab import Lab
 from bench.pages import pages
 from bench.pipelines import crowd
+from bench.scripts import scripts
 from bench.site import Kind, WrongCount
 from bench.systems import NAMES, SYSTEMS, System
 from bench.workflows import workflows
@@ -77,6 +78,7 @@ WORKS = [
     alone("start", "", measures.start),
     alone("cost", "", measures.cost),
     alone("injection", "", injection),
+    alone("scripts", "", scripts),
     alone("pipelines", "", crowd),
     alone("api", "", api, once=True),
     alone("hosts", "", hosts, once=True),

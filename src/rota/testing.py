@@ -30,7 +30,16 @@ from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
 from rota.kinds.graphs import GraphRegistry, GraphRunner
 from rota.kinds.tasks import TaskRegistry, TaskRunner, task_rows
-from rota.kinds.workflows import Connectors, Workflow, WorkflowManager, WorkflowRunner, deploy_all
+from rota.kinds.workflows import (
+    Connectors,
+    Repairer,
+    RepairRunner,
+    Sandbox,
+    Workflow,
+    WorkflowManager,
+    WorkflowRunner,
+    deploy_all,
+)
 from rota.store import accounts, reports, workers
 from rota.store import migrate as schema
 from rota.store import workflow_reports as views
@@ -123,17 +132,23 @@ class World:
 
 @asynccontextmanager
 async def world(
-    program: Program, *, start: datetime = MONDAY, database_url: str | None = None, **settings: Any
-) -> AsyncIterator[World]:
+    program: Program, *, start: datetime = MONDAY, database_url: str | None = None, repairer: Repairer | None = None,
+    **settings: Any,
+) -> AsyncIterator[World]:  # fmt: skip
     """Set up a program over a database (a fresh SQLite file where none is named) at a moment of your choice."""
     with tempfile.TemporaryDirectory() as directory:
         url = database_url or f"sqlite:///{directory}/rota.db"
         await asyncio.to_thread(schema.migrate, url)
         db, clock = open_database(url), ManualClock(start)
+        sandbox = Sandbox(spare=0)
+        flows = WorkflowRunner(
+            program.workflows, program.connectors, db, program.org, sandbox, repairs=repairer is not None
+        )
         runners: tuple[Runner, ...] = (
             TaskRunner(program.registry, db, None, 50, program.injector),
             GraphRunner(program.graphs, db, clock, program.org),
-            WorkflowRunner(program.workflows, program.connectors, db, program.org),
+            flows,
+            RepairRunner(flows.scripts, repairer),
         )
         engine = Engine(db, clock, Wake(), {one.kind: one for one in runners}, EngineSettings(**settings))
         try:
@@ -147,6 +162,7 @@ async def world(
             await db.tx(sign_on, worker, engine)
             yield World(engine, clock, worker, Scheduler(engine), org_id)
         finally:
+            await flows.close()
             await db.close()
 
 

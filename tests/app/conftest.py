@@ -22,6 +22,7 @@ from rota.kinds.graphs import GraphRegistry, GraphRunner
 from rota.kinds.hosts import HostRunner
 from rota.kinds.pipelines import PipelineRegistry, PipelineRunner, executor_here
 from rota.kinds.tasks import TaskRegistry, TaskRunner, task_rows
+from rota.kinds.workflows import Connectors, Sandbox, WorkflowRunner
 from rota.store import accounts, jobs, tasks
 from rota.store.database import Database, open_database, sql
 from rota.store.dialect import Tx
@@ -139,6 +140,7 @@ async def api(migrated_url: str, tmp_path: Path) -> AsyncIterator[Api]:
         "graph": GraphRunner(graphs, db, clock),
         "pipeline": PipelineRunner(PipelineRegistry(), db, executor_here(tmp_path / "warehouse", 4)),
         "host_job": HostRunner(db, clock),
+        "workflow": (flows := WorkflowRunner({}, Connectors(), db, sandbox=Sandbox(spare=0))),
     }
     engine = Engine(db, clock, Wake(), runners, EngineSettings())
     org_id, key = await db.tx(accounts.ensure_default_org, NINE)
@@ -149,4 +151,5 @@ async def api(migrated_url: str, tmp_path: Path) -> AsyncIterator[Api]:
     headers = {"authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(transport=transport, base_url="http://rota", headers=headers) as client:
         yield Api(client, app, engine, db, clock, org_id, key)
+    await flows.close()
     await db.close()

@@ -18,6 +18,7 @@ from rota.kinds.graphs import GraphRegistry, GraphRunner
 from rota.kinds.hosts import HostRunner
 from rota.kinds.pipelines import PipelineRegistry, PipelineRunner, executor_here
 from rota.kinds.tasks import TaskRegistry, TaskRunner, task_rows
+from rota.kinds.workflows import Connectors, Sandbox, WorkflowRunner
 from rota.store import accounts, tasks
 from rota.store.database import open_database
 from rota.store.wake import Wake
@@ -48,6 +49,7 @@ class LiveApi:
             "graph": GraphRunner(graphs, db, clock),
             "pipeline": PipelineRunner(PipelineRegistry(), db, executor_here(Path("no-such-warehouse"), 4)),
             "host_job": HostRunner(db, clock),
+            "workflow": WorkflowRunner({}, Connectors(), db, sandbox=Sandbox(spare=1)),
         }
         engine = Engine(db, clock, Wake(), runners, EngineSettings())
         self.org_id, key = await db.tx(accounts.ensure_default_org, clock.now())

@@ -14,7 +14,7 @@ from rota import Prepare, Workflow, every
 from rota.kinds.hosts import HostManager
 from rota.kinds.pipelines import PipelineManager
 from rota.kinds.workflows import WorkflowManager
-from rota.store import accounts, billing, hosts
+from rota.store import accounts, billing, hosts, scripts
 from rota.store.dialect import Tx
 from tests.app.conftest import NINE, Api
 
@@ -135,7 +135,16 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "DELETE /api/v1/pipelines/{namespace}/{layer}/{pipeline}/triggers/{trigger}": (row(403, 204, 204, 404), None),
     "POST /api/v1/webhooks": ((401, 404, 404, 404, 404, 404, 404), None),  # a key is no webhook's token
     "GET /api/v1/workflows": (LIST, None),
+    "POST /api/v1/workflows": (row(403, 422, 422, 422), {"script": " "}),  # what a right one does: test_scripts_api.py
+    "POST /api/v1/workflows/$check": (row(403, 422, 422, 422), {"script": " "}),
     "GET /api/v1/workflows/{workflow}": (READ, None),
+    "PUT /api/v1/workflows/{workflow}": (row(403, 422, 422, 404), {"script": " "}),
+    "DELETE /api/v1/workflows/{script}": (row(403, 204, 204, 404), None),
+    "GET /api/v1/workflows/{script}/versions": (READ, None),
+    "GET /api/v1/workflows/{script}/versions/{version}": (READ, None),
+    "POST /api/v1/workflows/{script}/versions/{version}/$accept": (row(403, 409, 409, 404), None),  # it is live
+    "POST /api/v1/workflows/{script}/versions/{version}/$reject": (row(403, 409, 409, 404), {}),
+    "POST /api/v1/workflows/{script}/$rollback": (row(403, 404, 404, 404), {"version": "9.9"}),
     "GET /api/v1/workflows/{workflow}/handlers": (READ, None),
     "GET /api/v1/workflows/{workflow}/runs": (READ, None),
     "GET /api/v1/workflows/{workflow}/events": (READ, None),
@@ -204,6 +213,7 @@ TABLE: dict[str, tuple[Row, Any]] = {
 SILENT = {  # these change nothing here
     f"POST /api/v1/schedules/{verb}" for verb in ("$preview", "$pause", "$resume", "$delete")
 }
+SILENT |= {"POST /api/v1/workflows/$check"}
 SILENT |= {f"POST /api/v1/pipelines/{{namespace}}/{{layer}}/{{pipeline}}/{verb}" for verb in ("$preview", "$validate")}
 CANARY = "canary"  # in the name of everything that is ours
 numbers = itertools.count(1)
@@ -263,7 +273,7 @@ async def fill(api: Api, path: str) -> str:
     makers: dict[str, Callable[[Api, str], Awaitable[str]]] = {
         "schedule": make_schedule, "task": make_task, "job": make_job, "run": make_run, "user": make_user,
         "api_key": make_key, "skipped": make_skipped, "queue": make_queue,
-        "workflow": make_workflow,
+        "workflow": make_workflow, "script": make_script,
         "host": make_host, "our_host": make_host, "server": make_server, "our_server": make_server,
         "host_job": make_host_job, "batch": make_batch,
         "grant": make_grant, "account": make_account, "virtual_key": make_virtual_key, "own_key": make_own_key,
@@ -274,6 +284,7 @@ async def fill(api: Api, path: str) -> str:
         (made,) = await api.engine.create_schedules(api.org_id, [body])
         path = path.replace("{task}", task).replace("{task_schedule}", made.id)
     path = path.replace("{function}", "hello").replace("{graph}", "python:echo").replace("{topic}", "in")
+    path = path.replace("{version}", "1.0")
     if "{pipeline}" in path:
         mine = {"namespace": "ours", "layer": "gold", "name": f"p{next(numbers)}"}  # as callers name it
         manager = PipelineManager(api.engine, api.org_id)
@@ -334,6 +345,20 @@ async def make_workflow(api: Api, name: str) -> str:
     made = await WorkflowManager(api.engine, api.org_id).deploy(flow, "code:test", "default")
     assert made is not None
     return made
+
+
+async def make_script(api: Api, name: str) -> str:
+    """A workflow that somebody uploaded; told as the sandbox would tell it, which has its own tests."""
+    flow = Workflow(name, topics=["in"], connectors=[])
+
+    @flow.consumer(subscribe=["in"])
+    class Take:
+        async def prepare(self, ctx: Any, state: Any) -> Prepare:
+            return Prepare()
+
+    manager = WorkflowManager(api.engine, api.org_id)
+    fields, producers = manager.wanted(flow, "script", flow.dump() | {"route": "scripts"})
+    return await api.db.tx(scripts.deploy, api.org_id, None, fields, producers, CANARY, None, NINE)
 
 
 async def make_host(api: Api, name: str) -> str:

@@ -24,7 +24,7 @@ from rota.kinds.graphs import GraphRegistry, GraphRunner, Remote
 from rota.kinds.hosts import HostRunner
 from rota.kinds.pipelines import PipelineRegistry, PipelineRunner, executor_here
 from rota.kinds.tasks import Task, TaskRegistry, TaskRunner, task_options
-from rota.kinds.workflows import Connectors, Workflow, WorkflowRunner
+from rota.kinds.workflows import CommandRepairer, Connectors, RepairRunner, Sandbox, Workflow, WorkflowRunner
 from rota.store import accounts, workers
 from rota.store.database import Database, open_database
 from rota.store.wake import Wake
@@ -240,11 +240,17 @@ def make_engine(
     place = settings.warehouse_dir or settings.data_dir / "warehouse"
     executor = executor_here(place, settings.pipeline_slots)
     remote = Remote(settings.graph_endpoint, settings.service_token) if settings.graph_endpoint else None
+    command, limit = settings.repair_command, timedelta(seconds=settings.repair_timeout_seconds)
+    repairer = CommandRepairer(command, limit) if command else None
+    workflows = WorkflowRunner(
+        program.workflows, program.connectors, db, program.org, Sandbox(settings.trust_scripts), repairer is not None
+    )
     runners = (
         TaskRunner(program.registry, db, app, settings.concurrency, program.injector),
         GraphRunner(program.graphs, db, clock, program.org, remote, app),
         PipelineRunner(program.pipelines, db, executor, program.org, program.injector),
-        WorkflowRunner(program.workflows, program.connectors, db, program.org),
+        workflows,
+        RepairRunner(workflows.scripts, repairer),
         HostRunner(db, clock),
     )
     return Engine(db, clock, wake, {runner.kind: runner for runner in runners}, settings.engine_settings(), meter)

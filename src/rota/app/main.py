@@ -25,6 +25,7 @@ from rota.app.settings import Settings
 from rota.app.site import create_site
 from rota.core.clock import SystemClock, pause
 from rota.core.errors import Refused, Unavailable
+from rota.core.model import WORKFLOW
 from rota.engine import tracing
 from rota.engine.declare import declare
 from rota.engine.engine import Engine
@@ -39,7 +40,7 @@ from rota.engine.worker import Worker
 from rota.kinds import pipelines
 from rota.kinds.graphs import GraphRunner, Remote
 from rota.kinds.tasks import TaskManager, task_rows
-from rota.kinds.workflows import deploy_all
+from rota.kinds.workflows import WorkflowRunner, deploy_all
 from rota.store import accounts, sessions, workers
 from rota.store import migrate as schema
 from rota.store.database import Database, open_database
@@ -165,6 +166,8 @@ class Node:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
             await self.program.injector.process.close()
+            if isinstance(workflows := engine.runners[WORKFLOW], WorkflowRunner):
+                await workflows.close()
 
     async def learning(self, engine: Engine, remote: Remote) -> None:
         """Know which graphs the endpoint has, and say that they can be run here."""

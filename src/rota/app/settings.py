@@ -38,6 +38,9 @@ class Settings(BaseSettings):
     graph_endpoint: str = ""
     service_token: str = ""
     trace_url: str = ""
+    trust_scripts: bool = False
+    repair_command: str = ""
+    repair_timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
     allow_remote: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"

@@ -104,6 +104,21 @@ class Resolution(StrEnum):
     TRY_AGAIN = "try_again"
 
 
+class Answer(StrEnum):
+    """What became of a version of a script. Only what is accepted is ever run."""
+
+    ASKED = "asked"  # of a repairer, which has not answered yet
+    WAITING = "waiting"  # for a person to accept it
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"  # by a person
+    REFUSED = "refused"  # by the host: it is no version that could be run
+    SUPERSEDED = "superseded"  # the run that it would repair does not wait any more
+
+
+REPAIRS = 2  # that are tried before a person is asked: the third failure in a row is theirs
+REPAIR_HOW = ("auto", "ask", "off")
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """Where an attempt begins, and whether it keeps what the one before it had: reservations, results, its effect."""
@@ -168,6 +183,27 @@ def first_of(candidates: Iterable[Candidate]) -> str | None:
         candidates, key=lambda one: (one.oldest is None, one.oldest or "", str(one.wake_at or ""), one.name)
     )
     return ordered[0].name if ordered else None
+
+
+def widened(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """What a repair may not do, if it does it: change what a workflow is to others, or reach further than it did."""
+    for word in ("name", "topics", "isolate", "repair"):
+        if old.get(word) != new.get(word):
+            return f"it changes {word}: {old.get(word)!r} became {new.get(word)!r}"
+    before, after = ({one["name"]: one for one in each["handlers"]} for each in (old, new))
+    if before.keys() != after.keys():
+        return f"it changes the handlers: {', '.join(before)} became {', '.join(after)}"
+    for name, one in before.items():
+        for word in ("type", "steps", "subscribe", "publishes", "schedule"):
+            if one[word] != after[name][word]:
+                return f"it changes {word} of {name}: {one[word]!r} became {after[name][word]!r}"
+    more = [call for call in new["connectors"] if not may_call(call, old["connectors"])]
+    return f"it reaches further: {', '.join(more)}" if more else None
+
+
+def may_call(call: str, connectors: Iterable[str]) -> bool:
+    """Whether a connector or one of its methods is among those that were declared: `sheets`, or `sheets.append`."""
+    return call in connectors or call.partition(".")[0] in connectors
 
 
 def check_prepared(found: Mapping[str, Any], subscribe: Iterable[str]) -> dict[str, list[str]]:

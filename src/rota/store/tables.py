@@ -676,8 +676,28 @@ workflows = Table(  # its row is the lock of everything that changes together in
     Column("pause_reason", Text),
     Column("created_at", Instant, nullable=False),
     Column("updated_at", Instant, nullable=False),
+    Column("deleted_at", Instant),  # its name is then its id, so that another may have it
     UniqueConstraint("org_id", "name"),
     Index("ix_workflows_updated", "org_id", "updated_at", "id"),
+)
+
+scripts = Table(  # versions of workflows that are scripts: major ones by people, minor ones by repair
+    "scripts",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("workflow_id", Id, ForeignKey("workflows.id"), nullable=False),
+    Column("major", Integer, nullable=False),
+    Column("minor", Integer, nullable=False),
+    Column("source", Text),  # none until a repairer has answered
+    Column("declaration", Json),  # none if it could not be loaded
+    Column("outcome", String(10), nullable=False),
+    Column("why", Text),
+    Column("run_id", Id),  # the run whose failure it repairs
+    Column("created_by", Text),
+    Column("decided_by", Text),
+    Column("created_at", Instant, nullable=False),
+    Column("decided_at", Instant),
+    UniqueConstraint("workflow_id", "major", "minor"),
 )
 
 handlers = Table(  # what the scheduler of a workflow knows of its producers and consumers

@@ -15,6 +15,7 @@ from rota.core.states import Phase, State
 from rota.core.words import listing, plural, short
 from rota.core.workflows import STALE, Effect, EventStatus, Kind, Outcome, Resolution
 from rota.store import jobs as queue
+from rota.store import scripts
 from rota.store import workflows as store
 from rota.store.dialect import Tx
 from rota.store.reports import LIMIT, Page, Record, dict_of, matching, page, read_cursor, run
@@ -46,7 +47,7 @@ def brief(tx: Tx, org_id: str, key: str) -> Record:
 
 def list_workflows(tx: Tx, org_id: str, now: datetime, *, limit: int = LIMIT, cursor: str | None = None) -> Page:
     """By name."""
-    stmt = select(workflows).where(w.org_id == org_id).order_by(w.name)
+    stmt = select(workflows).where(w.org_id == org_id, w.deleted_at.is_(None)).order_by(w.name)
     if cursor:
         stmt = stmt.where(w.name > read_cursor(cursor)[0])
     return page(tx, stmt, limit, lambda row: described(tx, row, now), lambda row: [row.name])
@@ -82,6 +83,9 @@ def standing(tx: Tx, flow: Any, now: datetime) -> tuple[str, str | None]:
     if flow.paused_at is not None:
         return "stopped", f"paused: {flow.pause_reason}" if flow.pause_reason else "paused"
     if head is not None and head.state == State.PARKED and head.parked_reason != store.PAUSED:
+        repair = scripts.words(tx, flow, head.last_run_id) if head.last_run_id and flow.source == store.SCRIPT else None
+        if repair is not None:
+            return repair[0], f"it failed: {what}; {repair[1]}"
         return "needs_attention", parked_words(head.parked_reason, what)
     aside = store.held(tx, flow)
     if aside:

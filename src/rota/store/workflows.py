@@ -49,6 +49,7 @@ from rota.store.tables import causes, effects, events, handlers, jobs, workflow_
 PAUSED = "paused"  # why a job waits that came up while its workflow was paused
 CONSUMERS_FIRST = 1  # the priority of their jobs; that of producers is 0
 GONE = "no longer declared in the program"
+SCRIPT = "script"  # the source of those that people upload; others name their program
 
 w, h, e, r, f, j = workflows.c, handlers.c, events.c, workflow_runs.c, effects.c, jobs.c
 
@@ -86,7 +87,7 @@ class Begun:
 
 def get(tx: Tx, org_id: str, key: str, hold: bool = False) -> Any:
     """A workflow of an org by its id or name; held until the transaction ends, if asked."""
-    stmt = select(workflows).where(w.org_id == org_id, or_(w.id == key, w.name == key))
+    stmt = select(workflows).where(w.org_id == org_id, or_(w.id == key, w.name == key), w.deleted_at.is_(None))
     found = tx.execute(stmt.with_for_update() if hold else stmt).first()
     if found is None:
         raise NotFound(f"workflow {key}: there is none")
@@ -101,6 +102,8 @@ def deploy(
     row = {"id": new_id(), "org_id": org_id, **fields, "created_at": now, "updated_at": now}
     new = bool(insert_new(tx, workflows, [row], ("id",)))
     flow = get(tx, org_id, fields["name"], hold=True)
+    if (flow.source == SCRIPT) != (fields["source"] == SCRIPT):
+        raise Conflict(f"workflow {flow.name}: it is there already, from {flow.source}; give one of them another name")
     if not new and all(getattr(flow, name) == value for name, value in fields.items()) and flow.pause_reason != GONE:
         return None
     again = {"paused_at": None, "pause_reason": None} if flow.pause_reason == GONE else {}

@@ -11,7 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from rota.app.auth import Role
 from rota.core.policy import Backoff, Misfire, Overlap
 from rota.core.states import Condition, Phase, State, Status, Verdict, WorkerState
-from rota.core.workflows import Effect, EventStatus, Kind, Outcome, Resolution
+from rota.core.workflows import REPAIR_HOW, Answer, Effect, EventStatus, Kind, Outcome, Resolution
 
 Schema = dict[str, Any]
 
@@ -491,6 +491,21 @@ SCHEMAS["TaskScheduleBody"] = takes(
     {name: value for name, value in NIGHTLY.items() if name not in KNOWN},
     **{name: value for name, value in FORM.items() if name not in KNOWN},
 )
+SCRIPT = """from rota import Prepare, Workflow
+
+flow = Workflow("greet", topics=["names"])
+
+@flow.consumer(subscribe=["names"])
+class Greet:
+    async def prepare(self, ctx, state):
+        return Prepare()
+"""
+FILE = a("string", minLength=1, maxLength=60_000)
+VERSION = {
+    "version": a("string", examples=["1.0"]), "live": FLAG, "outcome": among(Answer), "why": maybe(TEXT),
+    "run_id": maybe(ID), "created_by": maybe(TEXT), "decided_by": maybe(TEXT), "created_at": AT,
+    "decided_at": maybe(AT),
+}  # fmt: skip
 SCHEMAS["Run"]["properties"] |= {  # a workflow's run has more
     "workflow_id": ID, "handler_id": TEXT, "handler_type": among(Kind), "phase": among(Phase),
     "mutation_outcome": one_of(among(Outcome)), "prepare_result": ANY, "mutation_result": ANY, "updated_at": AT,
@@ -533,6 +548,15 @@ SCHEMAS |= {
     "StopBody": takes({"reason": "holiday"}, reason=maybe(REASON)),
     "ResolveBody": takes({"resolution": "approve"}, ("resolution",), resolution=among(Resolution), result=ANY),
     "JobRefs": gives(job_ids=listed(ID)),
+    "ScriptBody": takes({"script": SCRIPT}, ("script",), name=maybe(NAME), script=FILE),
+    "FileBody": takes({"script": SCRIPT}, ("script",), script=FILE),
+    "RollbackBody": takes({"version": "1.0"}, ("version",), version=TEXT),
+    "Declared": gives(
+        name=NAME, description=TEXT, topics=listed(TEXT), isolate=FLAG, handlers=listed(a("object")),
+        connectors=listed(TEXT), repair=among(REPAIR_HOW),
+    ),
+    "WorkflowVersion": gives(**VERSION),
+    "WorkflowFile": gives(**VERSION, source=maybe(TEXT), against=maybe(TEXT), diff=TEXT),
 }  # fmt: skip
 SCHEMAS["TaskSchedule"] = gives(**SCHEMAS["Schedule"]["properties"], task_id=ID)
 SCHEMAS["JobBrief"] = gives(**{name: one for name, one in SCHEMAS["Job"]["properties"].items() if name != "run_ids"})
@@ -540,6 +564,7 @@ PAGED = (
     *("Schedule", "Run", "Line", "Slot", "Worker", "Queue", "Task", "TaskSchedule", "ArtifactBrief", "JobBrief", "Org"),
     *("Grant", "Account", "Entry", "Receipt", "Usage", "VirtualKey"),
     *("User", "Key", "Act", "Pipeline", "Workflow", "TopicEvent", "Input", "Output", "Host", "Server", "BatchBrief"),
+    "WorkflowVersion",
 )
 for _name in PAGED:
     SCHEMAS[f"{_name}Page"] = page(_name)
@@ -635,7 +660,16 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "DELETE /pipelines/{namespace}/{layer}/{name}/triggers/{trigger_id}": (None, 204, None),
     "POST /webhooks": (None, 202, "JobRef"),
     "GET /workflows": (None, 200, "WorkflowPage"),
+    "POST /workflows": ("ScriptBody", 201, "Workflow"),
+    "POST /workflows/$check": ("FileBody", 200, "Declared"),
     "GET /workflows/{key}": (None, 200, "Workflow"),
+    "PUT /workflows/{key}": ("FileBody", 200, "Workflow"),
+    "DELETE /workflows/{key}": (None, 204, None),
+    "GET /workflows/{key}/versions": (None, 200, "WorkflowVersionPage"),
+    "GET /workflows/{key}/versions/{version}": (None, 200, "WorkflowFile"),
+    "POST /workflows/{key}/versions/{version}/$accept": (None, 200, "Workflow"),
+    "POST /workflows/{key}/versions/{version}/$reject": ("StopBody", 200, "Workflow"),
+    "POST /workflows/{key}/$rollback": ("RollbackBody", 200, "Workflow"),
     "GET /workflows/{key}/handlers": (None, 200, "Handlers"),
     "GET /workflows/{key}/runs": (None, 200, "RunPage"),
     "GET /workflows/{key}/events": (None, 200, "TopicEventPage"),

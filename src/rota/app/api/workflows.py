@@ -8,7 +8,9 @@ from rota.app.api.manners import Cursor, Limit, answer, answer_page, engine_of, 
 from rota.app.auth import Caller, Operator, Viewer
 from rota.core.workflows import EventStatus
 from rota.kinds.workflows import WorkflowManager
+from rota.store import scripts
 from rota.store import workflow_reports as views
+from rota.store.reports import Record
 
 router = APIRouter(prefix="/workflows", tags=["workflows"])
 
@@ -23,11 +25,85 @@ async def list_all(request: Request, caller: Viewer, limit: Limit = 50, cursor: 
     return answer_page(await engine.db.read(views.list_workflows, caller.org_id, now, limit=limit, cursor=cursor))
 
 
+@router.post("", status_code=201)
+async def create(request: Request, caller: Operator) -> Response:
+    """Deploy a workflow from the Python file that declares it: `{script, name?}`. It is loaded in the sandbox first;
+    one that cannot work is refused with the line and the reason."""
+    body = await read_body(request, ["name", "script"])
+    made = await manager(request, caller).upload(None, body, caller.user_id)
+    seen = await views_of(request, caller, made)
+    return answer(seen, 201, {"location": f"/api/v1/workflows/{made}"})
+
+
+@router.post("/$check")
+async def check(request: Request, caller: Operator) -> Response:
+    """What a script declares, if it could be deployed: `{script}`. Stores nothing."""
+    found = await manager(request, caller).check((await read_body(request, ["script"])).get("script"))
+    return answer({"name": found.name, "description": found.description, **found.dump()})
+
+
+@router.put("/{key}")
+async def replace(request: Request, caller: Operator, key: str) -> Response:
+    """The next major version of a workflow that is a script: `{script}`."""
+    await manager(request, caller).upload(key, await read_body(request, ["script"]), caller.user_id)
+    return await read(request, caller, key)
+
+
+@router.delete("/{key}", status_code=204)
+async def delete(request: Request, caller: Operator, key: str) -> Response:
+    """Take a workflow that is a script away: what waits in it is given up, what it ran stays in the ledger."""
+    await manager(request, caller).delete(key)
+    return Response(status_code=204)
+
+
+@router.get("/{key}/versions")
+async def versions(
+    request: Request, caller: Viewer, key: str, repairs: bool = False, limit: Limit = 50, cursor: Cursor = None
+) -> Response:
+    """The versions of a script, newest first: major ones by people, minor ones by repair, with what became of each; or
+    only the `repairs`."""
+    found = engine_of(request).db.read(
+        scripts.list_versions, caller.org_id, key, repairs=repairs, limit=limit, cursor=cursor
+    )
+    return answer_page(await found)
+
+
+@router.get("/{key}/versions/{version}")
+async def version(
+    request: Request, caller: Viewer, key: str, version: str, against: Annotated[str | None, Query()] = None
+) -> Response:
+    """One version with its file, and the lines that it changed: since the one that was live before it, or another."""
+    return answer(await manager(request, caller).version(key, version, against))
+
+
+@router.post("/{key}/versions/{version}/$accept")
+async def accept(request: Request, caller: Operator, key: str, version: str) -> Response:
+    """Let a repair that waits for a person become live; what failed is tried again with it."""
+    await read_body(request, [], optional=True)
+    await manager(request, caller).decide(key, version, True, None, caller.user_id)
+    return await read(request, caller, key)
+
+
+@router.post("/{key}/versions/{version}/$reject")
+async def reject(request: Request, caller: Operator, key: str, version: str) -> Response:
+    """Do not take a repair: `{reason?}`, which the repairer is told. Another is asked for while the budget lasts."""
+    body = await read_body(request, ["reason"], optional=True)
+    await manager(request, caller).decide(key, version, False, body.get("reason"), caller.user_id)
+    return await read(request, caller, key)
+
+
+@router.post("/{key}/$rollback")
+async def roll_back(request: Request, caller: Operator, key: str) -> Response:
+    """Deploy the file of an earlier version again, as the next major one: `{version}`."""
+    body = await read_body(request, ["version"])
+    await manager(request, caller).roll_back(key, body.get("version"), caller.user_id)
+    return await read(request, caller, key)
+
+
 @router.get("/{key}")
 async def read(request: Request, caller: Viewer, key: str) -> Response:
     """One workflow, by id or name: status, the issue in plain words, what it did lately, what waits."""
-    engine = engine_of(request)
-    return answer(await engine.db.read(views.workflow, caller.org_id, key, engine.clock.now()))
+    return answer(await views_of(request, caller, key))
 
 
 @router.get("/{key}/handlers")
@@ -116,6 +192,11 @@ async def resolve(request: Request, caller: Operator, key: str) -> Response:
     body = await read_body(request, ["resolution", "result"])
     await manager(request, caller).resolve(key, body.get("resolution"), body.get("result"), caller.user_id)
     return await read(request, caller, key)
+
+
+async def views_of(request: Request, caller: Caller, key: str) -> Record:
+    engine = engine_of(request)
+    return await engine.db.read(views.workflow, caller.org_id, key, engine.clock.now())
 
 
 def manager(request: Request, caller: Caller) -> WorkflowManager:

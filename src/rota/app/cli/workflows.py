@@ -1,17 +1,20 @@
 """`rota workflow …`"""
 
-from typing import Annotated
+from http import HTTPStatus
+from pathlib import Path
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from rota.app.cli.connection import Output, say
+from rota.app.cli.connection import Answered, Output, explain, say
 from rota.app.cli.schedules import read_input
 from rota.app.cli.show import as_data, details, listing, when
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Producers and consumers that talk through topics.")
 
 Key = Annotated[str, typer.Argument(help="id or name of the workflow")]
+Version = Annotated[str, typer.Argument(help="like 1.1")]
 Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
 Cursor = Annotated[str | None, typer.Option(help="where the page before ended")]
 SHOWN = ("id", "name", "status", "issue", "schedule", "next_check", "pending", "stale_inputs", "version", "description")
@@ -37,6 +40,76 @@ def show(ctx: typer.Context, key: Key) -> None:
         print("\nLately:")
         for one in found["recent"]:
             print(f"  {when(one['at'])}  {one['text']}")
+
+
+@app.command()
+def deploy(
+    ctx: typer.Context, file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="a Python file")]
+) -> None:
+    """Deploy a workflow from the file that declares it: a new one, or its next version."""
+    script = file.read_text()
+    try:
+        made = ctx.obj.try_call("POST", "/workflows", {"script": script})
+    except Answered as refusal:
+        if refusal.status != HTTPStatus.CONFLICT:
+            explain(refusal)
+        name = ctx.obj.post("/workflows/$check", {"script": script})["name"]
+        made = ctx.obj.put(path_of(name), {"script": script})
+    details(ctx.obj, made, SHOWN)
+
+
+@app.command()
+def versions(ctx: typer.Context, key: Key, limit: Limit = None, cursor: Cursor = None) -> None:
+    """The versions of a script, newest first."""
+    show_versions(ctx, ctx.obj.get(path_of(key, "versions"), limit=limit, cursor=cursor))
+
+
+@app.command()
+def repairs(ctx: typer.Context, key: Key, limit: Limit = None, cursor: Cursor = None) -> None:
+    """What repairers proposed, and what became of it."""
+    show_versions(ctx, ctx.obj.get(path_of(key, "versions"), repairs=True, limit=limit, cursor=cursor))
+
+
+@app.command()
+def diff(
+    ctx: typer.Context,
+    key: Key,
+    version: Annotated[str | None, typer.Argument(help="the live one, where none is named")] = None,
+    against: Annotated[str | None, typer.Option(help="the one that was live before it, where none is named")] = None,
+) -> None:
+    """What a version changed."""
+    wanted = version or ctx.obj.get(path_of(key))["version"]
+    found = ctx.obj.get(path_of(key, f"versions/{quote(wanted, safe='')}"), against=against)
+    if not as_data(ctx.obj, found):
+        print(found["diff"])
+
+
+@app.command()
+def accept(ctx: typer.Context, key: Key, version: Version) -> None:
+    """Let a repair become live, and what failed be tried again with it."""
+    details(ctx.obj, ctx.obj.post(path_of(key, f"versions/{quote(version, safe='')}/$accept")), SHOWN)
+
+
+@app.command()
+def reject(
+    ctx: typer.Context, key: Key, version: Version, reason: Annotated[str, typer.Option(help="why")] = ""
+) -> None:
+    """Do not take a repair; another one is asked for while the budget lasts."""
+    found = ctx.obj.post(path_of(key, f"versions/{quote(version, safe='')}/$reject"), {"reason": reason})
+    details(ctx.obj, found, SHOWN)
+
+
+@app.command()
+def rollback(ctx: typer.Context, key: Key, version: Version) -> None:
+    """Deploy the file of an earlier version again."""
+    details(ctx.obj, ctx.obj.post(path_of(key, "$rollback"), {"version": version}), SHOWN)
+
+
+@app.command("rm")
+def remove(ctx: typer.Context, key: Key) -> None:
+    """Delete a workflow that is a script; what it ran stays."""
+    ctx.obj.delete(path_of(key))
+    say(f"workflow {key} is deleted")
 
 
 @app.command()
@@ -130,6 +203,14 @@ def outputs(ctx: typer.Context, key: Key, limit: Limit = None, cursor: Cursor = 
         for one in page["items"]
     )
     listing(ctx.obj, page, ("what", "call", "status", "since"), rows)
+
+
+def show_versions(ctx: typer.Context, page: dict[str, Any]) -> None:
+    rows = (
+        [one["version"] + (" (live)" if one["live"] else ""), one["outcome"], when(one["created_at"]), one["why"] or ""]
+        for one in page["items"]
+    )
+    listing(ctx.obj, page, ("version", "outcome", "since", "why"), rows)
 
 
 def path_of(key: str, tail: str = "") -> str:

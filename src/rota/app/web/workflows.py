@@ -10,13 +10,17 @@ from rota.app.web.drawings import Arrow, Box, levels, network
 from rota.app.web.pages import Look, Place, asked, engine_of, older, page, preferences
 from rota.app.web.sessions import Viewer
 from rota.core.workflows import Kind, Resolution
+from rota.kinds.workflows import WorkflowManager
+from rota.store import scripts
 from rota.store import workflow_reports as views
+from rota.store.workflows import SCRIPT
 
 router = APIRouter()
 
 PLACES = [Place("/workflows", "Workflows", "f", "flow", 1)]
 ROWS = 25
 SHOWN = 20  # inputs, outputs, events and runs on the page of one
+VERSIONS = 10  # of a script, with what each changed
 STANDING = {"running": "Running", "idle": "Idle", "needs_attention": "Needs attention", "stopped": "Stopped"}
 MEANS = {
     Resolution.APPROVE: "Go on: what it lacked is there now, and the run is tried again.",
@@ -49,10 +53,15 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
     events, _ = await db.read(views.list_events, org_id, key, limit=SHOWN)
     runs, _ = await db.read(views.list_runs, org_id, key, limit=SHOWN)
     decision = await db.read(views.decision, org_id, key)
+    versions = []
+    if one["source"] == SCRIPT:
+        manager = WorkflowManager(engine, org_id)
+        found, _ = await db.read(scripts.list_versions, org_id, key, limit=VERSIONS)
+        versions = [await manager.version(key, each["version"]) for each in found]
     means = MEANS | ({Resolution.TRY_AGAIN: ASK_AGAIN} if decision["effect"] else {})
     return page(
         request, "workflow.html", one=one, standing=STANDING, handlers=handlers, inputs=inputs, outputs=outputs,
-        events=events, runs=runs, decision=decision, means=means,
+        events=events, runs=runs, decision=decision, means=means, versions=versions,
         drawn=drawing(one["topics"], handlers, waiting, Look(preferences(request), now)),
     )  # fmt: skip
 

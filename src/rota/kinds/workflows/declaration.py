@@ -75,10 +75,11 @@ class Handler:
     publishes: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
     schedule: Mapping[str, Any] | None = None
+    connectors: tuple[str, ...] | None = None  # that it may call; all of the program's, where nothing is said
 
     def dump(self) -> dict[str, Any]:
         return {
-            "name": self.name, "type": self.kind.value, "subscribe": list(self.subscribe),
+            "name": self.name, "type": self.kind.value, "steps": list(self.steps), "subscribe": list(self.subscribe),
             "publishes": list(self.publishes), "schedule": self.schedule,
         }  # fmt: skip
 
@@ -91,14 +92,17 @@ class Workflow:
     @inbox.producer(schedule=every("5m"), publishes=["mail"])
     async def poll_mail(ctx, state): ...
 
-    With `isolate` a handler that fails is put aside while the others go on; else the whole workflow waits for it.
+    With `isolate` a handler that fails is put aside while the others go on; else the whole workflow waits for it. With
+    `connectors` its handlers may call those alone, or single methods: `["mail", "sheets.append"]`; a script may call
+    none that it does not name. `repair` is for scripts: `auto`, `ask` a person first, or `off`.
     """
 
     def __init__(
         self, name: str, *, topics: Sequence[str] = (), description: str = "", isolate: bool = False,
-        version: str | None = None,
+        version: str | None = None, connectors: Sequence[str] | None = None, repair: str = "auto",
     ) -> None:  # fmt: skip
         self.name, self.topics, self.description, self.isolate = name, tuple(topics), description, isolate
+        self.connectors, self.repair = None if connectors is None else tuple(connectors), repair
         self.handlers: dict[str, Handler] = {}
         self._version = version
 
@@ -109,7 +113,10 @@ class Workflow:
 
         def remember(function: T) -> T:
             called = name or str(getattr(function, "__name__", ""))
-            self._add(called, Kind.PRODUCER, {"produce": function}, publishes=publishes, schedule=schedule)
+            self._add(
+                called, Kind.PRODUCER, {"produce": function}, publishes=publishes, schedule=schedule,
+                connectors=self.connectors,
+            )  # fmt: skip
             return function
 
         return remember
@@ -124,7 +131,9 @@ class Workflow:
             one = cls() if isinstance(cls, type) else cls
             steps = {step: getattr(one, step) for step in STEPS if hasattr(one, step)}
             called = name or str(getattr(cls, "__name__", type(one).__name__))
-            self._add(called, Kind.CONSUMER, steps, publishes=publishes, subscribe=subscribe)
+            self._add(
+                called, Kind.CONSUMER, steps, publishes=publishes, subscribe=subscribe, connectors=self.connectors
+            )
             return cls
 
         return remember
@@ -143,7 +152,8 @@ class Workflow:
     def dump(self) -> dict[str, Any]:
         """The declaration as JSON, as the database keeps it."""
         handlers = [one.dump() for one in self.handlers.values()]
-        return {"topics": list(self.topics), "isolate": self.isolate, "handlers": handlers}
+        reach = {} if self.connectors is None else {"connectors": list(self.connectors), "repair": self.repair}
+        return {"topics": list(self.topics), "isolate": self.isolate, "handlers": handlers, **reach}
 
     def check(self) -> None:
         """Refuse what cannot work, all of it at once, each with the name of its handler."""

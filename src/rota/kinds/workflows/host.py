@@ -1,6 +1,6 @@
 """What a handler can ask of its host, through one door: `ask(what, params)`, JSON in and out.
 
-A handler in this process asks through `Context`; one in a child process will send the same words over a pipe. Whatever
+A handler in this process asks through `Context`; one in the sandbox sends the same words over a socket. Whatever
 a call raises ends the run with its class, also if the handler swallows it.
 """
 
@@ -18,7 +18,7 @@ from rota.core.errors import Invalid, LogicError, WorkError
 from rota.core.model import Job, new_id
 from rota.core.policy import Failure, FailureClass, classify
 from rota.core.states import Phase
-from rota.core.workflows import ALLOWED, HANDLER_LIMIT, RECONCILE, RECONCILE_LIMIT, Effect, Op
+from rota.core.workflows import ALLOWED, HANDLER_LIMIT, RECONCILE, RECONCILE_LIMIT, Effect, Op, may_call
 from rota.engine.engine import Engine
 from rota.engine.patience import patiently
 from rota.engine.runner import WorkFailed
@@ -101,7 +101,8 @@ class Host:
 
     async def get(self, topic: str, ids: Sequence[str]) -> list[dict[str, Any]]:
         self.subscribed(topic)
-        return [told(row) for row in await self.read(workflows.by_ids, self.run.workflow_id, topic, list(ids))]
+        wanted = [parse.text(one, "ids", 50) for one in ids]
+        return [told(row) for row in await self.read(workflows.by_ids, self.run.workflow_id, topic, wanted)]
 
     def subscribed(self, topic: str) -> None:
         self.allow(Op.PEEK, "peek")
@@ -111,6 +112,8 @@ class Host:
     # the world outside
 
     async def call(self, name: str, params: Mapping[str, Any]) -> Any:
+        if self.handler.connectors is not None and not may_call(name, self.handler.connectors):
+            raise LogicError(f"{self.handler.name}: {name} is not among the connectors that its workflow declares")
         method = self.connectors.find(name)
         self.allow(method.op, name)
         if method.op is Op.READ:

@@ -1,12 +1,14 @@
-"""The commands for workflows: deploy what a program declares, publish, run, pause, resume, resolve."""
+"""The commands for workflows: deploy what a program declares or somebody uploads, publish, run, pause, resolve."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
 from rota.core import parse
-from rota.core.model import WORKFLOW
+from rota.core.errors import Conflict, Invalid
+from rota.core.model import WORKFLOW, Schedule
 from rota.core.parse import Defaults
 from rota.core.policy import choice
 from rota.core.workflows import Resolution
@@ -14,9 +16,13 @@ from rota.engine.engine import Engine
 from rota.engine.trail import Act
 from rota.kinds.workflows.declaration import Workflow
 from rota.kinds.workflows.host import read_event
-from rota.kinds.workflows.runner import route_of
-from rota.store import accounts
+from rota.kinds.workflows.runner import WorkflowRunner, route_of
+from rota.kinds.workflows.sandbox import SCRIPT_LIMIT
+from rota.kinds.workflows.scripts import Scripts
+from rota.store import accounts, scripts
 from rota.store import workflows as store
+from rota.store.dialect import Tx
+from rota.store.reports import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,16 @@ class WorkflowManager:
 
     async def deploy(self, workflow: Workflow, source: str, org: str) -> str | None:
         """Make the database say what a program declares; the id of what changed."""
-        now, declaration = self.engine.clock.now(), workflow.dump() | {"route": route_of(org, workflow.name)}
+        declaration = workflow.dump() | {"route": route_of(org, workflow.name)}
+        fields, producers = self.wanted(workflow, source, declaration)
+        now = self.engine.clock.now()
+        return await self.engine.clocked(lambda tx: store.deploy(tx, self.org_id, fields, producers, now))
+
+    def wanted(
+        self, workflow: Workflow, source: str, declaration: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Schedule]]:
+        """The row of a workflow, and the schedules of its producers."""
+        now = self.engine.clock.now()
         producers = {
             one["name"]: replace(
                 parse.parse_schedule(
@@ -72,7 +87,68 @@ class WorkflowManager:
             "name": workflow.name, "description": workflow.description, "source": source, "version": workflow.version,
             "declaration": declaration,
         }  # fmt: skip
-        return await self.engine.clocked(lambda tx: store.deploy(tx, self.org_id, fields, producers, now))
+        return fields, producers
+
+    # scripts
+
+    @property
+    def scripts(self) -> Scripts:
+        runner = self.engine.runners[WORKFLOW]
+        assert isinstance(runner, WorkflowRunner)
+        return runner.scripts
+
+    async def check(self, source: Any) -> Workflow:
+        """What a script declares; stores nothing. Raises Invalid, with the line and the reason."""
+        return await self.scripts.declared_in(parse.text(source, "script", SCRIPT_LIMIT, required=True))
+
+    async def upload(self, key: str | None, body: Mapping[str, Any], by: str | None) -> str:
+        """A new workflow, or the next major version of the one named by `key`, from the file that declares it."""
+        if key is not None:
+            await self.engine.db.read(store.get, self.org_id, key)
+        workflow = await self.check(body.get("script"))
+        if body.get("name") not in (None, workflow.name):
+            raise Invalid("name", body["name"], f"is not the name that the script declares: {workflow.name}")
+        route = await self.engine.db.read(scripts.route_for, self.org_id, workflow.dump())
+        fields, producers = self.wanted(workflow, store.SCRIPT, workflow.dump() | {"route": route})
+        now, source = self.engine.clock.now(), str(body["script"])
+        return await self.engine.clocked(
+            lambda tx: scripts.deploy(tx, self.org_id, key, fields, producers, source, by, now)
+        )
+
+    async def roll_back(self, key: str, version: Any, by: str | None) -> str:
+        """An earlier version's file, as the next major version."""
+        wanted = parse.text(version, "version", 20, required=True)
+        one = await self.engine.db.read(lambda tx: scripts.version(tx, store.get(tx, self.org_id, key), wanted))
+        if one.source is None:
+            raise Conflict(f"workflow {key}: version {wanted} has no file")
+        return await self.upload(key, {"script": one.source}, by)
+
+    async def version(self, key: str, version: str, against: str | None = None) -> Record:
+        """One version with its file, and what it changed: against the one that was live before it, or another."""
+
+        def read(tx: Tx) -> Record:
+            flow = store.get(tx, self.org_id, key)
+            one = scripts.version(tx, flow, version)
+            other = scripts.before(tx, flow, one) if against is None else scripts.version(tx, flow, against)
+            found = scripts.told(one, flow)
+            old, new = ("" if row is None else row.source or "" for row in (other, one))
+            name = None if other is None else f"{other.major}.{other.minor}"
+            lines = unified_diff(old.splitlines(), new.splitlines(), name or "", version, lineterm="")
+            del found["declaration"]
+            return {**found, "against": name, "diff": "\n".join(lines)}
+
+        return await self.engine.db.read(read)
+
+    async def delete(self, key: str) -> str:
+        now = self.engine.clock.now()
+        return await self.engine.clocked(lambda tx: scripts.delete(tx, self.org_id, key, now))
+
+    async def decide(self, key: str, version: str, accept: bool, why: Any, by: str) -> str:
+        """Accept or reject a repair that waits for a person."""
+        now, reason = self.engine.clock.now(), parse.text(why or "", "reason", 1000)
+        return await self.engine.clocked(
+            lambda tx: scripts.decide(tx, self.org_id, key, version, accept, reason, by, now)
+        )
 
 
 async def deploy_all(engine: Engine, org: str, app: str | None, workflows: Mapping[str, Workflow]) -> None:

@@ -1,15 +1,16 @@
 """Runs workflows: one handler at a time, from checkpoint to checkpoint."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import structlog
 
 from rota.core import parse
 from rota.core.errors import Invalid, LeaseLost, LogicError
-from rota.core.model import WORKFLOW, Ended
+from rota.core.model import WORKFLOW, Ended, Job
 from rota.core.parse import Defaults
 from rota.core.policy import Again, Failure, FailureClass, Park, after_failure
 from rota.core.states import Phase, Status
@@ -19,6 +20,9 @@ from rota.engine.runner import RunContext, SetAside, Skipped, WorkFailed, Writte
 from rota.kinds.workflows.connectors import Connectors
 from rota.kinds.workflows.declaration import Mutation, Prepare, Workflow
 from rota.kinds.workflows.host import Context, Host, failure_of
+from rota.kinds.workflows.sandbox import Sandbox
+from rota.kinds.workflows.scripts import Scripts
+from rota.store import scripts
 from rota.store import workflows as store
 from rota.store.database import Database
 from rota.store.dialect import Tx
@@ -33,14 +37,20 @@ class WorkflowRunner:
     under_grant = False
 
     def __init__(
-        self, workflows: Mapping[str, Workflow], connectors: Connectors, db: Database, org: str = "default"
-    ) -> None:
+        self, workflows: Mapping[str, Workflow], connectors: Connectors, db: Database, org: str = "default",
+        sandbox: Sandbox | None = None, repairs: bool = False,
+    ) -> None:  # fmt: skip
         self.workflows, self.connectors, self.db, self.org = workflows, connectors, db, org
+        self.scripts, self.repairs = Scripts(sandbox or Sandbox(), db), repairs
         for one in workflows.values():
             one.check()
 
     def routes(self) -> Collection[str]:
-        return {route_of(self.org, name) for name in self.workflows}
+        ours = {route_of(self.org, name) for name in self.workflows}
+        return ours | {scripts.ROUTE, f"{scripts.ROUTE}:{self.org}"}
+
+    async def close(self) -> None:
+        await self.scripts.sandbox.close()
 
     async def resolve(self, org_id: str, target: str, payload: Any) -> str:  # noqa: ARG002
         raise Invalid("kind", WORKFLOW, "is not scheduled by hand: a workflow declares when its producers run")
@@ -58,18 +68,19 @@ class WorkflowRunner:
         if isinstance(run, str):
             ctx.engine.wake.signal("ready")
             raise Skipped("superseded") if run == "idle" else SetAside
-        workflow = self.workflows.get(job.target)
-        ctx.about.work, ctx.about.name, ctx.about.marked = run, job.target, True
+        workflow = await self.scripts.live(job.org_id, job.target) if of_script(job) else self.workflows.get(job.target)
+        ctx.about.work, ctx.about.name, ctx.about.marked = (run, workflow), job.target, True
         ctx.about.version = None if workflow is None else workflow.version
 
     async def execute(self, ctx: RunContext) -> Any:
-        run: Begun = ctx.about.work
-        workflow = self.workflows.get(ctx.job.target)
+        run: Begun
+        run, workflow = ctx.about.work
+        connectors = self.connectors if ctx.job.route != scripts.ROUTE else Connectors()  # not those of another org
         try:
             if workflow is None or run.handler not in workflow.handlers:
                 raise LogicError(f"workflow {ctx.job.target}: this program has no handler {run.handler} any more")
             handler = workflow.handlers[run.handler]
-            host = Host(ctx.engine, self.connectors, handler, ctx.job, run)
+            host = Host(ctx.engine, connectors, handler, ctx.job, run)
             state, outcome = await (produce(host) if run.kind is Kind.PRODUCER else consume(host))
             return await self.commit(ctx, host, parse.payload(state, "state"), outcome)
         except LeaseLost as error:
@@ -92,8 +103,21 @@ class WorkflowRunner:
 
     async def put_aside(self, ctx: RunContext, run: Begun, ended: Ended) -> Written:
         now, lines = ctx.engine.clock.now(), ctx.log.take(last=True)
-        await patiently(lambda: self.db.tx(store.put_aside, ctx.job, run, ctx.worker, ended, lines, now))
+
+        def step(tx: Tx) -> None:
+            store.put_aside(tx, ctx.job, run, ctx.worker, ended, lines, now)
+            self.follow(tx, [ended], now)
+
+        await patiently(lambda: self.db.tx(step))
         return Written(ended)
+
+    def follow(self, tx: Tx, ended: Sequence[Ended], now: datetime) -> None:
+        """A script that failed because it is wrong is repaired, where there is a repairer: what asks for it stands in
+        the transaction that ends the run."""
+        for one in ended:
+            wrong = (one.status, one.reason) == (Status.FAILED, FailureClass.LOGIC.value)
+            if self.repairs and wrong and of_script(one.job):
+                scripts.ask(tx, store.get(tx, one.job.org_id, one.job.target), one.run_id, now)
 
 
 async def produce(host: Host) -> tuple[Any, Mapping[str, Any]]:
@@ -186,6 +210,10 @@ def given_up(ctx: RunContext, run: Begun, failure: Failure) -> Ended | None:
             return replace(ended, status=Status.PAUSED, reason=reason)
         case _:
             return replace(ended, status=Status.FAILED, reason=failure.kind.value)
+
+
+def of_script(job: Job) -> bool:
+    return job.route.startswith(scripts.ROUTE)
 
 
 def route_of(org: str, name: str) -> str:

@@ -1,0 +1,23 @@
+"""A repairer: `ROTA_REPAIR_COMMAND="python examples/repair.py" rota up`.
+
+It reads what failed as JSON and answers with the whole new file. This one knows a single remedy: where a key is missing
+and there is one field that it does not know, it takes that field too. A coding tool knows more: hand it `failure`.
+"""
+
+import json
+import re
+import sys
+
+failure = json.load(sys.stdin)
+source, error = failure["source"], failure["error"]
+missing = re.match(r"'(\w+)'", error["message"])
+if error["type"] != "KeyError" or missing is None or failure["proposals"]:
+    sys.exit("I only know what to do about a field that was renamed")
+payloads = [one["payload"] for events in failure["inputs"]["events"].values() for one in events]
+known = set(re.findall(r'payload\["(\w+)"\]', source))
+new = {field for payload in payloads if isinstance(payload, dict) for field in payload} - known
+if len(new) != 1:
+    sys.exit(f"{missing[1]} may have become any of {sorted(new)}")
+print("it seems that", missing[1], "is called", *new, "now", file=sys.stderr)
+old = f'payload["{missing[1]}"]'
+sys.stdout.write(source.replace(old, f'payload.get("{missing[1]}", one.payload.get("{new.pop()}"))'))
