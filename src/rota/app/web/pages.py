@@ -226,6 +226,11 @@ def span(seconds: float) -> str:
     )
 
 
+def of(count: int, unit: str) -> str:
+    """`1 slot`, `1,200 slots`."""
+    return f"{count:,} {unit}{'' if count == 1 else 's'}"
+
+
 def credits(amount: int) -> str:
     return f"{amount:,}".replace(",", "\u202f")
 
@@ -238,7 +243,7 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters.update(
-    utc=utc, said=said, sentence=sentence, short=short, pretty=pretty, span=span, credits=credits,
+    utc=utc, said=said, sentence=sentence, short=short, pretty=pretty, span=span, credits=credits, of=of,
     query=lambda text: quote(str(text), safe=""), sh=shlex.quote,
 )  # fmt: skip
 TEMPLATES.globals.update(charts=charts, kind_of=kind_of, to_span=span)
