@@ -44,6 +44,7 @@ def sources(org_id: str, at: datetime, key: str) -> list[Select[Any]]:
     steered = case(
         (a.resource == "queues", "queue.changed"), (a.action == "freeze.delete", "freeze.off"), else_="freeze.on"
     )
+    changes = case(CHANGED, value=a.resource).label("type")
     return [
         behind(select(literal("run.started").label("type"), *job, j.attempt), j.started_at, j.run_id, at, key).where(
             j.org_id == org_id, STARTED
@@ -57,9 +58,9 @@ def sources(org_id: str, at: datetime, key: str) -> list[Select[Any]]:
         behind(
             select(steered.label("type"), a.resource_id.label("name"), a.before, a.after), a.at, a.id, at, key
         ).where(a.org_id == org_id, a.resource.in_(("freeze", "queues"))),
-        behind(
-            select(case(CHANGED, value=a.resource).label("type"), a.action, a.resource_id.label("name")), a.at, a.id, at, key
-        ).where(a.org_id == org_id, a.resource.in_(CHANGED)),
+        behind(select(changes, a.action, a.resource_id.label("name")), a.at, a.id, at, key).where(
+            a.org_id == org_id, a.resource.in_(CHANGED)
+        ),
     ]
 
 
