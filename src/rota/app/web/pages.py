@@ -220,10 +220,10 @@ def pretty(value: Any) -> str:
 
 
 def span(seconds: float) -> str:
-    """`0.3s`, `12s`, `3m20s`."""
-    return (
-        f"{seconds:.2g}s" if seconds < 1 else f"{seconds:.1f}s" if seconds < 10 else short(timedelta(seconds=seconds))
-    )
+    """`300 ms`, `1.2s`, `12s`, `3m20s`."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:{'.2g' if seconds < 0.0995 else '.0f'}} ms"
+    return f"{seconds:.1f}s" if seconds < 10 else short(timedelta(seconds=seconds))
 
 
 def of(count: int, unit: str) -> str:
