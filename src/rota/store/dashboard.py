@@ -84,10 +84,8 @@ def job_of(tx: Tx, org_id: str, key: str) -> Record:
     attempts = [reports.shown_input({**reports.ended_run(row), "input": row.input}) for row in past]
     if living is not None:
         attempts.append(reports.shown_input({**reports.living_run(living), "input": living.payload}))
-    known = select(workflow_runs.c.id, workflow_runs.c.phase).where(
-        workflow_runs.c.id.in_([one["id"] for one in attempts])
-    )
-    phases = {row.id: row.phase for row in tx.execute(known)} if attempts[-1]["kind"] == "workflow" else {}
+    x, ids = workflow_runs.c, [one["id"] for one in attempts if one["kind"] == "workflow"]
+    phases = {row.id: row.phase for row in tx.execute(select(x.id, x.phase).where(x.id.in_(ids)))} if ids else {}
     attempts = [{**one, "phase": phases.get(one["id"])} for one in with_names(tx, attempts)]
     return {"id": job_id, "living": living and dict_of(living), "attempts": attempts}
 

@@ -64,7 +64,8 @@ class Dispatch:
         """What is new for an agent: jobs, and which of its jobs are to be stopped. Waits a while for it. `known` are
         the claims that it has, so that one whose answer was lost comes again; `told` the jobs it is stopping."""
         now = self.clock.now()
-        if not await self.db.read(hosts.spoke_since, self.host.id, session, now - self.lease / 10):
+        spoke = await self.db.read(hosts.spoke_since, self.host.id, session, now - self.lease / 10)
+        if not spoke or (metrics is not None and self.host.metrics is None):
             await self.db.tx(hosts.beat, self.host.id, session, self.lease, metrics, now)
         until = self.clock.monotonic() + seconds
         async with hub.listening(self.host.id) as stirred:
