@@ -7,8 +7,9 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser import crooked
-from tests.browser.place import Place, browsing, serving
+from tests.browser.place import Place, browsing, chrome, serving
 
+collect_ignore = [] if chrome() else ["test_rooms.py"]  # the other file tells once that there is no browser
 expect.set_options(timeout=20_000)  # a busy machine is slow, not wrong
 
 

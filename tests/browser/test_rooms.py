@@ -12,10 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from rota.engine.processes import die_with_parent
-from tests.browser.place import Place, chrome
-
-if chrome() is None:
-    pytest.skip("no Chromium here", allow_module_level=True)  # test_dashboard.py tells what to do
+from tests.browser.place import Place
 
 numbers = itertools.count(1)
 
