@@ -175,6 +175,22 @@ async def test_a_waiting_poll_is_answered_as_soon_as_there_is_something(api: Api
     assert await history(api, job) == ["1 canceled: operator"]
 
 
+async def test_what_a_run_said_while_the_server_was_away_is_kept(api: Api) -> None:
+    hand = await make_hand(api)
+    job = await run_job(api, await make_server(api, hand))
+    (order,) = await hand.take()
+    claim = {"job_id": job, "fence": order["fence"]}
+    await hand.register(**{f"{job}_{order['fence']}": "unknown"})  # it is lost, and asked about
+    told = await hand.ask("progress", {**claim, "lines": [["stdout", "all the while"]]})
+    assert told.status_code == 200, told.text
+    old = await hand.ask("progress", {**claim, "fence": order["fence"] - 1, "lines": [["stdout", "another"]]})
+    assert old.status_code == 409
+    assert (await hand.report(order)).status_code == 200
+    lines = (await api.get(f"/runs/{order['run_id']}/logs"))["items"]
+    assert [one["text"] for one in lines] == ["all the while"]
+    assert (await api.get(f"/jobs/{job}"))["status"] == "success"
+
+
 async def test_what_the_work_returned_wins_over_a_cancel_that_came_too_late(api: Api) -> None:
     hand = await make_hand(api)
     job = await run_job(api, await make_server(api, hand))
