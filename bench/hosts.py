@@ -16,7 +16,7 @@ from typing import Any
 from bench.api import wire
 from bench.figures import Figure, Size, percentile
 from bench.site import Kind, Site, cpu_seconds, site, used_since
-from rota.app.agent.courier import BACKOFF
+from rota.app.agent.courier import ANSWER, BACKOFF
 from rota.core.model import NewJob, new_id
 from rota.store import hosts as fleet
 from rota.store import jobs
@@ -47,7 +47,7 @@ class Agent:
         while True:
             try:
                 await self.speak()
-            except (OSError, EOFError, asyncio.IncompleteReadError, AssertionError):
+            except (OSError, EOFError, AssertionError, LookupError, ValueError):  # away, or not an answer
                 self.tries += 1
                 first, most = BACKOFF
                 await asyncio.sleep(min(most, first * 2 ** min(self.tries - 1, 10)) * random.uniform(0.3, 1))
@@ -71,8 +71,9 @@ class Agent:
 
     async def ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, verb: str, body: Any) -> Any:
         writer.write(wire("POST", f"/api/agent/{verb}", json.dumps(body).encode(), self.key))
-        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-        answer = await reader.readexactly(int(head.split("content-length: ")[1].split("\r\n")[0]))
+        async with asyncio.timeout(body.get("wait_seconds", 0) + ANSWER):  # as long as a real one waits
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            answer = await reader.readexactly(int(head.split("content-length: ")[1].split("\r\n")[0]))
         assert head.startswith("http/1.1 20"), answer
         return json.loads(answer)
 

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import pytest
 
 from rota.app.agent.journal import Journal
 from tests.acceptance.cluster import Process, until
+from tests.acceptance.networks import Network, possible
 
 LEASE = 2  # seconds; an agent's is three times as long
 KILLED = """
@@ -37,6 +38,21 @@ POINTS = {  # where an agent dies, by what it does next
     "when the run has ended, before it tells": "courier.Courier.deliver = die",
     "when it has told, before it writes that down": "journal.Claim.close = die",
 }
+REPEATS = """
+told, past = courier.Courier.ask, []
+async def ask(self, verb, body, wait=0.0):
+    answer = await told(self, verb, body, wait)
+    if verb in ("progress", "result"):
+        past.insert(0, (verb, body))
+        for which, old in past:  # twice, and what was told before comes again, the last first
+            try:
+                again = await told(self, which, old)
+                assert which != "result" or again["repeated"], again
+            except courier.Refusal as refusal:
+                assert which == "progress" and refusal.status == 409, (which, refusal)
+    return answer
+courier.Courier.ask = ask
+"""
 TYPES = """
 from rota.agent import job_type
 
@@ -69,15 +85,18 @@ class Fleet:
             self.port = probe.getsockname()[1]
         self.processes: list[Process] = []
         self.agents: dict[str, Process] = {}
+        self.networks: dict[str, Network] = {}  # of agents that do not live on loopback
         self.server: Process | None = None
         self.http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}/api/v1", timeout=20)
 
-    def process(self, name: str, *command: str, program: list[str] | None = None) -> Process:
+    def process(
+        self, name: str, *command: str, program: list[str] | None = None, within: Sequence[str] = ()
+    ) -> Process:
         env = {
             **os.environ, "ROTA_LEASE_SECONDS": str(LEASE), "ROTA_DATA_DIR": str(self.home / "data"),
             "ROTA_DATABASE_URL": self.url, "ROTA_CANCEL_GRACE_SECONDS": "2",
         }  # fmt: skip
-        start = [sys.executable, *(program or ["-m", "rota.app.cli"]), *command]
+        start = [*within, sys.executable, *(program or ["-m", "rota.app.cli"]), *command]
         made = Process(start, env, self.home / f"{name}-{len(self.processes)}.log")
         self.processes.append(made)
         return made
@@ -85,7 +104,8 @@ class Fleet:
     async def up(self, *verbs: str) -> None:
         """Start the server, in one process or several, and wait until it is ready."""
         for verb in verbs or ("up",):
-            more = () if verb == "worker" else ("--port", str(self.port))
+            where = ("--host", "0.0.0.0", "--allow-remote") if self.networks else ()
+            more = () if verb == "worker" else ("--port", str(self.port), *where)
             self.server = self.process(verb, verb, *more)
         ready = f"http://127.0.0.1:{self.port}/health/ready"
 
@@ -102,10 +122,10 @@ class Fleet:
     async def pair(self, name: str) -> str:
         """A host with one server on it; the server's id."""
         token = (await self.call("POST", "/pairing-tokens"))["token"]
-        url = f"http://127.0.0.1:{self.port}"
-        paired = self.process(
-            "pair", "agent", "pair", "--server", url, "--token", token, "--dir", str(self.home / name)
-        )
+        network = self.networks.get(name)
+        url = f"http://{network.here if network else '127.0.0.1'}:{self.port}"
+        command = ("agent", "pair", "--server", url, "--token", token, "--dir", str(self.home / name))
+        paired = self.process("pair", *command, within=network.within if network else ())
         assert await paired.ended(30) == 0, paired.said()
         host = json.loads((self.home / name / "agent.json").read_text())["host_id"]
         made = await self.call("POST", "/server-instances", {"host_id": host, "name": f"{name}-web"})
@@ -114,7 +134,8 @@ class Fleet:
     def start(self, name: str, patch: str | None = None) -> Process:
         program = None if patch is None else ["-c", KILLED.format(patch=patch)]
         options = ("--dir", str(self.home / name), "--allow-shell", "*", "--types", str(self.types))
-        self.agents[name] = self.process(name, "agent", "run", *options, program=program)
+        within = self.networks[name].within if name in self.networks else ()
+        self.agents[name] = self.process(name, "agent", "run", *options, program=program, within=within)
         return self.agents[name]
 
     async def call(self, method: str, path: str, body: Any = None) -> Any:
@@ -247,27 +268,54 @@ async def test_when_the_machine_dies_only_an_answer_lets_it_run_again(fleet: Fle
     assert fleet.seen("begin", told) == 1
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 async def test_while_the_server_is_away_work_goes_on_and_results_are_kept(fleet: Fleet) -> None:
+    """For a minute, and on the other database for longer than the agents' leases. All that the agents report they
+    report several times, and in another order."""
+    away = 60 if fleet.url.startswith("sqlite") else 4 * LEASE
     await fleet.up()
     alpha, beta = await fleet.pair("alpha"), await fleet.pair("beta")
     for name in ("alpha", "beta"):
-        fleet.start(name)
-    ends = await fleet.shell(alpha, fleet.witnessed(2))
-    lasts = await fleet.shell(beta, fleet.witnessed(8 * LEASE))
+        fleet.start(name, REPEATS)
+    ends = await fleet.shell(alpha, f"echo one; {fleet.witnessed(2)}; echo two")
+    lasts = await fleet.shell(beta, fleet.witnessed(away + 2 * LEASE))
     waits = await fleet.shell(alpha, fleet.witnessed())
     for job in (ends, lasts):
         await fleet.saw("begin", job)
     assert fleet.server is not None
     fleet.server.kill()
     await fleet.saw("end", ends)
-    await asyncio.sleep(4 * LEASE)  # longer than the leases of the agents
+    await asyncio.sleep(away)
     await fleet.up()
     for job in (ends, lasts, waits):
-        assert (await fleet.ended(job))[-1] == "success"
+        ledger = await fleet.ended(job, 90)
+        assert (ledger[-1], ledger.count("success")) == ("success", 1)
         assert (fleet.seen("begin", job), fleet.seen("end", job)) == (1, 1)
-    text = " ".join(line["text"] for line in await logs(fleet, ends))
-    assert "begin" not in text  # its output went to the witness, not to the log
+    assert {"one", "two"} <= {line["text"] for line in await logs(fleet, ends)}
+    assert all(agent.alive for agent in fleet.agents.values())  # what they were answered is what they expected
+    assert (await fleet.call("GET", "/slots/$audit"))["ok"]
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(not possible(), reason="only root can cut an agent off from its network")
+async def test_an_agent_that_is_cut_off_from_the_network_ends_its_job_once(fleet: Fleet) -> None:
+    with Network(0) as first, Network(1) as second:
+        fleet.networks = {"alpha": first, "beta": second}
+        await fleet.up()
+        alpha, beta = await fleet.pair("alpha"), await fleet.pair("beta")
+        for name in ("alpha", "beta"):
+            fleet.start(name)
+        job = await fleet.shell(alpha, fleet.witnessed(5 * LEASE))
+        await fleet.saw("begin", job)
+        first.cut()
+        assert await fleet.ended(await fleet.shell(beta, fleet.witnessed())) == ["success"]
+        await until_async(lambda: asked(fleet, job), 40, "the agent is lost, and is asked about")
+        await fleet.saw("end", job)
+        first.mend()
+        assert await fleet.ended(job) == ["paused: reconciliation", "success"]
+        assert (fleet.seen("begin", job), fleet.seen("end", job)) == (1, 1)
+        for agent in fleet.agents.values():
+            agent.kill()  # before their networks go
 
 
 @pytest.mark.timeout(120)
@@ -347,8 +395,9 @@ async def asked(fleet: Fleet, job: str) -> bool:
 
 
 async def logs(fleet: Fleet, job: str) -> list[Any]:
-    run = (await fleet.call("GET", f"/runs?job_id={job}"))["items"][0]
-    return list((await fleet.call("GET", f"/runs/{run['id']}/logs"))["items"])
+    """What all runs of a job said."""
+    runs = [one["id"] for one in (await fleet.call("GET", f"/runs?job_id={job}"))["items"]]
+    return [line for run in runs for line in (await fleet.call("GET", f"/runs/{run}/logs"))["items"]]
 
 
 def power_cut(fleet: Fleet) -> None:

@@ -74,6 +74,16 @@ async def test_a_wave_goes_from_server_to_server_so_many_at_a_time(api: Api) -> 
     assert (await api.get("/batches"))["items"][0]["succeeded"] == 3
 
 
+async def test_a_batch_for_nobody_is_refused_and_a_schedule_waits_for_servers(api: Api) -> None:
+    await make_three(api)
+    answer = await api.call("POST", "/batches", {"labels": {"role": "cache"}, "job_type": "restart"})
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "labels")
+    assert "match no server now" in answer.json()["detail"]
+    assert (await api.get("/batches"))["items"] == []
+    body = {"name": "later", "kind": "host_job", "target": "labels:role=cache", "interval": "1h"}
+    assert (await api.call("POST", "/schedules", {**body, "input": {"job_type": "restart"}})).status_code == 201
+
+
 async def test_a_wave_stops_on_the_first_failure_and_says_who_is_left(api: Api) -> None:
     hands, _ = await make_three(api)
     async with working(api):

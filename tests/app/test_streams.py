@@ -197,6 +197,38 @@ async def test_the_org_hears_of_the_freeze_and_of_queues(client: httpx.AsyncClie
     assert seen[3][2]["after"]["reason"] == "why"
 
 
+async def test_the_org_hears_of_its_own_hosts_alone(client: httpx.AsyncClient, live: LiveApi) -> None:
+    """Pairing a machine, its agent coming up and again, in this org and in another one."""
+
+    async def agent(key: str) -> str:
+        headers = {"authorization": f"Bearer {key}"}
+        token = (await client.post("/pairing-tokens", headers=headers)).json()["token"]
+        paired = (await client.post(f"{live.url}/api/agent/pair", json={"token": token, "name": "alpha"})).json()
+        facts = {"version": "1", "pid": 7, "room": 1, "job_types": {}, "journal": []}
+        for _ in range(2):
+            own = {"authorization": f"Bearer {paired['agent_key']}"}
+            answer = await client.post(f"{live.url}/api/agent/register", json=facts, headers=own)
+            assert answer.status_code == 200, answer.text
+        assert (await client.patch(f"/hosts/{paired['host_id']}", json={"labels": {}}, headers=headers)).is_success
+        return str(paired["host_id"])
+
+    other = (await client.post("/orgs", json={"name": "Acme", "slug": "acme"})).json()["admin_key"]
+    opened = asyncio.Event()
+
+    def enough(seen: list[Event]) -> bool:
+        opened.set()
+        return [name for name, _, _ in seen].count("host.changed") == 2
+
+    following = asyncio.ensure_future(read(client, "/events", enough))
+    await opened.wait()
+    await agent(other)
+    mine = await agent(live.headers["authorization"].removeprefix("Bearer "))
+    seen = [(name, data) for name, _, data in await following if name != "open"]
+    assert sorted(name for name, _ in seen) == ["host.changed", "host.changed", "host.down", "host.up", "host.up"]
+    assert {data["host_id"] for name, data in seen if name != "host.changed"} == {mine}
+    assert {data["name"] for name, data in seen if name == "host.changed"} == {mine}
+
+
 async def test_who_comes_back_misses_nothing(client: httpx.AsyncClient, db: Database) -> None:
     """Runs end all the time, some written down late; the client goes away after every few events."""
     total = 60

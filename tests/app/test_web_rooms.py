@@ -219,7 +219,7 @@ async def test_a_workflow_tells_how_it_stands_and_what_went_in_and_out(api: Api,
     assert "räumen" in text
     assert "from May stale" in text
     assert "1 waiting" in text
-    assert "1 inputs wait for longer than a week" in words((await web.get("/workflows")).text)
+    assert "1 input waits for longer than a week" in words((await web.get("/workflows")).text)
 
 
 async def test_a_workflow_is_run_paused_resumed_and_given_events_by_forms(api: Api, web: httpx.AsyncClient) -> None:

@@ -1,18 +1,21 @@
 """One server for all tests of this folder, one browser for each file of them; each test has a window of its own."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.browser.place import Place, browsing, serving
+from tests.browser import crooked
+from tests.browser.place import Place, browsing, chrome, serving
 
+collect_ignore = [] if chrome() else ["test_rooms.py"]  # the other file tells once that there is no browser
 expect.set_options(timeout=20_000)  # a busy machine is slow, not wrong
 
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with serving(tmp_path_factory.mktemp("office")) as found:
+    with serving(tmp_path_factory.mktemp("office"), Path(crooked.__file__)) as found:
         yield found
 
 

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
-from rota import Rota, RunContext
+from rota import Prepare, Rota, RunContext, Workflow, every, mutation
 from rota.graphs import AssistantFinal, GraphRequest, LlmCaller, UsageReport
 
 app = Rota()
@@ -48,3 +49,71 @@ async def poet(request: GraphRequest, caller: LlmCaller) -> AsyncIterator[object
 
 app.graph("poet", poet, provider="python")
 app.shell("disk", "df -h /")
+
+
+# a workflow with a service that does not always answer
+
+
+class Bank:
+    """Pays; of what is called lost nobody can tell afterwards whether it did."""
+
+    @mutation
+    async def pay(self, invoice: str, amount: int) -> dict[str, str]:
+        if "lost" in invoice:
+            raise ConnectionError("the bank closed the connection")
+        return {"receipt": f"R-{invoice}"}
+
+
+bills = Workflow("pay-invoices", topics=["invoices", "receipts"], description="Pays what comes in, and files receipts")
+
+
+@bills.producer(schedule=every("15m"), publishes=["invoices"])
+async def read_mailbox(ctx: Any, state: Any) -> int:
+    """Two letters the first time; the others are published by hand."""
+    for number in range(state or 1001, 1003):
+        await ctx.publish(
+            "invoices", message_id=f"{number}", payload={"amount": 12 * number}, title=f"Invoice {number}"
+        )
+    return 1003
+
+
+@bills.consumer(subscribe=["invoices"], publishes=["receipts"])
+class Pay:
+    async def prepare(self, ctx: Any, state: Any) -> Prepare:
+        waiting = await ctx.peek("invoices", limit=1)
+        if not waiting:
+            return Prepare()
+        one = waiting[0]
+        data = {"invoice": one.message_id, "amount": int((one.payload or {}).get("amount", 0))}
+        return Prepare(reservations={"invoices": [one.id]}, data=data, title=f"pay {one.title or one.message_id}")
+
+    async def mutate(self, ctx: Any, prepared: Prepare) -> None:
+        await ctx.call("bank.pay", **prepared.data)
+
+    async def next(self, ctx: Any, prepared: Prepare, outcome: Any) -> None:
+        if prepared.data and outcome.status == "applied":
+            await ctx.publish(
+                "receipts", message_id=prepared.data["invoice"], title=f"Receipt {prepared.data['invoice']}"
+            )
+
+
+@bills.consumer(subscribe=["receipts"])
+class FileReceipts:
+    async def prepare(self, ctx: Any, state: Any) -> Prepare:
+        waiting = await ctx.peek("receipts")
+        return Prepare(reservations={"receipts": [one.id for one in waiting]})
+
+
+app.connector("bank", Bank())
+app.workflow(bills)
+
+# and tables made out of tables
+
+app.pipeline(
+    "sales/bronze/orders", "SELECT range AS id, 'shop-' || range % 3 AS shop, 100 + range AS cents FROM range(900)"
+)
+app.pipeline(
+    "sales/silver/by_shop", "SELECT shop, sum(cents)::BIGINT AS cents FROM sales.bronze.orders GROUP BY shop",
+    after="sales/bronze/orders", description="What each shop took in",
+)  # fmt: skip
+app.pipeline("sales/gold/best", "SELECT * FROM sales.silver.by_shop ORDER BY cents DESC LIMIT 1")

@@ -1,6 +1,6 @@
 """`make screenshots`: the pictures of the dashboard that the docs show, of a real server that has worked for a while.
 
-Now, a schedule and a run, each in light and dark, on a wide screen and on a phone.
+Now, a schedule, a run and a workflow, each in light and dark, on a wide screen and on a phone.
 """
 
 import sys
@@ -51,12 +51,16 @@ def busy(place: Place) -> dict[str, str]:
     )  # fmt: skip
     place.call("POST", "/schedules/invoices/$pause", {"reason": "new tax rules: waiting for the accountant"})
     place.run("sync-crm")
+    letter = {"message_id": "lost-7", "title": "Invoice 7, the new printer", "payload": {"amount": 480}}
+    place.call("POST", "/workflows/pay-invoices/topics/invoices/events", letter)
+    place.until("/workflows/pay-invoices", lambda found: found["status"] == "needs_attention")
     running = place.run("nightly-report")
     place.until(f"/runs/{running}/logs", lambda found: len(found["items"]) >= 12)
     return {
         "now": "/",
         "schedule": f"/schedules/{place.call('GET', '/schedules/import-orders')['id']}",
         "run": f"/runs/{running}",
+        "workflow": "/workflows/pay-invoices",
     }
 
 

@@ -9,14 +9,13 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
+from tests.browser.crooked import EVIL, HOSTILE, rooms
 from tests.browser.place import Place, chrome
 
 if chrome() is None:
     told = "no Chromium here (as root, `make test` installs Debian's): the dashboard is not tested in a browser"
     pytest.skip(told, allow_module_level=True)
 
-EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>"
-HOSTILE = f"{EVIL}\u202e\u2066 {'w' * 10_000}"
 SIZES = ({"width": 1300, "height": 900}, {"width": 390, "height": 844})
 numbers = itertools.count(1)
 
@@ -240,6 +239,7 @@ def hostile(place: Place) -> Iterator[list[str]]:
         *("/", "/timeline", "/timeline?span=week", "/schedules", "/schedules/new", "/runs", "/tasks", "/graphs"),
         *("/grants", "/queues", "/settings", "/audit", "/system?examine=true", f"/schedules/{bad['id']}"),
         *(f"/schedules/{bad['id']}/edit", f"/runs/{failed}", f"/runs/{shell}", f"/tasks/{task['id']}", "/nowhere"),
+        *rooms(place),
     ]
     place.call("DELETE", "/freeze")
 

@@ -57,7 +57,7 @@ class Hands:
     async def resolve(self, org_id: str, target: str, payload: Any) -> str:
         return self.kind
 
-    def known_as(self, tx: Tx, org_id: str, target: str) -> set[str]:
+    def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> set[str]:
         return {target}
 
     async def prepare(self, ctx: RunContext) -> None:

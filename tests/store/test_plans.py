@@ -19,7 +19,7 @@ from sqlalchemy.engine import Engine
 from rota.core.model import Ended, Job, new_id
 from rota.core.policy import Lane, Terms
 from rota.core.states import Status
-from rota.store import dashboard, jobs, overview, pipelines, reports, schedules, workers
+from rota.store import checkup, dashboard, jobs, overview, pipelines, reports, schedules, workers
 from rota.store.database import open_database
 from rota.store.dialect import Tx, watchers
 from tests.databases import copy_sqlite
@@ -108,6 +108,7 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     "the end of a log": (lambda tx: dashboard.log_tail(tx, "R1", 100), {"ix_logs_run"}),
     "who changed a thing": (lambda tx: dashboard.history(tx, ORG, "schedules", "S1"), {"ix_audit_log_resource"}),
     "workers": (lambda tx: reports.list_workers(tx), set()),
+    "schedules with nothing planned": (lambda tx: checkup.unplanned(tx, NOW), {"ix_clocks_held"}),
 }
 WHOLE_TABLE = (
     *("Seq Scan on jobs", "Seq Scan on clocks", "Seq Scan on schedules"),

@@ -43,7 +43,7 @@ async def test_mail_becomes_rows_once_each(clean_url: str) -> None:
         assert (shown["status"], shown["issue"], shown["pending"]) == ("idle", None, 0)
         assert shown["schedule"] == "checks every 5 minutes"
         assert shown["next_check"] == "in 5m"
-        assert "row for c → passed on 1 rows" in [line["text"] for line in shown["recent"]]
+        assert "row for c → passed on 1 row" in [line["text"] for line in shown["recent"]]
 
 
 async def test_an_idle_workflow_calls_nobody(clean_url: str) -> None:

@@ -111,7 +111,7 @@ class Engine:
         def step(tx: Tx) -> Schedule:
             due = schedules.lock(tx, org_id, before.id)
             new = parse_change(due.schedule, changes, defaults=self.defaults, now=now)
-            if {"target", "grant_id"} & set(changes):
+            if {"target", "grant_id", "input"} & set(changes):
                 new = self.granted(tx, new, now, due.schedule.grant_id)
             return schedules.replace_schedule(tx, due, replace(new, route=route), now, expected)
 
@@ -181,6 +181,8 @@ class Engine:
 
         def step(tx: Tx) -> str:
             due = schedules.lock(tx, org_id, key)
+            if payload != due.schedule.input:
+                self.granted(tx, replace(due.schedule, input=payload), now)
             return schedules.run_now(tx, due.schedule, payload, policy or due.schedule.overlap, trace, now)
 
         return await self.clocked(step)
@@ -224,7 +226,7 @@ class Engine:
         """A schedule whose grant allows what it does. Where its kind needs one and none is named, that is the one it
         had before, if that will do, else one that is minted here."""
         if schedule.grant_id is not None:
-            names = self.runners[schedule.kind].known_as(tx, schedule.org_id, schedule.target)
+            names = self.runners[schedule.kind].known_as(tx, schedule.org_id, schedule.target, schedule.input)
             code = grants.trouble(tx, schedule.org_id, schedule.grant_id, schedule.kind, names, now)
             if code is not None:
                 raise Invalid(

@@ -37,8 +37,8 @@ class Runner(Protocol):
         """The route of a target; raises Invalid when there is no such target or the payload does not fit it."""
         ...
 
-    def known_as(self, tx: Tx, org_id: str, target: str) -> Collection[str]:
-        """By which names a grant may allow a target."""
+    def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:
+        """By which names a grant may allow what is asked of a target."""
         ...
 
     async def prepare(self, ctx: "RunContext") -> None:

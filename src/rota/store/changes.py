@@ -11,10 +11,11 @@ from sqlalchemy import ColumnElement, Select, and_, case, literal, or_, select
 
 from rota.store.dialect import Tx
 from rota.store.reports import STARTED, Record, dict_of
-from rota.store.tables import audit_log, jobs, logs, runs, schedules, workers
+from rota.store.tables import audit_log, hosts, jobs, logs, runs, schedules, workers
 
 OVERLAP = timedelta(seconds=5)
 LIMIT = 1000
+CHANGED = {"hosts": "host.changed", "server-instances": "host.changed", "workflows": "workflow.changed"}
 
 s, j, r, w, a = schedules.c, jobs.c, runs.c, workers.c, audit_log.c
 
@@ -36,10 +37,14 @@ def sources(org_id: str, at: datetime, key: str) -> list[Select[Any]]:
         (s.deleted_at.is_not(None), "schedule.deleted"), (s.revision == 1, "schedule.created"), else_="schedule.changed"
     )
     schedule = (s.name, s.revision, s.enabled, s.condition, s.paused_at.is_not(None).label("paused"))
-    worker, ours = (w.host, w.pid, w.state), w.host_id.is_(None)  # agents are hosts, and those are their org's alone
+    worker = (w.host, w.host_id, w.pid, w.state)
+    agent = w.host_id.is_not(None)  # of a host, and those are their org's alone
+    ours = or_(~agent, w.host_id.in_(select(hosts.c.id).where(hosts.c.org_id == org_id)))
+    up, down = (case((agent, f"host.{what}"), else_=f"worker.{what}").label("type") for what in ("up", "down"))
     steered = case(
         (a.resource == "queues", "queue.changed"), (a.action == "freeze.delete", "freeze.off"), else_="freeze.on"
     )
+    changes = case(CHANGED, value=a.resource).label("type")
     return [
         behind(select(literal("run.started").label("type"), *job, j.attempt), j.started_at, j.run_id, at, key).where(
             j.org_id == org_id, STARTED
@@ -48,11 +53,14 @@ def sources(org_id: str, at: datetime, key: str) -> list[Select[Any]]:
             r.org_id == org_id
         ),
         behind(select(changed.label("type"), *schedule), s.updated_at, s.id, at, key).where(s.org_id == org_id),
-        behind(select(literal("worker.up").label("type"), *worker), w.started_at, w.id, at, key).where(ours),
-        behind(select(literal("worker.down").label("type"), *worker), w.stopped_at, w.id, at, key).where(ours),
+        behind(select(up, *worker), w.started_at, w.id, at, key).where(ours),
+        behind(select(down, *worker), w.stopped_at, w.id, at, key).where(ours),
         behind(
             select(steered.label("type"), a.resource_id.label("name"), a.before, a.after), a.at, a.id, at, key
         ).where(a.org_id == org_id, a.resource.in_(("freeze", "queues"))),
+        behind(select(changes, a.action, a.resource_id.label("name")), a.at, a.id, at, key).where(
+            a.org_id == org_id, a.resource.in_(CHANGED)
+        ),
     ]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -53,20 +54,26 @@ def upgrade(tx: Tx, step: Callable[[int], None]) -> None:
 
 def check(tx: Tx) -> str | None:
     """What is wrong with the schema, if anything."""
-    scripts = ScriptDirectory.from_config(config_for())
-    newest = scripts.get_current_head()
+    newest, known = revisions()
     current = MigrationContext.configure(tx).get_current_revision()
     if current == newest:
         return None
     if current is None:
         return "the database has no tables of Rota yet; run `rota migrate`"
-    if current not in {script.revision for script in scripts.walk_revisions()}:
+    if current not in known:
         return f"the database was made by a newer Rota (schema {current}); upgrade this one"
     return f"the database has an old schema ({current}, this Rota needs {newest}); run `rota migrate`"
 
 
+@cache
+def revisions() -> tuple[str | None, frozenset[str]]:
+    """The newest one that this Rota has, and all: reading their files takes longer than most pages."""
+    scripts = ScriptDirectory.from_config(config_for())
+    return scripts.get_current_head(), frozenset(script.revision for script in scripts.walk_revisions())
+
+
 def known_migrations() -> int:
-    return len(list(ScriptDirectory.from_config(config_for()).walk_revisions()))
+    return len(revisions()[1])
 
 
 def config_for() -> Config:

@@ -66,7 +66,7 @@ def broken(tx: Tx, org_id: str) -> list[Record]:
 
 def parked(tx: Tx, org_id: str) -> list[Record]:
     """Jobs that wait for a person, oldest first."""
-    stmt = select(j.id, s.name.label("schedule"), j.target, j.parked_reason.label("reason"), j.queued_at)
+    stmt = select(j.id, s.name.label("schedule"), j.kind, j.target, j.parked_reason.label("reason"), j.queued_at)
     stmt = stmt.select_from(jobs.outerjoin(schedules, s.id == j.schedule_id)).where(is_in(j.state, [State.PARKED]))
     return [dict_of(row) for row in tx.execute(stmt.where(j.org_id == org_id).order_by(j.id).limit(FEW))]
 

@@ -173,7 +173,7 @@ def activity(row: Any) -> str | None:
     done = row.outcome or {}
     if row.status != "success":
         return f"{row.status}: {(row.error or {}).get('message', row.reason)}"
-    published = [f"{plural(count, topic)}" for topic, count in (done.get("published") or {}).items()]
+    published = [of_topic(count, topic) for topic, count in (done.get("published") or {}).items()]
     if row.handler_type == Kind.PRODUCER:
         return f"took in {listing(published)}" if published else None
     if not done.get("taken"):
@@ -181,6 +181,11 @@ def activity(row: Any) -> str | None:
     parts = [done.get("title") or f"handled {plural(done['taken'], 'event')}"]
     parts += ["effect skipped"] if done.get("mutation") == "skipped" else []
     return " → ".join([*parts, *(["passed on " + listing(published)] if published else [])])
+
+
+def of_topic(count: int, topic: str) -> str:
+    """`1 item`, `2 items`, whether the topic is called item or items."""
+    return plural(count, topic if topic.endswith("ss") else topic.removesuffix("s"))
 
 
 def stale_inputs(tx: Tx, flow: Any, now: datetime) -> int:

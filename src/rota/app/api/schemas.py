@@ -126,7 +126,8 @@ NEVER_NULL = (
 )
 EVENTS = (
     *("open", "run.started", "run.ended", "schedule.created", "schedule.changed", "schedule.deleted", "worker.up"),
-    *("worker.down", "freeze.on", "freeze.off", "queue.changed", "status", "log", "end"),
+    *("worker.down", "freeze.on", "freeze.off", "queue.changed", "host.up", "host.down", "host.changed"),
+    *("workflow.changed", "status", "log", "end"),
 )
 PERSON = {
     "email": a("string", maxLength=320, examples=["ada@example.org"]), "name": NAME,

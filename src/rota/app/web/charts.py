@@ -146,7 +146,7 @@ def gantt(attempts: Sequence[dict[str, Any]], now: datetime, look: Any, span: An
         )
         if begun is not None:
             took = (ended - begun).total_seconds()
-            words = f"{one['status']}, {look.at(begun)}, {span(took)}"
+            words = f"{one['status']}{', ' + one['phase'] if one['phase'] else ''}, {look.at(begun)}, {span(took)}"
             parts.append(bar(x(begun), y, max(3.0, x(ended) - x(begun)), 16, one["status"], words, 3))
         before = ended
     high = len(attempts) * row + 20

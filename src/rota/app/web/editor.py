@@ -20,7 +20,7 @@ from rota.core.errors import Invalid
 from rota.core.policy import Misfire, Overlap
 from rota.core.wall import zone_names
 from rota.kinds.graphs import GraphManager
-from rota.store import reports
+from rota.store import hosts, pipelines, reports
 
 router = APIRouter()
 
@@ -28,13 +28,15 @@ PLACES: list[Place] = []
 PREVIEW = 10
 TARGETS = 200  # that the form offers; any other can be typed
 EXAMPLES = {"schedule_type": "cron", "timezone": "UTC", "kind": "task"}
+ORDER = '{"job_type": "shell", "payload": {"command": "uptime"}}'  # what a server is asked for
 OF_TYPE = {name: kind for kind, names in parse.TRIGGER_FIELDS.items() for name in names}
 
 
 @router.get("/schedules/new")
 async def new(request: Request, caller: Viewer) -> Response:
     """An empty form, or one that the address fills in."""
-    return await form_page(request, caller, {**EXAMPLES, **request.query_params})
+    example = {"input": ORDER} if request.query_params.get("kind") == "host_job" else {}
+    return await form_page(request, caller, {**EXAMPLES, **example, **request.query_params})
 
 
 @router.post("/schedules/new")
@@ -88,7 +90,10 @@ async def form_page(
     tasks, _ = await engine.db.read(reports.list_tasks, caller.org_id, limit=TARGETS)
     graphs = await GraphManager(engine, caller.org_id).list_all() if "graph" in engine.runners else []
     wrong = {one["field"]: one["message"] for one in (refused.data or {}).get("errors", [])} if refused else {}
-    targets = {"task": [one["name"] for one in tasks], "graph": [one["id"] for one in graphs]}
+    tables, _ = await engine.db.read(pipelines.list_pipelines, caller.org_id, limit=TARGETS)
+    servers, _ = await engine.db.read(hosts.list_servers, caller.org_id, limit=TARGETS, cursor=None)
+    targets = [(one["name"], "task") for one in tasks] + [(one["id"], "graph") for one in graphs]
+    targets += [(one["path"], "pipeline") for one in tables] + [(one["id"], one["name"]) for one in servers]
     return page(
         request, "editor.html", refused.status if refused else 200, form=form, old=old, targets=targets, wrong=wrong,
         message=refused.refusal if refused else None, kinds=sorted(engine.runners), zones=sorted(zone_names()),

@@ -28,6 +28,8 @@ async def now(request: Request, caller: Viewer) -> Response:
     found = await db.read(overview, caller.org_id, kinds, at)
     grace = engine.settings.misfire_grace
     ids = [one["schedule_id"] for one in found["running"] if one["schedule_id"]]
+    for name in ("failed", "running", "parked"):
+        found[name] = await db.read(dashboard.with_names, found[name])
     found["failed"] = grouped(found["failed"])
     return page(
         request, "now.html", **found, few=FEW, most=MOST, soon=at + HOUR,

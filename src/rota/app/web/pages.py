@@ -220,10 +220,15 @@ def pretty(value: Any) -> str:
 
 
 def span(seconds: float) -> str:
-    """`0.3s`, `12s`, `3m20s`."""
-    return (
-        f"{seconds:.2g}s" if seconds < 1 else f"{seconds:.1f}s" if seconds < 10 else short(timedelta(seconds=seconds))
-    )
+    """`300 ms`, `1.2s`, `12s`, `3m20s`."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:{'.2g' if seconds < 0.0995 else '.0f'}} ms"
+    return f"{seconds:.1f}s" if seconds < 10 else short(timedelta(seconds=seconds))
+
+
+def of(count: int, unit: str) -> str:
+    """`1 slot`, `1,200 slots`."""
+    return f"{count:,} {unit}{'' if count == 1 else 's'}"
 
 
 def credits(amount: int) -> str:
@@ -238,7 +243,7 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters.update(
-    utc=utc, said=said, sentence=sentence, short=short, pretty=pretty, span=span, credits=credits,
+    utc=utc, said=said, sentence=sentence, short=short, pretty=pretty, span=span, credits=credits, of=of,
     query=lambda text: quote(str(text), safe=""), sh=shlex.quote,
 )  # fmt: skip
 TEMPLATES.globals.update(charts=charts, kind_of=kind_of, to_span=span)

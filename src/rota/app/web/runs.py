@@ -34,6 +34,7 @@ async def list_all(request: Request, caller: Viewer) -> Response:
         text = given[name]
         wanted[name] = parse_instant(moment(text, zone), name) if text else None
     items, cursor = await db.read(reports.list_runs, caller.org_id, limit=ROWS, **wanted)
+    items = await db.read(dashboard.with_names, items)
     names = await db.read(dashboard.names_of, [one["schedule_id"] for one in items if one["schedule_id"]])
     return page(
         request, "runs.html", items=items, older=older(request, cursor), names=names, given=given,

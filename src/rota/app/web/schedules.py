@@ -33,6 +33,7 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     items, cursor = await engine.db.read(
         reports.list_schedules, caller.org_id, limit=ROWS, cursor=given["cursor"], sort=sort, **wanted
     )
+    items = await engine.db.read(dashboard.with_names, items)
     strips = await engine.db.read(dashboard.strips, [one["id"] for one in items])
     whole = cursor is None and given["cursor"] is None  # then they are counted already
     count = len(items) if whole else await engine.db.read(dashboard.count_schedules, caller.org_id, **wanted)

@@ -42,7 +42,7 @@ class GraphRunner:
             raise Invalid("target", target, "is not a known graph; `rota graph list` shows those there are")
         return route
 
-    def known_as(self, tx: Tx, org_id: str, target: str) -> Collection[str]:  # noqa: ARG002
+    def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
         return {target}
 
     async def prepare(self, ctx: RunContext) -> None:

@@ -64,7 +64,8 @@ class Dispatch:
         """What is new for an agent: jobs, and which of its jobs are to be stopped. Waits a while for it. `known` are
         the claims that it has, so that one whose answer was lost comes again; `told` the jobs it is stopping."""
         now = self.clock.now()
-        if not await self.db.read(hosts.spoke_since, self.host.id, session, now - self.lease / 10):
+        spoke = await self.db.read(hosts.spoke_since, self.host.id, session, now - self.lease / 10)
+        if not spoke or (metrics is not None and self.host.metrics is None):
             await self.db.tx(hosts.beat, self.host.id, session, self.lease, metrics, now)
         until = self.clock.monotonic() + seconds
         async with hub.listening(self.host.id) as stirred:
@@ -136,13 +137,14 @@ class Dispatch:
     # what the agent tells
 
     async def progress(self, job_id: str, fence: int, lines: list[Any]) -> None:
-        """What a run says while it goes on."""
+        """What a run says while it goes on; also one that was given up for lost, whose result comes after it."""
 
         def step(tx: Tx) -> None:
             row = hosts.asked_of(tx, self.host, job_id)
-            if row is None or row.fence != fence or row.state != State.RUNNING:
+            asked = row is not None and row.parked_reason == RECONCILIATION
+            if row is None or row.fence != fence or not (asked or row.state == State.RUNNING):
                 raise lost(job_id)
-            runs.write_logs(tx, self.lines(row.run_id, lines))
+            runs.write_logs(tx, self.lines(row.last_run_id if asked else row.run_id, lines))
 
         await self.db.tx(step)
 

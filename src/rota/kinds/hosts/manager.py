@@ -11,7 +11,7 @@ from rota.core.policy import Terms, parse_retry
 from rota.core.redact import redacted
 from rota.engine.engine import Engine
 from rota.kinds.hosts.dispatch import resolve
-from rota.kinds.hosts.runner import BATCH_ROUTE, open_batch
+from rota.kinds.hosts.runner import BATCH_ROUTE, open_batch, servers_of
 from rota.store import hosts, jobs, reports, runs
 from rota.store.dialect import Tx
 from rota.store.reports import Record
@@ -57,6 +57,8 @@ class HostManager:
         named = (*ORDER, "max_parallel", "stop_on_failure")
         order = {name: body[name] for name in named if body.get(name) is not None}
         await self.engine.runners[hosts.KIND].resolve(self.org_id, target, order)
+        if not await self.engine.db.read(servers_of, self.org_id, target):
+            raise Invalid("labels", chosen, "match no server now; a schedule may wait for servers, a batch may not")
         now = self.engine.clock.now()
         job = NewJob(self.org_id, hosts.KIND, target, order, now, "manual", route=BATCH_ROUTE, terms=terms)
 

@@ -58,7 +58,7 @@ class PipelineRunner:
             self.injector.signature(declared.function).check(payload, "input")
         return pipelines.route_of(await self.db.read(accounts.slug_of, org_id), row.type, row.function)
 
-    def known_as(self, tx: Tx, org_id: str, target: str) -> Collection[str]:  # noqa: ARG002
+    def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
         return {target}
 
     async def prepare(self, ctx: RunContext) -> None:

@@ -80,7 +80,7 @@ class TaskRunner:
             elif wrong := wrong_names(row.schema or {}, given, field, "parameter of this task"):
                 raise together(wrong)
 
-    def known_as(self, tx: Tx, org_id: str, target: str) -> Collection[str]:
+    def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
         row = tasks.get(tx, org_id, target)
         return {row.id, row.name}
 

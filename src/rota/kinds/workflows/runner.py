@@ -55,7 +55,7 @@ class WorkflowRunner:
     async def resolve(self, org_id: str, target: str, payload: Any) -> str:  # noqa: ARG002
         raise Invalid("kind", WORKFLOW, "is not scheduled by hand: a workflow declares when its producers run")
 
-    def known_as(self, tx: Tx, org_id: str, target: str) -> Collection[str]:  # noqa: ARG002
+    def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
         return {target}
 
     async def prepare(self, ctx: RunContext) -> None:
