@@ -63,7 +63,7 @@ class RepairRunner:
     async def resolve(self, org_id: str, target: str, payload: Any) -> str:  # noqa: ARG002
         raise Invalid("kind", self.kind, "is not scheduled: it follows a run that failed")
 
-    def known_as(self, tx: Tx, org_id: str, target: str) -> Collection[str]:  # noqa: ARG002
+    def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
         return {target}
 
     async def prepare(self, ctx: RunContext) -> None:
