@@ -398,7 +398,7 @@ async def test_our_own_bug_stops_the_workflow(clean_url: str, monkeypatch: pytes
     inbox = make_inbox()
     async with world(inbox.app, database_url=clean_url) as one:
         await one.drain()
-        monkeypatch.setattr(store, "may_move", lambda *_: False)
+        monkeypatch.setattr(store, "prepared", lambda *_: {}["a bug"])
         await one_mail(one, inbox)
         monkeypatch.undo()
         shown = await one.workflow("inbox")

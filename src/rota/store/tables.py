@@ -694,6 +694,8 @@ handlers = Table(  # what the scheduler of a workflow knows of its producers and
     Column("held_run_id", Id),  # it failed, and the others go on without it
 )
 
+partial("ix_handlers_held", handlers.c.held_run_id, where=text("held_run_id IS NOT NULL"))
+
 events = Table(  # append-only but for their status, and the payload while pending
     "events",
     metadata,
@@ -714,7 +716,8 @@ events = Table(  # append-only but for their status, and the payload while pendi
     Index("ix_events_workflow", "workflow_id", "id"),
 )
 partial("ix_events_pending", events.c.workflow_id, events.c.topic, events.c.id, where=text("status = 'pending'"))
-partial("ix_events_reserved", events.c.reserved_by, where=text("reserved_by IS NOT NULL"))
+partial("ix_events_taken", events.c.workflow_id, events.c.reserved_by, where=text("status IN ('reserved', 'skipped')"))
+partial("ix_events_done", events.c.updated_at, where=text("status IN ('consumed', 'skipped')"))
 partial("ix_events_inputs", events.c.workflow_id, events.c.id, where=text("source IS NOT NULL"))
 
 causes = Table(  # which inputs an event goes back to; an input goes back to itself, without a row

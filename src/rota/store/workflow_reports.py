@@ -6,7 +6,7 @@ Phases, handlers and flags stay out of the first view; `inside` and `runs` show 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select, union_all
 
 from rota.core import triggers
 from rota.core.model import WORKFLOW, line_of
@@ -181,15 +181,17 @@ def activity(row: Any) -> str | None:
 
 def stale_inputs(tx: Tx, flow: Any, now: datetime) -> int:
     """Inputs that are older than they should be and not done."""
-    root = events.alias("root")
-    waiting = and_(e.workflow_id == flow.id, store.is_pending())
-    own = select(e.id).where(waiting, e.source.is_not(None), e.created_at <= now - STALE)
-    derived = (
-        select(causes.c.input_id)
-        .select_from(events.join(causes, causes.c.event_id == e.id).join(root, root.c.id == causes.c.input_id))
-        .where(waiting, root.c.created_at <= now - STALE)
+    mine, taken = (
+        e.workflow_id == flow.id,
+        and_(store.is_one_of("reserved", "skipped"), e.status == EventStatus.RESERVED),
     )
-    return int(tx.execute(select(func.count()).select_from(own.union(derived).subquery())).scalar_one())
+    open_ones = union_all(*(select(e.id, e.source).where(mine, one) for one in (store.is_pending(), taken))).subquery()
+    derived = select(causes.c.input_id).join(open_ones, open_ones.c.id == causes.c.event_id)
+    inputs = select(open_ones.c.id).where(open_ones.c.source.is_not(None)).union(derived).subquery()
+    stale = (
+        select(func.count()).select_from(events.join(inputs, inputs.c.id == e.id)).where(e.created_at <= now - STALE)
+    )
+    return int(tx.execute(stale).scalar_one())
 
 
 # what came in, what went out

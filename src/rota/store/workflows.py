@@ -81,6 +81,10 @@ class Begun:
     retry_of: str | None = None
 
 
+class Overtaken(LogicError):
+    """A person skipped the events that a run was about to reserve."""
+
+
 # declared
 
 
@@ -337,12 +341,13 @@ def start(tx: Tx, flow: Any, handler: Any, before: Any | None, run_id: str, now:
     }  # fmt: skip
     insert_rows(tx, workflow_runs, [row])
     if kept is not None:
-        tx.execute(update(events).where(e.reserved_by == kept.id).values(reserved_by=run_id, updated_at=now))
+        mine = taken_by(flow.id, kept.id)
+        tx.execute(update(events).where(mine).values(reserved_by=run_id, updated_at=now))
         tx.execute(update(effects).where(f.run_id == kept.id).values(run_id=run_id, updated_at=now))
         if effect is not None and effect.status == Effect.IN_FLIGHT:  # the worker died, or could not tell
             tx.execute(update(effects).where(f.id == effect.id).values(status=Effect.NEEDS_RECONCILE.value))
     elif before is not None:
-        release(tx, before.id, now)
+        release(tx, before, now)
     if phase is Phase.PREPARING:  # whatever comes from now on is for the next run
         mine = and_(h.workflow_id == flow.id, h.name == handler.name)
         tx.execute(update(handlers).where(mine).values(dirty=False, wake_at=None))
@@ -367,9 +372,19 @@ def open_effect(tx: Tx, run_id: str) -> Any | None:
     return tx.execute(select(effects).where(f.run_id == run_id, f.status.in_(OPEN_EFFECTS))).one_or_none()
 
 
-def release(tx: Tx, run_id: str, now: datetime) -> None:
+def taken_by(workflow_id: str, run_id: str) -> ColumnElement[bool]:
+    """Events that a run has taken and not consumed."""
+    return and_(e.workflow_id == workflow_id, e.reserved_by == run_id, is_one_of("reserved", "skipped"))
+
+
+def is_one_of(*statuses: str) -> ColumnElement[bool]:
+    """In the statement's text, as partial indexes have it: those serve no parameter."""
+    return e.status.in_([literal_column(f"'{one}'") for one in statuses])
+
+
+def release(tx: Tx, run: Any, now: datetime) -> None:
     """What a run had reserved is pending again."""
-    mine = and_(e.reserved_by == run_id, e.status == EventStatus.RESERVED)
+    mine = and_(taken_by(run.workflow_id, run.id), e.status == EventStatus.RESERVED)
     values = {"status": EventStatus.PENDING.value, "reserved_by": None, "attempt": e.attempt + 1, "updated_at": now}
     tx.execute(update(events).where(mine).values(values))
 
@@ -390,8 +405,9 @@ def prepared(
         stmt = update(events).where(mine).values(values).returning(e.id)
         missing = set(ids) - set(tx.execute(stmt, {"ids": listed(tx, ids)}).scalars())
         if missing:
-            shown = ", ".join(sorted(missing)[:3])
-            raise LogicError(f"prepare reserved events of {topic} that are not pending there: {shown}")
+            gone = {one.id for one in by_ids(tx, run.workflow_id, topic, missing) if one.status == EventStatus.SKIPPED}
+            shown = f"of {topic} that are not pending there: {', '.join(sorted(missing)[:3])}"
+            raise (Overtaken if gone == missing else LogicError)(f"prepare reserved events {shown}")
     if wake_at is not None:  # it was cleared when the run began
         mine = and_(h.workflow_id == run.workflow_id, h.name == run.handler)
         tx.execute(update(handlers).where(mine).values(wake_at=wake_at))
@@ -405,7 +421,7 @@ def call(
         row = {
             "id": effect_id, "workflow_id": run.workflow_id, "run_id": run.id, "call": called, "params": params,
             "title": title, "status": Effect.IN_FLIGHT.value, "reconcile_attempts": 0,
-            "inputs": len(inputs_of(tx, run.id)), "created_at": now, "updated_at": now,
+            "inputs": len(inputs_of(tx, run)), "created_at": now, "updated_at": now,
         }  # fmt: skip
         insert_rows(tx, effects, [row])
 
@@ -434,9 +450,9 @@ def commit(
     known = func.coalesce(r.mutation_outcome, Outcome.NONE.value)
     if not move_phase(tx, job, run, Phase.COMMITTED, now, mutation_outcome=known):
         return
-    reserved = and_(e.reserved_by == run.id, e.status == EventStatus.RESERVED)
+    reserved = and_(taken_by(flow.id, run.id), e.status == EventStatus.RESERVED)
     consumer = run.kind is Kind.CONSUMER
-    inputs = inputs_of(tx, run.id) if consumer and new else []
+    inputs = inputs_of(tx, run) if consumer and new else []
     taken = tx.execute(
         update(events).where(reserved).values(status=EventStatus.CONSUMED.value, updated_at=now)
     ).rowcount
@@ -465,9 +481,9 @@ def put_aside(tx: Tx, job: Job, run: Begun, worker: str, ended: Ended, lines: Se
     ledger.write_logs(tx, lines)
 
 
-def inputs_of(tx: Tx, run_id: str) -> list[str]:
+def inputs_of(tx: Tx, run: Begun) -> list[str]:
     """The inputs that the events of a run go back to."""
-    taken = select(e.id, e.source).where(e.reserved_by == run_id)
+    taken = select(e.id, e.source).where(taken_by(run.workflow_id, run.id))
     found = list(tx.execute(taken))
     if not found:
         return []
@@ -542,6 +558,27 @@ def resume(tx: Tx, org_id: str, key: str, now: datetime) -> str:
     return str(flow.id)
 
 
+def skip(tx: Tx, org_id: str, key: str, event_id: str, now: datetime) -> str:
+    """A person decided that a pending event is not handled; nor is what came of it, and of nothing else, and waits."""
+    flow = get(tx, org_id, key, hold=True)
+    others = causes.alias()
+    shared = select(literal(1)).where(others.c.event_id == causes.c.event_id, others.c.input_id != event_id).exists()
+    derived = tx.execute(select(causes.c.event_id).where(causes.c.input_id == event_id, ~shared)).scalars()
+    mine = and_(e.workflow_id == flow.id, is_listed(tx, e.id, "ids"))
+    stmt = select(e.id, e.status).where(mine).order_by(e.id).with_for_update()
+    found = {one.id: one.status for one in tx.execute(stmt, {"ids": listed(tx, [event_id, *derived])})}
+    if event_id not in found:
+        raise NotFound(f"workflow {flow.name}: it has no event {event_id}")
+    if EventStatus.RESERVED in found.values():
+        raise Conflict(f"event {event_id}: a run has taken it; wait until that has ended, or resolve it")
+    waiting = [one for one, status in found.items() if status == EventStatus.PENDING]
+    if not waiting:
+        raise Conflict(f"event {event_id}: it is {found[event_id]} already, and nothing that came of it waits")
+    skipped = update(events).where(is_listed(tx, e.id, "ids")).values(status=EventStatus.SKIPPED.value, updated_at=now)
+    tx.execute(skipped, {"ids": listed(tx, waiting)})
+    return event_id
+
+
 def resolve(tx: Tx, org_id: str, key: str, how: Resolution, result: Any, by: str, now: datetime) -> str:
     """What a person decided about the run that waits for one."""
     flow = get(tx, org_id, key, hold=True)
@@ -567,12 +604,12 @@ def resolve(tx: Tx, org_id: str, key: str, how: Resolution, result: Any, by: str
             decide(tx, run, effect, Effect.FAILED, Outcome.FAILED, by, now)
         case Resolution.SKIP:
             decide(tx, run, effect, Effect.FAILED, Outcome.SKIPPED, by, now)
-            skip_events(tx, run.id, now)
+            skip_events(tx, run, now)
         case Resolution.TRY_AGAIN if effect is not None:
             asked = {"status": Effect.NEEDS_RECONCILE.value, "reconcile_attempts": 0, "updated_at": now}
             tx.execute(update(effects).where(f.id == effect.id).values(asked))
         case Resolution.REJECT:
-            skip_events(tx, run.id, now)
+            skip_events(tx, run, now)
             drop(tx, flow, stuck, run, now)
             return str(flow.id)
         case _:  # approve, or try again what needs nothing but that
@@ -592,8 +629,8 @@ def decide(
     tx.execute(update(workflow_runs).where(r.id == run.id).values(known | {"phase": phase.value}))
 
 
-def skip_events(tx: Tx, run_id: str, now: datetime) -> None:
-    mine = and_(e.reserved_by == run_id, e.status == EventStatus.RESERVED)
+def skip_events(tx: Tx, run: Any, now: datetime) -> None:
+    mine = and_(taken_by(run.workflow_id, run.id), e.status == EventStatus.RESERVED)
     tx.execute(update(events).where(mine).values(status=EventStatus.SKIPPED.value, updated_at=now))
 
 
@@ -646,7 +683,7 @@ def go_on(tx: Tx, flow: Any, stuck: Any | None, now: datetime) -> None:
         tx.execute(update(handlers).where(mine).values(held_run_id=None))
 
 
-# what should not be
+# what should not be, and what is over
 
 
 def orphans(tx: Tx, limit: int = 20) -> list[Any]:
@@ -654,5 +691,18 @@ def orphans(tx: Tx, limit: int = 20) -> list[Any]:
     decides: what nobody understands is not done again."""
     living = select(literal(1)).where(or_(j.run_id == e.reserved_by, j.last_run_id == e.reserved_by)).exists()
     aside = select(literal(1)).where(h.workflow_id == e.workflow_id, h.held_run_id == e.reserved_by).exists()
-    mine = and_(e.reserved_by.is_not(None), e.status == literal_column("'reserved'"), ~living, ~aside)
+    mine = and_(is_one_of("reserved", "skipped"), e.status == literal_column("'reserved'"), ~living, ~aside)
     return list(tx.execute(select(e.workflow_id, e.id, e.topic, e.reserved_by).where(mine).limit(limit)))
+
+
+def prune(tx: Tx, before: datetime, limit: int) -> int:
+    """Forget the oldest events that are done; returns how many. An input is kept as long as what goes back to it."""
+    kept = select(literal(1)).where(causes.c.input_id == e.id).exists()
+    old = select(e.id).where(is_one_of("consumed", "skipped"), e.updated_at < before, ~kept)
+    ids = tx.execute(old.order_by(e.updated_at).limit(limit)).scalars().all()
+    for gone in (
+        delete(causes).where(is_listed(tx, causes.c.event_id, "ids")),
+        delete(events).where(is_listed(tx, e.id, "ids")),
+    ):
+        tx.execute(gone, {"ids": listed(tx, ids)})
+    return len(ids)

@@ -118,5 +118,14 @@ async def resolve(request: Request, caller: Operator, key: str) -> Response:
     return await read(request, caller, key)
 
 
+@router.post("/{key}/events/{event_id}/$skip")
+async def skip(request: Request, caller: Operator, key: str, event_id: str) -> Response:
+    """Leave out an event that is pending, an input for instance, with what came of it alone and waits. Refused once a
+    run has taken it."""
+    await read_body(request, [], optional=True)
+    await manager(request, caller).skip(key, event_id)
+    return await read(request, caller, key)
+
+
 def manager(request: Request, caller: Caller) -> WorkflowManager:
     return WorkflowManager(engine_of(request), caller.org_id)

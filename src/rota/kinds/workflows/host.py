@@ -231,13 +231,13 @@ def storable(result: Any) -> Any:
         return None
 
 
-def failure_of(error: BaseException) -> Failure:
+def failure_of(error: BaseException, ours: bool = False) -> Failure:
     """The class of a failure. What user code and connectors raise is theirs; the rest is our own bug."""
     if isinstance(error, WorkFailed):
         return error.failure
     found = classify(error)
-    ours = type(error).__module__.startswith(("rota.", "sqlalchemy")) and not isinstance(error, WorkError | Invalid)
-    if ours:
+    ours = ours or type(error).__module__.startswith(("rota.", "sqlalchemy"))
+    if ours and not isinstance(error, WorkError | Invalid):
         log.error("a workflow failed because of Rota itself", exc_info=error)
         return Failure(FailureClass.INTERNAL, found.type, found.message, found.traceback)
     return found

@@ -1,4 +1,4 @@
-"""The commands for workflows: deploy what a program declares, publish, run, pause, resume, resolve."""
+"""The commands for workflows: deploy what a program declares, publish, run, pause, resume, skip, resolve."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -47,6 +47,10 @@ class WorkflowManager:
     async def resume(self, key: str) -> str:
         now = self.engine.clock.now()
         return await self.engine.clocked(lambda tx: store.resume(tx, self.org_id, key, now))
+
+    async def skip(self, key: str, event_id: str) -> str:
+        now = self.engine.clock.now()
+        return await self.engine.clocked(lambda tx: store.skip(tx, self.org_id, key, event_id, now))
 
     async def resolve(self, key: str, resolution: Any, result: Any, by: str) -> str:
         how, now = choice(Resolution, resolution, "resolution"), self.engine.clock.now()

@@ -22,7 +22,7 @@ from rota.kinds.workflows.host import Context, Host, failure_of
 from rota.store import workflows as store
 from rota.store.database import Database
 from rota.store.dialect import Tx
-from rota.store.workflows import Begun
+from rota.store.workflows import Begun, Overtaken
 
 log = structlog.get_logger("rota.workflows")
 
@@ -75,7 +75,7 @@ class WorkflowRunner:
         except LeaseLost as error:
             raise SetAside from error
         except Exception as error:
-            failure = failure_of(error)
+            failure = failure_of(error, ours=True)  # what handlers raise, `step` has told apart
             if failure.kind is FailureClass.INTERNAL:
                 log.error("a workflow stopped", workflow=ctx.job.target, handler=run.handler, error=failure.message)
             if workflow is not None and workflow.isolate and (ended := given_up(ctx, run, failure)) is not None:
@@ -122,6 +122,14 @@ async def consume(host: Host) -> tuple[Any, Mapping[str, Any]]:
 
 
 async def prepare(host: Host) -> Mapping[str, Any]:
+    """What is to be done. If a person skips some of that meanwhile, it is decided once more."""
+    try:
+        return await decide(host)
+    except Overtaken:
+        return await decide(host)
+
+
+async def decide(host: Host) -> Mapping[str, Any]:
     found = await step(host, "prepare", host.run.state)
     if not isinstance(found, Prepare):
         raise LogicError(f"{host.handler.name}: prepare must return a Prepare, not {type(found).__name__}")

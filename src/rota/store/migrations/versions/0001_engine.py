@@ -768,6 +768,14 @@ def upgrade() -> None:
         sa.UniqueConstraint("workflow_id", "topic", "message_id", name=op.f("uq_events_workflow_id_topic_message_id")),
     )
     op.create_index(
+        "ix_events_done",
+        "events",
+        ["updated_at"],
+        unique=False,
+        sqlite_where=sa.text("status IN ('consumed', 'skipped')"),
+        postgresql_where=sa.text("status IN ('consumed', 'skipped')"),
+    )
+    op.create_index(
         "ix_events_inputs",
         "events",
         ["workflow_id", "id"],
@@ -784,12 +792,12 @@ def upgrade() -> None:
         postgresql_where=sa.text("status = 'pending'"),
     )
     op.create_index(
-        "ix_events_reserved",
+        "ix_events_taken",
         "events",
-        ["reserved_by"],
+        ["workflow_id", "reserved_by"],
         unique=False,
-        sqlite_where=sa.text("reserved_by IS NOT NULL"),
-        postgresql_where=sa.text("reserved_by IS NOT NULL"),
+        sqlite_where=sa.text("status IN ('reserved', 'skipped')"),
+        postgresql_where=sa.text("status IN ('reserved', 'skipped')"),
     )
     op.create_index("ix_events_workflow", "events", ["workflow_id", "id"], unique=False)
     op.create_table(
@@ -805,6 +813,14 @@ def upgrade() -> None:
         sa.Column("held_run_id", sa.String(length=26), nullable=True),
         sa.ForeignKeyConstraint(["workflow_id"], ["workflows.id"], name=op.f("fk_handlers_workflow_id")),
         sa.PrimaryKeyConstraint("workflow_id", "name", name=op.f("pk_handlers")),
+    )
+    op.create_index(
+        "ix_handlers_held",
+        "handlers",
+        ["held_run_id"],
+        unique=False,
+        sqlite_where=sa.text("held_run_id IS NOT NULL"),
+        postgresql_where=sa.text("held_run_id IS NOT NULL"),
     )
     op.create_table(
         "pipeline_triggers",
