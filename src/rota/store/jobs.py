@@ -89,11 +89,13 @@ def enqueue(tx: Tx, new: Sequence[NewJob], now: datetime, key_mode: str = "rejec
 
 
 def add(
-    tx: Tx, new: Sequence[NewJob], now: datetime, free: Collection[str] = (), lease: Lease | None = None
-) -> list[Job]:
+    tx: Tx, new: Sequence[NewJob], now: datetime, free: Collection[str] = (), lease: Lease | None = None,
+    promoting: bool = True,
+) -> list[Job]:  # fmt: skip
     """Put jobs into the queue. The caller holds the locks of their serial keys and knows that their job keys are free.
     Serial keys of which it knows that no job has them get their head at once, if only one of these jobs asks for it.
-    Returns those that could start now and are taken by the one who has the lease."""
+    A caller that is about to take the heads away lets that promote. Returns those that could start now and are taken by
+    the one who has the lease."""
     if not new:
         return []
     asking = Counter(job.serial_key for job in new)
@@ -109,9 +111,11 @@ def add(
     insert_rows(
         tx, jobs, [row | holds | {"fence": taken[row["id"]].fence} if row["id"] in taken else row for row in rows]
     )
-    promote(tx, serial_keys(new) - heads)
-    if len(taken) < len(new):
-        notify(tx, "ready" if any(job.run_at <= now for job in new) else "later")
+    if promoting:
+        promote(tx, serial_keys(new) - heads)
+    due_now = any(job.run_at <= now for job in new)
+    if len(taken) < len(new) and (promoting or not due_now):
+        notify(tx, "ready" if due_now else "later")
     return list(taken.values())
 
 

@@ -49,7 +49,9 @@ def list_workflows(tx: Tx, org_id: str, now: datetime, *, limit: int = LIMIT, cu
     stmt = select(workflows).where(w.org_id == org_id).order_by(w.name)
     if cursor:
         stmt = stmt.where(w.name > read_cursor(cursor)[0])
-    return page(tx, stmt, limit, lambda row: described(tx, row, now), lambda row: [row.name])
+    return page(
+        tx, stmt, limit, lambda row: described(tx, store.with_handlers(tx, dict_of(row)), now), lambda row: [row.name]
+    )
 
 
 def described(tx: Tx, flow: Any, now: datetime) -> Record:
@@ -83,7 +85,7 @@ def standing(tx: Tx, flow: Any, now: datetime) -> tuple[str, str | None]:
         return "stopped", f"paused: {flow.pause_reason}" if flow.pause_reason else "paused"
     if head is not None and head.state == State.PARKED and head.parked_reason != store.PAUSED:
         return "needs_attention", parked_words(head.parked_reason, what)
-    aside = store.held(tx, flow)
+    aside = store.held(flow)
     if aside:
         return "needs_attention", f"{listing(aside)} failed and is put aside; the rest goes on"
     if head is not None and head.state == State.RETRY:
@@ -106,7 +108,7 @@ def decision(tx: Tx, org_id: str, key: str) -> Record:
     """What a person can say about a workflow now: whether resuming it does something, and which resolutions of the run
     that waits make sense."""
     flow = store.get(tx, org_id, key)
-    stuck, aside = store.waits_for_person(tx, flow), store.held(tx, flow)
+    stuck, aside = store.waits_for_person(tx, flow), store.held(flow)
     reason = None if stuck is None else stuck.parked_reason
     run_id = stuck.last_run_id if stuck is not None else next(iter(aside.values()), None)
     if stuck is None and run_id is not None:

@@ -25,7 +25,7 @@ from rota.engine.runner import WorkFailed
 from rota.kinds.workflows.connectors import Applied, Connectors, Method, NotApplied, Unsure, surely_failed
 from rota.kinds.workflows.declaration import Handler, Mutation
 from rota.store import workflows
-from rota.store.workflows import Begun, Published
+from rota.store.workflows import Begun, Decided, Published
 
 PEEK_MOST = 1000
 
@@ -57,6 +57,7 @@ class Host:
         self.engine, self.connectors, self.handler, self.job, self.run = engine, connectors, handler, job, run
         self.phase = run.phase
         self.title: str | None = None
+        self.decided: Decided | None = None  # by `prepare`, and not yet written down
         self.published: list[Published] = []
         self.mutation: Mutation | None = None
         self.failure: Failure | None = None
@@ -171,6 +172,11 @@ class Host:
         await self.write(workflows.settle, effect_id, status, self.engine.clock.now(), **known)
 
     # the database
+
+    async def write_decision(self) -> None:
+        if self.decided is not None:
+            one, self.decided = self.decided, None
+            await self.write(workflows.prepared, one.result, one.wanted, one.wake_at, self.engine.clock.now())
 
     async def read(self, step: Any, *args: Any) -> Any:
         return await patiently(lambda: self.engine.db.read(step, *args))

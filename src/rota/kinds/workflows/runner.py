@@ -17,12 +17,12 @@ from rota.core.workflows import HANDLER_LIMIT, Kind, check_prepared, clamp_wake
 from rota.engine.patience import patiently
 from rota.engine.runner import RunContext, SetAside, Skipped, WorkFailed, Written
 from rota.kinds.workflows.connectors import Connectors
-from rota.kinds.workflows.declaration import Mutation, Prepare, Workflow
+from rota.kinds.workflows.declaration import Handler, Mutation, Prepare, Workflow
 from rota.kinds.workflows.host import Context, Host, failure_of
 from rota.store import workflows as store
 from rota.store.database import Database
 from rota.store.dialect import Tx
-from rota.store.workflows import Begun, Overtaken
+from rota.store.workflows import Begun, Decided, Overtaken
 
 log = structlog.get_logger("rota.workflows")
 
@@ -68,10 +68,10 @@ class WorkflowRunner:
         try:
             if workflow is None or run.handler not in workflow.handlers:
                 raise LogicError(f"workflow {ctx.job.target}: this program has no handler {run.handler} any more")
-            handler = workflow.handlers[run.handler]
-            host = Host(ctx.engine, self.connectors, handler, ctx.job, run)
-            state, outcome = await (produce(host) if run.kind is Kind.PRODUCER else consume(host))
-            return await self.commit(ctx, host, parse.payload(state, "state"), outcome)
+            try:
+                return await self.attempt(ctx, workflow.handlers[run.handler])
+            except Overtaken:  # a person skipped what it was about to take: it decides once more
+                return await self.attempt(ctx, workflow.handlers[run.handler])
         except LeaseLost as error:
             raise SetAside from error
         except Exception as error:
@@ -82,12 +82,12 @@ class WorkflowRunner:
                 return await self.put_aside(ctx, run, ended)
             raise WorkFailed(failure) from error
 
-    async def commit(self, ctx: RunContext, host: Host, state: Any, outcome: Mapping[str, Any]) -> Written:
-        now, lines = ctx.engine.clock.now(), ctx.log.take(last=True)
+    async def attempt(self, ctx: RunContext, handler: Handler) -> Written:
+        host = Host(ctx.engine, self.connectors, handler, ctx.job, ctx.about.work)
+        state, outcome = await (produce(host) if handler.kind is Kind.PRODUCER else consume(host))
+        state, now, lines = parse.payload(state, "state"), ctx.engine.clock.now(), ctx.log.take(last=True)
         ended = replace(ending(ctx, host.run), outcome=outcome, finished_at=now)
-        await patiently(
-            lambda: self.db.tx(store.commit, ctx.job, host.run, state, host.published, ctx.worker, ended, lines, now)
-        )
+        await host.write(store.commit, state, host.published, ctx.worker, ended, lines, now, host.decided)
         return Written(ended)
 
     async def put_aside(self, ctx: RunContext, run: Begun, ended: Ended) -> Written:
@@ -102,7 +102,8 @@ async def produce(host: Host) -> tuple[Any, Mapping[str, Any]]:
 
 
 async def consume(host: Host) -> tuple[Any, Mapping[str, Any]]:
-    """Prepare, mutate, next; from where this attempt starts."""
+    """Prepare, mutate, next; from where this attempt starts. What `prepare` decided is written down before it is acted
+    on; where it has no effect outside, with the commit."""
     run, handler = host.run, host.handler
     told = run.prepared or await prepare(host)
     prepared = Prepare(**told)
@@ -111,35 +112,32 @@ async def consume(host: Host) -> tuple[Any, Mapping[str, Any]]:
     if run.phase is Phase.MUTATING:
         await ask_again(host)
     elif run.outcome is None and taken and "mutate" in handler.steps:
+        await host.write_decision()
         host.phase = Phase.MUTATING
         await step(host, "mutate", prepared)
     mutation = host.mutation or Mutation("none" if run.outcome is None else run.outcome.value, run.result)
     state = None
     if "next" in handler.steps:
         host.phase = Phase.EMITTING
-        state = await step(host, "next", prepared, mutation)
+        try:
+            state = await step(host, "next", prepared, mutation)
+        except WorkFailed:
+            await host.write_decision()  # whoever decides about this run sees which events it is about
+            raise
     return state, {"title": prepared.title, "taken": taken, "mutation": mutation.status, "published": counted(host)}
 
 
 async def prepare(host: Host) -> Mapping[str, Any]:
-    """What is to be done. If a person skips some of that meanwhile, it is decided once more."""
-    try:
-        return await decide(host)
-    except Overtaken:
-        return await decide(host)
-
-
-async def decide(host: Host) -> Mapping[str, Any]:
     found = await step(host, "prepare", host.run.state)
     if not isinstance(found, Prepare):
         raise LogicError(f"{host.handler.name}: prepare must return a Prepare, not {type(found).__name__}")
-    told, now = parse.payload(found.dump(), "prepare"), host.engine.clock.now()
+    told = parse.payload(found.dump(), "prepare")
     wanted = check_prepared(told, host.handler.subscribe)
-    wake_at, wrong = clamp_wake(told["wake_at"], now)
+    wake_at, wrong = clamp_wake(told["wake_at"], host.engine.clock.now())
     if wrong is not None:
         log.warning("a wake time is wrong; looking again soon", handler=host.handler.name, error=wrong)
     told = {**told, "reservations": wanted, "wake_at": wake_at and wake_at.isoformat()}
-    await host.write(store.prepared, told, wanted, wake_at, now)
+    host.decided = Decided(told, wanted, wake_at)
     return told
 
 
