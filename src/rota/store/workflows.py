@@ -265,14 +265,14 @@ def among(workflow_id: str, wanted: Iterable[Published]) -> ColumnElement[bool]:
     return and_(e.workflow_id == workflow_id, or_(*some))
 
 
-def publish_outside(tx: Tx, org_id: str, key: str, topic: str, new: Published, now: datetime) -> tuple[str, str]:
-    """An event from somebody who is not the workflow: an input of source `api`."""
+def publish_outside(tx: Tx, org_id: str, key: str, topic: str, new: Published, now: datetime) -> tuple[str, str, bool]:
+    """An event from somebody who is not the workflow: an input of source `api`; its id, what became of it, and whether
+    there is a job now that was not there."""
     flow = get(tx, org_id, key, hold=True)
     if topic not in flow.declaration["topics"]:
         raise NotFound(f"workflow {flow.name}: it has no topic {topic}")
-    (became,) = publish(tx, flow, [new], now, source="api")
-    arm(tx, flow, now)
-    return became
+    ((event_id, word),) = publish(tx, flow, [new], now, source="api")
+    return event_id, word, arm(tx, flow, now)
 
 
 def peek(tx: Tx, workflow_id: str, topic: str, limit: int) -> list[Any]:
@@ -306,9 +306,10 @@ def by_ids(tx: Tx, workflow_id: str, topic: str, ids: Collection[str]) -> list[A
 # needs
 
 
-def arm(tx: Tx, flow: Flow, now: datetime, trigger: str = "event", leaving: bool = False) -> None:
+def arm(tx: Tx, flow: Flow, now: datetime, trigger: str = "event", leaving: bool = False) -> bool:
     """See to it that there is a job for what consumers need, at the moment they need it: at most one that waits, since
-    each commit looks again. The caller holds the workflow; one whose own job is about to leave lets that promote."""
+    each commit looks again. Whether anything changed. The caller holds the workflow; one whose own job is about to
+    leave lets that promote."""
     free = [one for one in flow.handlers.values() if one.type == Kind.CONSUMER and one.held_run_id is None]
     dirty = any(one.dirty for one in free)
     at = now if dirty else min((one.wake_at for one in free if one.wake_at), default=None)
@@ -323,19 +324,21 @@ def arm(tx: Tx, flow: Flow, now: datetime, trigger: str = "event", leaving: bool
             )  # fmt: skip
             lock_keys(tx, [line])
             queue.add(tx, [job], now, promoting=not leaving)
-        return
+        return at is not None
     ((job_id, state, run_at),) = found
-    if state == State.LATER and run_at != at:
-        lock_keys(tx, [line])
-        mine = and_(j.id == job_id, j.state == State.LATER)  # if its moment came just now, it finds what it needs
-        if at is None:
-            tx.execute(delete(jobs).where(mine))
-        elif at > now:
-            tx.execute(update(jobs).where(mine).values(run_at=at, trigger=why))
-        else:
-            tx.execute(update(jobs).where(mine).values(run_at=at, trigger=why, state=State.BLOCKED.value))
-            queue.promote(tx, [line])
-        notify(tx, "ready" if at is not None and at <= now else "later")
+    if state != State.LATER or run_at == at:
+        return False
+    lock_keys(tx, [line])
+    mine = and_(j.id == job_id, j.state == State.LATER)  # if its moment came just now, it finds what it needs
+    if at is None:
+        tx.execute(delete(jobs).where(mine))
+    elif at > now:
+        tx.execute(update(jobs).where(mine).values(run_at=at, trigger=why))
+    else:
+        tx.execute(update(jobs).where(mine).values(run_at=at, trigger=why, state=State.BLOCKED.value))
+        queue.promote(tx, [line])
+    notify(tx, "ready" if at is not None and at <= now else "later")
+    return True
 
 
 @hot
@@ -375,7 +378,11 @@ def first_waiting(_: Tx) -> Any:
 def begin(tx: Tx, job: Job, run_id: str, number: int, now: datetime) -> Begun | str:
     """Start an attempt: which handler, from which phase, with what of the attempt before. Or a word why not: `paused`,
     `yield` (the job waits again), `idle` (there is nothing to do)."""
-    flow = get(tx, job.org_id, job.target, hold=True)
+    return enter(tx, get(tx, job.org_id, job.target, hold=True), Attempt(job, run_id, number, now))
+
+
+def enter(tx: Tx, flow: Flow, attempt: Attempt) -> Begun | str:
+    job, run_id, now = attempt.job, attempt.run_id, attempt.started_at
     before = tx.execute(select(workflow_runs).where(r.id == job.last_run_id)).one_or_none() if job.last_run_id else None
     if before is not None and before.phase == Phase.COMMITTED:
         before = None
@@ -388,7 +395,7 @@ def begin(tx: Tx, job: Job, run_id: str, number: int, now: datetime) -> Begun | 
         why_not = "yield"
     elif one is None or (before is None and one.held_run_id is not None):
         why_not = "idle"
-    elif not queue.mark_started(tx, [Attempt(job, run_id, number, now)]):
+    elif not queue.mark_started(tx, [attempt]):
         raise LeaseLost(f"job {job.id}: it is not ours any more")
     elif (started := start(tx, flow, one, before, run_id, now)) is not None:
         return started
@@ -538,16 +545,17 @@ def settle(
 
 def commit(
     tx: Tx, job: Job, run: Begun, state: Any, new: Sequence[Published], worker: str, ended: Ended, lines: Sequence[Any],
-    now: datetime, decided: Decided | None = None,
-) -> None:  # fmt: skip
+    now: datetime, decided: Decided | None = None, follows: bool = False,
+) -> tuple[Attempt, Begun | None] | None:  # fmt: skip
     """Make a run stand: state, events, what it published, its phase, its row in the ledger, and the job for what comes
-    next. All of it, or nothing; once. Also what `prepare` decided, where nothing came between."""
+    next. All of it, or nothing; once. Also what `prepare` decided, where nothing came between; and, if the worker
+    follows, the start of the next run."""
     flow = get(tx, job.org_id, job.target, hold=True)
     changes: dict[str, Any] = {} if run.outcome else {"mutation_outcome": Outcome.NONE.value}
     if decided is not None:
         changes["prepare_result"] = decided.result
     if not move_phase(tx, job, run, Phase.COMMITTED, now, **changes):
-        return
+        return followed(tx, flow, job, worker)
     if decided is not None:
         taken = take(tx, run, decided.wanted, EventStatus.CONSUMED, now)
     else:
@@ -560,7 +568,29 @@ def commit(
         wake_at = one.wake_at if decided is None else decided.wake_at
         note(tx, one, dirty=dirty, wake_at=wake_at, state=one.state if state is None else state)
     arm(tx, flow, now, leaving=True)  # before the job leaves: what it leaves behind stands in line by its priority
-    leave(tx, job, worker, ended, lines, now)
+    ledger.write_logs(tx, lines)
+    kept, behind = queue.pass_on(tx, ended, worker, now, follows and flow.paused_at is None)
+    if not kept:
+        raise LeaseLost(f"job {job.id}: it is not ours any more")
+    if behind is None:
+        return None
+    attempt = Attempt(behind, new_id(), behind.attempt + 1, now)
+    found = enter(tx, flow, attempt)
+    if found == "idle":
+        return attempt, None
+    return None if isinstance(found, str) else (attempt, found)
+
+
+def followed(tx: Tx, flow: Flow, job: Job, worker: str) -> tuple[Attempt, Begun | None] | None:
+    """What a commit began whose answer was lost."""
+    head = queue.head_of(tx, job.serial_key or "")
+    if head is None or head.id == job.id or head.lease_owner != worker or head.run_id is None:
+        return None
+    found = tx.execute(select(*queue.FIELDS).where(j.id == head.id)).one()
+    attempt = Attempt(
+        replace(queue.job_of(found), attempt=head.attempt - 1), head.run_id, head.attempt, head.started_at
+    )
+    return attempt, begun(tx, flow, tx.execute(select(workflow_runs).where(r.id == head.run_id)).one())
 
 
 def consume(tx: Tx, run: Begun, now: datetime) -> list[tuple[str, str | None]]:
@@ -570,19 +600,15 @@ def consume(tx: Tx, run: Begun, now: datetime) -> list[tuple[str, str | None]]:
     return [(one.id, one.source) for one in tx.execute(stmt.returning(e.id, e.source))]
 
 
-def leave(tx: Tx, job: Job, worker: str, ended: Ended, lines: Sequence[Any], now: datetime) -> None:
-    if not queue.finish(tx, [ended], worker, now):
-        raise LeaseLost(f"job {job.id}: it is not ours any more")
-    ledger.write_logs(tx, lines)
-
-
 def put_aside(tx: Tx, job: Job, run: Begun, worker: str, ended: Ended, lines: Sequence[Any], now: datetime) -> None:
     """A handler that failed waits for a person while the others go on."""
     flow = get(tx, job.org_id, job.target, hold=True)
     if run.handler in flow.handlers:
         note(tx, flow.handlers[run.handler], held_run_id=run.id)
     arm(tx, flow, now, leaving=True)
-    leave(tx, job, worker, ended, lines, now)
+    if not queue.finish(tx, [ended], worker, now):
+        raise LeaseLost(f"job {job.id}: it is not ours any more")
+    ledger.write_logs(tx, lines)
 
 
 def taken_of(tx: Tx, run: Begun) -> list[tuple[str, str | None]]:

@@ -52,7 +52,7 @@ class WorkflowRunner:
         """Choose the handler and begin its run, in one step: from here on it is written down."""
         job, now = ctx.job, ctx.engine.clock.now()
         try:
-            run = await self.db.tx(store.begin, job, ctx.run_id, ctx.attempt, now)
+            run = ctx.about.work or await self.db.tx(store.begin, job, ctx.run_id, ctx.attempt, now)
         except LeaseLost as error:
             raise SetAside from error
         if isinstance(run, str):
@@ -87,8 +87,9 @@ class WorkflowRunner:
         state, outcome = await (produce(host) if handler.kind is Kind.PRODUCER else consume(host))
         state, now, lines = parse.payload(state, "state"), ctx.engine.clock.now(), ctx.log.take(last=True)
         ended = replace(ending(ctx, host.run), outcome=outcome, finished_at=now)
-        await host.write(store.commit, state, host.published, ctx.worker, ended, lines, now, host.decided)
-        return Written(ended)
+        told = (state, host.published, ctx.worker, ended, lines, now, host.decided, ctx.has_room())
+        then, work = await host.write(store.commit, *told) or (None, None)
+        return Written(ended, then, work)
 
     async def put_aside(self, ctx: RunContext, run: Begun, ended: Ended) -> Written:
         now, lines = ctx.engine.clock.now(), ctx.log.take(last=True)
