@@ -715,8 +715,23 @@ events = Table(  # append-only but for their status, and the payload while pendi
     UniqueConstraint("workflow_id", "topic", "message_id"),
     Index("ix_events_workflow", "workflow_id", "id"),
 )
-partial("ix_events_pending", events.c.workflow_id, events.c.topic, events.c.id, where=text("status = 'pending'"))
-partial("ix_events_taken", events.c.workflow_id, events.c.reserved_by, where=text("status IN ('reserved', 'skipped')"))
+# with the status as a column: SQLite knows nothing of how many rows there are, and takes the index that has most of
+# what is asked for; else it would walk through all that a workflow ever had
+partial(
+    "ix_events_pending",
+    events.c.workflow_id,
+    events.c.status,
+    events.c.topic,
+    events.c.id,
+    where=text("status = 'pending'"),
+)
+partial(
+    "ix_events_taken",
+    events.c.workflow_id,
+    events.c.status,
+    events.c.reserved_by,
+    where=text("status IN ('reserved', 'skipped')"),
+)
 partial("ix_events_done", events.c.updated_at, where=text("status IN ('consumed', 'skipped')"))
 partial("ix_events_inputs", events.c.workflow_id, events.c.id, where=text("source IS NOT NULL"))
 
@@ -763,6 +778,11 @@ effects = Table(  # the ledger of mutations: a row is written before it is tried
     Column("created_at", Instant, nullable=False),
     Column("updated_at", Instant, nullable=False),
     Index("ix_effects_workflow", "workflow_id", "id"),
+)
+partial(
+    "ix_effects_open",
+    effects.c.workflow_id,
+    where=text("status IN ('in_flight', 'needs_reconcile', 'indeterminate')"),
 )
 
 logs = Table(

@@ -6,14 +6,14 @@ Phases, handlers and flags stay out of the first view; `inside` and `runs` show 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select, union_all
+from sqlalchemy import ColumnElement, Select, and_, func, literal_column, select, union_all
 
 from rota.core import triggers
 from rota.core.model import WORKFLOW, line_of
 from rota.core.policy import RECONCILIATION
 from rota.core.states import Phase, State
 from rota.core.words import listing, plural, short
-from rota.core.workflows import STALE, Effect, EventStatus, Kind, Outcome, Resolution
+from rota.core.workflows import OPEN_EFFECTS, STALE, Effect, EventStatus, Kind, Outcome, Resolution
 from rota.store import jobs as queue
 from rota.store import workflows as store
 from rota.store.dialect import Tx
@@ -24,7 +24,7 @@ from rota.store.tables import runs as ledger
 w, h, e, x, f = workflows.c, handlers.c, events.c, workflow_runs.c, effects.c
 
 RECENT = 10
-OPEN = (EventStatus.PENDING.value, EventStatus.RESERVED.value)
+IS_OPEN = f.status.in_([literal_column(f"'{one.value}'") for one in OPEN_EFFECTS])  # as its index has it
 WARNINGS = {
     Effect.IN_FLIGHT: "under way",
     Effect.NEEDS_RECONCILE: "it gave no answer; its service will be asked",
@@ -60,8 +60,7 @@ def described(tx: Tx, flow: Any, now: datetime) -> Record:
     waiting = func.count().label("n")
     counted = select(waiting).where(e.workflow_id == flow.id, store.is_pending())
     stale = stale_inputs(tx, flow, now)
-    unclear = [Effect.NEEDS_RECONCILE.value, Effect.INDETERMINATE.value]
-    blocked = select(waiting).where(f.workflow_id == flow.id, f.status.in_(unclear))
+    blocked = select(waiting).where(f.workflow_id == flow.id, IS_OPEN, f.status != Effect.IN_FLIGHT)
     return {
         "id": flow.id, "name": flow.name, "description": flow.description, "status": status, "issue": issue,
         "schedule": words, "next_check_at": next_at,
@@ -135,7 +134,8 @@ def sensible(row: Any, effect: Any, reason: str | None) -> list[Resolution]:
 def waiting(tx: Tx, org_id: str, key: str) -> dict[str, int]:
     """How many events wait in each topic."""
     mine = and_(e.workflow_id == store.get(tx, org_id, key).id, store.is_pending())
-    rows = tx.execute(select(e.topic, func.count().label("n")).where(mine).group_by(e.topic))
+    counted = select(e.topic, func.count().label("n")).where(mine).group_by(e.topic)
+    rows = tx.execute(counted)
     return {row.topic: int(row.n) for row in rows}
 
 
@@ -183,17 +183,17 @@ def activity(row: Any) -> str | None:
 
 def stale_inputs(tx: Tx, flow: Any, now: datetime) -> int:
     """Inputs that are older than they should be and not done."""
-    mine, taken = (
-        e.workflow_id == flow.id,
-        and_(store.is_one_of("reserved", "skipped"), e.status == EventStatus.RESERVED),
-    )
-    open_ones = union_all(*(select(e.id, e.source).where(mine, one) for one in (store.is_pending(), taken))).subquery()
-    derived = select(causes.c.input_id).join(open_ones, open_ones.c.id == causes.c.event_id)
-    inputs = select(open_ones.c.id).where(open_ones.c.source.is_not(None)).union(derived).subquery()
-    stale = (
-        select(func.count()).select_from(events.join(inputs, inputs.c.id == e.id)).where(e.created_at <= now - STALE)
-    )
-    return int(tx.execute(stale).scalar_one())
+    old = and_(e.id.in_(open_inputs(flow.id)), e.created_at <= now - STALE)
+    return int(tx.execute(select(func.count()).select_from(events).where(old)).scalar_one())
+
+
+def open_inputs(workflow_id: str) -> Select[Any]:
+    """The ids of inputs that are not done: something that goes back to them waits, or a run has it."""
+    mine = select(e.id, e.source).where(e.workflow_id == workflow_id)
+    taken = mine.where(store.is_one_of("reserved", "skipped"), e.status == EventStatus.RESERVED)
+    waits = union_all(mine.where(store.is_pending()), taken).cte("waits")
+    derived = select(causes.c.input_id).join(waits, waits.c.id == causes.c.event_id)
+    return select(select(waits.c.id).where(waits.c.source.is_not(None)).union(derived).subquery().c.id)
 
 
 # what came in, what went out
@@ -223,7 +223,7 @@ def list_inputs(
 ) -> Page:  # fmt: skip
     """What came in from outside, newest first: `pending` while anything that goes back to it is not done."""
     flow = store.get(tx, org_id, key)
-    pending = is_open()
+    pending = e.id.in_(open_inputs(flow.id))
     stmt = select(e.id, e.topic, e.source, e.message_id, e.title, e.status, e.created_at, pending.label("pending"))
     stmt = stmt.where(e.workflow_id == flow.id, e.source.is_not(None))
     if status is not None:
@@ -236,12 +236,6 @@ def list_inputs(
         one["status"] = "pending" if still else "skipped" if one["status"] == EventStatus.SKIPPED else "done"
         one["stale"] = bool(still) and one["created_at"] <= now - STALE
     return found, more
-
-
-def is_open() -> ColumnElement[bool]:
-    later = events.alias("later")
-    derived: Select[Any] = select(literal_column("1")).select_from(causes.join(later, later.c.id == causes.c.event_id))
-    return or_(e.status.in_(OPEN), derived.where(causes.c.input_id == e.id, later.c.status.in_(OPEN)).exists())
 
 
 def list_outputs(tx: Tx, org_id: str, key: str, *, limit: int = LIMIT, cursor: str | None = None) -> Page:

@@ -322,7 +322,8 @@ def arm(tx: Tx, flow: Flow, now: datetime, trigger: str = "event", leaving: bool
                 flow.org_id, WORKFLOW, flow.name, None, max(at, now), why, route=route_of(flow), serial_key=line,
                 solo_key=flow.id, priority=CONSUMERS_FIRST,
             )  # fmt: skip
-            lock_keys(tx, [line])
+            if not leaving:
+                lock_keys(tx, [line])
             queue.add(tx, [job], now, promoting=not leaving)
         return at is not None
     ((job_id, state, run_at),) = found
@@ -834,9 +835,11 @@ def go_on(tx: Tx, flow: Flow, stuck: Any | None, now: datetime) -> None:
 def orphans(tx: Tx, limit: int = 20) -> list[Any]:
     """Reserved events whose run is neither under way nor waiting. There should be none; they are reported, and a person
     decides: what nobody understands is not done again."""
-    living = select(literal(1)).where(or_(j.run_id == e.reserved_by, j.last_run_id == e.reserved_by)).exists()
+    runs_now = select(literal(1)).where(j.run_id == e.reserved_by).exists()
+    attempt = ledger.runs.join(jobs, and_(j.id == ledger.runs.c.job_id, j.last_run_id == ledger.runs.c.id))
+    waits_again = select(literal(1)).select_from(attempt).where(ledger.runs.c.id == e.reserved_by).exists()
     aside = select(literal(1)).where(h.workflow_id == e.workflow_id, h.held_run_id == e.reserved_by).exists()
-    mine = and_(is_one_of("reserved", "skipped"), e.status == literal_column("'reserved'"), ~living, ~aside)
+    mine = and_(is_one_of("reserved", "skipped"), e.status == EventStatus.RESERVED, ~runs_now, ~waits_again, ~aside)
     return list(tx.execute(select(e.workflow_id, e.id, e.topic, e.reserved_by).where(mine).limit(limit)))
 
 

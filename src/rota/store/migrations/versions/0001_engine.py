@@ -747,6 +747,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_effects")),
         sa.UniqueConstraint("run_id", name=op.f("uq_effects_run_id")),
     )
+    op.create_index(
+        "ix_effects_open",
+        "effects",
+        ["workflow_id"],
+        unique=False,
+        sqlite_where=sa.text("status IN ('in_flight', 'needs_reconcile', 'indeterminate')"),
+        postgresql_where=sa.text("status IN ('in_flight', 'needs_reconcile', 'indeterminate')"),
+    )
     op.create_index("ix_effects_workflow", "effects", ["workflow_id", "id"], unique=False)
     op.create_table(
         "events",
@@ -786,7 +794,7 @@ def upgrade() -> None:
     op.create_index(
         "ix_events_pending",
         "events",
-        ["workflow_id", "topic", "id"],
+        ["workflow_id", "status", "topic", "id"],
         unique=False,
         sqlite_where=sa.text("status = 'pending'"),
         postgresql_where=sa.text("status = 'pending'"),
@@ -794,7 +802,7 @@ def upgrade() -> None:
     op.create_index(
         "ix_events_taken",
         "events",
-        ["workflow_id", "reserved_by"],
+        ["workflow_id", "status", "reserved_by"],
         unique=False,
         sqlite_where=sa.text("status IN ('reserved', 'skipped')"),
         postgresql_where=sa.text("status IN ('reserved', 'skipped')"),
