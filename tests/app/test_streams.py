@@ -18,7 +18,7 @@ from rota.store.dialect import Tx, insert_rows
 from rota.store.tables import logs
 from rota.testing import world
 from tests.app.live import LiveApi
-from tests.workflows.inbox import make_inbox
+from tests.workflows.inbox import broken_step, make_inbox
 
 Event = tuple[str, str, Any]
 SOON = 20  # seconds that anything may take at the most
@@ -215,7 +215,7 @@ async def test_a_workflow_that_rota_itself_failed_stops_and_says_so_everywhere(
         await opened.wait()
         one.clock.set(datetime.now(UTC))
         with capture_logs() as lines, monkeypatch.context() as broken:
-            broken.setattr(workflows, "prepared", lambda *_: {}["a bug"])
+            broken.setattr(workflows, "prepared", broken_step)
             await client.post("/workflows/inbox/topics/mail/events", json={"message_id": "1", "payload": "a"})
             await one.advance(seconds=1)
         (told,) = [data for name, _, data in await following if name == "workflow.stopped"]

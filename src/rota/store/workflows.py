@@ -64,6 +64,7 @@ from rota.store.dialect import (
     update_row,
 )
 from rota.store.tables import causes, effects, events, handlers, jobs, workflow_runs, workflows
+from rota.store.tables import runs as attempts
 
 PAUSED = "paused"  # why a job waits that came up while its workflow was paused
 CONSUMERS_FIRST = 1  # the priority of their jobs; that of producers is 0
@@ -836,8 +837,8 @@ def orphans(tx: Tx, limit: int = 20) -> list[Any]:
     """Reserved events whose run is neither under way nor waiting. There should be none; they are reported, and a person
     decides: what nobody understands is not done again."""
     runs_now = select(literal(1)).where(j.run_id == e.reserved_by).exists()
-    attempt = ledger.runs.join(jobs, and_(j.id == ledger.runs.c.job_id, j.last_run_id == ledger.runs.c.id))
-    waits_again = select(literal(1)).select_from(attempt).where(ledger.runs.c.id == e.reserved_by).exists()
+    attempt = attempts.join(jobs, and_(j.id == attempts.c.job_id, j.last_run_id == attempts.c.id))
+    waits_again = select(literal(1)).select_from(attempt).where(attempts.c.id == e.reserved_by).exists()
     aside = select(literal(1)).where(h.workflow_id == e.workflow_id, h.held_run_id == e.reserved_by).exists()
     mine = and_(is_one_of("reserved", "skipped"), e.status == EventStatus.RESERVED, ~runs_now, ~waits_again, ~aside)
     return list(tx.execute(select(e.workflow_id, e.id, e.topic, e.reserved_by).where(mine).limit(limit)))
