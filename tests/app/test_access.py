@@ -155,6 +155,7 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "POST /api/v1/workflows/{workflow}/$pause": (row(403, 200, 200, 404), {}),
     "POST /api/v1/workflows/{workflow}/$resume": (row(403, 409, 409, 404), None),  # it is not paused
     "POST /api/v1/workflows/{workflow}/$resolve": (row(403, 409, 409, 404), {"resolution": "skip"}),  # nothing is stuck
+    "POST /api/v1/workflows/{our_workflow}/events/{event}/$skip": (row(403, 200, 200, 404), None),
     "POST /api/agent/pair": (SERVICE, {"token": "rota_pair_x", "name": "x"}),
     "POST /api/agent/register": (SERVICE, {}),
     "POST /api/agent/poll": (SERVICE, {}),
@@ -291,6 +292,10 @@ async def fill(api: Api, path: str) -> str:
         name = (await manager.create({**mine, "sql": "SELECT 1 AS a", "description": CANARY}))["path"]
         path = path.replace("{namespace}/{layer}/{pipeline}", name)
         path = path.replace("{trigger}", (await manager.add_trigger(name, {"type": "webhook"}))[0]["id"])
+    if "{event}" in path:
+        flow = await make_workflow(api, f"{CANARY}-{next(numbers)}")
+        event, _ = await WorkflowManager(api.engine, api.org_id).publish(flow, "in", {"message_id": "1"})
+        path = path.replace("{our_workflow}", flow).replace("{event}", event)
     for name, make in makers.items():
         if f"{{{name}}}" in path:
             path = path.replace(f"{{{name}}}", await make(api, f"{CANARY}-{next(numbers)}"))

@@ -217,6 +217,11 @@ def test_workflows(tmp_path: Path) -> None:
         assert rota("show", "orders")["recent"][0]["text"] == "order 1001"
         assert rota("pause", "orders", "--reason", "demo")["issue"] == "paused: demo"
         rota("run", "orders", code=4)
+        assert rota("publish", "orders", "orders", "1002", "--payload", '{"total": 5}')["result"] == "created"
+        (waiting,) = rota("inputs", "orders", "--status", "pending")["items"]
+        assert rota("skip", "orders", waiting["id"])["pending"] == 0
+        rota("skip", "orders", waiting["id"], code=4)
+        assert rota("inputs", "orders", "--status", "skipped")["items"][0]["message_id"] == "1002"
         assert rota("resume", "orders")["status"] == "idle"
         rota("resolve", "orders", "skip", code=4)
         assert len(rota("run", "feed")["job_ids"]) == 2

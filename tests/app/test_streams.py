@@ -8,14 +8,17 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+from structlog.testing import capture_logs
 
 from rota.core.model import Attempt, Ended, new_id
 from rota.core.states import Status
-from rota.store import jobs, runs
+from rota.store import jobs, runs, workflows
 from rota.store.database import Database, open_database
 from rota.store.dialect import Tx, insert_rows
 from rota.store.tables import logs
+from rota.testing import world
 from tests.app.live import LiveApi
+from tests.workflows.inbox import broken_step, make_inbox
 
 Event = tuple[str, str, Any]
 SOON = 20  # seconds that anything may take at the most
@@ -227,6 +230,40 @@ async def test_the_org_hears_of_its_own_hosts_alone(client: httpx.AsyncClient, l
     assert sorted(name for name, _ in seen) == ["host.changed", "host.changed", "host.down", "host.up", "host.up"]
     assert {data["host_id"] for name, data in seen if name != "host.changed"} == {mine}
     assert {data["name"] for name, data in seen if name == "host.changed"} == {mine}
+
+
+async def test_a_workflow_that_rota_itself_failed_stops_and_says_so_everywhere(
+    client: httpx.AsyncClient, live: LiveApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, inbox = asyncio.Event(), make_inbox()
+
+    def enough(seen: list[Event]) -> bool:
+        opened.set()
+        return seen[-1][0] == "workflow.stopped"
+
+    async with world(inbox.app, database_url=live.database_url, start=datetime.now(UTC)) as one:
+        await one.drain()
+        following = asyncio.ensure_future(read(client, "/events", enough))
+        await opened.wait()
+        one.clock.set(datetime.now(UTC))
+        with capture_logs() as lines, monkeypatch.context() as broken:
+            broken.setattr(workflows, "prepared", broken_step)
+            await client.post("/workflows/inbox/topics/mail/events", json={"message_id": "1", "payload": "a"})
+            await one.advance(seconds=1)
+        (told,) = [data for name, _, data in await following if name == "workflow.stopped"]
+        errors = [line for line in lines if line["log_level"] == "error"]
+        assert "a workflow stopped" in {line["event"] for line in errors}
+        assert (told["name"], told["reason"]) == ("inbox", "internal")
+        run = (await client.get(f"/runs/{told['id']}")).json()
+        assert (run["status"], run["reason"], run["phase"]) == ("failed", "internal", "preparing")
+        shown = (await client.get("/workflows/inbox")).json()
+        assert (shown["status"], shown["attention"]) == ("needs_attention", 1)
+        assert shown["issue"].startswith("Rota itself failed: 'a bug'; nothing more is tried until somebody resumes it")
+        await one.advance(hours=1)
+        assert inbox.sheets.rows == []
+        assert (await client.post("/workflows/inbox/$resume")).status_code == 200
+        await one.advance(seconds=1)
+        assert inbox.sheets.rows == ["a"]
 
 
 async def test_who_comes_back_misses_nothing(client: httpx.AsyncClient, db: Database) -> None:

@@ -243,6 +243,57 @@ async def test_a_workflow_is_run_paused_resumed_and_given_events_by_forms(api: A
     assert f"{path}/$resume" not in (await web.get(path)).text
 
 
+async def test_inputs_are_stale_when_they_wait_for_a_week(api: Api, web: httpx.AsyncClient) -> None:
+    """Also one whose event is done, while something that came of it waits; not one that is done."""
+    one, inbox = await flows(api)
+    await one.drain()
+    inbox.mail = ["done"]
+    await one.advance(minutes=5)
+    inbox.trouble["tell"] = [AuthError("reconnect")]
+    begun = one.clock.now()
+    await one.publish("inbox", "mail", message_id="derived", payload="derived")
+    await one.advance(minutes=1)
+    await one.publish("inbox", "mail", message_id="own", payload="own")
+    told = []
+    for after in (timedelta(days=7) - timedelta(seconds=1), timedelta(days=7), timedelta(days=7, minutes=1)):
+        api.clock.set(begun + after)
+        shown = await api.get("/workflows/inbox")
+        stale = [one["message_id"] for one in (await api.get("/workflows/inbox/inputs"))["items"] if one["stale"]]
+        words_of = re.search(r"(\d+ inputs? waits?) for longer than a week", words((await web.get("/workflows")).text))
+        told.append((shown["stale_inputs"], shown["attention"], stale, words_of and words_of[1]))
+    assert told == [
+        (0, 1, [], None), (1, 2, ["derived"], "1 input waits"), (2, 3, ["own", "derived"], "2 inputs wait"),
+    ]  # fmt: skip
+    assert "2 for longer than a week" in words((await web.get("/workflows/inbox")).text)
+    await api.call("POST", "/workflows/inbox/$resume")
+    await one.drain()
+    assert (await api.get("/workflows/inbox"))["stale_inputs"] == 0
+
+
+async def test_an_input_is_skipped_by_its_form(api: Api, web: httpx.AsyncClient) -> None:
+    one, inbox = await flows(api)
+    await one.drain()
+    await api.call("POST", "/workflows/inbox/$pause", {"reason": "look"})
+    for name in ("a", "b"):
+        await api.call("POST", "/workflows/inbox/topics/mail/events", {"message_id": name, "payload": name})
+    path = f"/workflows/{(await api.get('/workflows'))['items'][0]['id']}"
+    second, first = [entry["id"] for entry in (await api.get("/workflows/inbox/events"))["items"]]
+    form = await fill(web, path, f"{path}/events/{first}/$skip", audit_reason="spam")
+    assert "a is skipped" in await done(web, form)
+    assert await because(api, "workflows.skip") == "spam"
+    (line,) = (await api.get("/audit", action="workflows.skip"))["items"]
+    assert (line["resource_id"], line["after"]["result"]) == (path.rpartition("/")[2], first)
+    refused = await api.call("POST", f"{path}/events/{first}/$skip")
+    assert (refused.status_code, refused.json()["detail"]) == (
+        409, f"event {first}: it is skipped already, and nothing that came of it waits",
+    )  # fmt: skip
+    assert f"{path}/events/{first}/$skip" not in (await web.get(path)).text
+    assert f"{path}/events/{second}/$skip" in (await web.get(path)).text
+    await api.call("POST", "/workflows/inbox/$resume")
+    await one.drain()
+    assert inbox.sheets.rows == ["b"]
+
+
 async def unsure(inbox: Inbox) -> None:
     inbox.sheets.breaks = [ConnectionError("gone")]
     inbox.sheets.answers = [Unsure() for _ in range(6)]

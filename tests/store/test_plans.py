@@ -18,10 +18,24 @@ from sqlalchemy.engine import Engine
 
 from rota.core.model import Ended, Job, new_id
 from rota.core.policy import Lane, Terms
-from rota.core.states import Status
-from rota.store import checkup, dashboard, jobs, overview, pipelines, reports, schedules, workers
+from rota.core.states import Phase, Status
+from rota.core.workflows import EventStatus, Kind
+from rota.store import (
+    checkup,
+    dashboard,
+    jobs,
+    overview,
+    pipelines,
+    reports,
+    runs,
+    schedules,
+    workers,
+    workflow_reports,
+    workflows,
+)
 from rota.store.database import open_database
 from rota.store.dialect import Tx, watchers
+from rota.store.workflows import Begun
 from tests.databases import copy_sqlite
 from tests.postgres import create_database, drop_database
 
@@ -67,6 +81,35 @@ FROM generate_series(1, 20000) AS n;
 INSERT INTO schedule_stats (schedule_id, failure_count, skipped_count) SELECT id, 0, 0 FROM schedules;
 """
 
+FLOW, FLOW_RUN = f"W{1:025}", f"X{1:025}"
+RUN = Begun(FLOW_RUN, FLOW, "Take", Kind.CONSUMER, Phase.PREPARING, None, NOW)
+FILL_FLOWS = """
+INSERT INTO workflows (id, org_id, name, description, source, version, declaration, created_at, updated_at)
+SELECT 'W' || lpad(n::text, 25, '0'), '{org}', 'flow' || n, '', 'code:x', '1', '{{"topics": ["in"], "route": "r"}}',
+       now(), now()
+FROM generate_series(1, 200) AS n;
+INSERT INTO handlers (workflow_id, name, type, subscribe, dirty)
+SELECT id, 'Take', 'consumer', '["in"]', true FROM workflows;
+INSERT INTO events (id, workflow_id, topic, message_id, status, source, reserved_by, attempt, created_at, updated_at)
+SELECT 'E' || lpad(n::text, 25, '0'), 'W' || lpad((n % 20 + 1)::text, 25, '0'), 'in', n::text,
+       CASE WHEN n > 190000 THEN 'pending' WHEN n % 1000 = 0 THEN 'reserved' WHEN n % 1000 = 1 THEN 'skipped'
+            ELSE 'consumed' END,
+       CASE WHEN n % 2 = 0 THEN 'api' END, CASE WHEN n <= 190000 THEN 'X' || lpad((n % 20 + 1)::text, 25, '0') END, 1,
+       timestamptz '2026-01-01' + n * interval '1 second', timestamptz '2026-01-01' + n * interval '1 second'
+FROM generate_series(1, 200000) AS n;
+INSERT INTO causes (input_id, event_id)
+SELECT 'E' || lpad((n - 1)::text, 25, '0'), 'E' || lpad(n::text, 25, '0') FROM generate_series(3, 200000, 2) AS n;
+INSERT INTO workflow_runs (id, workflow_id, handler_id, handler_type, phase, created_at, updated_at)
+SELECT 'X' || lpad(n::text, 25, '0'), 'W' || lpad((n % 20 + 1)::text, 25, '0'), 'Take', 'consumer', 'committed', now(),
+       now()
+FROM generate_series(1, 50000) AS n;
+INSERT INTO effects (id, workflow_id, run_id, call, params, status, reconcile_attempts, inputs, created_at, updated_at)
+SELECT 'Y' || lpad(n::text, 25, '0'), 'W' || lpad((n % 20 + 1)::text, 25, '0'), 'X' || lpad(n::text, 25, '0'), 'a.b',
+       '{{}}',
+       CASE WHEN n % 5000 = 0 THEN 'indeterminate' ELSE 'applied' END, 0, 1, now(), now()
+FROM generate_series(1, 50000) AS n;
+"""
+
 STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     "claim": (
         lambda tx: jobs.claim(tx, LANES, worker="v", routes=["task", "shell"], room=50, turn=0),
@@ -109,16 +152,49 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     "who changed a thing": (lambda tx: dashboard.history(tx, ORG, "schedules", "S1"), {"ix_audit_log_resource"}),
     "workers": (lambda tx: reports.list_workers(tx), set()),
     "schedules with nothing planned": (lambda tx: checkup.unplanned(tx, NOW), {"ix_clocks_held"}),
+    "a workflow with its handlers": (lambda tx: held_flow(tx), set()),
+    "what a workflow needs": (lambda tx: workflows.arm(tx, held_flow(tx), NOW), {"ix_jobs_solo"}),
+    "events that wait": (lambda tx: workflows.peek(tx, FLOW, "in", 100), {"ix_events_pending"}),
+    "the first event that waits": (lambda tx: workflows.oldest(tx, FLOW, ["in"]), {"ix_events_pending"}),
+    "to take events": (lambda tx: workflows.take(tx, RUN, {"in": take_some(tx)}, EventStatus.CONSUMED, NOW), set()),
+    "to consume what a run took": (lambda tx: workflows.consume(tx, RUN, NOW), {"ix_events_taken"}),
+    "inputs of what a run took": (lambda tx: workflows.roots(tx, workflows.taken_of(tx, RUN)), {"ix_events_taken"}),
+    "to skip an event": (lambda tx: [workflows.skip(tx, ORG, "flow1", one, NOW) for one in take_some(tx)[:1]], set()),
+    "an open effect of a run": (lambda tx: workflows.open_effect(tx, FLOW_RUN), set()),
+    "orphans": (lambda tx: workflows.orphans(tx), {"ix_events_taken"}),
+    "to prune events": (lambda tx: workflows.prune(tx, NOW, 500), {"ix_events_done"}),
+    "to prune runs": (lambda tx: runs.prune(tx, ORG, NOW, ["success"], 500), {"ix_runs_recorded"}),
+    "a workflow in words": (
+        lambda tx: workflow_reports.workflow(tx, ORG, FLOW, NOW),
+        {"ix_events_pending", "ix_events_taken", "ix_effects_open", "ix_workflow_runs_workflow"},
+    ),
+    "inputs that wait": (lambda tx: workflow_reports.list_inputs(tx, ORG, FLOW, NOW, status="pending"), set()),
+    "inputs that are done": (lambda tx: workflow_reports.list_inputs(tx, ORG, FLOW, NOW, status="done"), set()),
+    "what waits in topics": (lambda tx: workflow_reports.waiting(tx, ORG, FLOW), {"ix_events_pending"}),
+    "events of a workflow": (lambda tx: workflow_reports.list_events(tx, ORG, FLOW), set()),
+    "outputs of a workflow": (lambda tx: workflow_reports.list_outputs(tx, ORG, FLOW), set()),
 }
+
+
+def held_flow(tx: Tx) -> workflows.Flow:
+    return workflows.get(tx, ORG, "flow1", hold=True)
+
+
+def take_some(tx: Tx) -> list[str]:
+    return [one.id for one in workflows.peek(tx, FLOW, "in", 100)]
+
+
+OURS = ("events", "causes", "handlers", "workflows", "workflow_runs", "effects")
 WHOLE_TABLE = (
     *("Seq Scan on jobs", "Seq Scan on clocks", "Seq Scan on schedules"),
     *("SCAN jobs", "SCAN clocks", "SCAN schedules", "SCAN waiting", "SCAN head"),
+    *(f"{how} {table}" for how in ("Seq Scan on", "SCAN") for table in OURS),
 )
 
 
 @contextmanager
 def caught(engine: Engine, found: list[tuple[str, Any]]) -> Iterator[None]:
-    told = (" jobs", " clocks", " schedules", " audit_log", "FROM runs", "FROM logs")
+    told = (" jobs", " clocks", " schedules", " audit_log", "FROM runs", "FROM logs", *(f" {one}" for one in OURS))
 
     def catch(statement: str, parameters: Any) -> None:
         if any(table in statement for table in told):
@@ -150,8 +226,8 @@ def crowded(postgres_url: str, postgres_template: str) -> Iterator[str]:
         tx.execute(sql(f"INSERT INTO orgs (id, slug, name, created_at) VALUES ('{ORG}', 'o', 'o', now())"))
         tx.execute(sql(FILL.format(many=MANY)))
         tx.execute(sql(FILL_OTHERS))
-        for part in FILL_CLOCKS.format(org=ORG).split(";")[:3]:
-            tx.execute(sql(part))
+        for part in [*FILL_CLOCKS.format(org=ORG).split(";")[:3], *FILL_FLOWS.format(org=ORG).split(";")[:6]]:
+            tx.exec_driver_sql(part)
         tx.execute(sql("ANALYZE"))
 
     run_in(url, fill)
@@ -245,6 +321,10 @@ def test_sqlite_walks_no_table_for(sqlite_file: Path, what: str) -> None:
                 " ('L', :org, 'task', 't', 'task', 'default', 0, 0, 0, 'later', '', 0, 0, 0, 0, 0)"
             ),
             {"org": ORG},
+        )
+        tx.exec_driver_sql(
+            "INSERT INTO workflows (id, org_id, name, description, source, version, declaration, created_at,"
+            f""" updated_at) VALUES ('{FLOW}', '{ORG}', 'flow1', '', '', '', '{{"topics": []}}', 0, 0)"""
         )
         with caught(engine, found):
             step(tx)

@@ -123,3 +123,8 @@ def make_inbox(call: str = "sheets.append", **options: Any) -> Inbox:
     inbox.app.workflow(flow)
     inbox.app.connector("sheets", inbox.sheets)
     return inbox
+
+
+def broken_step(*_: Any) -> None:
+    """A bug of Rota's own."""
+    raise KeyError("a bug")

@@ -24,7 +24,7 @@ from rota.store import workflow_reports as views
 from rota.store import workflows as store
 from rota.store.tables import effects, events
 from rota.testing import World, world
-from tests.workflows.inbox import Inbox, make_inbox
+from tests.workflows.inbox import Inbox, broken_step, make_inbox
 from tests.workflows.test_runs import rows, statuses
 
 
@@ -398,7 +398,7 @@ async def test_our_own_bug_stops_the_workflow(clean_url: str, monkeypatch: pytes
     inbox = make_inbox()
     async with world(inbox.app, database_url=clean_url) as one:
         await one.drain()
-        monkeypatch.setattr(store, "may_move", lambda *_: False)
+        monkeypatch.setattr(store, "prepared", broken_step)
         await one_mail(one, inbox)
         monkeypatch.undo()
         shown = await one.workflow("inbox")

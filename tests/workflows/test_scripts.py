@@ -41,7 +41,7 @@ async def test_a_script_runs_as_a_program_does(clean_url: str) -> None:
         assert sorted(tuple(row) for row in found) == [("mail", "consumed"), ("rows", "consumed")]
         seen = await one.workflow("letters")
         assert (seen["id"], seen["status"], seen["version"], seen["source"]) == (made, "idle", "1.0", "script")
-        assert [one["text"] for one in seen["recent"]] == ["handled 1 event", "a row → passed on 1 rows"]
+        assert [one["text"] for one in seen["recent"]] == ["handled 1 event", "a row → passed on 1 row"]
 
 
 async def test_producers_of_scripts_have_schedules(clean_url: str) -> None:

@@ -113,6 +113,8 @@ class Maintenance:
                 await pause(0.05)
         while await self.db.tx(slots.prune, now - settings.keep_failed, CHUNK) == CHUNK:
             await pause(0.05)
+        while await self.db.tx(workflows.prune, now - settings.keep_success, CHUNK) == CHUNK:
+            await pause(0.05)
         await self.db.tx(workers.forget, now - FORGET_WORKERS)
         await self.db.tx(tasks.prune_results, now)
         while await self.db.tx(idempotency.prune, now - idempotency.KEPT, CHUNK) == CHUNK:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
 
-from rota.core.model import About, Ended, Job, record
+from rota.core.model import About, Attempt, Ended, Job, record
 from rota.core.parse import Defaults
 from rota.core.policy import Failure
 from rota.store.dialect import Tx
@@ -73,6 +73,7 @@ class RunContext:
     about: About = field(default_factory=About)
     host: "Engine | None" = None
     canceled: "StopFlag" = field(default_factory=lambda: StopFlag())
+    has_room: Callable[[], bool] = lambda: False  # whether its worker could run one more: then nobody waits for it
 
     @property
     def org_id(self) -> str:
@@ -274,9 +275,12 @@ class SetAside(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What work returns that wrote down its end itself, in the transaction that made its results stand."""
+    """What work returns that wrote down its end itself, in the transaction that made its results stand; and the next
+    attempt of its line, if it began that there too, with what will be done."""
 
     ended: Ended
+    then: Attempt | None = None
+    work: Any = None
 
 
 class Canceled(Exception):

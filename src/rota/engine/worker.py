@@ -337,13 +337,20 @@ class Worker:
                 self.alarm.cancel()
             self.alarm = asyncio.get_running_loop().call_later((ahead - now).total_seconds(), self.start_waiting)
 
+    def has_room(self) -> bool:
+        return not self.stopping and not self.waiting and len(self.active) < self.engine.settings.concurrency
+
     def start(self, job: Job, now: datetime) -> None:
-        run_id, number, engine = new_id(), job.attempt + 1, self.engine
+        self.launch(Attempt(job, new_id(), job.attempt + 1, now))
+
+    def launch(self, attempt: Attempt, work: Any = None) -> None:
+        job, run_id, engine = attempt.job, attempt.run_id, self.engine
         ctx = RunContext(
-            job, run_id, number, self.id, RunLog(run_id, engine.clock.now), job.crashes > 0,
-            engine.settings.cancel_grace, host=engine,
+            job, run_id, attempt.number, self.id, RunLog(run_id, engine.clock.now), job.crashes > 0,
+            engine.settings.cancel_grace, host=engine, has_room=self.has_room,
         )  # fmt: skip
-        one = self.active[job.id] = Active(Attempt(job, run_id, number, now), ctx)
+        ctx.about.work = work
+        one = self.active[job.id] = Active(attempt, ctx)
         self.busy.set()
         work, tracing = self.in_doubt if job.suspect else self.enter, engine.tracing
         begun = work(one) if tracing is None else tracing.run(one.attempt, lambda: work(one))
@@ -400,6 +407,10 @@ class Worker:
         if one.timer is not None:
             one.timer.cancel()
         written = None if task.cancelled() or task.exception() is not None else task.result()
+        if isinstance(written, Written) and written.then is not None and not self.lost:
+            self.report([written.ended], [], quietly=True)
+            self.launch(written.then, written.work)
+            return
         if isinstance(written, Written):
             self.report([written.ended], [])
         elif one.stopped_for != "lost" and not self.lost:
@@ -492,14 +503,16 @@ class Worker:
         self.ahead = foresight(batch, self.engine.settings.concurrency)
         self.report(batch, lost)
 
-    def report(self, batch: Sequence[Ended], lost: Sequence[Ended]) -> None:
-        """Tell of runs that are written down, and wake who may go on now."""
+    def report(self, batch: Sequence[Ended], lost: Sequence[Ended], quietly: bool = False) -> None:
+        """Tell of runs that are written down, and wake who may go on now, if that is not known already."""
         over = [one for one in batch if not one.waits]
         tell(over)
         self.engine.meter.ended(over, len(lost))
         for one in lost:
             log.error("a result was refused: the lease was lost", job=one.job.id, run=one.run_id)
-        if any(one.job.serial_key or not one.final for one in batch):
+        if quietly:
+            self.engine.wake.stir()
+        elif any(one.job.serial_key or not one.final for one in batch):
             self.engine.wake.signal("ready")
         if not all(one.final for one in batch):
             self.engine.wake.signal("later")

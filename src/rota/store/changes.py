@@ -9,6 +9,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, case, literal, or_, select
 
+from rota.core.model import WORKFLOW
+from rota.core.policy import FailureClass
+from rota.core.states import Status
 from rota.store.dialect import Tx
 from rota.store.reports import STARTED, Record, dict_of
 from rota.store.tables import audit_log, hosts, jobs, logs, runs, schedules, workers
@@ -52,6 +55,10 @@ def sources(org_id: str, at: datetime, key: str) -> list[Select[Any]]:
         behind(select(literal("run.ended").label("type"), *ended), r.recorded_at, r.id, at, key).where(
             r.org_id == org_id
         ),
+        behind(
+            select(literal("workflow.stopped").label("type"), r.target.label("name"), r.job_id, r.reason),
+            r.recorded_at, r.id, at, key,
+        ).where(r.org_id == org_id, r.kind == WORKFLOW, r.status == Status.FAILED, r.reason == FailureClass.INTERNAL),
         behind(select(changed.label("type"), *schedule), s.updated_at, s.id, at, key).where(s.org_id == org_id),
         behind(select(up, *worker), w.started_at, w.id, at, key).where(ours),
         behind(select(down, *worker), w.stopped_at, w.id, at, key).where(ours),
@@ -61,7 +68,7 @@ def sources(org_id: str, at: datetime, key: str) -> list[Select[Any]]:
         behind(select(changes, a.action, a.resource_id.label("name")), a.at, a.id, at, key).where(
             a.org_id == org_id, a.resource.in_(CHANGED)
         ),
-    ]
+    ]  # fmt: skip
 
 
 def behind(

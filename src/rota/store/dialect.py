@@ -250,6 +250,28 @@ def new_rows(tx: Tx, table: Table, records: Sequence[Mapping[str, Any]], back: t
     return Given(values, (*shape, table, back, *names))
 
 
+def update_row(tx: Tx, table: Table, key: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
+    """Change the row that has these values; False if there is none."""
+    fixes = processors(tx.dialect, table)
+    given = [(f"old_{name}", fixes[name], value) for name, value in key.items()]
+    given += [(f"new_{name}", fixes[name], value) for name, value in changes.items()]
+    values = {name: value if fix is None or value is None else fix(value) for name, fix, value in given}
+    return bool(changing(tx, Given(values, (table, tuple(key), tuple(changes)))))
+
+
+@hot
+def changing(_: Tx, table: Table, key: tuple[str, ...], names: tuple[str, ...]) -> Any:
+    mine = [table.c[name] == bindparam(f"old_{name}", type_=table.c[name].type) for name in key]
+    values = {name: bindparam(f"new_{name}", type_=table.c[name].type) for name in names}
+    return table.update().where(*mine).values(values).returning(table.c[key[0]])
+
+
+@functools.cache
+def processors(dialect: Dialect, table: Table) -> dict[str, Callable[[Any], Any] | None]:
+    """What has to be done to the values of a table's columns on their way to the driver."""
+    return {one.name: one.type.dialect_impl(dialect).bind_processor(dialect) for one in table.c}
+
+
 def is_listed(tx: Tx, field: ColumnElement[str], name: str) -> ColumnElement[bool]:
     """Whether a column's value is in a list of any length, bound as one parameter of this name."""
     if on_sqlite(tx):

@@ -89,11 +89,13 @@ def enqueue(tx: Tx, new: Sequence[NewJob], now: datetime, key_mode: str = "rejec
 
 
 def add(
-    tx: Tx, new: Sequence[NewJob], now: datetime, free: Collection[str] = (), lease: Lease | None = None
-) -> list[Job]:
+    tx: Tx, new: Sequence[NewJob], now: datetime, free: Collection[str] = (), lease: Lease | None = None,
+    promoting: bool = True,
+) -> list[Job]:  # fmt: skip
     """Put jobs into the queue. The caller holds the locks of their serial keys and knows that their job keys are free.
     Serial keys of which it knows that no job has them get their head at once, if only one of these jobs asks for it.
-    Returns those that could start now and are taken by the one who has the lease."""
+    A caller that is about to take the heads away lets that promote. Returns those that could start now and are taken by
+    the one who has the lease."""
     if not new:
         return []
     asking = Counter(job.serial_key for job in new)
@@ -109,9 +111,11 @@ def add(
     insert_rows(
         tx, jobs, [row | holds | {"fence": taken[row["id"]].fence} if row["id"] in taken else row for row in rows]
     )
-    promote(tx, serial_keys(new) - heads)
-    if len(taken) < len(new):
-        notify(tx, "ready" if any(job.run_at <= now for job in new) else "later")
+    if promoting:
+        promote(tx, serial_keys(new) - heads)
+    due_now = any(job.run_at <= now for job in new)
+    if len(taken) < len(new) and (promoting or not due_now):
+        notify(tx, "ready" if due_now else "later")
     return list(taken.values())
 
 
@@ -264,6 +268,10 @@ def is_all_there_is() -> Iterator[ColumnElement[bool]]:
     for beside in (other.org_id < org, other.org_id > org, other.queue < queue, other.queue > queue):
         same_org = [other.org_id == org] if beside.left is other.queue else []
         yield ~exists(select(literal(1)).where(is_in(other.state, [State.READY]), beside, *same_org))
+    yield from is_unlimited(org, queue)
+
+
+def is_unlimited(org: ColumnElement[str], queue: ColumnElement[str]) -> Iterator[ColumnElement[bool]]:
     limited = or_(queues.c.paused_at.is_not(None), queues.c.max_running.is_not(None))
     yield ~exists(select(literal(1)).where(queues.c.org_id == org, queues.c.name == queue, limited))
     yield ~exists(select(literal(1)).where(orgs.c.id == org, orgs.c.max_running.is_not(None)))
@@ -342,6 +350,47 @@ def finish(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | N
     if promoted or any(one.move is Move.HAND_BACK for one in ended):
         notify(tx, "ready")
     return kept
+
+
+def pass_on(tx: Tx, ended: Ended, worker: str, now: datetime, follows: bool) -> tuple[bool, Job | None]:
+    """Write a run that ended and take its job out of the queue: whether its lease still held; and the next job of its
+    line, if the worker follows the line and takes it at once."""
+    assert ended.job.serial_key is not None
+    lock_keys(tx, [ended.job.serial_key])
+    if not leave(tx, [ended], worker, now):
+        return False, None
+    if not promote(tx, [ended.job.serial_key]):
+        return True, None
+    taken = take_next(tx, ended.job, worker) if follows else None
+    if taken is None:
+        notify(tx, "ready")
+    return True, taken
+
+
+def take_next(tx: Tx, job: Job, worker: str) -> Job | None:
+    """Make the job that is ready behind another of its line a worker's own, without the way through a claim: if the
+    same workers can run it, and no limit or pause of its queue or org has a say."""
+    given = {"key": job.serial_key, "route": job.route, "org0": job.org_id, "queue0": job.queue, "worker": worker}
+    found = taking_next(tx, Given(given))
+    if found and on_sqlite(tx):
+        draw_fence(tx)
+    return job_of(records_of(tx, FIELDS, found)[0]) if found else None
+
+
+@hot
+def taking_next(tx: Tx) -> Any:
+    org, queue = bindparam("org0", type_=Text), bindparam("queue0", type_=Text)
+    mine = and_(
+        c.serial_key == bindparam("key", type_=Text), is_in(c.state, HEADS), is_in(c.state, sources(Move.CLAIM)),
+        c.route == bindparam("route", type_=Text), c.org_id == org, c.queue == queue, *is_unlimited(org, queue),
+    )  # fmt: skip
+    values = {
+        "state": target(Move.CLAIM),
+        "lease_owner": bindparam("worker", type_=Text),
+        "fence": next_fence(tx),
+        "solo_key": None,
+    }
+    return update(jobs).where(mine).values(values).returning(*FIELDS)
 
 
 def is_plain(ended: Iterable[Ended]) -> bool:

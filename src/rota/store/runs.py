@@ -9,7 +9,19 @@ from sqlalchemy import ColumnElement, Integer, Text, and_, delete, func, select,
 from rota.core.model import About, Ended, trace_id_of, traceparent
 from rota.core.states import Status, Verdict, verdict_of
 from rota.store.dialect import Batch, Tx, hot, insert_rows
-from rota.store.tables import Instant, artifacts, jobs, logs, orgs, runs, schedule_stats, slots, workflow_runs
+from rota.store.tables import (
+    Instant,
+    artifacts,
+    effects,
+    handlers,
+    jobs,
+    logs,
+    orgs,
+    runs,
+    schedule_stats,
+    slots,
+    workflow_runs,
+)
 
 NOTHING = About()
 
@@ -110,8 +122,13 @@ def with_old(tx: Tx, before: datetime, statuses: Collection[str]) -> list[str]:
 
 
 def prune(tx: Tx, org_id: str, before: datetime, statuses: Collection[str], limit: int) -> int:
-    """Delete an org's old runs of these statuses with their logs and artifacts; returns how many."""
-    old = and_(runs.c.org_id == org_id, runs.c.recorded_at < before, runs.c.status.in_(statuses))
+    """Delete an org's old runs of these statuses with their logs and artifacts; returns how many. Where the job still
+    waits, or its workflow's handler does, the next attempt has to know of them."""
+    alive = select(jobs.c.id).where(jobs.c.id == runs.c.job_id).exists()
+    aside = select(handlers.c.name).where(handlers.c.held_run_id == runs.c.id).exists()
+    old = and_(
+        runs.c.org_id == org_id, runs.c.recorded_at < before, runs.c.status.in_(statuses), ~alive, ~aside
+    )  # fmt: skip
     return forget(tx, tx.execute(select(runs).where(old).order_by(runs.c.recorded_at, runs.c.id).limit(limit)).all())
 
 
@@ -122,6 +139,7 @@ def forget(tx: Tx, found: Sequence[Any]) -> int:
         settle_slots(tx, [row for row in found if row.slot is not None])
         tx.execute(delete(logs).where(logs.c.run_id.in_(ids)))
         tx.execute(delete(artifacts).where(artifacts.c.run_id.in_(ids)))
+        tx.execute(delete(effects).where(effects.c.run_id.in_(ids)))
         tx.execute(delete(workflow_runs).where(workflow_runs.c.id.in_(ids)))
         tx.execute(delete(runs).where(runs.c.id.in_(ids)))
     return len(ids)

@@ -176,18 +176,18 @@ def waits(tx: Tx, flow: Any, run_id: str) -> bool:
     """Whether a failed run is still what its workflow, or its handler, waits for."""
     stuck = flows.waits_for_person(tx, flow)
     here = stuck is not None and stuck.state == State.PARKED and stuck.last_run_id == run_id
-    return here or run_id in flows.held(tx, flow).values()
+    return here or run_id in flows.held(flow).values()
 
 
 def failure(tx: Tx, repair_id: str) -> Record | None:
     """What a repairer is told, without secrets; None if there is nothing to repair any more."""
     row = tx.execute(select(scripts).where(s.id == repair_id)).one()
-    flow = tx.execute(select(workflows).where(w.id == row.workflow_id)).one()
+    flow = flow_of(tx, row)
     if row.outcome != Answer.ASKED or not waits(tx, flow, row.run_id):
         return None
     run = tx.execute(select(workflow_runs).where(x.id == row.run_id)).one()
     ended, base = ledger.get(tx, flow.org_id, row.run_id), version(tx, flow, flow.version)
-    handler = flows.handler_of(tx, flow, run.handler_id)
+    handler = flow.handlers.get(run.handler_id)
     found: dict[str, list[Any]] = {}
     for topic in handler.subscribe if handler is not None else ():
         mine = e.reserved_by == run.id
@@ -221,7 +221,7 @@ def settle(
     """Write down what became of a repair. If it is accepted it is live from here on and its workflow goes on; if it is
     refused, another one is asked for while the budget lasts."""
     row = tx.execute(select(scripts).where(s.id == repair_id)).one()
-    flow = tx.execute(select(workflows).where(w.id == row.workflow_id).with_for_update()).one()
+    flow = flow_of(tx, row, hold=True)
     row = tx.execute(select(scripts).where(s.id == repair_id)).one()  # as it is now that nobody else can change it
     if row.outcome != Answer.ASKED:
         return str(row.outcome)
@@ -237,6 +237,13 @@ def settle(
         ask(tx, flow, row.run_id, now)
     touch(tx, flow, now)
     return outcome.value
+
+
+def flow_of(tx: Tx, row: Any, hold: bool = False) -> flows.Flow:
+    """The workflow of a version, also one that is deleted."""
+    stmt = select(workflows).where(w.id == row.workflow_id)
+    found = tx.execute(stmt.with_for_update() if hold else stmt).one()
+    return flows.with_handlers(tx, dict(zip(w.keys(), found, strict=True)))
 
 
 def go_live(tx: Tx, flow: Any, row: Any, declaration: Mapping[str, Any], now: datetime) -> None:

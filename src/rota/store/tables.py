@@ -714,6 +714,8 @@ handlers = Table(  # what the scheduler of a workflow knows of its producers and
     Column("held_run_id", Id),  # it failed, and the others go on without it
 )
 
+partial("ix_handlers_held", handlers.c.held_run_id, where=text("held_run_id IS NOT NULL"))
+
 events = Table(  # append-only but for their status, and the payload while pending
     "events",
     metadata,
@@ -733,8 +735,24 @@ events = Table(  # append-only but for their status, and the payload while pendi
     UniqueConstraint("workflow_id", "topic", "message_id"),
     Index("ix_events_workflow", "workflow_id", "id"),
 )
-partial("ix_events_pending", events.c.workflow_id, events.c.topic, events.c.id, where=text("status = 'pending'"))
-partial("ix_events_reserved", events.c.reserved_by, where=text("reserved_by IS NOT NULL"))
+# with the status as a column: SQLite knows nothing of how many rows there are, and takes the index that has most of
+# what is asked for; else it would walk through all that a workflow ever had
+partial(
+    "ix_events_pending",
+    events.c.workflow_id,
+    events.c.status,
+    events.c.topic,
+    events.c.id,
+    where=text("status = 'pending'"),
+)
+partial(
+    "ix_events_taken",
+    events.c.workflow_id,
+    events.c.status,
+    events.c.reserved_by,
+    where=text("status IN ('reserved', 'skipped')"),
+)
+partial("ix_events_done", events.c.updated_at, where=text("status IN ('consumed', 'skipped')"))
 partial("ix_events_inputs", events.c.workflow_id, events.c.id, where=text("source IS NOT NULL"))
 
 causes = Table(  # which inputs an event goes back to; an input goes back to itself, without a row
@@ -780,6 +798,11 @@ effects = Table(  # the ledger of mutations: a row is written before it is tried
     Column("created_at", Instant, nullable=False),
     Column("updated_at", Instant, nullable=False),
     Index("ix_effects_workflow", "workflow_id", "id"),
+)
+partial(
+    "ix_effects_open",
+    effects.c.workflow_id,
+    where=text("status IN ('in_flight', 'needs_reconcile', 'indeterminate')"),
 )
 
 logs = Table(

@@ -6,14 +6,14 @@ Phases, handlers and flags stay out of the first view; `inside` and `runs` show 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Select, and_, func, literal_column, select, union_all
 
 from rota.core import triggers
 from rota.core.model import WORKFLOW, line_of
 from rota.core.policy import RECONCILIATION
 from rota.core.states import Phase, State
 from rota.core.words import listing, plural, short
-from rota.core.workflows import STALE, Effect, EventStatus, Kind, Outcome, Resolution
+from rota.core.workflows import OPEN_EFFECTS, STALE, Effect, EventStatus, Kind, Outcome, Resolution
 from rota.store import jobs as queue
 from rota.store import scripts
 from rota.store import workflows as store
@@ -25,7 +25,7 @@ from rota.store.tables import runs as ledger
 w, h, e, x, f = workflows.c, handlers.c, events.c, workflow_runs.c, effects.c
 
 RECENT = 10
-OPEN = (EventStatus.PENDING.value, EventStatus.RESERVED.value)
+IS_OPEN = f.status.in_([literal_column(f"'{one.value}'") for one in OPEN_EFFECTS])  # as its index has it
 WARNINGS = {
     Effect.IN_FLIGHT: "under way",
     Effect.NEEDS_RECONCILE: "it gave no answer; its service will be asked",
@@ -50,7 +50,9 @@ def list_workflows(tx: Tx, org_id: str, now: datetime, *, limit: int = LIMIT, cu
     stmt = select(workflows).where(w.org_id == org_id, w.deleted_at.is_(None)).order_by(w.name)
     if cursor:
         stmt = stmt.where(w.name > read_cursor(cursor)[0])
-    return page(tx, stmt, limit, lambda row: described(tx, row, now), lambda row: [row.name])
+    return page(
+        tx, stmt, limit, lambda row: described(tx, store.with_handlers(tx, dict_of(row)), now), lambda row: [row.name]
+    )
 
 
 def described(tx: Tx, flow: Any, now: datetime) -> Record:
@@ -59,8 +61,7 @@ def described(tx: Tx, flow: Any, now: datetime) -> Record:
     waiting = func.count().label("n")
     counted = select(waiting).where(e.workflow_id == flow.id, store.is_pending())
     stale = stale_inputs(tx, flow, now)
-    unclear = [Effect.NEEDS_RECONCILE.value, Effect.INDETERMINATE.value]
-    blocked = select(waiting).where(f.workflow_id == flow.id, f.status.in_(unclear))
+    blocked = select(waiting).where(f.workflow_id == flow.id, IS_OPEN, f.status != Effect.IN_FLIGHT)
     return {
         "id": flow.id, "name": flow.name, "description": flow.description, "status": status, "issue": issue,
         "schedule": words, "next_check_at": next_at,
@@ -87,7 +88,7 @@ def standing(tx: Tx, flow: Any, now: datetime) -> tuple[str, str | None]:
         if repair is not None:
             return repair[0], f"it failed: {what}; {repair[1]}"
         return "needs_attention", parked_words(head.parked_reason, what)
-    aside = store.held(tx, flow)
+    aside = store.held(flow)
     if aside:
         return "needs_attention", f"{listing(aside)} failed and is put aside; the rest goes on"
     if head is not None and head.state == State.RETRY:
@@ -110,7 +111,7 @@ def decision(tx: Tx, org_id: str, key: str) -> Record:
     """What a person can say about a workflow now: whether resuming it does something, and which resolutions of the run
     that waits make sense."""
     flow = store.get(tx, org_id, key)
-    stuck, aside = store.waits_for_person(tx, flow), store.held(tx, flow)
+    stuck, aside = store.waits_for_person(tx, flow), store.held(flow)
     reason = None if stuck is None else stuck.parked_reason
     run_id = stuck.last_run_id if stuck is not None else next(iter(aside.values()), None)
     if stuck is None and run_id is not None:
@@ -137,7 +138,8 @@ def sensible(row: Any, effect: Any, reason: str | None) -> list[Resolution]:
 def waiting(tx: Tx, org_id: str, key: str) -> dict[str, int]:
     """How many events wait in each topic."""
     mine = and_(e.workflow_id == store.get(tx, org_id, key).id, store.is_pending())
-    rows = tx.execute(select(e.topic, func.count().label("n")).where(mine).group_by(e.topic))
+    counted = select(e.topic, func.count().label("n")).where(mine).group_by(e.topic)
+    rows = tx.execute(counted)
     return {row.topic: int(row.n) for row in rows}
 
 
@@ -190,15 +192,17 @@ def of_topic(count: int, topic: str) -> str:
 
 def stale_inputs(tx: Tx, flow: Any, now: datetime) -> int:
     """Inputs that are older than they should be and not done."""
-    root = events.alias("root")
-    waiting = and_(e.workflow_id == flow.id, store.is_pending())
-    own = select(e.id).where(waiting, e.source.is_not(None), e.created_at <= now - STALE)
-    derived = (
-        select(causes.c.input_id)
-        .select_from(events.join(causes, causes.c.event_id == e.id).join(root, root.c.id == causes.c.input_id))
-        .where(waiting, root.c.created_at <= now - STALE)
-    )
-    return int(tx.execute(select(func.count()).select_from(own.union(derived).subquery())).scalar_one())
+    old = and_(e.id.in_(open_inputs(flow.id)), e.created_at <= now - STALE)
+    return int(tx.execute(select(func.count()).select_from(events).where(old)).scalar_one())
+
+
+def open_inputs(workflow_id: str) -> Select[Any]:
+    """The ids of inputs that are not done: something that goes back to them waits, or a run has it."""
+    mine = select(e.id, e.source).where(e.workflow_id == workflow_id)
+    taken = mine.where(store.is_one_of("reserved", "skipped"), e.status == EventStatus.RESERVED)
+    waits = union_all(mine.where(store.is_pending()), taken).cte("waits")
+    derived = select(causes.c.input_id).join(waits, waits.c.id == causes.c.event_id)
+    return select(select(waits.c.id).where(waits.c.source.is_not(None)).union(derived).subquery().c.id)
 
 
 # what came in, what went out
@@ -228,7 +232,7 @@ def list_inputs(
 ) -> Page:  # fmt: skip
     """What came in from outside, newest first: `pending` while anything that goes back to it is not done."""
     flow = store.get(tx, org_id, key)
-    pending = is_open()
+    pending = e.id.in_(open_inputs(flow.id))
     stmt = select(e.id, e.topic, e.source, e.message_id, e.title, e.status, e.created_at, pending.label("pending"))
     stmt = stmt.where(e.workflow_id == flow.id, e.source.is_not(None))
     if status is not None:
@@ -241,12 +245,6 @@ def list_inputs(
         one["status"] = "pending" if still else "skipped" if one["status"] == EventStatus.SKIPPED else "done"
         one["stale"] = bool(still) and one["created_at"] <= now - STALE
     return found, more
-
-
-def is_open() -> ColumnElement[bool]:
-    later = events.alias("later")
-    derived: Select[Any] = select(literal_column("1")).select_from(causes.join(later, later.c.id == causes.c.event_id))
-    return or_(e.status.in_(OPEN), derived.where(causes.c.input_id == e.id, later.c.status.in_(OPEN)).exists())
 
 
 def list_outputs(tx: Tx, org_id: str, key: str, *, limit: int = LIMIT, cursor: str | None = None) -> Page:

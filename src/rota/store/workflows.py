@@ -1,20 +1,26 @@
 """Workflows: everything about them that changes together, changed together. No other module writes these tables.
 
-The row of a workflow is its lock: publish, begin, commit and what people ask for take it first, then the serial key,
-then jobs. So a publish during a run is never swallowed: it sets a flag that the run's commit does not clear, and there
-is a job for it behind the running one. A flag is a column of `handlers`; a need is a job (see `arm`).
+The row of a workflow is its lock: publish, begin, commit and what people ask for take it first (`get` with `hold`),
+then the serial key, then jobs. Whoever holds it has its handlers in hand: what they need is decided from these, and a
+change of one (`note`) is made in both places. So a publish during a run is never swallowed: it sets a flag that the
+run's commit does not clear, and there is a job for it behind the running one. A need is a job (see `arm`).
 """
 
+import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
-    Select,
+    Integer,
+    Text,
     and_,
+    bindparam,
     delete,
+    exists,
     func,
     literal,
     literal_column,
@@ -43,8 +49,22 @@ from rota.core.workflows import (
 from rota.store import jobs as queue
 from rota.store import runs as ledger
 from rota.store import schedules
-from rota.store.dialect import Tx, insert_new, insert_rows, is_listed, listed, lock_keys, notify
+from rota.store.dialect import (
+    Batch,
+    Given,
+    Tx,
+    hot,
+    insert_new,
+    insert_rows,
+    is_listed,
+    listed,
+    lock_keys,
+    notify,
+    records_of,
+    update_row,
+)
 from rota.store.tables import causes, effects, events, handlers, jobs, workflow_runs, workflows
+from rota.store.tables import runs as attempts
 
 PAUSED = "paused"  # why a job waits that came up while its workflow was paused
 CONSUMERS_FIRST = 1  # the priority of their jobs; that of producers is 0
@@ -82,16 +102,61 @@ class Begun:
     retry_of: str | None = None
 
 
+@record
+class Decided:
+    """What `prepare` decided, not yet written down: as JSON, which events of which topics, when to look again."""
+
+    result: Mapping[str, Any]
+    wanted: Mapping[str, list[str]]
+    wake_at: datetime | None
+
+
+class Overtaken(LogicError):
+    """A person skipped the events that a run was about to reserve."""
+
+
+class Flow(SimpleNamespace):
+    """A workflow: its row, and its handlers by name."""
+
+    handlers: dict[str, Any]
+
+
 # declared
 
 
-def get(tx: Tx, org_id: str, key: str, hold: bool = False) -> Any:
+def get(tx: Tx, org_id: str, key: str, hold: bool = False) -> Flow:
     """A workflow of an org by its id or name; held until the transaction ends, if asked."""
-    stmt = select(workflows).where(w.org_id == org_id, or_(w.id == key, w.name == key), w.deleted_at.is_(None))
-    found = tx.execute(stmt.with_for_update() if hold else stmt).first()
-    if found is None:
+    found = records_of(tx, list(w), finding(tx, Given({"org": org_id, "key": key}, (hold,))))
+    if not found:
         raise NotFound(f"workflow {key}: there is none")
-    return found
+    return with_handlers(tx, dict(zip(w.keys(), found[0], strict=True)))
+
+
+@hot
+def finding(_: Tx, hold: bool) -> Any:
+    org, key = bindparam("org", type_=w.org_id.type), bindparam("key", type_=Text)
+    stmt = select(workflows).where(w.org_id == org, or_(w.id == key, w.name == key), w.deleted_at.is_(None))
+    return stmt.with_for_update() if hold else stmt
+
+
+def with_handlers(tx: Tx, row: Mapping[str, Any]) -> Flow:
+    """In a statement of its own: one that waited for a lock still sees other tables as they were before it waited."""
+    found = records_of(tx, list(h), staff(tx, Given({"flow": row["id"]})))
+    members = [SimpleNamespace(**dict(zip(h.keys(), one, strict=True))) for one in found]
+    return Flow(**row, handlers={one.name: one for one in members})
+
+
+@hot
+def staff(_: Tx) -> Any:
+    return select(handlers).where(h.workflow_id == bindparam("flow", type_=h.workflow_id.type)).order_by(h.name)
+
+
+def note(tx: Tx, handler: Any, **changes: Any) -> None:
+    """Change what is known of a handler, if that is news."""
+    new = {name: value for name, value in changes.items() if getattr(handler, name) != value}
+    if new:
+        update_row(tx, handlers, {"workflow_id": handler.workflow_id, "name": handler.name}, new)
+        handler.__dict__.update(new)
 
 
 def deploy(
@@ -109,12 +174,11 @@ def deploy(
     again = {"paused_at": None, "pause_reason": None} if flow.pause_reason == GONE else {}
     tx.execute(update(workflows).where(w.id == flow.id).values({**fields, **again, "updated_at": now}))
     declared = {one["name"]: one for one in fields["declaration"]["handlers"]}
-    known = {one.name: one for one in tx.execute(select(handlers).where(h.workflow_id == flow.id))}
-    for name in known.keys() - declared.keys():
-        schedules.drop(tx, org_id, known[name].schedule_id, now)
+    for name in flow.handlers.keys() - declared.keys():
+        schedules.drop(tx, org_id, flow.handlers[name].schedule_id, now)
         tx.execute(delete(handlers).where(h.workflow_id == flow.id, h.name == name))
     for name, one in declared.items():
-        kept = known.get(name)
+        kept = flow.handlers.get(name)
         schedule_id = None if kept is None else kept.schedule_id
         if name in producers:
             schedule_id = plan_producer(tx, org_id, producers[name], schedule_id, now)
@@ -128,7 +192,7 @@ def deploy(
         if kept is None:
             insert_rows(tx, handlers, [{"workflow_id": flow.id, "name": name, **values}])
         else:
-            tx.execute(update(handlers).where(h.workflow_id == flow.id, h.name == name).values(values))
+            note(tx, kept, **values)
     flow = get(tx, org_id, flow.id)
     arm(tx, flow, now, "deploy")
     return str(flow.id)
@@ -161,7 +225,7 @@ def retire(tx: Tx, org_id: str, source: str, declared: Collection[str], now: dat
 
 
 def publish(
-    tx: Tx, flow: Any, new: Sequence[Published], now: datetime, *, source: str | None = None,
+    tx: Tx, flow: Flow, new: Sequence[Published], now: datetime, *, source: str | None = None,
     run_id: str | None = None, inputs: Collection[str] = (),
 ) -> list[tuple[str, str]]:  # fmt: skip
     """Put events into topics: (id, what became of it) of each, which is `created`, `replaced` while the earlier one of
@@ -191,9 +255,9 @@ def publish(
     links = [{"input_id": one, "event_id": event} for event in fresh.values() for one in sorted(inputs)]
     insert_new(tx, causes, links, ("event_id",))
     touched = {topic for topic, _ in fresh}
-    if touched:
-        names = [one["name"] for one in flow.declaration["handlers"] if touched & set(one["subscribe"])]
-        tx.execute(update(handlers).where(h.workflow_id == flow.id, h.name.in_(names)).values(dirty=True))
+    for one in flow.handlers.values():
+        if touched & set(one.subscribe):
+            note(tx, one, dirty=True)
     return [became[(one.topic, one.message_id)] for one in new]
 
 
@@ -205,23 +269,32 @@ def among(workflow_id: str, wanted: Iterable[Published]) -> ColumnElement[bool]:
     return and_(e.workflow_id == workflow_id, or_(*some))
 
 
-def publish_outside(tx: Tx, org_id: str, key: str, topic: str, new: Published, now: datetime) -> tuple[str, str]:
-    """An event from somebody who is not the workflow: an input of source `api`."""
+def publish_outside(tx: Tx, org_id: str, key: str, topic: str, new: Published, now: datetime) -> tuple[str, str, bool]:
+    """An event from somebody who is not the workflow: an input of source `api`; its id, what became of it, and whether
+    there is a job now that was not there."""
     flow = get(tx, org_id, key, hold=True)
     if topic not in flow.declaration["topics"]:
         raise NotFound(f"workflow {flow.name}: it has no topic {topic}")
-    (became,) = publish(tx, flow, [new], now, source="api")
-    arm(tx, flow, now)
-    return became
+    ((event_id, word),) = publish(tx, flow, [new], now, source="api")
+    return event_id, word, arm(tx, flow, now)
 
 
 def peek(tx: Tx, workflow_id: str, topic: str, limit: int) -> list[Any]:
     """Pending events of a topic, oldest first."""
-    return list(tx.execute(pending(workflow_id, topic).order_by(e.id).limit(limit)))
+    found = peeking(tx, Given({"flow": workflow_id, "topic": topic, "limit": limit}))
+    return [SimpleNamespace(**dict(zip(e.keys(), one, strict=True))) for one in records_of(tx, list(e), found)]
 
 
-def pending(workflow_id: str, topic: str) -> Select[Any]:
-    return select(events).where(e.workflow_id == workflow_id, e.topic == topic, is_pending())
+@hot
+def peeking(_: Tx) -> Any:
+    return select(events).where(*waits(e.topic == TOPIC)).order_by(e.id).limit(bindparam("limit", type_=Integer))
+
+
+def waits(where: ColumnElement[bool]) -> tuple[ColumnElement[bool], ...]:
+    return (e.workflow_id == bindparam("flow", type_=e.workflow_id.type), where, is_pending())
+
+
+TOPIC = bindparam("topic", type_=Text)
 
 
 def is_pending() -> ColumnElement[bool]:
@@ -237,45 +310,56 @@ def by_ids(tx: Tx, workflow_id: str, topic: str, ids: Collection[str]) -> list[A
 # needs
 
 
-def arm(tx: Tx, flow: Any, now: datetime, trigger: str = "event") -> None:
+def arm(tx: Tx, flow: Flow, now: datetime, trigger: str = "event", leaving: bool = False) -> bool:
     """See to it that there is a job for what consumers need, at the moment they need it: at most one that waits, since
-    each commit looks again. The caller holds the workflow."""
-    stmt = select(h.dirty, h.wake_at).where(h.workflow_id == flow.id, h.type == Kind.CONSUMER, h.held_run_id.is_(None))
-    found = list(tx.execute(stmt))
-    dirty = any(one.dirty for one in found)
-    at = now if dirty else min((one.wake_at for one in found if one.wake_at), default=None)
-    waiting = tx.execute(select(j.id, j.state, j.run_at).where(j.solo_key == flow.id)).one_or_none()
+    each commit looks again. Whether anything changed. The caller holds the workflow; one whose own job is about to
+    leave lets that promote."""
+    free = [one for one in flow.handlers.values() if one.type == Kind.CONSUMER and one.held_run_id is None]
+    dirty = any(one.dirty for one in free)
+    at = now if dirty else min((one.wake_at for one in free if one.wake_at), default=None)
+    found = records_of(tx, [j.id, j.state, j.run_at], waiting(tx, Given({"flow": flow.id})))
     line = line_of(WORKFLOW, flow.org_id, flow.name)
     why = trigger if dirty else "wake_at"
-    if waiting is None:
+    if not found:
         if at is not None:
             job = NewJob(
                 flow.org_id, WORKFLOW, flow.name, None, max(at, now), why, route=route_of(flow), serial_key=line,
                 solo_key=flow.id, priority=CONSUMERS_FIRST,
             )  # fmt: skip
-            queue.enqueue(tx, [job], now)
-    elif waiting.state == State.LATER and waiting.run_at != at:
-        lock_keys(tx, [line])
-        mine = and_(j.id == waiting.id, j.state == State.LATER)  # if its moment came just now, it finds what it needs
-        if at is None:
-            tx.execute(delete(jobs).where(mine))
-        elif at > now:
-            tx.execute(update(jobs).where(mine).values(run_at=at, trigger=why))
-        else:
-            tx.execute(update(jobs).where(mine).values(run_at=at, trigger=why, state=State.BLOCKED.value))
-            queue.promote(tx, [line])
-        notify(tx, "ready" if at is not None and at <= now else "later")
+            if not leaving:
+                lock_keys(tx, [line])
+            queue.add(tx, [job], now, promoting=not leaving)
+        return at is not None
+    ((job_id, state, run_at),) = found
+    if state != State.LATER or run_at == at:
+        return False
+    lock_keys(tx, [line])
+    mine = and_(j.id == job_id, j.state == State.LATER)  # if its moment came just now, it finds what it needs
+    if at is None:
+        tx.execute(delete(jobs).where(mine))
+    elif at > now:
+        tx.execute(update(jobs).where(mine).values(run_at=at, trigger=why))
+    else:
+        tx.execute(update(jobs).where(mine).values(run_at=at, trigger=why, state=State.BLOCKED.value))
+        queue.promote(tx, [line])
+    notify(tx, "ready" if at is not None and at <= now else "later")
+    return True
 
 
-def route_of(flow: Any) -> str:
+@hot
+def waiting(_: Tx) -> Any:
+    return select(j.id, j.state, j.run_at).where(j.solo_key == bindparam("flow", type_=Text))
+
+
+def route_of(flow: Flow) -> str:
     """What a worker must have to run it: the program that declares it."""
     return str(flow.declaration["route"])
 
 
-def choose(tx: Tx, flow: Any, now: datetime) -> Any | None:
+def choose(tx: Tx, flow: Flow, now: datetime) -> Any | None:
     """The consumer that runs next, if any needs to."""
-    ready = and_(h.type == Kind.CONSUMER, h.held_run_id.is_(None), or_(h.dirty, h.wake_at <= now))
-    due = list(tx.execute(select(handlers).where(h.workflow_id == flow.id, ready)))
+    free = [one for one in flow.handlers.values() if one.type == Kind.CONSUMER and one.held_run_id is None]
+    due = [one for one in free if one.dirty or (one.wake_at is not None and one.wake_at <= now)]
     if len(due) < 2:
         return due[0] if due else None
     first = first_of(Candidate(one.name, one.wake_at, oldest(tx, flow.id, one.subscribe)) for one in due)
@@ -283,8 +367,14 @@ def choose(tx: Tx, flow: Any, now: datetime) -> Any | None:
 
 
 def oldest(tx: Tx, workflow_id: str, topics: Iterable[str]) -> str | None:
-    found = [tx.execute(pending(workflow_id, topic).with_only_columns(func.min(e.id))).scalar() for topic in topics]
+    """The first event that waits in any of these topics."""
+    found = [first_waiting(tx, Given({"flow": workflow_id, "topic": topic}))[0][0] for topic in topics]
     return min((one for one in found if one is not None), default=None)
+
+
+@hot
+def first_waiting(_: Tx) -> Any:
+    return select(func.min(e.id)).where(*waits(e.topic == TOPIC))
 
 
 # a run
@@ -293,38 +383,40 @@ def oldest(tx: Tx, workflow_id: str, topics: Iterable[str]) -> str | None:
 def begin(tx: Tx, job: Job, run_id: str, number: int, now: datetime) -> Begun | str:
     """Start an attempt: which handler, from which phase, with what of the attempt before. Or a word why not: `paused`,
     `yield` (the job waits again), `idle` (there is nothing to do)."""
-    flow = get(tx, job.org_id, job.target, hold=True)
-    lock_keys(tx, [job.serial_key or ""])
+    return enter(tx, get(tx, job.org_id, job.target, hold=True), Attempt(job, run_id, number, now))
+
+
+def enter(tx: Tx, flow: Flow, attempt: Attempt) -> Begun | str:
+    job, run_id, now = attempt.job, attempt.run_id, attempt.started_at
+    before = tx.execute(select(workflow_runs).where(r.id == job.last_run_id)).one_or_none() if job.last_run_id else None
+    if before is not None and before.phase == Phase.COMMITTED:
+        before = None
+    named = before.handler_id if before is not None else job.payload and job.payload["handler"]
+    one = flow.handlers.get(named) if named else choose(tx, flow, now)
+    why_not = None
+    if flow.paused_at is not None:
+        why_not = PAUSED
+    elif before is None and named and any(row[1] == State.BLOCKED for row in waiting(tx, Given({"flow": flow.id}))):
+        why_not = "yield"
+    elif one is None or (before is None and one.held_run_id is not None):
+        why_not = "idle"
+    elif not queue.mark_started(tx, [attempt]):
+        raise LeaseLost(f"job {job.id}: it is not ours any more")
+    elif (started := start(tx, flow, one, before, run_id, now)) is not None:
+        return started
     again = tx.execute(select(workflow_runs).where(r.id == run_id)).one_or_none()
     if again is not None:  # the answer to the first call was lost
-        return begun(tx, again)
-    if flow.paused_at is not None:
-        queue.set_aside(tx, job, Move.PARK, job.schedule_id or flow.id, PAUSED)
-        return PAUSED
-    before = tx.execute(select(workflow_runs).where(r.id == job.last_run_id)).one_or_none() if job.last_run_id else None
-    if before is not None and before.phase != Phase.COMMITTED:
-        one = handler_of(tx, flow, before.handler_id)
-    elif job.payload:
-        before, one = None, handler_of(tx, flow, job.payload["handler"])
-        behind = select(j.id).where(j.solo_key == flow.id, j.state == State.BLOCKED)
-        if tx.execute(behind).first() is not None:
-            queue.set_aside(tx, job, Move.YIELD, job.schedule_id or flow.id)
-            return "yield"
-    else:
-        before, one = None, choose(tx, flow, now)
-    if one is None or (before is None and one.held_run_id is not None):
-        return "idle"
-    if not queue.mark_started(tx, [Attempt(job, run_id, number, now)]):
-        raise LeaseLost(f"job {job.id}: it is not ours any more")
-    return start(tx, flow, one, before, run_id, now)
+        return begun(tx, flow, again)
+    if why_not in (PAUSED, "yield"):
+        lock_keys(tx, [job.serial_key or ""])
+        how, reason = (Move.PARK, PAUSED) if why_not == PAUSED else (Move.YIELD, None)
+        queue.set_aside(tx, job, how, job.schedule_id or flow.id, reason)
+    return why_not or "idle"
 
 
-def handler_of(tx: Tx, flow: Any, name: str) -> Any | None:
-    return tx.execute(select(handlers).where(h.workflow_id == flow.id, h.name == name)).one_or_none()
-
-
-def start(tx: Tx, flow: Any, handler: Any, before: Any | None, run_id: str, now: datetime) -> Begun:
-    """A new run. By the reset rules it keeps what the one before had, or gives its events back."""
+def start(tx: Tx, flow: Flow, handler: Any, before: Any | None, run_id: str, now: datetime) -> Begun | None:
+    """A new run; None if it is there already. By the reset rules it keeps what the one before had, or gives its events
+    back."""
     kind, begins, effect, kept = Kind(handler.type), None, None, None
     if before is not None:
         effect = open_effect(tx, before.id)
@@ -338,17 +430,18 @@ def start(tx: Tx, flow: Any, handler: Any, before: Any | None, run_id: str, now:
         "mutation_outcome": kept and kept.mutation_outcome, "mutation_result": kept and kept.mutation_result,
         "created_at": now, "updated_at": now,
     }  # fmt: skip
-    insert_rows(tx, workflow_runs, [row])
+    if not insert_new(tx, workflow_runs, [row], ("id",)):
+        return None
     if kept is not None:
-        tx.execute(update(events).where(e.reserved_by == kept.id).values(reserved_by=run_id, updated_at=now))
+        mine = taken_by(flow.id, kept.id)
+        tx.execute(update(events).where(mine).values(reserved_by=run_id, updated_at=now))
         tx.execute(update(effects).where(f.run_id == kept.id).values(run_id=run_id, updated_at=now))
         if effect is not None and effect.status == Effect.IN_FLIGHT:  # the worker died, or could not tell
             tx.execute(update(effects).where(f.id == effect.id).values(status=Effect.NEEDS_RECONCILE.value))
     elif before is not None:
-        release(tx, before.id, now)
+        release(tx, before, now)
     if phase is Phase.PREPARING:  # whatever comes from now on is for the next run
-        mine = and_(h.workflow_id == flow.id, h.name == handler.name)
-        tx.execute(update(handlers).where(mine).values(dirty=False, wake_at=None))
+        note(tx, handler, dirty=False, wake_at=None)
     outcome = Outcome(kept.mutation_outcome) if kept is not None and kept.mutation_outcome else None
     return Begun(
         run_id, flow.id, handler.name, kind, phase, handler.state, now, row["prepare_result"], outcome,
@@ -356,13 +449,12 @@ def start(tx: Tx, flow: Any, handler: Any, before: Any | None, run_id: str, now:
     )  # fmt: skip
 
 
-def begun(tx: Tx, row: Any) -> Begun:
-    mine = and_(h.workflow_id == row.workflow_id, h.name == row.handler_id)
+def begun(tx: Tx, flow: Flow, row: Any) -> Begun:
     outcome = Outcome(row.mutation_outcome) if row.mutation_outcome else None
     return Begun(
         row.id, row.workflow_id, row.handler_id, Kind(row.handler_type), Phase(row.phase),
-        tx.execute(select(h.state).where(mine)).scalar(), row.created_at, row.prepare_result, outcome,
-        row.mutation_result, open_effect(tx, row.id), row.retry_of,
+        flow.handlers[row.handler_id].state, row.created_at, row.prepare_result, outcome, row.mutation_result,
+        open_effect(tx, row.id), row.retry_of,
     )  # fmt: skip
 
 
@@ -370,9 +462,19 @@ def open_effect(tx: Tx, run_id: str) -> Any | None:
     return tx.execute(select(effects).where(f.run_id == run_id, f.status.in_(OPEN_EFFECTS))).one_or_none()
 
 
-def release(tx: Tx, run_id: str, now: datetime) -> None:
+def taken_by(workflow_id: str, run_id: str) -> ColumnElement[bool]:
+    """Events that a run has taken and not consumed."""
+    return and_(e.workflow_id == workflow_id, e.reserved_by == run_id, is_one_of("reserved", "skipped"))
+
+
+def is_one_of(*statuses: str) -> ColumnElement[bool]:
+    """In the statement's text, as partial indexes have it: those serve no parameter."""
+    return e.status.in_([literal_column(f"'{one}'") for one in statuses])
+
+
+def release(tx: Tx, run: Any, now: datetime) -> None:
     """What a run had reserved is pending again."""
-    mine = and_(e.reserved_by == run_id, e.status == EventStatus.RESERVED)
+    mine = and_(taken_by(run.workflow_id, run.id), e.status == EventStatus.RESERVED)
     values = {"status": EventStatus.PENDING.value, "reserved_by": None, "attempt": e.attempt + 1, "updated_at": now}
     tx.execute(update(events).where(mine).values(values))
 
@@ -382,22 +484,39 @@ def prepared(
     now: datetime,
 ) -> None:  # fmt: skip
     """Reserve events, all or none, and keep what `prepare` decided."""
-    if not move_phase(tx, job, run, Phase.PREPARED, now, prepare_result=result):
-        return
+    if move_phase(tx, job, run, Phase.PREPARED, now, prepare_result=result):
+        take(tx, run, wanted, EventStatus.RESERVED, now)
+        if wake_at is not None:  # it was cleared when the run began
+            mine = {"workflow_id": run.workflow_id, "name": run.handler}
+            update_row(tx, handlers, mine, {"wake_at": wake_at})
+
+
+def take(
+    tx: Tx, run: Begun, wanted: Mapping[str, list[str]], status: EventStatus, now: datetime
+) -> list[tuple[str, str | None]]:
+    """Make pending events a run's own, all or none: their ids, and sources of those that are inputs."""
+    found: list[tuple[str, str | None]] = []
     for topic, ids in wanted.items():
-        mine = and_(
-            is_listed(tx, e.id, "ids"), e.workflow_id == run.workflow_id, e.topic == topic,
-            e.status == EventStatus.PENDING,
-        )  # fmt: skip
-        values = {"status": EventStatus.RESERVED.value, "reserved_by": run.id, "updated_at": now}
-        stmt = update(events).where(mine).values(values).returning(e.id)
-        missing = set(ids) - set(tx.execute(stmt, {"ids": listed(tx, ids)}).scalars())
+        given, shape = TAKEN.given(tx, [(run.workflow_id, topic, run.id, status.value, now)])
+        taken = taking(tx, Given({**given, "ids": listed(tx, ids)}, shape))
+        missing = set(ids) - {one for one, _ in taken}
         if missing:
-            shown = ", ".join(sorted(missing)[:3])
-            raise LogicError(f"prepare reserved events of {topic} that are not pending there: {shown}")
-    if wake_at is not None:  # it was cleared when the run began
-        mine = and_(h.workflow_id == run.workflow_id, h.name == run.handler)
-        tx.execute(update(handlers).where(mine).values(wake_at=wake_at))
+            gone = {one.id for one in by_ids(tx, run.workflow_id, topic, missing) if one.status == EventStatus.SKIPPED}
+            shown = f"of {topic} that are not pending there: {', '.join(sorted(missing)[:3])}"
+            raise (Overtaken if gone == missing else LogicError)(f"prepare reserved events {shown}")
+        found += [(one, source) for one, source in taken]
+    return found
+
+
+TAKEN = Batch("taken", flow=Text(), topic=Text(), run=Text(), status=Text(), at=e.updated_at.type)
+
+
+@hot
+def taking(tx: Tx, alike: tuple[str, ...]) -> Any:
+    new = TAKEN.table(tx, alike)
+    mine = and_(is_listed(tx, e.id, "ids"), e.workflow_id == new.c.flow, e.topic == new.c.topic, is_pending())
+    values = {"status": new.c.status, "reserved_by": new.c.run, "updated_at": new.c.at}
+    return update(events).where(mine).values(values).returning(e.id, e.source)
 
 
 def call(
@@ -408,7 +527,7 @@ def call(
         row = {
             "id": effect_id, "workflow_id": run.workflow_id, "run_id": run.id, "call": called, "params": params,
             "title": title, "status": Effect.IN_FLIGHT.value, "reconcile_attempts": 0,
-            "inputs": len(inputs_of(tx, run.id)), "created_at": now, "updated_at": now,
+            "inputs": len(roots(tx, taken_of(tx, run))), "created_at": now, "updated_at": now,
         }  # fmt: skip
         insert_rows(tx, effects, [row])
 
@@ -418,67 +537,97 @@ def settle(
     error: Any = None, asked: int = 0,
 ) -> None:  # fmt: skip
     """Write down what became of a mutation. If that is known now, the run is past the boundary, or surely before it."""
-    own(tx, job)
-    values = {"status": status.value, "error": error, "reconcile_attempts": asked, "updated_at": now}
-    tx.execute(update(effects).where(f.id == effect_id).values(values | {"result": result}))
-    if status is Effect.APPLIED:
-        move_phase(tx, job, run, Phase.MUTATED, now, mutation_outcome=Outcome.APPLIED.value, mutation_result=result)
-    elif status is Effect.FAILED:
-        move_phase(tx, job, run, Phase.MUTATED, now, mutation_outcome=Outcome.FAILED.value)
+    outcome = {Effect.APPLIED: Outcome.APPLIED, Effect.FAILED: Outcome.FAILED}.get(status)
+    if outcome is None:
+        own(tx, job)
+    elif not move_phase(
+        tx, job, run, Phase.MUTATED, now, mutation_outcome=outcome.value, mutation_result=result
+    ):  # fmt: skip
+        return
+    known = {"status": status.value, "error": error, "reconcile_attempts": asked, "result": result, "updated_at": now}
+    update_row(tx, effects, {"id": effect_id}, known)
 
 
 def commit(
     tx: Tx, job: Job, run: Begun, state: Any, new: Sequence[Published], worker: str, ended: Ended, lines: Sequence[Any],
-    now: datetime,
-) -> None:  # fmt: skip
+    now: datetime, decided: Decided | None = None, follows: bool = False,
+) -> tuple[Attempt, Begun | None] | None:  # fmt: skip
     """Make a run stand: state, events, what it published, its phase, its row in the ledger, and the job for what comes
-    next. All of it, or nothing; once."""
+    next. All of it, or nothing; once. Also what `prepare` decided, where nothing came between; and, if the worker
+    follows, the start of the next run."""
     flow = get(tx, job.org_id, job.target, hold=True)
-    known = func.coalesce(r.mutation_outcome, Outcome.NONE.value)
-    if not move_phase(tx, job, run, Phase.COMMITTED, now, mutation_outcome=known):
-        return
-    reserved = and_(e.reserved_by == run.id, e.status == EventStatus.RESERVED)
-    consumer = run.kind is Kind.CONSUMER
-    inputs = inputs_of(tx, run.id) if consumer and new else []
-    taken = tx.execute(
-        update(events).where(reserved).values(status=EventStatus.CONSUMED.value, updated_at=now)
-    ).rowcount
+    changes: dict[str, Any] = {} if run.outcome else {"mutation_outcome": Outcome.NONE.value}
+    if decided is not None:
+        changes["prepare_result"] = decided.result
+    if not move_phase(tx, job, run, Phase.COMMITTED, now, **changes):
+        return followed(tx, flow, job, worker)
+    if decided is not None:
+        taken = take(tx, run, decided.wanted, EventStatus.CONSUMED, now)
+    else:
+        taken = consume(tx, run, now) if run.kind is Kind.CONSUMER else []
+    one, consumer = flow.handlers.get(run.handler), run.kind is Kind.CONSUMER
+    inputs = roots(tx, taken or taken_of(tx, run)) if consumer and new else []
     publish(tx, flow, new, now, source=None if consumer else run.handler, run_id=run.id, inputs=inputs)
-    mine = and_(h.workflow_id == flow.id, h.name == run.handler)
-    values: dict[str, Any] = {} if state is None else {"state": state}
-    topics = [topic for one in flow.declaration["handlers"] if one["name"] == run.handler for topic in one["subscribe"]]
-    if taken and oldest(tx, flow.id, topics) is not None:
-        values["dirty"] = True  # it took some, and more may wait
-    if values:
-        tx.execute(update(handlers).where(mine).values(values))
-    arm(tx, flow, now)  # before the job leaves: what it leaves behind stands in line by its priority
-    if not queue.finish(tx, [ended], worker, now):
-        raise LeaseLost(f"job {job.id}: it is not ours any more")
+    if one is not None:  # a new version may have none of this name
+        dirty = one.dirty or bool(taken and oldest(tx, flow.id, one.subscribe))  # it took some, and more may wait
+        wake_at = one.wake_at if decided is None else decided.wake_at
+        note(tx, one, dirty=dirty, wake_at=wake_at, state=one.state if state is None else state)
+    arm(tx, flow, now, leaving=True)  # before the job leaves: what it leaves behind stands in line by its priority
     ledger.write_logs(tx, lines)
+    kept, behind = queue.pass_on(tx, ended, worker, now, follows and flow.paused_at is None)
+    if not kept:
+        raise LeaseLost(f"job {job.id}: it is not ours any more")
+    if behind is None:
+        return None
+    attempt = Attempt(behind, new_id(), behind.attempt + 1, now)
+    found = enter(tx, flow, attempt)
+    if found == "idle":
+        return attempt, None
+    return None if isinstance(found, str) else (attempt, found)
+
+
+def followed(tx: Tx, flow: Flow, job: Job, worker: str) -> tuple[Attempt, Begun | None] | None:
+    """What a commit began whose answer was lost."""
+    head = queue.head_of(tx, job.serial_key or "")
+    if head is None or head.id == job.id or head.lease_owner != worker or head.run_id is None:
+        return None
+    found = tx.execute(select(*queue.FIELDS).where(j.id == head.id)).one()
+    attempt = Attempt(
+        replace(queue.job_of(found), attempt=head.attempt - 1), head.run_id, head.attempt, head.started_at
+    )
+    return attempt, begun(tx, flow, tx.execute(select(workflow_runs).where(r.id == head.run_id)).one())
+
+
+def consume(tx: Tx, run: Begun, now: datetime) -> list[tuple[str, str | None]]:
+    """What a run had reserved is consumed: ids, and sources of those that are inputs."""
+    mine = and_(taken_by(run.workflow_id, run.id), e.status == EventStatus.RESERVED)
+    stmt = update(events).where(mine).values(status=EventStatus.CONSUMED.value, updated_at=now)
+    return [(one.id, one.source) for one in tx.execute(stmt.returning(e.id, e.source))]
 
 
 def put_aside(tx: Tx, job: Job, run: Begun, worker: str, ended: Ended, lines: Sequence[Any], now: datetime) -> None:
     """A handler that failed waits for a person while the others go on."""
     flow = get(tx, job.org_id, job.target, hold=True)
-    mine = and_(h.workflow_id == run.workflow_id, h.name == run.handler)
-    tx.execute(update(handlers).where(mine).values(held_run_id=run.id))
-    arm(tx, flow, now)
+    if run.handler in flow.handlers:
+        note(tx, flow.handlers[run.handler], held_run_id=run.id)
+    arm(tx, flow, now, leaving=True)
     if not queue.finish(tx, [ended], worker, now):
         raise LeaseLost(f"job {job.id}: it is not ours any more")
     ledger.write_logs(tx, lines)
 
 
-def inputs_of(tx: Tx, run_id: str) -> list[str]:
-    """The inputs that the events of a run go back to."""
-    taken = select(e.id, e.source).where(e.reserved_by == run_id)
-    found = list(tx.execute(taken))
-    if not found:
-        return []
+def taken_of(tx: Tx, run: Begun) -> list[tuple[str, str | None]]:
+    """The events that a run has reserved, or had when a person decided to skip them."""
+    found = tx.execute(select(e.id, e.source).where(taken_by(run.workflow_id, run.id)))
+    return [(one.id, one.source) for one in found]
+
+
+def roots(tx: Tx, taken: Sequence[tuple[str, str | None]]) -> list[str]:
+    """The inputs that events go back to."""
+    rest = [one for one, source in taken if source is None]
     derived = select(causes.c.input_id).where(is_listed(tx, causes.c.event_id, "ids")).distinct()
-    roots = [one.id for one in found if one.source is not None]
-    rest = [one.id for one in found if one.source is None]
     more = tx.execute(derived, {"ids": listed(tx, rest)}).scalars() if rest else ()
-    return sorted({*roots, *more})
+    return sorted({*(one for one, source in taken if source is not None), *more})
 
 
 def own(tx: Tx, job: Job) -> None:
@@ -490,14 +639,31 @@ def own(tx: Tx, job: Job) -> None:
 
 def move_phase(tx: Tx, job: Job, run: Begun, to: Phase, now: datetime, **values: Any) -> bool:
     """PHASE_MOVES_FORWARD. False if it is there already, because the answer to the first try was lost."""
+    batch = moved_batch(tuple(values))
+    given, shape = batch.given(tx, [(run.id, job.id, job.fence, to.value, now, *values.values())])
+    earlier = listed(tx, [one.value for one in Phase if may_move(one, to)])
+    if moving(tx, Given({**given, "earlier": earlier}, (*shape, *values))):
+        return True
     before = tx.execute(select(r.phase).where(r.id == run.id)).scalar_one()
     if before == to:
         return False
     own(tx, job)
-    if not may_move(Phase(before), to):
-        raise Conflict(f"run {run.id}: from {before} to {to} is no move")
-    tx.execute(update(workflow_runs).where(r.id == run.id).values(phase=to.value, updated_at=now, **values))
-    return True
+    raise Conflict(f"run {run.id}: from {before} to {to} is no move")
+
+
+@functools.cache
+def moved_batch(names: tuple[str, ...]) -> Batch:
+    more = {name: r[name].type for name in names}
+    return Batch("moved", run=Text(), job=Text(), fence=j.fence.type, phase=Text(), at=r.updated_at.type, **more)
+
+
+@hot
+def moving(tx: Tx, alike: tuple[str, ...], *names: str) -> Any:
+    new = moved_batch(names).table(tx, alike)
+    running = select(j.id).where(queue.held(new.c.job, new.c.fence)).with_for_update(of=jobs).cte("running")
+    mine = and_(r.id == new.c.run, is_listed(tx, r.phase, "earlier"), exists(select(running.c.id)))
+    values = {"phase": new.c.phase, "updated_at": new.c.at, **{name: new.c[name] for name in names}}
+    return update(workflow_runs).where(mine).values(values).returning(r.id)
 
 
 # people
@@ -515,8 +681,8 @@ def run_now(tx: Tx, org_id: str, key: str, now: datetime) -> list[str]:
         raise Conflict(f"workflow {flow.name}: it waits to try again at {head.run_at.isoformat(timespec='seconds')}")
     if head is not None and (head.state == State.RUNNING or head.attempt):
         raise Conflict(f"workflow {flow.name}: a run is active; wait until it has ended")
-    mine = select(h.schedule_id).where(h.workflow_id == flow.id, h.schedule_id.is_not(None)).order_by(h.name)
-    found = [schedules.lock(tx, org_id, one).schedule for one in tx.execute(mine).scalars()]
+    mine = [one.schedule_id for one in flow.handlers.values() if one.schedule_id is not None]
+    found = [schedules.lock(tx, org_id, one).schedule for one in mine]
     return [schedules.run_now(tx, one, one.input, one.overlap, None, now) for one in found]
 
 
@@ -539,17 +705,38 @@ def resume(tx: Tx, org_id: str, key: str, now: datetime) -> str:
         return str(flow.id)
     if stuck is not None and stuck.parked_reason == RECONCILIATION:
         raise Conflict(f"workflow {flow.name}: nobody knows whether its mutation happened; resolve that")
-    if stuck is None and not held(tx, flow):
+    if stuck is None and not held(flow):
         raise Conflict(f"workflow {flow.name}: it is neither paused nor stuck")
     go_on(tx, flow, stuck, now)
     return str(flow.id)
+
+
+def skip(tx: Tx, org_id: str, key: str, event_id: str, now: datetime) -> str:
+    """A person decided that a pending event is not handled; nor is what came of it, and of nothing else, and waits."""
+    flow = get(tx, org_id, key, hold=True)
+    others = causes.alias()
+    shared = select(literal(1)).where(others.c.event_id == causes.c.event_id, others.c.input_id != event_id).exists()
+    derived = tx.execute(select(causes.c.event_id).where(causes.c.input_id == event_id, ~shared)).scalars()
+    mine = and_(e.workflow_id == flow.id, is_listed(tx, e.id, "ids"))
+    stmt = select(e.id, e.status).where(mine).order_by(e.id).with_for_update()
+    found = {one.id: one.status for one in tx.execute(stmt, {"ids": listed(tx, [event_id, *derived])})}
+    if event_id not in found:
+        raise NotFound(f"workflow {flow.name}: it has no event {event_id}")
+    if EventStatus.RESERVED in found.values():
+        raise Conflict(f"event {event_id}: a run has taken it; wait until that has ended, or resolve it")
+    waiting = [one for one, status in found.items() if status == EventStatus.PENDING]
+    if not waiting:
+        raise Conflict(f"event {event_id}: it is {found[event_id]} already, and nothing that came of it waits")
+    skipped = update(events).where(is_listed(tx, e.id, "ids")).values(status=EventStatus.SKIPPED.value, updated_at=now)
+    tx.execute(skipped, {"ids": listed(tx, waiting)})
+    return event_id
 
 
 def resolve(tx: Tx, org_id: str, key: str, how: Resolution, result: Any, by: str, now: datetime) -> str:
     """What a person decided about the run that waits for one."""
     flow = get(tx, org_id, key, hold=True)
     stuck = waits_for_person(tx, flow)
-    run_id = stuck.last_run_id if stuck is not None else next(iter(held(tx, flow).values()), None)
+    run_id = stuck.last_run_id if stuck is not None else next(iter(held(flow).values()), None)
     run = tx.execute(select(workflow_runs).where(r.id == run_id)).one_or_none()
     if run is None or (stuck is not None and stuck.parked_reason == PAUSED):
         raise Conflict(f"workflow {flow.name}: nothing in it waits for a person")
@@ -570,12 +757,12 @@ def resolve(tx: Tx, org_id: str, key: str, how: Resolution, result: Any, by: str
             decide(tx, run, effect, Effect.FAILED, Outcome.FAILED, by, now)
         case Resolution.SKIP:
             decide(tx, run, effect, Effect.FAILED, Outcome.SKIPPED, by, now)
-            skip_events(tx, run.id, now)
+            skip_events(tx, run, now)
         case Resolution.TRY_AGAIN if effect is not None:
             asked = {"status": Effect.NEEDS_RECONCILE.value, "reconcile_attempts": 0, "updated_at": now}
             tx.execute(update(effects).where(f.id == effect.id).values(asked))
         case Resolution.REJECT:
-            skip_events(tx, run.id, now)
+            skip_events(tx, run, now)
             drop(tx, flow, stuck, run, now)
             return str(flow.id)
         case _:  # approve, or try again what needs nothing but that
@@ -595,16 +782,15 @@ def decide(
     tx.execute(update(workflow_runs).where(r.id == run.id).values(known | {"phase": phase.value}))
 
 
-def skip_events(tx: Tx, run_id: str, now: datetime) -> None:
-    mine = and_(e.reserved_by == run_id, e.status == EventStatus.RESERVED)
+def skip_events(tx: Tx, run: Any, now: datetime) -> None:
+    mine = and_(taken_by(run.workflow_id, run.id), e.status == EventStatus.RESERVED)
     tx.execute(update(events).where(mine).values(status=EventStatus.SKIPPED.value, updated_at=now))
 
 
-def drop(tx: Tx, flow: Any, stuck: Any | None, run: Any, now: datetime) -> None:
+def drop(tx: Tx, flow: Flow, stuck: Any | None, run: Any, now: datetime) -> None:
     """A person rejected the run: it has failed, and the workflow goes on without it."""
     if stuck is None:
-        mine = and_(h.workflow_id == flow.id, h.held_run_id == run.id)
-        tx.execute(update(handlers).where(mine).values(held_run_id=None))
+        note(tx, flow.handlers[run.handler_id], held_run_id=None)
     else:
         lock_keys(tx, [stuck.serial_key])
         queue.withdraw(tx, j.id == stuck.id, Status.FAILED, "logic", now)
@@ -612,7 +798,7 @@ def drop(tx: Tx, flow: Any, stuck: Any | None, run: Any, now: datetime) -> None:
     arm(tx, flow, now)
 
 
-def waits_for_person(tx: Tx, flow: Any) -> Any | None:
+def waits_for_person(tx: Tx, flow: Flow) -> Any | None:
     """The job that stands first in line and waits: for a person, or to ask again what became of a mutation."""
     head = queue.head_of(tx, line_of(WORKFLOW, flow.org_id, flow.name))
     if head is None or (head.state == State.PARKED and head.parked_reason == queue.UNROUTABLE):
@@ -621,13 +807,12 @@ def waits_for_person(tx: Tx, flow: Any) -> Any | None:
     return head if head.state == State.PARKED or backs_off else None
 
 
-def held(tx: Tx, flow: Any) -> dict[str, str]:
+def held(flow: Flow) -> dict[str, str]:
     """The handlers that were put aside, with the run that failed."""
-    stmt = select(h.name, h.held_run_id).where(h.workflow_id == flow.id, h.held_run_id.is_not(None)).order_by(h.name)
-    return {one.name: one.held_run_id for one in tx.execute(stmt)}
+    return {one.name: one.held_run_id for one in flow.handlers.values() if one.held_run_id is not None}
 
 
-def go_on(tx: Tx, flow: Any, stuck: Any | None, now: datetime) -> None:
+def go_on(tx: Tx, flow: Flow, stuck: Any | None, now: datetime) -> None:
     """Another attempt at what waits, at once, with all its tries."""
     if stuck is not None:
         tx.execute(update(jobs).where(j.id == stuck.id).values(tries=0, crashes=0))
@@ -637,7 +822,7 @@ def go_on(tx: Tx, flow: Any, stuck: Any | None, now: datetime) -> None:
             tx.execute(update(jobs).where(j.id == stuck.id, j.state == State.RETRY).values(run_at=now))
             notify(tx, "later")
         return
-    for name, run_id in held(tx, flow).items():
+    for name, run_id in held(flow).items():
         run = ledger.get(tx, flow.org_id, run_id)
         again = NewJob(
             flow.org_id, WORKFLOW, flow.name, {"handler": name}, now, "retry", route=route_of(flow),
@@ -645,17 +830,31 @@ def go_on(tx: Tx, flow: Any, stuck: Any | None, now: datetime) -> None:
             attempt=0 if run is None else ledger.last_attempt(tx, run.job_id),
         )  # fmt: skip
         queue.enqueue(tx, [again], now)
-        mine = and_(h.workflow_id == flow.id, h.name == name)
-        tx.execute(update(handlers).where(mine).values(held_run_id=None))
+        note(tx, flow.handlers[name], held_run_id=None)
 
 
-# what should not be
+# what should not be, and what is over
 
 
 def orphans(tx: Tx, limit: int = 20) -> list[Any]:
     """Reserved events whose run is neither under way nor waiting. There should be none; they are reported, and a person
     decides: what nobody understands is not done again."""
-    living = select(literal(1)).where(or_(j.run_id == e.reserved_by, j.last_run_id == e.reserved_by)).exists()
+    runs_now = select(literal(1)).where(j.run_id == e.reserved_by).exists()
+    attempt = attempts.join(jobs, and_(j.id == attempts.c.job_id, j.last_run_id == attempts.c.id))
+    waits_again = select(literal(1)).select_from(attempt).where(attempts.c.id == e.reserved_by).exists()
     aside = select(literal(1)).where(h.workflow_id == e.workflow_id, h.held_run_id == e.reserved_by).exists()
-    mine = and_(e.reserved_by.is_not(None), e.status == literal_column("'reserved'"), ~living, ~aside)
+    mine = and_(is_one_of("reserved", "skipped"), e.status == EventStatus.RESERVED, ~runs_now, ~waits_again, ~aside)
     return list(tx.execute(select(e.workflow_id, e.id, e.topic, e.reserved_by).where(mine).limit(limit)))
+
+
+def prune(tx: Tx, before: datetime, limit: int) -> int:
+    """Forget the oldest events that are done; returns how many. An input is kept as long as what goes back to it."""
+    kept = select(literal(1)).where(causes.c.input_id == e.id).exists()
+    old = select(e.id).where(is_one_of("consumed", "skipped"), e.updated_at < before, ~kept)
+    ids = tx.execute(old.order_by(e.updated_at).limit(limit)).scalars().all()
+    for gone in (
+        delete(causes).where(is_listed(tx, causes.c.event_id, "ids")),
+        delete(events).where(is_listed(tx, e.id, "ids")),
+    ):
+        tx.execute(gone, {"ids": listed(tx, ids)})
+    return len(ids)

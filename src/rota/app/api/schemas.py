@@ -127,7 +127,7 @@ NEVER_NULL = (
 EVENTS = (
     *("open", "run.started", "run.ended", "schedule.created", "schedule.changed", "schedule.deleted", "worker.up"),
     *("worker.down", "freeze.on", "freeze.off", "queue.changed", "host.up", "host.down", "host.changed"),
-    *("workflow.changed", "status", "log", "end"),
+    *("workflow.changed", "workflow.stopped", "status", "log", "end"),
 )
 PERSON = {
     "email": a("string", maxLength=320, examples=["ada@example.org"]), "name": NAME,
@@ -681,6 +681,7 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "POST /workflows/{key}/$pause": ("StopBody", 200, "Workflow"),
     "POST /workflows/{key}/$resume": (None, 200, "Workflow"),
     "POST /workflows/{key}/$resolve": ("ResolveBody", 200, "Workflow"),
+    "POST /workflows/{key}/events/{event_id}/$skip": (None, 200, "Workflow"),
     "POST /pairing-tokens": ("TokenBody", 201, "Token"),
     "GET /hosts": (None, 200, "HostPage"),
     "GET /hosts/{host_id}": (None, 200, "Host"),

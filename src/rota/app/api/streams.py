@@ -38,8 +38,8 @@ router = APIRouter()
 @router.get("/events", tags=["events"])
 async def events(request: Request, caller: Viewer) -> StreamingResponse:
     """What changes in the org, as it happens: runs started and ended, schedules created, changed and deleted, workers
-    up and down, the freeze, and queues that are paused or limited. Runs of less than a tenth of a second are told when
-    they end.
+    up and down, the freeze, queues that are paused or limited, and workflows that stopped because Rota itself failed.
+    Runs of less than a tenth of a second are told when they end.
 
     After `Last-Event-ID` nothing is missed; what happened up to five seconds before it may come again, with the same
     `type` and `data.id` (and `revision`)."""

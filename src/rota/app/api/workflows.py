@@ -194,6 +194,15 @@ async def resolve(request: Request, caller: Operator, key: str) -> Response:
     return await read(request, caller, key)
 
 
+@router.post("/{key}/events/{event_id}/$skip")
+async def skip(request: Request, caller: Operator, key: str, event_id: str) -> Response:
+    """Leave out an event that is pending, an input for instance, with what came of it alone and waits. Refused once a
+    run has taken it."""
+    await read_body(request, [], optional=True)
+    await manager(request, caller).skip(key, event_id)
+    return await read(request, caller, key)
+
+
 async def views_of(request: Request, caller: Caller, key: str) -> Record:
     engine = engine_of(request)
     return await engine.db.read(views.workflow, caller.org_id, key, engine.clock.now())

@@ -145,6 +145,12 @@ def resolve(
 
 
 @app.command()
+def skip(ctx: typer.Context, key: Key, event: Annotated[str, typer.Argument(help="its id; `events` has them")]) -> None:
+    """Leave out an event that is pending, with what came of it alone."""
+    details(ctx.obj, ctx.obj.post(path_of(key, f"events/{quote(event, safe='')}/$skip")), SHOWN)
+
+
+@app.command()
 def publish(
     ctx: typer.Context,
     key: Key,
@@ -170,8 +176,10 @@ def events(
 ) -> None:
     """What lies and lay in its topics, newest first."""
     page = ctx.obj.get(path_of(key, "events"), topic=topic, status=status, limit=limit, cursor=cursor)
-    rows = ([one["topic"], one["message_id"], one["status"], when(one["created_at"])] for one in page["items"])
-    listing(ctx.obj, page, ("topic", "message", "status", "since"), rows)
+    rows = (
+        [one["id"], one["topic"], one["message_id"], one["status"], when(one["created_at"])] for one in page["items"]
+    )
+    listing(ctx.obj, page, ("id", "topic", "message", "status", "since"), rows)
 
 
 @app.command()
@@ -186,12 +194,12 @@ def inputs(
     page = ctx.obj.get(path_of(key, "inputs"), status=status, limit=limit, cursor=cursor)
     rows = (
         [
-            one["title"] or one["message_id"], one["source"], one["status"] + (", stale" if one["stale"] else ""),
-            when(one["created_at"]),
+            one["id"], one["title"] or one["message_id"], one["source"],
+            one["status"] + (", stale" if one["stale"] else ""), when(one["created_at"]),
         ]
         for one in page["items"]
     )  # fmt: skip
-    listing(ctx.obj, page, ("what", "source", "status", "since"), rows)
+    listing(ctx.obj, page, ("id", "what", "source", "status", "since"), rows)
 
 
 @app.command()

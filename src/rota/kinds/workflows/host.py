@@ -25,7 +25,7 @@ from rota.engine.runner import WorkFailed
 from rota.kinds.workflows.connectors import Applied, Connectors, Method, NotApplied, Unsure, surely_failed
 from rota.kinds.workflows.declaration import Handler, Mutation
 from rota.store import workflows
-from rota.store.workflows import Begun, Published
+from rota.store.workflows import Begun, Decided, Published
 
 PEEK_MOST = 1000
 
@@ -57,6 +57,7 @@ class Host:
         self.engine, self.connectors, self.handler, self.job, self.run = engine, connectors, handler, job, run
         self.phase = run.phase
         self.title: str | None = None
+        self.decided: Decided | None = None  # by `prepare`, and not yet written down
         self.published: list[Published] = []
         self.mutation: Mutation | None = None
         self.failure: Failure | None = None
@@ -175,6 +176,11 @@ class Host:
 
     # the database
 
+    async def write_decision(self) -> None:
+        if self.decided is not None:
+            one, self.decided = self.decided, None
+            await self.write(workflows.prepared, one.result, one.wanted, one.wake_at, self.engine.clock.now())
+
     async def read(self, step: Any, *args: Any) -> Any:
         return await patiently(lambda: self.engine.db.read(step, *args))
 
@@ -234,13 +240,13 @@ def storable(result: Any) -> Any:
         return None
 
 
-def failure_of(error: BaseException) -> Failure:
+def failure_of(error: BaseException, ours: bool = False) -> Failure:
     """The class of a failure. What user code and connectors raise is theirs; the rest is our own bug."""
     if isinstance(error, WorkFailed):
         return error.failure
     found = classify(error)
-    ours = type(error).__module__.startswith(("rota.", "sqlalchemy")) and not isinstance(error, WorkError | Invalid)
-    if ours:
+    ours = ours or type(error).__module__.startswith(("rota.", "sqlalchemy"))
+    if ours and not isinstance(error, WorkError | Invalid):
         log.error("a workflow failed because of Rota itself", exc_info=error)
         return Failure(FailureClass.INTERNAL, found.type, found.message, found.traceback)
     return found

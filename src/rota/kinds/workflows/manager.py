@@ -36,11 +36,12 @@ class WorkflowManager:
         """An event from outside: its id, and `created`, `replaced` or `kept`."""
         form = parse.Form(body, frozenset({"message_id", "payload", "title"}))
         form.done()
-        new, now = (
-            read_event(topic, body.get("message_id"), body.get("payload"), body.get("title")),
-            self.engine.clock.now(),
-        )
-        return await self.engine.clocked(lambda tx: store.publish_outside(tx, self.org_id, key, topic, new, now))
+        new = read_event(topic, body.get("message_id"), body.get("payload"), body.get("title"))
+        given = (self.org_id, key, topic, new, self.engine.clock.now())
+        event_id, became, wakes = await self.engine.db.tx(store.publish_outside, *given)
+        if wakes:
+            self.engine.wake.signal("ready")
+        return event_id, became
 
     async def run(self, key: str) -> list[str]:
         now = self.engine.clock.now()
@@ -53,6 +54,10 @@ class WorkflowManager:
     async def resume(self, key: str) -> str:
         now = self.engine.clock.now()
         return await self.engine.clocked(lambda tx: store.resume(tx, self.org_id, key, now))
+
+    async def skip(self, key: str, event_id: str) -> str:
+        now = self.engine.clock.now()
+        return await self.engine.clocked(lambda tx: store.skip(tx, self.org_id, key, event_id, now))
 
     async def resolve(self, key: str, resolution: Any, result: Any, by: str) -> str:
         how, now = choice(Resolution, resolution, "resolution"), self.engine.clock.now()

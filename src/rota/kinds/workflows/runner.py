@@ -26,7 +26,7 @@ from rota.store import scripts
 from rota.store import workflows as store
 from rota.store.database import Database
 from rota.store.dialect import Tx
-from rota.store.workflows import Begun
+from rota.store.workflows import Begun, Decided, Overtaken
 
 log = structlog.get_logger("rota.workflows")
 
@@ -62,7 +62,7 @@ class WorkflowRunner:
         """Choose the handler and begin its run, in one step: from here on it is written down."""
         job, now = ctx.job, ctx.engine.clock.now()
         try:
-            run = await self.db.tx(store.begin, job, ctx.run_id, ctx.attempt, now)
+            run = ctx.about.work or await self.db.tx(store.begin, job, ctx.run_id, ctx.attempt, now)
         except LeaseLost as error:
             raise SetAside from error
         if isinstance(run, str):
@@ -80,26 +80,27 @@ class WorkflowRunner:
             if workflow is None or run.handler not in workflow.handlers:
                 raise LogicError(f"workflow {ctx.job.target}: this program has no handler {run.handler} any more")
             handler = workflow.handlers[run.handler]
-            host = Host(ctx.engine, connectors, handler, ctx.job, run)
-            state, outcome = await (produce(host) if run.kind is Kind.PRODUCER else consume(host))
-            return await self.commit(ctx, host, parse.payload(state, "state"), outcome)
+            try:
+                return await self.attempt(ctx, Host(ctx.engine, connectors, handler, ctx.job, run))
+            except Overtaken:  # a person skipped what it was about to take: it decides once more
+                return await self.attempt(ctx, Host(ctx.engine, connectors, handler, ctx.job, run))
         except LeaseLost as error:
             raise SetAside from error
         except Exception as error:
-            failure = failure_of(error)
+            failure = failure_of(error, ours=True)  # what handlers raise, `step` has told apart
             if failure.kind is FailureClass.INTERNAL:
                 log.error("a workflow stopped", workflow=ctx.job.target, handler=run.handler, error=failure.message)
             if workflow is not None and workflow.isolate and (ended := given_up(ctx, run, failure)) is not None:
                 return await self.put_aside(ctx, run, ended)
             raise WorkFailed(failure) from error
 
-    async def commit(self, ctx: RunContext, host: Host, state: Any, outcome: Mapping[str, Any]) -> Written:
-        now, lines = ctx.engine.clock.now(), ctx.log.take(last=True)
+    async def attempt(self, ctx: RunContext, host: Host) -> Written:
+        state, outcome = await (produce(host) if host.handler.kind is Kind.PRODUCER else consume(host))
+        state, now, lines = parse.payload(state, "state"), ctx.engine.clock.now(), ctx.log.take(last=True)
         ended = replace(ending(ctx, host.run), outcome=outcome, finished_at=now)
-        await patiently(
-            lambda: self.db.tx(store.commit, ctx.job, host.run, state, host.published, ctx.worker, ended, lines, now)
-        )
-        return Written(ended)
+        told = (state, host.published, ctx.worker, ended, lines, now, host.decided, ctx.has_room())
+        then, work = await host.write(store.commit, *told) or (None, None)
+        return Written(ended, then, work)
 
     async def put_aside(self, ctx: RunContext, run: Begun, ended: Ended) -> Written:
         now, lines = ctx.engine.clock.now(), ctx.log.take(last=True)
@@ -126,7 +127,8 @@ async def produce(host: Host) -> tuple[Any, Mapping[str, Any]]:
 
 
 async def consume(host: Host) -> tuple[Any, Mapping[str, Any]]:
-    """Prepare, mutate, next; from where this attempt starts."""
+    """Prepare, mutate, next; from where this attempt starts. What `prepare` decided is written down before it is acted
+    on; where it has no effect outside, with the commit."""
     run, handler = host.run, host.handler
     told = run.prepared or await prepare(host)
     prepared = Prepare(**told)
@@ -135,13 +137,18 @@ async def consume(host: Host) -> tuple[Any, Mapping[str, Any]]:
     if run.phase is Phase.MUTATING:
         await ask_again(host)
     elif run.outcome is None and taken and "mutate" in handler.steps:
+        await host.write_decision()
         host.phase = Phase.MUTATING
         await step(host, "mutate", prepared)
     mutation = host.mutation or Mutation("none" if run.outcome is None else run.outcome.value, run.result)
     state = None
     if "next" in handler.steps:
         host.phase = Phase.EMITTING
-        state = await step(host, "next", prepared, mutation)
+        try:
+            state = await step(host, "next", prepared, mutation)
+        except WorkFailed:
+            await host.write_decision()  # whoever decides about this run sees which events it is about
+            raise
     return state, {"title": prepared.title, "taken": taken, "mutation": mutation.status, "published": counted(host)}
 
 
@@ -149,13 +156,13 @@ async def prepare(host: Host) -> Mapping[str, Any]:
     found = await step(host, "prepare", host.run.state)
     if not isinstance(found, Prepare):
         raise LogicError(f"{host.handler.name}: prepare must return a Prepare, not {type(found).__name__}")
-    told, now = parse.payload(found.dump(), "prepare"), host.engine.clock.now()
+    told = parse.payload(found.dump(), "prepare")
     wanted = check_prepared(told, host.handler.subscribe)
-    wake_at, wrong = clamp_wake(told["wake_at"], now)
+    wake_at, wrong = clamp_wake(told["wake_at"], host.engine.clock.now())
     if wrong is not None:
         log.warning("a wake time is wrong; looking again soon", handler=host.handler.name, error=wrong)
     told = {**told, "reservations": wanted, "wake_at": wake_at and wake_at.isoformat()}
-    await host.write(store.prepared, told, wanted, wake_at, now)
+    host.decided = Decided(told, wanted, wake_at)
     return told
 
 

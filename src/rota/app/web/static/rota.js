@@ -28,7 +28,7 @@ function follow() {
   if (stream) return;
   stream = new EventSource("/live/events?since=" + $("main").dataset.since);
   const stir = () => { soon ??= setTimeout(() => { soon = null; refresh(); }, 600); };
-  for (const kind of ["run.started", "run.ended", "schedule.created", "schedule.changed", "schedule.deleted", "worker.up", "worker.down", "freeze.on", "freeze.off", "queue.changed", "host.up", "host.down", "host.changed", "workflow.changed"])
+  for (const kind of ["run.started", "run.ended", "schedule.created", "schedule.changed", "schedule.deleted", "worker.up", "worker.down", "freeze.on", "freeze.off", "queue.changed", "host.up", "host.down", "host.changed", "workflow.changed", "workflow.stopped"])
     stream.addEventListener(kind, stir);
 }
 

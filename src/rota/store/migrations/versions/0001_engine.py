@@ -748,6 +748,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_effects")),
         sa.UniqueConstraint("run_id", name=op.f("uq_effects_run_id")),
     )
+    op.create_index(
+        "ix_effects_open",
+        "effects",
+        ["workflow_id"],
+        unique=False,
+        sqlite_where=sa.text("status IN ('in_flight', 'needs_reconcile', 'indeterminate')"),
+        postgresql_where=sa.text("status IN ('in_flight', 'needs_reconcile', 'indeterminate')"),
+    )
     op.create_index("ix_effects_workflow", "effects", ["workflow_id", "id"], unique=False)
     op.create_table(
         "events",
@@ -769,6 +777,14 @@ def upgrade() -> None:
         sa.UniqueConstraint("workflow_id", "topic", "message_id", name=op.f("uq_events_workflow_id_topic_message_id")),
     )
     op.create_index(
+        "ix_events_done",
+        "events",
+        ["updated_at"],
+        unique=False,
+        sqlite_where=sa.text("status IN ('consumed', 'skipped')"),
+        postgresql_where=sa.text("status IN ('consumed', 'skipped')"),
+    )
+    op.create_index(
         "ix_events_inputs",
         "events",
         ["workflow_id", "id"],
@@ -779,18 +795,18 @@ def upgrade() -> None:
     op.create_index(
         "ix_events_pending",
         "events",
-        ["workflow_id", "topic", "id"],
+        ["workflow_id", "status", "topic", "id"],
         unique=False,
         sqlite_where=sa.text("status = 'pending'"),
         postgresql_where=sa.text("status = 'pending'"),
     )
     op.create_index(
-        "ix_events_reserved",
+        "ix_events_taken",
         "events",
-        ["reserved_by"],
+        ["workflow_id", "status", "reserved_by"],
         unique=False,
-        sqlite_where=sa.text("reserved_by IS NOT NULL"),
-        postgresql_where=sa.text("reserved_by IS NOT NULL"),
+        sqlite_where=sa.text("status IN ('reserved', 'skipped')"),
+        postgresql_where=sa.text("status IN ('reserved', 'skipped')"),
     )
     op.create_index("ix_events_workflow", "events", ["workflow_id", "id"], unique=False)
     op.create_table(
@@ -806,6 +822,14 @@ def upgrade() -> None:
         sa.Column("held_run_id", sa.String(length=26), nullable=True),
         sa.ForeignKeyConstraint(["workflow_id"], ["workflows.id"], name=op.f("fk_handlers_workflow_id")),
         sa.PrimaryKeyConstraint("workflow_id", "name", name=op.f("pk_handlers")),
+    )
+    op.create_index(
+        "ix_handlers_held",
+        "handlers",
+        ["held_run_id"],
+        unique=False,
+        sqlite_where=sa.text("held_run_id IS NOT NULL"),
+        postgresql_where=sa.text("held_run_id IS NOT NULL"),
     )
     op.create_table(
         "pipeline_triggers",
