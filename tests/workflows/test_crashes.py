@@ -135,5 +135,4 @@ def test_a_crash_at_every_statement_of_a_run(clean_url: str, sqlite_template: Pa
         assert folder.effects == ["a", "b"], f"after a crash at point {point}"
         if not died:
             break
-    print(f"{point} points")
     assert point > 40  # statements and commits of a publish, and of a run of each consumer
