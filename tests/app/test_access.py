@@ -177,7 +177,7 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "GET /api/v1/host-jobs/{host_job}": (READ, None),
     "POST /api/v1/host-jobs/{host_job}/$cancel": (row(403, 202, 202, 404), None),
     "POST /api/v1/host-jobs/{host_job}/$resolve": (row(403, 409, 409, 404), {"resolution": "applied"}),  # none asks
-    "POST /api/v1/batches": (row(403, 202, 202, 202), {"labels": {"role": "none"}, **SHELL}),
+    "POST /api/v1/batches": (row(403, 202, 202, 422), {"labels": {"role": "web"}, **SHELL}),  # the other org has none
     "GET /api/v1/batches": (LIST, None),
     "GET /api/v1/batches/{batch}": (READ, None),
     "POST /api/v1/batches/{batch}/$cancel": (row(403, 202, 202, 404), None),
@@ -377,7 +377,7 @@ async def make_host(api: Api, name: str) -> str:
 
 
 async def make_server(api: Api, name: str) -> str:
-    fields = {"host_id": await make_host(api, name), "name": name, "type": "x", "config": {}, "labels": {}}
+    fields = {"host_id": await make_host(api, name), "name": name, "type": "x", "config": {}, "labels": {"role": "web"}}
     return await api.db.tx(hosts.add_server, api.org_id, fields, NINE)
 
 
