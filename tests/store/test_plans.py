@@ -16,6 +16,7 @@ from sqlalchemy import Connection, create_engine, event
 from sqlalchemy import text as sql
 from sqlalchemy.engine import Engine
 
+from rota.core.errors import LogicError
 from rota.core.model import Ended, Job, new_id
 from rota.core.policy import Lane, Terms
 from rota.core.states import Phase, Status
@@ -274,6 +275,33 @@ def test_postgresql_walks_no_table_for(crowded: str, what: str) -> None:
         for mode in ("force_custom_plan", "force_generic_plan"):
             text = "\n\n".join(plan for how, plan in plans if how == mode)
             assert index in text, f"{mode} without {index}:\n{text}"
+
+
+@pytest.mark.parametrize("filled", [True, False])
+def test_postgresql_takes_events_by_their_ids(
+    crowded: str, postgres_url: str, postgres_template: str, filled: bool
+) -> None:
+    """Also where it knows nothing of the events yet: not by a look at all that is pending."""
+    url = crowded if filled else create_database(postgres_url, template=postgres_template)
+
+    def explained(tx: Connection) -> list[str]:
+        found: list[tuple[str, Any]] = []
+        with caught(tx.engine, found):
+            workflows.oldest(tx, FLOW, ["in"])
+            if filled:
+                workflows.take(tx, RUN, {"in": take_some(tx)}, EventStatus.CONSUMED, NOW)
+            else:
+                with pytest.raises(LogicError, match="not pending"):
+                    workflows.take(tx, RUN, {"in": [FLOW_RUN]}, EventStatus.CONSUMED, NOW)
+        return ["\n".join(tx.exec_driver_sql(f"EXPLAIN {text}", values).scalars()) for text, values in found]
+
+    plans = run_in(url, explained)
+    if not filled:
+        drop_database(postgres_url, url)
+    (taking,) = [plan for plan in plans if "Update on events" in plan]
+    assert "pk_events" in taking, taking
+    assert "ix_events" not in taking, taking
+    assert "Limit" in plans[0], plans[0]
 
 
 @pytest.mark.parametrize("filled", [True, False])

@@ -21,7 +21,6 @@ from sqlalchemy import (
     bindparam,
     delete,
     exists,
-    func,
     literal,
     literal_column,
     or_,
@@ -368,13 +367,13 @@ def choose(tx: Tx, flow: Flow, now: datetime) -> Any | None:
 
 def oldest(tx: Tx, workflow_id: str, topics: Iterable[str]) -> str | None:
     """The first event that waits in any of these topics."""
-    found = [first_waiting(tx, Given({"flow": workflow_id, "topic": topic}))[0][0] for topic in topics]
-    return min((one for one in found if one is not None), default=None)
+    found = [first_waiting(tx, Given({"flow": workflow_id, "topic": topic})) for topic in topics]
+    return min((one for rows in found for (one,) in rows), default=None)
 
 
 @hot
 def first_waiting(_: Tx) -> Any:
-    return select(func.min(e.id)).where(*waits(e.topic == TOPIC))
+    return select(e.id).where(*waits(e.topic == TOPIC)).order_by(e.id).limit(1)  # a minimum may look at all of them
 
 
 # a run
@@ -514,7 +513,11 @@ TAKEN = Batch("taken", flow=Text(), topic=Text(), run=Text(), status=Text(), at=
 @hot
 def taking(tx: Tx, alike: tuple[str, ...]) -> Any:
     new = TAKEN.table(tx, alike)
-    mine = and_(is_listed(tx, e.id, "ids"), e.workflow_id == new.c.flow, e.topic == new.c.topic, is_pending())
+    # the rest is asked in a way that no index serves: PostgreSQL may know nothing of these rows yet, and would then
+    # rather look at all that is pending than for each event by its id
+    nothing, pending = literal_column("''", Text), literal_column("'pending'", Text)
+    same = (e.workflow_id + nothing == new.c.flow, e.topic + nothing == new.c.topic, e.status + nothing == pending)
+    mine = and_(is_listed(tx, e.id, "ids"), *same)
     values = {"status": new.c.status, "reserved_by": new.c.run, "updated_at": new.c.at}
     return update(events).where(mine).values(values).returning(e.id, e.source)
 
