@@ -10,8 +10,19 @@ from sqlalchemy import text as sql
 
 from rota.core.errors import DataRefused, Unavailable
 from rota.core.model import new_id
-from rota.store.database import Database, open_database
-from rota.store.dialect import SHAPES, Batch, Tx, database_now, hot, insert_new, insert_rows, on_sqlite, records_of
+from rota.store.database import Database, PostgresDatabase, open_database
+from rota.store.dialect import (
+    SHAPES,
+    Batch,
+    Tx,
+    database_now,
+    hot,
+    insert_new,
+    insert_rows,
+    on_sqlite,
+    records_of,
+    run_text,
+)
 from rota.store.tables import Instant, Json, counters, orgs, tasks
 from tests.postgres import own_server
 
@@ -271,3 +282,23 @@ async def test_a_deadlock_is_tried_again(db: Database) -> None:
         await db.read(lambda tx: tx.execute(sql("SELECT sum(value) FROM counters WHERE name <> 'fences'")).scalar_one())
         == 8
     )
+
+
+async def test_the_shortest_way_to_postgresql_opens_anew_after_its_connection_was_lost(db: Database) -> None:
+    if not isinstance(db, PostgresDatabase):
+        pytest.skip("SQLite's connection cannot be lost")
+
+    def session(tx: Tx) -> int:
+        return int(run_text(tx, "SELECT pg_backend_pid()")[0][0])
+
+    first = await db.statement(session)
+    assert await db.statement(session) == first
+    await db.read(lambda tx: tx.exec_driver_sql(f"SELECT pg_terminate_backend({first})").all())
+    (lost,) = db._straight
+    await asyncio.wait_for(closed(lost), 10)
+    assert await db.statement(session) != first
+
+
+async def closed(connection: Any) -> None:
+    while not connection.is_closed():  # noqa: ASYNC110  it tells nobody
+        await asyncio.sleep(0.01)

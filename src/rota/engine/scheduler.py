@@ -137,7 +137,7 @@ class Scheduler:
             return fired
 
         try:
-            until = max(one.run_at or now for one, _ in planned)
+            until = max(now, *(one.run_at or now for one, _ in planned))
             fired = await (self.worker.take_fired(fire, until) if self.worker is not None else fire(None))
             self.engine.meter.fired += len(fired.made)
             self.engine.wake.signal("ready" if len(fired.taken) < len(fired.made) else "taken")

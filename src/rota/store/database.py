@@ -129,6 +129,7 @@ class PostgresDatabase:
         return await self._insist(once)
 
     async def _go_straight(self, step: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+        self._straight = [one for one in self._straight if not one.is_closed()]  # its server may have gone meanwhile
         connection = self._straight.pop() if self._straight else await asyncpg.connect(self.url, **CONNECT)
         try:
             result: R = await greenlet_spawn(step, Straight(self._engine.dialect, connection), *args, **kwargs)
