@@ -9,6 +9,7 @@ and a way to die: `dies_at(n, play)` plays in a child process that is killed at 
 """
 
 import asyncio
+import gc
 import os
 import signal
 import tempfile
@@ -211,6 +212,8 @@ def dies_at(point: int, play: Callable[[], Awaitable[None]], seconds: float = 60
         warnings.simplefilter("ignore", DeprecationWarning)  # other threads: the child uses nothing of theirs
         child = os.fork()
     if child == 0:
+        gc.freeze()  # what the parent threw away may want threads to end it that are not here
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # whatever the parent does with it
         signal.alarm(int(seconds))
         os._exit(play_once(point, play))
     _, status = os.waitpid(child, 0)

@@ -5,7 +5,9 @@ points take minutes, so each test visits every sixth, others than its siblings; 
 """
 
 import asyncio
+import gc
 import os
+import signal
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -136,3 +138,41 @@ def test_a_crash_at_every_statement_of_a_run(clean_url: str, sqlite_template: Pa
         if not died:
             break
     assert point > 40  # statements and commits of a publish, and of a run of each consumer
+
+
+class Thrown:
+    """Like a connection of a library with threads of its own: the process that made it can end it, no other."""
+
+    def __init__(self) -> None:
+        self.me, self.owner = self, os.getpid()
+
+    def __del__(self) -> None:
+        if os.getpid() != self.owner:
+            os._exit(1)
+
+
+def test_who_dies_does_not_tear_down_what_the_parent_threw_away() -> None:
+    async def play() -> None:
+        gc.collect()
+
+    gc.disable()
+    try:
+        Thrown()
+        assert not dies_at(1, play)
+    finally:
+        gc.enable()
+
+
+def test_who_hangs_is_ended_whatever_the_parent_does_with_alarms() -> None:
+    async def play() -> None:
+        os.read(pipe[0], 1)
+
+    pipe = os.pipe()
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        with pytest.raises(AssertionError, match=r"point 1: wait status 14"):
+            dies_at(1, play, seconds=1)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        for end in pipe:
+            os.close(end)

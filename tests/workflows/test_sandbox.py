@@ -184,22 +184,50 @@ async def test_processor_time_is_limited() -> None:
     await hasty.close()
 
 
-def children() -> int:
-    found = 0
+def children() -> set[int]:
+    found = set()
     for one in os.listdir("/proc"):
         with suppress(OSError):  # others come and go meanwhile
-            found += one.isdigit() and Path(f"/proc/{one}/stat").read_text().split()[3] == str(os.getpid())
+            if one.isdigit() and Path(f"/proc/{one}/stat").read_text().split()[3] == str(os.getpid()):
+                found.add(int(one))
     return found
 
 
 @LINUX
 async def test_who_never_returns_is_killed(box: Sandbox) -> None:
     assert await probe(box, "return os.getpid()") > 0
-    body = "os.getpid()\nwhile True:\n    try:\n        os.fork()\n    except OSError: pass"
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(probe(box, body), 1)
-    assert children() == 1  # the idle one of the first call
+    before, began = children(), asyncio.Event()
+
+    async def ask(what: str, params: Mapping[str, Any]) -> None:
+        began.set()
+
+    body = """
+await ctx.publish("a", message_id="1", payload=None)
+while True:
+    try:
+        os.fork()
+    except OSError: pass"""
+    endless = asyncio.ensure_future(probe(box, body, ask=ask))
+    await began.wait()
+    assert len(children() - before) == 1
+    endless.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await endless
+    assert children() <= before
     assert await probe(box, "return given", 1) == 1
+
+
+@LINUX
+async def test_a_process_whose_call_was_given_up_serves_the_next(box: Sandbox) -> None:
+    """Given up in the very moment in which it stood ready, too: nobody loses sight of it."""
+    before = children()
+    box.ready.append(started := asyncio.ensure_future(box._start()))
+    call = asyncio.ensure_future(probe(box, "return given"))
+    started.add_done_callback(lambda _: call.cancel())
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await probe(box, "return given", 1) == 1
+    assert children() - before == {started.result().process.pid}
 
 
 TALK = {

@@ -196,7 +196,12 @@ class Sandbox:
         """A process that has seen nothing yet; others are started for whoever comes next."""
         while len(self.ready) <= self.spare:
             self.ready.append(asyncio.ensure_future(self._start()))
-        child = await self.ready.pop(0)
+        started = self.ready.pop(0)
+        try:
+            child = await asyncio.shield(started)
+        except asyncio.CancelledError:  # whoever comes next has it
+            self.ready.insert(0, started)
+            raise
         if "seccomp" not in child.layers and not self.trusting:
             child.kill()
             raise Refused(
