@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rota.core.model import Due, Plan, Schedule
 from rota.core.parse import Defaults, parse_schedule
-from rota.core.plan import FIRE_LIMIT, TICK, first_plan, plan
+from rota.core.plan import FIRE_LIMIT, TICK, first_plan, plan, plan_at
 from rota.core.policy import Misfire, Overlap
 from rota.core.triggers import next_slot, run_at, slots_between
 
@@ -78,6 +78,31 @@ def test_each_passed_slot_is_decided_exactly_once(
         assert found.next_slot == next_slot(one.timing, found.handled)
         assert found.next_run_at is not None
         assert found.next_run_at >= now
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    trigger=triggers,
+    misfire=st.sampled_from(Misfire),
+    overlap=st.sampled_from(Overlap),
+    max_runs=st.sampled_from([None, 1, 4]),
+    late=st.integers(-300, 1200),
+    pause=st.none() | st.tuples(moments, moments),
+    freeze=st.none() | st.tuples(moments, moments),
+)
+def test_a_plan_made_beforehand_is_the_plan_of_the_moment(
+    trigger: Any, misfire: Misfire, overlap: Overlap, max_runs: int | None, late: int, pause: Any, freeze: Any
+) -> None:
+    one = replace(schedule(**trigger), misfire=misfire, overlap=overlap, max_runs=max_runs)
+    if pause:
+        one = replace(one, paused_at=pause[0], paused_until=pause[1])
+    state = due(one, frozen_at=freeze and freeze[0], frozen_until=freeze and freeze[1])
+    assert state.next_slot is not None
+    moment = run_at(one.id, state.next_slot, one.timing.jitter)
+    state = replace(state, run_at=moment)
+    known = replace(state, planned=plan_at(state, NINE, GRACE))
+    now = moment + timedelta(seconds=late)
+    assert plan_at(known, now, GRACE) == plan(state, max(now, moment), GRACE)
 
 
 def decided(one: Schedule, found: Plan) -> list[datetime]:

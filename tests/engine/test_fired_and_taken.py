@@ -9,7 +9,9 @@ import pytest
 from sqlalchemy import select
 
 from rota.core.errors import Unavailable
+from rota.engine import scheduler
 from rota.engine.engine import EngineSettings
+from rota.engine.scheduler import LEAD
 from rota.engine.worker import EARLY
 from rota.store import schedules
 from rota.store.dialect import insert_rows
@@ -95,6 +97,78 @@ async def test_what_was_fired_into_a_lost_answer_is_handed_back(house: House, mo
     assert (job.state, job.lease_owner, job.run_id) == ("ready", None, None)
     await house.live(at("9:10") + timedelta(seconds=1))
     assert await house.verdicts() == ["9:10 ran"]
+
+
+# a crowd
+
+
+async def test_what_is_fired_may_wait_with_a_worker_that_has_all_there_was(house: House) -> None:
+    house.engine.settings = EngineSettings(concurrency=1)
+    house.hands.long = lambda job: len(house.hands.began) == 1
+    house.worker.ahead = 2
+    for name in "abcde":
+        await house.schedule(name)
+    await house.worker.claim()
+    house.clock.set(at("9:10"))
+    await house.scheduler.step()
+    assert [job.state for job in await house.queue()] == ["running"] * 3  # as many as it has an appetite for
+    assert (len(house.worker.active), len(house.worker.waiting)) == (1, 2)
+    await house.fire()
+    await house.release()
+    assert [await house.verdicts(name) for name in "abcde"] == [["9:10 ran"]] * 5
+
+
+async def test_what_is_fired_does_not_pass_what_came_before(house: House) -> None:
+    house.engine.settings = EngineSettings(concurrency=1)
+    house.hands.long = lambda job: job.target == "long"
+    await house.engine.enqueue(house.org_id, "task", "long", [None])
+    await house.worker.claim()
+    await house.engine.enqueue(house.org_id, "task", "before", [None])
+    await house.worker.claim()
+    house.worker.ahead = 2
+    assert await state_of_the_new(house) == "ready"
+    await house.release()
+    assert [job.target for job in house.hands.began] == ["long", "before", "job"]
+
+
+async def state_of_the_new(house: House) -> str:
+    await house.schedule()
+    house.clock.set(at("9:10"))
+    await house.fire()
+    return str(next(job.state for job in await house.queue() if job.target == "job"))
+
+
+async def test_a_crowd_is_read_and_fired_in_parts(house: House, monkeypatch: Any) -> None:
+    monkeypatch.setattr(scheduler, "CROWD", 5)
+    monkeypatch.setattr(scheduler, "BATCH", 2)
+    names = [f"job{n}" for n in range(12)]
+    for name in names:
+        await house.schedule(name)
+    house.clock.set(at("9:10"))
+    view: Any = await house.scheduler.look()
+    left = []
+    while view is not None:
+        left.append(len(view.due))
+        view = await house.scheduler.act(view)
+    assert left == [5, 3, 1]  # what it has is done before it looks again
+    await house.live(at("9:10"))
+    assert [await house.verdicts(name) for name in names] == [["9:10 ran"]] * 12
+
+
+async def test_a_crowd_is_not_read_again_before_its_moment(house: House, monkeypatch: Any) -> None:
+    monkeypatch.setattr(scheduler, "CROWD", 2)
+    house.engine.settings = EngineSettings(concurrency=1)
+    for name in "abc":
+        await house.schedule(name)
+    house.clock.set(at("9:10") - LEAD / 2)
+    view = await house.scheduler.look()
+    assert await house.scheduler.act(view, EARLY) is view
+    house.clock.set(at("9:10") - EARLY / 2)
+    after = await house.scheduler.act(view, EARLY)
+    assert after is not None
+    assert len(after.due) == 1  # the other one was fired ahead
+    await house.live(at("9:10"))
+    assert [await house.verdicts(name) for name in "abc"] == [["9:10 ran"]] * 3
 
 
 # ahead of its moment

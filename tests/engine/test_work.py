@@ -1,5 +1,6 @@
 """What becomes of jobs: deadlines, windows, retries, order, limits, and workers that vanish."""
 
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -18,7 +19,7 @@ from rota.store import jobs as queue
 from rota.store import runs as ledger_rows
 from rota.store import workers
 from rota.store.dialect import insert_rows
-from rota.store.tables import jobs, queues, runs
+from rota.store.tables import jobs, orgs, queues, runs
 from rota.store.tables import workers as worker_rows
 from tests.engine.harness import HOUR, MINUTE, NINE, House, at, register, told
 
@@ -305,6 +306,41 @@ async def test_a_job_of_a_small_org_starts_although_another_has_ten_thousand_wai
     assert len(house.worker.active) == 50 or len(house.worker.active) == 26
     await house.work()
     assert len(house.worker.active) == 50  # what the small org does not need goes to the big one
+
+
+async def test_a_job_of_another_org_does_not_wait_behind_what_was_claimed_ahead(house: House) -> None:
+    small, third = [await house.add_org(name) for name in ("small", "third")]
+    await house.engine.enqueue(house.org_id, "task", "big", [None] * 200)
+    house.engine.settings = type(house.engine.settings)(concurrency=2)
+    house.hands.long = lambda job: len(house.hands.began) <= 2
+    house.worker.ahead = 100
+    await house.worker.claim()
+    for _ in range(3):
+        await enqueue(house, "small", org=small)
+        await house.worker.claim()
+    await enqueue(house, "third", org=third)
+    await house.worker.claim()
+    held = [job.target for job in house.worker.waiting]
+    assert Counter(held) == {"big": 100, "small": 1, "third": 1}  # a job of each org: the rest is for other workers
+    await house.release()
+    targets = [job.target for job in house.hands.began]
+    assert targets[:5] == ["big", "big", "big", "small", "third"]
+    assert Counter(targets) == {"big": 200, "small": 3, "third": 1}
+
+
+async def test_a_worker_with_enough_to_do_minds_the_limits_of_others(house: House) -> None:
+    small = await house.add_org("small")
+    await house.write(update(orgs).where(orgs.c.id == small).values(max_running=0))
+    await house.engine.enqueue(house.org_id, "task", "big", [None] * 200)
+    house.engine.settings = type(house.engine.settings)(concurrency=2)
+    house.hands.long = lambda job: True
+    house.worker.ahead = 100
+    await house.worker.claim()
+    await enqueue(house, "small", org=small)
+    await house.worker.claim()
+    assert {job.target for job in house.worker.waiting} == {"big"}
+    await house.worker.give_back([job.id for job in house.worker.waiting])
+    house.worker.waiting.clear()
 
 
 async def test_hundreds_of_orgs_with_work_all_get_their_turn(house: House) -> None:

@@ -1,6 +1,7 @@
 """What goes in comes out again, and what a database refuses is told apart from a database out of reach."""
 
 import asyncio
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -9,7 +10,7 @@ from sqlalchemy import BigInteger, SmallInteger, Text, column, insert, select
 from sqlalchemy import text as sql
 
 from rota.core.errors import DataRefused, Unavailable
-from rota.core.model import new_id
+from rota.core.model import Schedule, new_id
 from rota.store.database import Database, PostgresDatabase, open_database
 from rota.store.dialect import (
     SHAPES,
@@ -23,7 +24,7 @@ from rota.store.dialect import (
     records_of,
     run_text,
 )
-from rota.store.tables import Instant, Json, counters, orgs, tasks
+from rota.store.tables import Instant, Json, counters, orgs, schedules, tasks
 from tests.postgres import own_server
 
 NOW = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
@@ -302,3 +303,8 @@ async def test_the_shortest_way_to_postgresql_opens_anew_after_its_connection_wa
 async def closed(connection: Any) -> None:
     while not connection.is_closed():  # noqa: ASYNC110  it tells nobody
         await asyncio.sleep(0.01)
+
+
+def test_a_schedule_is_read_by_the_order_of_its_columns() -> None:
+    stored = [column.name.removesuffix("_seconds") for column in schedules.c]
+    assert stored == [one.name for one in fields(Schedule) if one.init]

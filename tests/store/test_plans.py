@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ JOBS = [
     for n in range(500)
 ]  # fmt: skip
 ENDED = [Ended(job, Status.SUCCESS, None, NOW, new_id(), 1, NOW) for job in JOBS]
+TAKEN_AT_ONCE = [replace(one, job=replace(one.job, fence=7)) for one in ENDED]
 
 FILL = """
 INSERT INTO jobs (id, org_id, kind, target, route, queue, serial_key, priority, queued_at, run_at, state, trigger,
@@ -69,6 +71,12 @@ SELECT 'R' || lpad(n::text, 25, '0'), 'org' || n % 50, 'task', 't', 'task', 'def
        CASE n % 4 WHEN 0 THEN 'ready' WHEN 1 THEN 'running' ELSE 'blocked' END, 'manual', 0, 0, 0, 0, 0,
        CASE WHEN n % 4 = 1 THEN 'w' || n % 20 END
 FROM generate_series(1, 5000) AS n
+"""
+FILL_BATCH = """
+INSERT INTO jobs (id, org_id, kind, target, route, queue, priority, queued_at, run_at, state, trigger, attempt, tries,
+                  crashes, rescues, fence, lease_owner)
+SELECT 'R' || lpad(n::text, 25, '0'), 'org', 'task', 't', 'task', 'default', 0, now(), now(), 'running', 'manual', 0, 0,
+       0, 0, 7, 'w1' FROM generate_series(0, 4999) AS n
 """
 FILL_CLOCKS = """
 INSERT INTO schedules (id, org_id, name, description, tags, kind, target, route, timing, misfire, catch_up_limit,
@@ -304,24 +312,28 @@ def test_postgresql_takes_events_by_their_ids(
     assert "Limit" in plans[0], plans[0]
 
 
-@pytest.mark.parametrize("filled", [True, False])
+@pytest.mark.parametrize("filled", ["crowded", "with some batches", "empty"])
+@pytest.mark.parametrize("ended", [ENDED, TAKEN_AT_ONCE])
 def test_postgresql_finds_a_batch_by_its_ids(
-    crowded: str, postgres_url: str, postgres_template: str, filled: bool
+    crowded: str, postgres_url: str, postgres_template: str, filled: str, ended: list[Ended]
 ) -> None:
     """Also by a plan that was made while there was nothing in the table: connections keep their plans."""
-    url = crowded if filled else create_database(postgres_url, template=postgres_template)
+    url = crowded if filled == "crowded" else create_database(postgres_url, template=postgres_template)
 
     def explained(tx: Connection) -> list[str]:
         found: list[tuple[str, Any]] = []
+        if filled == "with some batches":
+            tx.execute(sql(FILL_BATCH))
         with caught(tx.engine, found):
-            jobs.finish(tx, ENDED, "w1", NOW)
+            jobs.finish(tx, ended, "w1", NOW)
         return ["\n".join(tx.exec_driver_sql(f"EXPLAIN {text}", values).scalars()) for text, values in found]
 
     (plan,) = run_in(url, explained)
-    if not filled:
+    if filled != "crowded":
         drop_database(postgres_url, url)
     assert "Index Scan using pk_jobs" in plan, plan
     assert "ix_jobs_held" not in plan, plan
+    assert "Join Filter" not in plan, plan  # the whole batch for each job
 
 
 # SQLite

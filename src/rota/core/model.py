@@ -122,19 +122,14 @@ class Schedule:
     created_at: datetime
     updated_at: datetime
     deleted_at: datetime | None = None
+    lane: str = field(init=False)  # what its jobs take turns on
+    serial_key: str | None = field(init=False)  # if they do: unless overlap is allowed, and on a serial route always
 
-    @property
-    def lane(self) -> str:
-        """What its jobs take turns on."""
-        if self.route.startswith(SERIAL):
-            return self.route
-        return lane_of(self.kind, self.org_id, self.target) or f"schedule:{self.id}"
-
-    @property
-    def serial_key(self) -> str | None:
-        """All jobs of a schedule run one after the other, unless its owner allows overlap; all of a serial route do."""
-        serial = self.route.startswith(SERIAL) or self.overlap is not Overlap.ALLOW
-        return self.lane if serial else None
+    def __post_init__(self) -> None:
+        serial = self.route.startswith(SERIAL)
+        lane = self.route if serial else lane_of(self.kind, self.org_id, self.target) or f"schedule:{self.id}"
+        object.__setattr__(self, "lane", lane)
+        object.__setattr__(self, "serial_key", lane if serial or self.overlap is not Overlap.ALLOW else None)
 
     @property
     def waits(self) -> bool:
@@ -221,7 +216,8 @@ class Lease:
     worker: str
     routes: Collection[str]
     queues: Collection[str] | None  # None: of all queues
-    room: int
+    room: int  # how many can start at once
+    line: int  # and how many more may wait with it
     until: datetime  # what is due by then it takes ahead, to start it at its moment
 
     def fits(self, job: "NewJob | Schedule") -> bool:
@@ -288,7 +284,7 @@ class Ended:
 class Fired(NamedTuple):
     """What came of firing a batch."""
 
-    won: int = 0  # schedules that were still as they had been read
+    won: Collection[str] = ()  # the ids of schedules that were still as they had been read
     made: "Sequence[Fire]" = ()  # what became jobs
     taken: Sequence[Job] = ()  # those that a worker has already
 
@@ -337,6 +333,7 @@ class Due:
     frozen_at: datetime | None
     frozen_until: datetime | None
     run_at: datetime | None = None  # its clock's moment
+    planned: Plan | None = None  # what it does at that moment, where there was time to think of it before
 
     def come(self, now: datetime) -> bool:
         """Whether its moment has come."""

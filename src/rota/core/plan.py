@@ -40,7 +40,8 @@ def plan(due: Due, now: datetime, grace: timedelta) -> Plan:
     schedule, timing, first = due.schedule, due.schedule.timing, due.next_slot
     if first is None or first > now:  # a hold ended before the slot came
         return Plan((), (), first, next_run_at(schedule, first, now), now)
-    latest = latest_due(schedule, first, now)
+    following = next_slot(timing, first)
+    latest = first if following is None or following > now else latest_due(schedule, first, now)
     passed = Range(first, latest)
     gaps: list[Gap] = []
     free: list[Range] = []
@@ -57,7 +58,7 @@ def plan(due: Due, now: datetime, grace: timedelta) -> Plan:
         fires = fires[:FIRE_LIMIT]
     fires, finished = within_max_runs(schedule, fires, due.fired)
     handled = (fires[-1].slot if fires else first - TICK) if finished else latest
-    upcoming = None if finished else next_slot(timing, latest)
+    upcoming = None if finished else following if latest == first else next_slot(timing, latest)
     return Plan(
         fires=tuple(fires),
         gaps=tuple(one for one in gaps + passed_by if one.first <= handled),
@@ -65,6 +66,15 @@ def plan(due: Due, now: datetime, grace: timedelta) -> Plan:
         next_run_at=next_run_at(schedule, upcoming, now),
         handled=handled,
     )
+
+
+def plan_at(due: Due, now: datetime, grace: timedelta) -> Plan:
+    """The plan for now, or for the schedule's moment if that is still to come. One that was made for that moment
+    beforehand stands as long as nothing held the schedule, its slot is not late and the next one has not come."""
+    what, slot, moment = due.planned, due.next_slot, max(now, due.run_at or now)
+    if what is None or what.next_slot is None or slot is None or due.schedule.paused_at or due.frozen_at:
+        return plan(due, moment, grace)
+    return what if moment - grace <= slot and moment < what.next_slot else plan(due, moment, grace)
 
 
 def first_plan(schedule: Schedule, after: datetime) -> tuple[datetime | None, datetime | None]:
@@ -88,9 +98,6 @@ def passed_gap(timing: Timing, first: datetime, until: datetime, verdict: Verdic
 def latest_due(schedule: Schedule, first: datetime, now: datetime) -> datetime:
     """The latest slot that is due, its jitter included; at least the clock's own."""
     timing = schedule.timing
-    following = next_slot(timing, first)
-    if following is None or following > now:
-        return first
     latest = last_slot(timing, now, first) or first
     while latest > first and run_at(schedule.id, latest, timing.jitter) > now:
         latest = last_slot(timing, latest - TICK, first) or first
@@ -181,7 +188,7 @@ def decide(schedule: Schedule, free: list[Range], threshold: datetime) -> tuple[
 
 def latest_only(schedule: Schedule, part: Range, gaps: list[Gap]) -> tuple[list[Fire], list[Gap]]:
     """Fire the latest of a range; it stands for the others."""
-    others = last_slot(schedule.timing, part.last - TICK, part.first - TICK)
+    others = last_slot(schedule.timing, part.last - TICK, part.first - TICK) if part.first < part.last else None
     if others is not None:
         gaps = [*gaps, gap(schedule.timing, Range(part.first, others), Verdict.COALESCED, into=part.last)]
     return [fire(schedule, part.last, solo=schedule.waits)], gaps

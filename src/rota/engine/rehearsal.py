@@ -16,7 +16,7 @@ from rota.core.plan import plan
 from rota.core.policy import Lane
 from rota.core.states import Status
 from rota.engine.engine import Engine
-from rota.engine.scheduler import read_view
+from rota.engine.scheduler import read_rows
 from rota.store import accounts, jobs, schedules
 from rota.store.dialect import CROWD, Tx
 
@@ -73,8 +73,8 @@ def run_through(tx: Tx, engine: Engine, org_id: str, count: int, now: datetime) 
     schedules.insert(tx, made, began)
     due = [Due(one, schedules.clock_row(one, began)["next_slot"], 0, None, None) for one in made]
     worker = new_id()
-    read_view(tx, [kind], began)
-    lease = Lease(worker, [ROUTE], None, 1, now)  # the others are claimed
+    read_rows(tx, [kind], began)
+    lease = Lease(worker, [ROUTE], None, 1, 0, now)  # the others are claimed
     fired = schedules.fire(tx, [(one, plan(one, now, timedelta(hours=1))) for one in due], now, lease)
     found = jobs.lanes(tx, [ROUTE])
     for lane in found:

@@ -8,19 +8,22 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice, takewhile
+from typing import Any
 
 import structlog
 
 from rota.core.clock import pause, stopwatch
 from rota.core.errors import DataRefused, Unavailable
 from rota.core.model import Due, Fired, Lease, Plan
-from rota.core.plan import plan
+from rota.core.plan import plan_at
 from rota.engine.engine import Engine
 from rota.engine.worker import EARLY, Worker
 from rota.store import jobs, schedules
 from rota.store.dialect import Tx
 
 BATCH = 500  # also bounds the advisory locks that one transaction takes
+CROWD = 5_000  # the most schedules that are read at once: as many as can be fired in a second
 SAFETY_LOOK = timedelta(seconds=30)  # the longest sleep: NOTIFY_IS_A_HINT
 AHEAD = timedelta(seconds=1)  # what is due so soon is read beforehand: at its moment only the fire is left to do
 LEAD = timedelta(seconds=0.5)  # how long before its moment that is
@@ -40,6 +43,11 @@ class Scheduler:
         """What can be run here. Slots of other kinds pass as if nobody was up: their jobs would wait for ever."""
         return sorted(kind for kind, runner in self.engine.runners.items() if runner.routes())
 
+    @property
+    def batch(self) -> int:
+        """How many to fire at once: as many as a worker with time for them can have without the way through a claim."""
+        return BATCH if self.worker is None else min(BATCH, self.worker.appetite or BATCH)
+
     def trouble(self) -> str | None:
         """What is wrong with it, if anything: a scheduler that has not looked for long fires nothing."""
         silent = stopwatch() - self.looked
@@ -56,8 +64,8 @@ class Scheduler:
                     wake.clear()
                     view = await self.look()
                 view = await self.act(view, EARLY)
-                if view is not None and await self.clock.wait(wake, self.rest(view)):
-                    view = None
+                if view is not None and not view.come(self.clock.now()):
+                    view = None if await self.clock.wait(wake, self.rest(view)) else view
             except Unavailable as error:
                 log.warning("cannot fire; trying again", error=error.message)
                 view = None
@@ -73,9 +81,23 @@ class Scheduler:
         return await self.act(view) is not view
 
     async def look(self) -> "View":
-        view = await self.db.read(read_view, self.kinds, self.clock.now() + AHEAD)
+        rows, jobs_at, then, cut = await self.db.read(read_rows, self.kinds, self.clock.now() + AHEAD)
         self.engine.meter.looked = self.looked = stopwatch()
-        return view
+        due: list[Due] = []
+        broken: list[tuple[str, int, str]] = []
+        for at in range(0, len(rows), BATCH):
+            found, unreadable = schedules.due_of(rows[at : at + BATCH])
+            due += [self.foreseen(one) for one in found]
+            broken += unreadable
+            await pause(0)  # others in this process have to go on
+        return View(due, broken, jobs_at, then, cut)
+
+    def foreseen(self, one: Due) -> Due:
+        """With what it will do at its moment: then there is less to do for a crowd."""
+        try:
+            return replace(one, planned=plan_at(one, self.clock.now(), self.engine.settings.misfire_grace))
+        except Exception:
+            return one  # it is told of when its moment has come
 
     def rest(self, view: "View") -> float:
         """Seconds to sleep: until the first moment that is known, or until the view has to be read anew."""
@@ -91,23 +113,30 @@ class Scheduler:
         if view.jobs_at is not None and view.jobs_at <= now:
             if await self.db.tx(jobs.due, now) > 0:
                 self.engine.wake.signal("ready")
-            view = replace(view, then=now)
+            view = replace(view, jobs_at=None, then=now)
         for schedule_id, revision, why in view.broken:
             await self.put_aside(schedule_id, revision, why)
             view = replace(view, broken=())
-        due = [one for one in view.due if one.come(soon)]
+        due = list(takewhile(lambda one: one.come(soon), islice(view.due, self.batch)))
         if due:
-            again = await self.carry_out(due, now)
-            if again is None and not all(one.come(now) for one in due):
-                return replace(view, ahead=False)  # what could not be fired ahead is fired at its moment
-            again = again or now
-            view = replace(view, due=view.due[len(due) :], then=min(again, view.then or again))
+            fired = await self.carry_out(due, now)
+            later = [one for one in due if one.schedule.id not in fired and not one.come(now)]
+            lost = len(fired) + len(later) < len(due)  # others were quicker, or it has changed
+            then = min(
+                (at for at in (*fired.values(), view.then, now if lost else None) if at is not None), default=None
+            )
+            # what could not be fired ahead is fired at its moment
+            view = replace(view, due=[*later, *view.due[len(due) :]], then=then, ahead=not later)
+        if view.come(now):
+            return view
+        if view.cut and not view.due:
+            return None
         old = stopwatch() - self.looked >= SAFETY_LOOK.total_seconds()
         return None if old or (view.stale_at or now + AHEAD) <= self.clock.now() else view
 
-    async def carry_out(self, due: Sequence[Due], now: datetime) -> datetime | None:
-        """Fire schedules that are due, as far as they are still as they were read. When the first of them is due again,
-        or None if that has to be read."""
+    async def carry_out(self, due: Sequence[Due], now: datetime) -> dict[str, datetime]:
+        """Fire schedules that are due, as far as they are still as they were read: when each of them is due again, or
+        now if that has to be read."""
         frozen = [one for one in due if one.frozen(now)]
         if frozen:
             await self.db.tx(schedules.hold, frozen)
@@ -115,20 +144,19 @@ class Scheduler:
         for one in due:
             if not one.frozen(now):
                 try:
-                    moment = max(now, one.run_at or now)
-                    planned.append((one, plan(one, moment, self.engine.settings.misfire_grace)))
+                    planned.append((one, plan_at(one, now, self.engine.settings.misfire_grace)))
                 except Exception as error:  # ONE_BAD_ROW_STOPS_NO_LOOP
                     await self.put_aside(one.schedule.id, one.schedule.revision, f"{type(error).__name__}: {error}")
         if self.engine.tracing is not None:
             planned = self.engine.tracing.fire(planned)
         won = await self.fire(planned, now)
-        again = [what.next_run_at for _, what in planned if what.next_run_at is not None]
-        return min(again) if len(again) == won == len(due) else None
+        return {one.schedule.id: what.next_run_at or now for one, what in planned if one.schedule.id in won}
 
-    async def fire(self, planned: Sequence[tuple[Due, Plan]], now: datetime) -> int:
-        """Carry out plans. Where the database refuses a row, halve the batch until the culprit stands alone."""
+    async def fire(self, planned: Sequence[tuple[Due, Plan]], now: datetime) -> set[str]:
+        """Carry out plans; the ids of schedules that were still as read. Where the database refuses a row, halve the
+        batch until the culprit stands alone."""
         if not planned:
-            return 0
+            return set()
 
         async def fire(lease: Lease | None) -> Fired:
             fired = await self.db.tx(schedules.fire, planned, now, lease)
@@ -141,15 +169,15 @@ class Scheduler:
             fired = await (self.worker.take_fired(fire, until) if self.worker is not None else fire(None))
             self.engine.meter.fired += len(fired.made)
             self.engine.wake.signal("ready" if len(fired.taken) < len(fired.made) else "taken")
-            return fired.won
+            return set(fired.won)
         except DataRefused as error:
             if len(planned) > 1:
                 half = len(planned) // 2
-                return await self.fire(planned[:half], now) + await self.fire(planned[half:], now)
+                return await self.fire(planned[:half], now) | await self.fire(planned[half:], now)
             one, what = planned[0]
             log.error("slot could not be fired; skipped", schedule=one.schedule.id, error=error.message)
             await self.db.tx(schedules.fail_slots, one, what, error.message, now)
-            return 0
+            return set()
 
     async def put_aside(self, schedule_id: str, revision: int, why: str) -> None:
         log.error("schedule cannot be evaluated; marked broken until it is edited", schedule=schedule_id, error=why)
@@ -164,7 +192,12 @@ class View:
     broken: Sequence[tuple[str, int, str]]  # those that cannot be read: id, revision, why
     jobs_at: datetime | None  # when the first waiting job is due
     then: datetime | None  # when the first schedule is due that is not among them
+    cut: bool  # there are more, to be read when these are done
     ahead: bool = True  # what is due may be fired a little ahead of its moment
+
+    def come(self, now: datetime) -> bool:
+        """Whether there is something to fire."""
+        return bool(self.due) and self.due[0].come(now)
 
     @property
     def first(self) -> datetime | None:
@@ -181,8 +214,11 @@ class View:
         return min((moment for moment in moments if moment is not None), default=None)
 
 
-def read_view(tx: Tx, kinds: Sequence[str], soon: datetime) -> View:
-    due, broken = schedules.due(tx, kinds, soon, BATCH)
-    cut = len(due) + len(broken) == BATCH
-    then = due[-1].run_at if cut and due else schedules.next_run(tx, kinds, soon)
-    return View(due, broken, jobs.next_due(tx), then)
+def read_rows(
+    tx: Tx, kinds: Sequence[str], soon: datetime
+) -> tuple[Sequence[Any], datetime | None, datetime | None, bool]:
+    """The schedules that come due so soon; when the first waiting job does, and the first schedule behind them; and
+    whether these are only the first of them."""
+    rows = schedules.due(tx, kinds, soon, CROWD)
+    cut = len(rows) == CROWD
+    return rows, jobs.next_due(tx), None if cut else schedules.next_run(tx, kinds, soon), cut

@@ -10,7 +10,6 @@ that died, has its start written down first.
 import asyncio
 import os
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -38,6 +37,7 @@ from rota.core.policy import (
 from rota.core.states import Move, Status
 from rota.engine.engine import Engine
 from rota.engine.keeper import Keeper
+from rota.engine.lines import Lines
 from rota.engine.patience import patiently
 from rota.engine.runner import (
     Busy,
@@ -116,7 +116,7 @@ class Worker:
     engine: Engine
     queues: Collection[str] | None = None
     id: str = field(default_factory=new_id)
-    waiting: deque[Job] = field(default_factory=deque)
+    waiting: Lines = field(default_factory=Lines)
     alarm: asyncio.TimerHandle | None = None  # for what waits for its moment
     active: dict[str, Active] = field(default_factory=dict)
     ended: list[Ended] = field(default_factory=list)
@@ -151,6 +151,17 @@ class Worker:
     def known(self) -> set[str]:
         """The ids of all jobs that this worker knows it holds."""
         return {*self.active, *(job.id for job in self.waiting), *(one.job.id for one in self.ended)}
+
+    @property
+    def room(self) -> int:
+        """How many jobs can start at once."""
+        return max(0, self.engine.settings.concurrency - len(self.active) - len(self.waiting))
+
+    @property
+    def appetite(self) -> int:
+        """How many jobs it takes as they are made, to start or to wait: none while others that came before wait."""
+        taken = len(self.active) + len(self.waiting)
+        return max(0, self.engine.settings.concurrency + self.ahead - taken) if self.sated else 0
 
     # life
 
@@ -233,31 +244,33 @@ class Worker:
     async def claiming(self) -> None:
         wake = self.engine.wake.work
         while not self.finished.is_set():
+            if self.waiting:
+                await pause(GATHER)  # there is enough to do: more is heard of meanwhile, and one look is for all of it
             wake.clear()
-            more = False
             if not self.draining:
                 try:
                     async with self.claim_lock:
-                        more = await self.claim()
+                        while await self.claim():
+                            pass
                 except Unavailable as error:
                     await self.reclaim(error)
-            if not more:
-                await self.engine.clock.wait(wake, SAFETY_LOOK)
+            await self.engine.clock.wait(wake, SAFETY_LOOK)
 
     async def claim(self) -> bool:
         """Fill the free room; True if there may be more to take."""
         settings = self.engine.settings
         room = settings.concurrency + self.ahead - len(self.active) - len(self.waiting)
         self.sated = False
-        if room <= self.ahead // 2:
-            return False
-        room = min(room, BATCH)
-        took = await self.take_from_sole(room)
-        more = len(took) == room
-        if not took:
-            took = await self.take(room)
-            more = bool(took)
-        self.sated = not more and self.unlimited
+        if room > self.ahead // 2:
+            room = min(room, BATCH)
+            took = await self.take_from_sole(room)
+            more = len(took) == room
+            if not took:
+                took = await self.take(room)
+                more = bool(took)
+            self.sated = not more and self.unlimited
+        else:
+            took, more = await self.take_of_others(), False
         if self.stopping:
             await self.give_back([job.id for job in took])
             return False
@@ -268,12 +281,12 @@ class Worker:
     async def take_fired(self, fire: Callable[[Lease | None], Awaitable[Fired]], until: datetime) -> Fired:
         """Let the scheduler of this process fire; what can start at once, or at its moment until then, is ours from the
         transaction on that makes it."""
-        if not self.registered or self.stopping:
+        if not self.registered or self.stopping or not max(self.room, self.appetite):
             return await fire(None)
         async with self.claim_lock:
-            room = self.engine.settings.concurrency - len(self.active) - len(self.waiting)
+            room, line = self.room, max(0, self.appetite - self.room)
             try:
-                fired = await fire(Lease(self.id, self.routes, self.queues, room, until) if room > 0 else None)
+                fired = await fire(Lease(self.id, self.routes, self.queues, room, line, until))
             except Unavailable as error:
                 await self.reclaim(error)
                 raise
@@ -291,18 +304,29 @@ class Worker:
         return await self.engine.db.statement(jobs.claim_sole, self.sole, worker=self.id, routes=self.routes, room=room)
 
     async def take(self, room: int) -> list[Job]:
-        db = self.engine.db
-        found = await db.read(jobs.lanes, self.queues, self.after)
+        found = await self.engine.db.read(jobs.lanes, self.queues, self.after)
         if not found or self.stopping:
             self.unlimited = not found
             return []
-        unlimited = self.unlimited = all(lane.cap is None for lane in found)
-        self.sole = found[0] if len(found) == 1 and unlimited and self.queues is None else None
+        self.unlimited = all(lane.cap is None for lane in found)
+        self.sole = found[0] if len(found) == 1 and self.unlimited and self.queues is None else None
         if len(found) == jobs.LANES_PER_CLAIM:  # too many for one look: the next one goes on behind those that get room
             self.after, self.turn = found[min(room, len(found)) - 1], 0
         else:
             self.after, self.turn = None, self.turn + 1
-        run = db.statement if unlimited else db.tx
+        return await self.take_of(found, room)
+
+    async def take_of_others(self) -> list[Job]:
+        """There is work enough for a while, but not of everybody: a job of each org that has none waiting here."""
+        if not self.waiting or self.stopping:
+            return []
+        found = await self.engine.db.read(jobs.lanes, self.queues, None)
+        others = {lane.org_id: lane for lane in found if lane.org_id not in self.waiting.orgs}
+        return await self.take_of(list(others.values()), len(others)) if others and not self.stopping else []
+
+    async def take_of(self, found: Sequence[Lane], room: int) -> list[Job]:
+        db = self.engine.db
+        run = db.statement if all(lane.cap is None for lane in found) else db.tx
         return await run(jobs.claim, found, worker=self.id, routes=self.routes, room=room, turn=self.turn)
 
     async def reclaim(self, error: Unavailable) -> None:
@@ -326,11 +350,11 @@ class Worker:
         for _ in range(len(self.waiting)):
             if len(self.active) >= self.engine.settings.concurrency or self.draining:
                 return
-            job = self.waiting.popleft()
+            job = self.waiting.next()
             if not now < job.run_at <= now + EARLY:  # else somebody with another clock said that it is due
                 self.start(job, now)
             else:
-                self.waiting.append(job)
+                self.waiting.extend([job])
                 ahead = min(job.run_at, ahead or job.run_at)
         if ahead is not None:
             if self.alarm is not None:

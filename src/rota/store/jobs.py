@@ -20,6 +20,7 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
+    case,
     delete,
     exists,
     func,
@@ -103,7 +104,7 @@ def add(
     taken: dict[str, Job] = {}
     if lease is not None:
         fit = (job for job in new if job.run_at <= lease.until and job.serial_key in {None, *heads} and lease.fits(job))
-        first = list(islice(fit, lease.room))
+        first = list(islice(fit, lease.room + lease.line))
         fence = draw_fence(tx) if first else 0
         taken = {job.id: held_from_start(job, now, fence) for job in first}
     holds = {"state": State.RUNNING.value, "lease_owner": lease and lease.worker, "solo_key": None}
@@ -623,16 +624,15 @@ def lock(tx: Tx, job_id: str) -> None:
 def of_schedules(tx: Tx, schedule_ids: Collection[str]) -> dict[str, list[Any]]:
     """Every job of these schedules, in any state."""
     found: dict[str, list[Any]] = {}
-    for row in tx.execute(living(tx), {"schedules": list(schedule_ids)}) if schedule_ids else ():
+    for row in tx.execute(living(tx), {"schedules": listed(tx, schedule_ids)}) if schedule_ids else ():
         found.setdefault(row.schedule_id, []).append(row)
     return found
 
 
 @once
-def living(_: Tx) -> Select[Any]:
+def living(tx: Tx) -> Select[Any]:
     fields = (c.id, c.schedule_id, c.state, c.solo_key, c.slot, c.serial_key, c.trigger)
-    theirs = c.schedule_id.in_(bindparam("schedules", expanding=True))
-    return select(*fields).where(theirs).order_by(c.run_at, c.id)
+    return select(*fields).where(is_listed(tx, c.schedule_id, "schedules")).order_by(c.run_at, c.id)
 
 
 def park_unroutable(tx: Tx, routes: Collection[str], before: datetime) -> int:
@@ -728,8 +728,11 @@ def is_in(state: ColumnElement[str], among: Iterable[State]) -> ColumnElement[bo
 
 
 def held(job_id: ColumnElement[str], fence: ColumnElement[int]) -> ColumnElement[bool]:
-    """NO_MOVE_WITHOUT_THE_LEASE: the guard of every write about a running job."""
-    return and_(c.id == job_id, c.fence == fence, RUNS)
+    """NO_MOVE_WITHOUT_THE_LEASE: the guard of every write about a running job. What is the same for a whole batch is
+    said as if it depended on its rows: else PostgreSQL expects to find one such job, looks through the batch for it,
+    and does so for each of the five hundred that there are."""
+    fence, running = (case((job_id.is_not(None), value)) for value in (fence, literal_column("'running'")))
+    return and_(c.id == job_id, c.fence == fence, c.state == running)
 
 
 def settle_keys(tx: Tx, new: Sequence[NewJob], key_mode: str, now: datetime) -> tuple[list[str], list[NewJob]]:

@@ -5,7 +5,7 @@ one schedule follow each other; the primary key of `slots` decides whatever is l
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -34,6 +34,7 @@ from rota.store.dialect import (
     lock_keys,
     notify,
     once,
+    processors,
     records_of,
 )
 from rota.store.tables import (
@@ -55,9 +56,9 @@ LIVING = s.deleted_at.is_(None)
 def insert(tx: Tx, new: Sequence[Schedule], now: datetime) -> None:
     """Store schedules with their clocks, counters and spans, all or none."""
     names = [one.name for one in new]
-    taken = select(s.name).where(s.org_id == new[0].org_id, s.name.in_(names), LIVING).limit(1)
-    twice = next((name for name, times in Counter(names).items() if times > 1), None)
-    if (name := tx.execute(taken).scalar_one_or_none() or twice) is not None:
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    taken = tx.execute(named(tx), {"org": new[0].org_id, "names": listed(tx, names)}).scalars()
+    if name := next(iter([*twice, *taken]), None):
         raise Conflict(f"schedule {name}: there is already one with this name; choose another or edit that one")
     insert_rows(tx, schedules, [row_of(one) for one in new])
     insert_rows(tx, clocks, [clock_row(one, now) for one in new])
@@ -65,6 +66,12 @@ def insert(tx: Tx, new: Sequence[Schedule], now: datetime) -> None:
     insert_rows(tx, schedule_stats, [{"schedule_id": one.id, **zero} for one in new])
     insert_rows(tx, trigger_spans, [span_row(one, now) for one in new if one.enabled])
     notify(tx, "clocks")
+
+
+@once
+def named(tx: Tx) -> Select[Any]:
+    """Which names living schedules of an org have. Not only the first: to find one PostgreSQL would read them all."""
+    return select(s.name).where(s.org_id == bindparam("org"), is_listed(tx, s.name, "names"), LIVING)
 
 
 def get(tx: Tx, org_id: str, key: str) -> Schedule:
@@ -250,29 +257,38 @@ def first_of_kind(_: Tx) -> Select[Any]:
     return select(func.min(k.next_run_at)).where(planned, later, k.kind == bindparam("kind"))
 
 
-def due(tx: Tx, kinds: Collection[str], now: datetime, limit: int) -> tuple[list[Due], list[tuple[str, int, str]]]:
-    """Schedules whose moment has come, oldest first; and those that cannot be read: (id, revision, why)."""
-    found: list[Due] = []
-    broken: list[tuple[str, int, str]] = []
-    for row in tx.execute(come_due(tx), {"kinds": list(kinds), "now": now, "most": limit}):
-        try:
-            found.append(
-                Due(schedule_of(row), row.next_slot, row.fired, row.frozen_at, row.frozen_until, row.next_run_at)
-            )
-        except Exception as error:  # whatever is wrong with one row stops no loop
-            broken.append((row.id, row.revision, f"{type(error).__name__}: {error}"))
-    return found, broken
+def due(tx: Tx, kinds: Collection[str], now: datetime, limit: int) -> list[tuple[Any, ...]]:
+    """The rows of schedules whose moment has come, oldest first."""
+    moment = processors(tx.dialect, clocks)["next_run_at"]
+    given = {"kinds": listed(tx, kinds), "now": moment(now) if moment else now, "most": limit}
+    return records_of(tx, DUE, come_due(tx, Given(given)))
 
 
-@once
-def come_due(_: Tx) -> Select[Any]:
+DUE = (*s, k.fired, k.next_slot, orgs.c.frozen_at, orgs.c.frozen_until, k.next_run_at)
+
+
+@hot
+def come_due(tx: Tx) -> Any:
     return (
-        select(*s, k.next_slot, k.next_run_at, k.fired, orgs.c.frozen_at, orgs.c.frozen_until)
+        select(*DUE)
         .select_from(clocks.join(schedules, s.id == k.schedule_id).join(orgs, orgs.c.id == s.org_id))
-        .where(k.kind.in_(bindparam("kinds", expanding=True)), k.next_run_at <= bindparam("now", type_=Instant))
+        .where(is_listed(tx, k.kind, "kinds"), k.next_run_at <= bindparam("now", type_=Instant))
         .order_by(k.next_run_at)
         .limit(bindparam("most", type_=Integer))
     )
+
+
+def due_of(rows: Iterable[tuple[Any, ...]]) -> tuple[list[Due], list[tuple[str, int, str]]]:
+    """The records of such rows; and those that cannot be read: (id, revision, why)."""
+    found: list[Due] = []
+    broken: list[tuple[str, int, str]] = []
+    for row in rows:
+        try:
+            fired, next_slot, frozen_at, frozen_until, at = row[len(s) :]
+            found.append(Due(schedule_of(row), next_slot, fired, frozen_at, frozen_until, at))
+        except Exception as error:  # whatever is wrong with one row stops no loop
+            broken.append((row[0], row[POSITIONS["revision"]], f"{type(error).__name__}: {error}"))
+    return found, broken
 
 
 def fire(tx: Tx, planned: Sequence[tuple[Due, Plan]], now: datetime, lease: Lease | None = None) -> Fired:
@@ -337,7 +353,7 @@ def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime, lease: Lease |
     over = [one.schedule.id for one, _ in won if (one.schedule.paused_until or now + TICK) <= now]
     if over:
         tx.execute(update(schedules).where(s.id.in_(over)).values(paused_at=None, paused_until=None, pause_reason=None))
-    return Fired(len(won), [fire for _, fire, _ in fires], taken)
+    return Fired({one.schedule.id for one, _ in won}, [fire for _, fire, _ in fires], taken)
 
 
 def in_time(
@@ -701,25 +717,18 @@ def row_of(one: Schedule) -> dict[str, Any]:
 
 
 def schedule_of(row: Any, readable: bool = True) -> Schedule:
-    """The record of a row. One whose timing cannot be read is still there to be edited or deleted, if asked so."""
+    """The record of a row that begins with the columns of a schedule, which stand in the order of its fields. One whose
+    timing cannot be read is still there to be edited or deleted, if asked so."""
+    values = list(row[: len(s)])
+    for position, read in READ:
+        values[position] = read(values[position])
     try:
-        timing = triggers.load(row.timing)
+        values[TIMING] = triggers.load(values[TIMING])
     except Exception:
         if readable:
             raise
-        timing = Timing(Once(row.created_at))
-    return Schedule(
-        id=row.id, org_id=row.org_id, owner_id=row.owner_id, name=row.name, description=row.description,
-        tags=row.tags, kind=row.kind, target=row.target, route=row.route, input=row.input,
-        timing=timing, max_runs=row.max_runs, misfire=Misfire(row.misfire),
-        catch_up_limit=row.catch_up_limit, overlap=Overlap(row.overlap),
-        start_deadline=span(row.start_deadline_seconds), timeout=span(row.timeout_seconds),
-        retry=parse_retry(row.retry), priority=row.priority, queue=row.queue, grant_id=row.grant_id,
-        enabled=row.enabled, paused_at=row.paused_at, paused_until=row.paused_until, pause_reason=row.pause_reason,
-        condition=Condition(row.condition), condition_reason=row.condition_reason, revision=row.revision,
-        source=row.source, created_by=row.created_by, created_at=row.created_at, updated_at=row.updated_at,
-        deleted_at=row.deleted_at,
-    )  # fmt: skip
+        values[TIMING] = Timing(Once(values[POSITIONS["created_at"]]))
+    return Schedule(*values)
 
 
 def seconds(span: timedelta | None) -> int | None:
@@ -728,3 +737,15 @@ def seconds(span: timedelta | None) -> int | None:
 
 def span(value: int | None) -> timedelta | None:
     return None if value is None else timedelta(seconds=value)
+
+
+POSITIONS = {column.name: position for position, column in enumerate(s)}
+TIMING = POSITIONS["timing"]
+READ: Sequence[tuple[int, Callable[[Any], Any]]] = [
+    (POSITIONS["misfire"], Misfire),
+    (POSITIONS["overlap"], Overlap),
+    (POSITIONS["start_deadline_seconds"], span),
+    (POSITIONS["timeout_seconds"], span),
+    (POSITIONS["retry"], parse_retry),
+    (POSITIONS["condition"], Condition),
+]
