@@ -1,5 +1,7 @@
 """Editing, disabling, deleting, pausing, freezing and skipping: what each does to slots, jobs and the clock."""
 
+import asyncio
+
 import pytest
 from sqlalchemy import select, update
 
@@ -52,6 +54,22 @@ async def test_renaming_to_a_name_that_is_taken_is_a_conflict(house: House) -> N
     await house.schedule("two")
     with pytest.raises(Conflict):
         await house.edit("two", name="one")
+
+
+@pytest.mark.parametrize("names", [["a", "job"], ["a", "b", "a"]])
+async def test_of_many_new_schedules_none_is_made_when_a_name_is_taken(house: House, names: list[str]) -> None:
+    await house.schedule()
+    bodies = [{"name": name, "target": "t", "interval": "1h"} for name in names]
+    with pytest.raises(Conflict, match=f"schedule {names[-1]}: there is already one with this name"):
+        await house.engine.create_schedules(house.org_id, bodies)
+    assert [row.name for row in await house.rows(select(schedules))] == ["job"]
+
+
+async def test_of_two_who_take_a_name_at_once_one_is_refused(house: House) -> None:
+    body = {"name": "a", "target": "t", "interval": "1h"}
+    tries = [house.engine.create_schedules(house.org_id, [body]) for _ in range(4)]
+    found = await asyncio.gather(*tries, return_exceptions=True)
+    assert sorted(type(one).__name__ for one in found) == ["Conflict"] * 3 + ["list"]
 
 
 async def test_an_interval_keeps_its_grid_through_edits_and_restarts(house: House) -> None:

@@ -55,23 +55,15 @@ LIVING = s.deleted_at.is_(None)
 
 def insert(tx: Tx, new: Sequence[Schedule], now: datetime) -> None:
     """Store schedules with their clocks, counters and spans, all or none."""
-    names = [one.name for one in new]
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    taken = tx.execute(named(tx), {"org": new[0].org_id, "names": listed(tx, names)}).scalars()
-    if name := next(iter([*twice, *taken]), None):
+    stored = insert_new(tx, schedules, [row_of(one) for one in new], ("name",))
+    refused = Counter(one.name for one in new) - Counter(name for (name,) in stored)
+    for name in refused:
         raise Conflict(f"schedule {name}: there is already one with this name; choose another or edit that one")
-    insert_rows(tx, schedules, [row_of(one) for one in new])
     insert_rows(tx, clocks, [clock_row(one, now) for one in new])
     zero = {"failure_count": 0, "skipped_count": 0}
     insert_rows(tx, schedule_stats, [{"schedule_id": one.id, **zero} for one in new])
     insert_rows(tx, trigger_spans, [span_row(one, now) for one in new if one.enabled])
     notify(tx, "clocks")
-
-
-@once
-def named(tx: Tx) -> Select[Any]:
-    """Which names living schedules of an org have. Not only the first: to find one PostgreSQL would read them all."""
-    return select(s.name).where(s.org_id == bindparam("org"), is_listed(tx, s.name, "names"), LIVING)
 
 
 def get(tx: Tx, org_id: str, key: str) -> Schedule:
