@@ -9,9 +9,11 @@ import pytest
 from sqlalchemy import select
 
 from rota.core.errors import Unavailable
+from rota.core.model import Fired, Lease
 from rota.engine import scheduler
 from rota.engine.engine import EngineSettings
 from rota.engine.scheduler import LEAD
+from rota.engine.takings import Takings
 from rota.engine.worker import EARLY
 from rota.store import schedules
 from rota.store.dialect import insert_rows
@@ -111,9 +113,8 @@ async def test_what_is_fired_may_wait_with_a_worker_that_has_all_there_was(house
     await house.worker.claim()
     house.clock.set(at("9:10"))
     await house.scheduler.step()
-    assert [job.state for job in await house.queue()] == ["running"] * 3  # as many as it has an appetite for
+    assert sorted(job.state for job in await house.queue()) == ["ready"] * 2 + ["running"] * 3
     assert (len(house.worker.active), len(house.worker.waiting)) == (1, 2)
-    await house.fire()
     await house.release()
     assert [await house.verdicts(name) for name in "abcde"] == [["9:10 ran"]] * 5
 
@@ -150,7 +151,7 @@ async def test_a_crowd_is_read_and_fired_in_parts(house: House, monkeypatch: Any
     while view is not None:
         left.append(len(view.due))
         view = await house.scheduler.act(view)
-    assert left == [5, 3, 1]  # what it has is done before it looks again
+    assert left == [5, 1]  # two parts at once; what it has is done before it looks again
     await house.live(at("9:10"))
     assert [await house.verdicts(name) for name in names] == [["9:10 ran"]] * 12
 
@@ -169,6 +170,79 @@ async def test_a_crowd_is_not_read_again_before_its_moment(house: House, monkeyp
     assert len(after.due) == 1  # the other one was fired ahead
     await house.live(at("9:10"))
     assert [await house.verdicts(name) for name in "abc"] == [["9:10 ran"]] * 3
+
+
+async def test_two_parts_of_a_crowd_take_no_more_than_there_is_room_for(house: House) -> None:
+    house.engine.settings = EngineSettings(concurrency=3)
+    leases = []
+
+    async def fire(lease: Lease | None) -> Fired:
+        assert lease is not None
+        leases.append((lease.room, lease.line))
+        await asyncio.sleep(0)
+        return Fired()
+
+    for sated, expected in ((False, [(2, 0), (1, 0)]), (True, [(2, 0), (1, 1)])):
+        house.worker.sated, house.worker.ahead = sated, 10
+        await asyncio.gather(*(house.worker.take_fired(fire, 2, at("9:10")) for _ in range(2)))
+        assert leases == expected
+        leases.clear()
+
+
+async def test_a_lost_answer_of_one_part_takes_nothing_of_the_other_back(house: House, monkeypatch: Any) -> None:
+    monkeypatch.setattr(scheduler, "BATCH", 2)
+    house.hands.long = lambda job: True
+    for name in "abcd":
+        await house.schedule(name)
+    house.clock.set(at("9:10"))
+    real, fires = house.db.tx, []
+
+    async def deaf(step: Any, *args: Any, **kwargs: Any) -> Any:
+        found = await real(step, *args, **kwargs)
+        if step is schedules.fire:
+            fires.append(step)
+            if len(fires) == 1:
+                raise Unavailable("the answer is lost")
+        return found
+
+    monkeypatch.setattr(house.db, "tx", deaf)
+    with pytest.raises(Unavailable):
+        await house.scheduler.step()
+    assert len(fires) == 2
+    assert sorted(job.state for job in await house.queue()) == ["ready", "ready", "running", "running"]
+    assert len(house.worker.active) == 2
+    house.hands.long = lambda job: False
+    await house.release()
+    assert [await house.verdicts(name) for name in "abcd"] == [["9:10 ran"]] * 4
+
+
+async def test_who_must_know_all_jobs_waits_for_those_on_their_way() -> None:
+    takings, told = Takings(), list[str]()
+
+    async def take(name: str) -> None:
+        async with takings.one() as this:
+            this.expect(5)
+            told.append(f"{name} begins")
+            await gate.wait()
+            told.append(f"{name} ends")
+
+    async def know() -> None:
+        async with takings.none():
+            assert takings.expected == 0
+            told.append("all known")
+
+    gate = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        for name in ("a", "b"):
+            group.create_task(take(name))
+        await asyncio.sleep(0)
+        assert takings.expected == 10
+        group.create_task(know())
+        await asyncio.sleep(0)
+        group.create_task(take("c"))
+        await asyncio.sleep(0)
+        gate.set()
+    assert told == ["a begins", "b begins", "a ends", "b ends", "all known", "c begins", "c ends"]
 
 
 # ahead of its moment

@@ -3,6 +3,7 @@
 No leader: every worker process has one of these, for the kinds that it can run. The clock's row decides who fires.
 """
 
+import asyncio
 import math
 import random
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from rota.store import jobs, schedules
 from rota.store.dialect import Tx
 
 BATCH = 500  # also bounds the advisory locks that one transaction takes
+MANY = 50  # so many are worth a transaction of their own
 CROWD = 5_000  # the most schedules that are read at once: as many as can be fired in a second
 SAFETY_LOOK = timedelta(seconds=30)  # the longest sleep: NOTIFY_IS_A_HINT
 AHEAD = timedelta(seconds=1)  # what is due so soon is read beforehand: at its moment only the fire is left to do
@@ -44,9 +46,11 @@ class Scheduler:
         return sorted(kind for kind, runner in self.engine.runners.items() if runner.routes())
 
     @property
-    def batch(self) -> int:
-        """How many to fire at once: as many as a worker with time for them can have without the way through a claim."""
-        return BATCH if self.worker is None else min(BATCH, self.worker.appetite or BATCH)
+    def most(self) -> int:
+        """How many to fire at once: if a worker has time for many, as many as it can have without the way through a
+        claim."""
+        space = self.worker.space if self.worker is not None and self.worker.sated else 0
+        return min(2 * BATCH, space) if space >= MANY else 2 * BATCH
 
     def trouble(self) -> str | None:
         """What is wrong with it, if anything: a scheduler that has not looked for long fires nothing."""
@@ -117,9 +121,9 @@ class Scheduler:
         for schedule_id, revision, why in view.broken:
             await self.put_aside(schedule_id, revision, why)
             view = replace(view, broken=())
-        due = list(takewhile(lambda one: one.come(soon), islice(view.due, self.batch)))
+        due = list(takewhile(lambda one: one.come(soon), islice(view.due, self.most)))
         if due:
-            fired = await self.carry_out(due, now)
+            fired = await self.carry_out_all(due, now)
             later = [one for one in due if one.schedule.id not in fired and not one.come(now)]
             lost = len(fired) + len(later) < len(due)  # others were quicker, or it has changed
             then = min(
@@ -133,6 +137,18 @@ class Scheduler:
             return None
         old = stopwatch() - self.looked >= SAFETY_LOOK.total_seconds()
         return None if old or (view.stale_at or now + AHEAD) <= self.clock.now() else view
+
+    async def carry_out_all(self, due: Sequence[Due], now: datetime) -> dict[str, datetime]:
+        """Many in two parts: while the database works on the one, the other is made ready here."""
+        half = len(due) if len(due) <= BATCH // 2 else (len(due) + 1) // 2
+        parts = [due[at : at + half] for at in range(0, len(due), half)]
+        found = await asyncio.gather(*(self.carry_out(part, now) for part in parts), return_exceptions=True)
+        fired: dict[str, datetime] = {}
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+            fired |= one
+        return fired
 
     async def carry_out(self, due: Sequence[Due], now: datetime) -> dict[str, datetime]:
         """Fire schedules that are due, as far as they are still as they were read: when each of them is due again, or
@@ -166,7 +182,10 @@ class Scheduler:
 
         try:
             until = max(now, *(one.run_at or now for one, _ in planned))
-            fired = await (self.worker.take_fired(fire, until) if self.worker is not None else fire(None))
+            if self.worker is not None:
+                fired = await self.worker.take_fired(fire, sum(len(what.fires) for _, what in planned), until)
+            else:
+                fired = await fire(None)
             self.engine.meter.fired += len(fired.made)
             self.engine.wake.signal("ready" if len(fired.taken) < len(fired.made) else "taken")
             return set(fired.won)

@@ -51,6 +51,7 @@ from rota.engine.runner import (
     Written,
     current_log,
 )
+from rota.engine.takings import Takings
 from rota.store import jobs, runs, workers
 from rota.store.dialect import Tx
 from rota.version import __version__
@@ -131,7 +132,7 @@ class Worker:
     sated: bool = False  # it has all there was: it need not look again before it is told of more
     ahead: int = 0  # jobs to claim beyond those that run
     keeper: Keeper | None = None
-    claim_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    takings: Takings = field(default_factory=Takings)
     flush_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     doubts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))  # one suspect begins at a time
     places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ISOLATED_AT_ONCE))
@@ -155,13 +156,19 @@ class Worker:
     @property
     def room(self) -> int:
         """How many jobs can start at once."""
-        return max(0, self.engine.settings.concurrency - len(self.active) - len(self.waiting))
+        taken = len(self.active) + len(self.waiting) + self.takings.expected
+        return max(0, self.engine.settings.concurrency - taken)
+
+    @property
+    def space(self) -> int:
+        """How many jobs can start or wait."""
+        taken = len(self.active) + len(self.waiting) + self.takings.expected
+        return max(0, self.engine.settings.concurrency + self.ahead - taken)
 
     @property
     def appetite(self) -> int:
-        """How many jobs it takes as they are made, to start or to wait: none while others that came before wait."""
-        taken = len(self.active) + len(self.waiting)
-        return max(0, self.engine.settings.concurrency + self.ahead - taken) if self.sated else 0
+        """How many jobs it takes as they are made: only what can start while others that came before lie ready."""
+        return self.space if self.sated else self.room
 
     # life
 
@@ -206,7 +213,7 @@ class Worker:
     async def drain(self, grace: timedelta) -> None:
         """Stop: no new claims, prefetched jobs go back, running ones get the grace and are then handed back."""
         self.draining = True
-        async with self.claim_lock:  # a claim that is under way hands back what it took
+        async with self.takings.none():  # one that is under way hands back what it took
             back = [job.id for job in self.waiting]
             self.waiting.clear()
         for one in [one for one in self.active.values() if not one.entered]:
@@ -249,53 +256,54 @@ class Worker:
             wake.clear()
             if not self.draining:
                 try:
-                    async with self.claim_lock:
-                        while await self.claim():
-                            pass
+                    while await self.claim():
+                        pass
                 except Unavailable as error:
                     await self.reclaim(error)
             await self.engine.clock.wait(wake, SAFETY_LOOK)
 
     async def claim(self) -> bool:
         """Fill the free room; True if there may be more to take."""
-        settings = self.engine.settings
-        room = settings.concurrency + self.ahead - len(self.active) - len(self.waiting)
-        self.sated = False
-        if room > self.ahead // 2:
-            room = min(room, BATCH)
-            took = await self.take_from_sole(room)
-            more = len(took) == room
-            if not took:
-                took = await self.take(room)
-                more = bool(took)
-            self.sated = not more and self.unlimited
-        else:
-            took, more = await self.take_of_others(), False
+        async with self.takings.one() as this:
+            self.sated = False
+            if self.space > self.ahead // 2:
+                room = min(self.space, BATCH)
+                this.expect(room)
+                took = await self.take_from_sole(room)
+                more = len(took) == room
+                if not took:
+                    took = await self.take(room)
+                    more = bool(took)
+                self.sated = not more and self.unlimited
+            else:
+                took, more = await self.take_of_others(), False
+            return await self.receive(took) and more
+
+    async def take_fired(self, fire: Callable[[Lease | None], Awaitable[Fired]], count: int, until: datetime) -> Fired:
+        """Let the scheduler of this process fire so many; what can start at once, or at its moment until then, is ours
+        from the transaction on that makes it."""
+        if not self.registered or self.stopping or not self.appetite:
+            return await fire(None)
+        try:
+            async with self.takings.one() as this:
+                most = min(count, self.appetite)
+                room = min(most, self.room)
+                this.expect(most)
+                fired = await fire(Lease(self.id, self.routes, self.queues, room, most - room, until))
+                await self.receive(fired.taken)
+                return fired
+        except Unavailable as error:
+            await self.reclaim(error)
+            raise
+
+    async def receive(self, took: Sequence[Job]) -> bool:
+        """Jobs that are ours now: start what has room. False if it is too late for that, and they go back."""
         if self.stopping:
             await self.give_back([job.id for job in took])
             return False
         self.waiting.extend(took)
         self.start_waiting()
-        return more
-
-    async def take_fired(self, fire: Callable[[Lease | None], Awaitable[Fired]], until: datetime) -> Fired:
-        """Let the scheduler of this process fire; what can start at once, or at its moment until then, is ours from the
-        transaction on that makes it."""
-        if not self.registered or self.stopping or not max(self.room, self.appetite):
-            return await fire(None)
-        async with self.claim_lock:
-            room, line = self.room, max(0, self.appetite - self.room)
-            try:
-                fired = await fire(Lease(self.id, self.routes, self.queues, room, line, until))
-            except Unavailable as error:
-                await self.reclaim(error)
-                raise
-            if self.stopping:
-                await self.give_back([job.id for job in fired.taken])
-            else:
-                self.waiting.extend(fired.taken)
-                self.start_waiting()
-            return fired
+        return True
 
     async def take_from_sole(self, room: int) -> list[Job]:
         """Work that lies in one lane is taken without looking first where it lies."""
@@ -333,7 +341,8 @@ class Worker:
         """After a lost answer this worker may own jobs that it does not know of: hand those back."""
         log.warning("cannot claim; trying again", error=error.message)
         await pause(random.uniform(0.2, 1))
-        await patiently(lambda: self.engine.db.tx(jobs.hand_back, self.id, None, self.known))
+        async with self.takings.none():
+            await patiently(lambda: self.engine.db.tx(jobs.hand_back, self.id, None, self.known))
 
     async def give_back(self, ids: Sequence[str]) -> None:
         if ids and not self.lost:
