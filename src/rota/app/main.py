@@ -12,17 +12,14 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import structlog
-import uvicorn
 import uvloop
-from fastapi import FastAPI
 
 from rota.app.application import Rota, load_app, make_engine
 from rota.app.settings import Settings
-from rota.app.site import create_site
 from rota.core.clock import SystemClock, pause
 from rota.core.errors import Refused, Unavailable
 from rota.core.model import WORKFLOW
@@ -46,6 +43,10 @@ from rota.store import migrate as schema
 from rota.store.database import Database, open_database
 from rota.store.sessions import Link
 from rota.store.wake import Wake
+
+if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
 
 LEARN, RELEARN = 5.0, 30.0  # seconds that a start waits for the graph endpoint, and between looks at its graphs
 STARTING = 30.0  # seconds that a start waits for a database that is just starting too
@@ -221,6 +222,10 @@ class ApiThread(threading.Thread):
             os._exit(1)
 
     async def serve(self) -> None:
+        import uvicorn  # here, because a worker alone needs none of it: it starts in half the time, and is smaller
+
+        from rota.app.site import create_site
+
         settings = self.settings
         db = open_database(settings.database_url)
         clock = self.node.clock if self.node else SystemClock()
