@@ -1,11 +1,15 @@
 """Editing, disabling, deleting, pausing, freezing and skipping: what each does to slots, jobs and the clock."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from sqlalchemy import select, update
 
+from rota.core import plan
 from rota.core.errors import Conflict, Invalid, NotFound, StaleRevision
+from rota.core.model import Due, Plan
+from rota.engine import scheduler
 from rota.engine.maintenance import Maintenance
 from rota.store.tables import clocks, orgs, schedules, trigger_spans
 from tests.engine.harness import DAY, HOUR, House, at
@@ -423,6 +427,24 @@ async def test_a_schedule_that_cannot_be_read_is_put_aside_and_the_rest_go_on(ho
     await house.live(at("9:30"))
     assert (await house.record("bad")).condition == "ok"
     assert (await house.verdicts("bad"))[-1] == "9:30 ran"
+
+
+async def test_a_schedule_that_cannot_be_planned_is_put_aside_and_the_rest_go_on(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan_at(one: Due, *rest: Any) -> Plan:
+        if one.schedule.name == "bad":
+            raise ZeroDivisionError("no such day")
+        return real(one, *rest)
+
+    real = plan.plan_at
+    monkeypatch.setattr(scheduler, "plan_at", plan_at)
+    for name in ("bad", "good"):
+        await house.schedule(name)
+    await house.live(at("9:10"))
+    (row,) = await house.rows(select(schedules).where(schedules.c.name == "bad"))
+    assert (row.condition, row.condition_reason) == ("broken", "ZeroDivisionError: no such day")
+    assert await house.verdicts("good") == ["9:10 ran"]
 
 
 async def test_the_reconciler_gives_an_enabled_schedule_without_a_slot_its_next_one(house: House) -> None:

@@ -222,7 +222,7 @@ class ApiThread(threading.Thread):
             os._exit(1)
 
     async def serve(self) -> None:
-        import uvicorn  # here, because a worker alone needs none of it: it starts in half the time, and is smaller
+        import uvicorn  # here, because a worker alone needs none of it: it is up sooner, and smaller
 
         from rota.app.site import create_site
 

@@ -334,24 +334,17 @@ def load(data: dict[str, Any]) -> Timing:
             case {"type": "cron", "expression": expression}:
                 trigger: Trigger = parse_cron(expression)
             case {"type": "interval", "microseconds": int(span), "anchor": anchor} if span > 0:
-                trigger = Every(TICK * span, load_instant(anchor))
+                trigger = Every(TICK * span, parse_instant(anchor, "anchor"))
             case {"type": "once", "at": at}:
-                trigger = Once(load_instant(at))
+                trigger = Once(parse_instant(at, "run_at"))
             case _:
                 raise ValueError
-        bounds = [load_instant(data[key]) if data[key] else None for key in ("starts_at", "ends_at")]
+        bounds = [parse_instant(data[key], key) if data[key] else None for key in ("starts_at", "ends_at")]
         window = Window(*map(time.fromisoformat, data["window"])) if data["window"] else None
         jitter = TICK * data["jitter_microseconds"]
         return Timing(trigger, parse_zone(data["zone"]), window, bounds[0], bounds[1], jitter)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         raise Invalid("timing", data, "is not a stored timing") from None
-
-
-def load_instant(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None or found.year < EARLIEST.year:
-        raise ValueError
-    return found.astimezone(UTC)
 
 
 # Triggers without window and bounds

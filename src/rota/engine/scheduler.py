@@ -91,17 +91,14 @@ class Scheduler:
         broken: list[tuple[str, int, str]] = []
         for at in range(0, len(rows), BATCH):
             found, unreadable = schedules.due_of(rows[at : at + BATCH])
-            due += [self.foreseen(one) for one in found]
             broken += unreadable
+            for one in found:  # what it will do is thought of now: at its moment there is enough else to do
+                try:
+                    due.append(replace(one, planned=plan_at(one, self.clock.now(), self.engine.settings.misfire_grace)))
+                except Exception as error:  # ONE_BAD_ROW_STOPS_NO_LOOP
+                    broken.append((one.schedule.id, one.schedule.revision, f"{type(error).__name__}: {error}"))
             await pause(0)  # others in this process have to go on
         return View(due, broken, jobs_at, then, cut)
-
-    def foreseen(self, one: Due) -> Due:
-        """With what it will do at its moment: then there is less to do for a crowd."""
-        try:
-            return replace(one, planned=plan_at(one, self.clock.now(), self.engine.settings.misfire_grace))
-        except Exception:
-            return one  # it is told of when its moment has come
 
     def rest(self, view: "View") -> float:
         """Seconds to sleep: until the first moment that is known, or until the view has to be read anew."""

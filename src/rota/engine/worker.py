@@ -154,16 +154,19 @@ class Worker:
         return {*self.active, *(job.id for job in self.waiting), *(one.job.id for one in self.ended)}
 
     @property
+    def load(self) -> int:
+        """How many jobs it has, or may have in a moment."""
+        return len(self.active) + len(self.waiting) + self.takings.expected
+
+    @property
     def room(self) -> int:
         """How many jobs can start at once."""
-        taken = len(self.active) + len(self.waiting) + self.takings.expected
-        return max(0, self.engine.settings.concurrency - taken)
+        return max(0, self.engine.settings.concurrency - self.load)
 
     @property
     def space(self) -> int:
         """How many jobs can start or wait."""
-        taken = len(self.active) + len(self.waiting) + self.takings.expected
-        return max(0, self.engine.settings.concurrency + self.ahead - taken)
+        return max(0, self.engine.settings.concurrency + self.ahead - self.load)
 
     @property
     def appetite(self) -> int:

@@ -103,7 +103,8 @@ def add(
     heads = {key for key in free if asking[key] == 1}
     taken: dict[str, Job] = {}
     if lease is not None:
-        fit = (job for job in new if job.run_at <= lease.until and job.serial_key in {None, *heads} and lease.fits(job))
+        free_now = {None, *heads}
+        fit = (job for job in new if job.run_at <= lease.until and job.serial_key in free_now and lease.fits(job))
         first = list(islice(fit, lease.room + lease.line))
         fence = draw_fence(tx) if first else 0
         taken = {job.id: held_from_start(job, now, fence) for job in first}
