@@ -380,5 +380,43 @@ def test_sqlite_walks_no_table_for(sqlite_file: Path, what: str) -> None:
         assert index in text, f"without {index}:\n{text}"
 
 
+def test_sqlite_steps_over_a_lane_however_long_it_is(sqlite_file: Path) -> None:
+    engine = create_engine(f"sqlite:///{sqlite_file}")
+    with engine.connect() as tx:
+        few, _ = work_of_lanes(tx, count=10)
+        many, found = work_of_lanes(tx, count=10_000)
+        tx.rollback()
+    engine.dispose()
+    assert [(lane.org_id, lane.queue) for lane in found] == [("o1", "a"), ("o1", "b"), ("o2", "a"), ("o2", "b")]
+    assert many <= few + 10, f"{few} steps of SQLite with ten jobs in each lane, {many} with ten thousand"
+
+
+def work_of_lanes(tx: Connection, count: int) -> tuple[int, list[Lane]]:
+    """How much SQLite does to find four lanes with so many jobs each, and what it finds."""
+    tx.exec_driver_sql(
+        "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < ?)"
+        " INSERT INTO jobs (id, org_id, kind, target, route, queue, priority, queued_at, run_at, state, trigger,"
+        " attempt, tries, crashes, rescues, fence)"
+        " SELECT hex(randomblob(13)), org, 'task', 't', 'task', queue, 0, 0, n, 'ready', '', 0, 0, 0, 0, 0 FROM n,"
+        " (SELECT 'o1' AS org UNION SELECT 'o2'), (SELECT 'a' AS queue UNION SELECT 'b')",
+        (count,),
+    )
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    connection = tx.connection.driver_connection
+    assert connection is not None
+    connection.set_progress_handler(step, 10)
+    try:
+        found = jobs.lanes(tx)
+        return steps, found
+    finally:
+        connection.set_progress_handler(None, 0)
+
+
 def test_the_clock_of_these_plans_lies_before_all_future_work() -> None:
     assert NOW + timedelta(days=1) < datetime(2027, 1, 1, tzinfo=UTC)

@@ -164,33 +164,23 @@ def lanes(tx: Tx, only: Collection[str] | None = None, after: Lane | None = None
 
 
 def lanes_behind(tx: Tx, only: Collection[str] | None, after: Lane | None) -> list[Lane]:
-    given: dict[str, Any] = {} if after is None else {"org": after.org_id, "queue": after.queue}
+    given: dict[str, Any] = {"org": after.org_id, "queue": after.queue} if after else {"org": "", "queue": ""}
     if only is not None:
         given["only"] = list(only)
     result = []
-    for org_id, queue, queue_limit, org_limit in tx.execute(next_lanes(tx, only is not None, after is not None), given):
+    for org_id, queue, queue_limit, org_limit in tx.execute(next_lanes(tx, only is not None), given):
         limited = [limit for limit in (queue_limit, org_limit) if limit is not None]
         result.append(Lane(org_id, queue, min(limited, default=None)))
     return result
 
 
 @once
-def next_lanes(_: Tx, chosen: bool, later: bool) -> Select[Any]:
-    """Step from lane to lane, from the first, or from behind one; all queues, or only chosen ones."""
-    ready = is_in(c.state, [State.READY])
-    behind = and_(ready, tuple_(c.org_id, c.queue) > tuple_(bindparam("org"), bindparam("queue"))) if later else ready
-    first = select(c.org_id, c.queue).where(behind).order_by(c.org_id, c.queue).limit(1).subquery()
-    found = select(first.c.org_id, first.c.queue).cte("found", recursive=True)
-    following = (  # the first lane behind the one at hand
-        select(c.org_id, c.queue)
-        .where(ready, tuple_(c.org_id, c.queue) > tuple_(found.c.org_id, found.c.queue))
-        .order_by(c.org_id, c.queue)
-        .limit(1)
+def next_lanes(_: Tx, chosen: bool) -> Select[Any]:
+    """Step from lane to lane, from behind one on; all queues, or only chosen ones."""
+    found = select(*lane_behind(bindparam("org", type_=c.org_id.type), bindparam("queue", type_=c.queue.type))).cte(
+        "found", recursive=True
     )
-    step = select(
-        following.with_only_columns(c.org_id).scalar_subquery(), following.with_only_columns(c.queue).scalar_subquery()
-    ).where(found.c.org_id.is_not(None))
-    found = found.union_all(step)
+    found = found.union_all(select(*lane_behind(found.c.org_id, found.c.queue)).where(found.c.org_id.is_not(None)))
     pauses = queues.alias("pauses")  # a scalar subquery, because a join would not keep the order that the limit needs
     paused_at = select(pauses.c.paused_at).where(pauses.c.org_id == found.c.org_id, pauses.c.name == found.c.queue)
     open_lanes = [found.c.org_id.is_not(None), paused_at.scalar_subquery().is_(None)]
@@ -203,6 +193,17 @@ def next_lanes(_: Tx, chosen: bool, later: bool) -> Select[Any]:
         .select_from(some.outerjoin(queues, of_queue).outerjoin(orgs, orgs.c.id == some.c.org_id))
         .order_by(some.c.org_id, some.c.queue)
     )
+
+
+def lane_behind(org: ColumnElement[str], queue: ColumnElement[str]) -> tuple[ColumnElement[str], ColumnElement[str]]:
+    """The org and queue of the first lane behind one: the next queue of the same org, else the first of the next org.
+    Each is one step in the index. To compare both columns at once would be shorter, but SQLite then reads all of the
+    lane that it stands in."""
+    ready = is_in(c.state, [State.READY])
+    same = select(func.min(c.queue)).where(ready, c.org_id == org, c.queue > queue).scalar_subquery()
+    others = select(c.org_id, c.queue).where(ready, c.org_id > org).order_by(c.org_id, c.queue).limit(1)
+    next_org, first = (others.with_only_columns(one).scalar_subquery() for one in (c.org_id, c.queue))
+    return case((same.is_not(None), org), else_=next_org).label("org_id"), func.coalesce(same, first).label("queue")
 
 
 def claim(tx: Tx, found: Sequence[Lane], *, worker: str, routes: Collection[str], room: int, turn: int) -> list[Job]:
