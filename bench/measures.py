@@ -8,7 +8,8 @@ from functools import partial
 
 from bench import profiling
 from bench.figures import Figure, Size
-from bench.site import PROGRAM, Kind, Site, WrongCount, cpu_seconds, make_engine, site, used_since
+from bench.peers.rota import PROGRAM
+from bench.site import Kind, Site, WrongCount, cpu_seconds, make_engine, site, used_since
 from rota.app.application import load_app
 from rota.core.model import new_id
 from rota.engine.declare import declare

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from bench.peers.rota import PROGRAM
 from rota.app.application import Rota, load_app
 from rota.core.clock import SystemClock
 from rota.engine.declare import declare
@@ -30,7 +31,6 @@ from rota.store.wake import Wake
 from tests.postgres import create_database, database_name, drop_database
 
 ROOT = Path(__file__).parent.parent
-PROGRAM = ROOT / "bench" / "jobs.py"
 
 
 class WrongCount(Exception):

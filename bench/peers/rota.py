@@ -1,22 +1,29 @@
 import os
+import sys
 import time
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bench.peers import kit
-from bench.site import PROGRAM, make_engine
-from rota.app import main
-from rota.app.settings import Settings
-from rota.engine.engine import Engine
-from rota.store.database import open_database
-from rota.store.migrate import migrate
+from rota.app import cli
+
+if TYPE_CHECKING:
+    from rota.engine.engine import Engine
+
+PROGRAM = Path(__file__).parent.parent / "jobs.py"
 
 
 def prepare() -> None:
+    from rota.store.migrate import migrate
+
     migrate(kit.URL)
 
 
-async def engine() -> tuple[Engine, str]:
+async def engine() -> "tuple[Engine, str]":
+    from bench.site import make_engine  # here: a worker loads what `rota worker` loads and no more
+    from rota.store.database import open_database
+
     return await make_engine(open_database(kit.URL))
 
 
@@ -31,7 +38,8 @@ async def enqueue(count: int) -> Any:
 def worker() -> None:
     os.environ |= {"ROTA_DATABASE_URL": kit.URL, "ROTA_DATA_DIR": str(kit.HOME), "ROTA_LOG_LEVEL": "warning"}
     os.environ |= {f"ROTA_{name.upper()}": str(value) for name, value in kit.SETTINGS.items()}
-    main.worker(Settings.load(), str(PROGRAM))
+    sys.argv = ["rota", "worker", str(PROGRAM)]
+    cli.main()
 
 
 async def paced(numbers: list[int], gap: float) -> Any:

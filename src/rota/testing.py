@@ -42,11 +42,11 @@ from rota.kinds.workflows import (
     deploy_all,
 )
 from rota.store import accounts, reports, workers
-from rota.store import migrate as schema
 from rota.store import workflow_reports as views
 from rota.store.database import open_database
 from rota.store.dialect import Tx
 from rota.store.faults import at_each_statement
+from rota.store.migrate import migrate
 from rota.store.wake import Wake
 
 MONDAY = datetime(2026, 5, 4, 9, tzinfo=UTC)
@@ -139,7 +139,7 @@ async def world(
     """Set up a program over a database (a fresh SQLite file where none is named) at a moment of your choice."""
     with tempfile.TemporaryDirectory() as directory:
         url = database_url or f"sqlite:///{directory}/rota.db"
-        await asyncio.to_thread(schema.migrate, url)
+        await asyncio.to_thread(migrate, url)
         db, clock = open_database(url), ManualClock(start)
         sandbox = Sandbox(spare=0)
         flows = WorkflowRunner(

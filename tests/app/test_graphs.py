@@ -13,8 +13,9 @@ from rota.engine.engine import Engine
 from rota.engine.tracing import Tracing
 from rota.engine.worker import Worker
 from rota.graphs import GraphError, GraphRequest, LlmCaller, TextDelta, UsageReport
-from rota.kinds.graphs import GraphManager, GraphRegistry, GraphRunner, Remote
+from rota.kinds.graphs import GraphManager, GraphRegistry, GraphRunner
 from rota.kinds.graphs import remote as remote_module
+from rota.kinds.graphs.remote import Remote
 from rota.store import accounts, workers
 from rota.store.tables import charge_receipts, logs, runs
 from rota.store.wake import Wake

@@ -9,13 +9,15 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import inspect
 from sqlalchemy import text as sql
 
 from rota.core.errors import Unavailable
 from rota.store.database import open_database
 from rota.store.dialect import Tx, on_sqlite
-from rota.store.migrate import check, config_for, migrate
+from rota.store.migrate import config_for, migrate
+from rota.store.schema import check, revisions
 from rota.store.tables import metadata
 from tests.postgres import create_database, drop_database
 
@@ -139,3 +141,9 @@ def test_an_empty_database_is_told_to_be_migrated(database_url: str) -> None:
     told = in_database(database_url, check, writing=False)
     assert told is not None
     assert "rota migrate" in told
+
+
+def test_the_files_of_the_migrations_are_named_by_their_revisions() -> None:
+    scripts = ScriptDirectory.from_config(config_for())
+    assert revisions() == [script.revision for script in scripts.walk_revisions()][::-1]
+    assert revisions()[-1] == scripts.get_current_head()

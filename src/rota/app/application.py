@@ -20,7 +20,7 @@ from rota.engine.injection import Injector
 from rota.engine.meter import Meter
 from rota.engine.runner import RunContext
 from rota.engine.services import Serializer
-from rota.kinds.graphs import GraphRegistry, GraphRunner, Remote
+from rota.kinds.graphs import GraphRegistry, GraphRunner
 from rota.kinds.hosts import HostRunner
 from rota.kinds.pipelines import PipelineRegistry, PipelineRunner, executor_here
 from rota.kinds.tasks import Task, TaskRegistry, TaskRunner, task_options
@@ -239,7 +239,11 @@ def make_engine(
 ) -> Engine:
     place = settings.warehouse_dir or settings.data_dir / "warehouse"
     executor = executor_here(place, settings.pipeline_slots)
-    remote = Remote(settings.graph_endpoint, settings.service_token) if settings.graph_endpoint else None
+    remote = None
+    if settings.graph_endpoint:
+        from rota.kinds.graphs.remote import Remote  # here: its HTTP client takes long to load
+
+        remote = Remote(settings.graph_endpoint, settings.service_token)
     command, limit = settings.repair_command, timedelta(seconds=settings.repair_timeout_seconds)
     repairer = CommandRepairer(command, limit) if command else None
     workflows = WorkflowRunner(

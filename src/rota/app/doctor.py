@@ -11,7 +11,7 @@ from typing import Literal
 from rota.app.settings import Settings
 from rota.core.clock import wall
 from rota.core.errors import RotaError
-from rota.store import checkup, jobs, migrate, reports, workers
+from rota.store import checkup, jobs, reports, schema, workers
 from rota.store.database import Database, open_database
 
 OFFSET = timedelta(seconds=2)  # between this machine and the database, from which on it is worth a word
@@ -54,7 +54,7 @@ async def look(db: Database, path: Path | None, *, patient: bool = True) -> Asyn
         yield Finding("database", "ok", f"{path} can be read, by SQLite {version}")
         yield sqlite_finding(version)
         yield drive_finding(path, Path("/proc/mounts"))
-    stale = await db.read(migrate.check)
+    stale = await db.read(schema.check)
     yield Finding("migrations", "wrong" if stale else "ok", stale or "the schema is what this version needs")
     if stale:
         return

@@ -35,11 +35,10 @@ from rota.engine.runner import capture_output
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
 from rota.kinds import pipelines
-from rota.kinds.graphs import GraphRunner, Remote
+from rota.kinds.graphs import GraphRunner
 from rota.kinds.tasks import TaskManager, task_rows
 from rota.kinds.workflows import WorkflowRunner, deploy_all
-from rota.store import accounts, sessions, workers
-from rota.store import migrate as schema
+from rota.store import accounts, schema, sessions, workers
 from rota.store.database import Database, open_database
 from rota.store.sessions import Link
 from rota.store.wake import Wake
@@ -47,6 +46,8 @@ from rota.store.wake import Wake
 if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
+
+    from rota.kinds.graphs.remote import Remote
 
 LEARN, RELEARN = 5.0, 30.0  # seconds that a start waits for the graph endpoint, and between looks at its graphs
 STARTING = 30.0  # seconds that a start waits for a database that is just starting too
@@ -58,7 +59,7 @@ log = structlog.get_logger("rota")
 def up(settings: Settings, app: str | None) -> None:
     """Everything in one process: migrate, then API, dashboard, scheduler and worker."""
     configure_logs(settings)
-    schema.migrate(settings.database_url)
+    migrate(settings)
     asyncio.run(refuse_exposure(settings))
     program = load_app(app) if app else Rota()
     node = Node(settings, program, app)
@@ -105,7 +106,9 @@ def worker(settings: Settings, app: str | None) -> None:
 
 def migrate(settings: Settings, step: Callable[[int], None] = lambda _: None) -> None:
     """Bring the database up to date; `step` hears of each migration that is done."""
-    schema.migrate(settings.database_url, step)
+    from rota.store.migrate import migrate  # here, because what comes with it takes long to load
+
+    migrate(settings.database_url, step)
 
 
 class Node:
@@ -145,9 +148,6 @@ class Node:
         if self.app is not None:
             await TaskManager(engine, await org_of(engine, self.program)).disable_orphans(Path(self.app).stem)
         await deploy_all(engine, self.program.org, self.app, self.program.workflows)
-        await rehearse(engine, self.program.org)
-        gc.collect()
-        gc.freeze()  # what is there now stays: a collection that looks through all of it makes slots late
         try:
             await self.work(engine, stop)
         finally:
@@ -156,7 +156,8 @@ class Node:
     async def work(self, engine: Engine, stop: asyncio.Event) -> None:
         """Fire and run what is due, until told to stop."""
         self.scheduler = scheduler = Scheduler(engine)
-        loops = [asyncio.ensure_future(engine.wake.listen(engine.db)), asyncio.ensure_future(scheduler.run())]
+        steps = (engine.wake.listen(engine.db), scheduler.run(), self.warm_up(engine))
+        loops = [asyncio.ensure_future(step) for step in steps]
         if (remote := remote_of(engine)) is not None:
             loops.append(asyncio.ensure_future(self.learning(engine, remote)))
         try:
@@ -170,7 +171,16 @@ class Node:
             if isinstance(workflows := engine.runners[WORKFLOW], WorkflowRunner):
                 await workflows.close()
 
-    async def learning(self, engine: Engine, remote: Remote) -> None:
+    async def warm_up(self, engine: Engine) -> None:
+        """While the first jobs already run."""
+        try:
+            await rehearse(engine, self.program.org)
+        except Unavailable as error:
+            log.warning("the first slots may be late: the rehearsal was cut short", error=error.message)
+        gc.collect()
+        gc.freeze()  # what is there now stays: a collection that looks through all of it makes slots late
+
+    async def learning(self, engine: Engine, remote: "Remote") -> None:
         """Know which graphs the endpoint has, and say that they can be run here."""
         while True:
             await pause(RELEARN)
@@ -279,7 +289,7 @@ class ApiThread(threading.Thread):
         self.join(timeout=10)
 
 
-def remote_of(engine: Engine) -> Remote | None:
+def remote_of(engine: Engine) -> "Remote | None":
     graphs = engine.runners["graph"]
     return graphs.remote if isinstance(graphs, GraphRunner) else None
 

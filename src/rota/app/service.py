@@ -31,8 +31,8 @@ from rota.engine.services import ArtifactManager, JobScheduler
 from rota.kinds import pipelines
 from rota.kinds.tasks import TaskManager
 from rota.store import accounts, workers
-from rota.store import migrate as schema
 from rota.store.database import open_database
+from rota.store.migrate import migrate
 from rota.store.session import Database
 from rota.store.wake import Wake
 
@@ -158,7 +158,7 @@ class ServiceBuilder:
         @contextlib.asynccontextmanager
         async def lifespan(app: FastAPI) -> AsyncIterator[None]:
             capture_output()
-            await asyncio.to_thread(schema.migrate, settings.database_url)
+            await asyncio.to_thread(migrate, settings.database_url)
             self.program.use(engine)
             org_id = await move_in(engine, settings)
             if self.declares:

@@ -10,7 +10,7 @@ from rota.app.auth import Operator, Viewer
 from rota.core import parse, triggers
 from rota.core.errors import Unavailable
 from rota.engine.audit import audit
-from rota.store import migrate, reports, why
+from rota.store import reports, schema, why
 
 router = APIRouter(tags=["system"])
 health = APIRouter(prefix="/health", tags=["health"])
@@ -137,7 +137,7 @@ async def ready(request: Request) -> Response:
     state = request.app.state
     checks = {"database": "ok", "migrations": "ok", "scheduler": "ok"}
     try:
-        checks["migrations"] = await state.db.read(migrate.check) or "ok"
+        checks["migrations"] = await state.db.read(schema.check) or "ok"
     except Unavailable as error:
         checks.update(database=error.message, migrations="unknown")
     if state.scheduler is not None:

@@ -3,7 +3,6 @@
 from rota.kinds.graphs.execution import Execution, Order
 from rota.kinds.graphs.manager import GraphManager
 from rota.kinds.graphs.registry import Graph, GraphRegistry
-from rota.kinds.graphs.remote import Remote
 from rota.kinds.graphs.runner import GraphRunner
 
-__all__ = ["Execution", "Graph", "GraphManager", "GraphRegistry", "GraphRunner", "Order", "Remote"]
+__all__ = ["Execution", "Graph", "GraphManager", "GraphRegistry", "GraphRunner", "Order"]

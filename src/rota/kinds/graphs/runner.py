@@ -1,7 +1,7 @@
 """Runs graphs, in this process or through the endpoint of another one. A graph belongs to the org of its program."""
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rota.core.clock import Clock
 from rota.core.errors import Invalid
@@ -13,10 +13,12 @@ from rota.engine.patience import patiently
 from rota.engine.runner import RunContext, Skipped
 from rota.kinds.graphs.execution import Execution, Kept, Order
 from rota.kinds.graphs.registry import GraphRegistry, read_graph_id
-from rota.kinds.graphs.remote import Remote
 from rota.store import accounts, billing, workers
 from rota.store.database import Database
 from rota.store.dialect import Tx
+
+if TYPE_CHECKING:
+    from rota.kinds.graphs.remote import Remote
 
 
 class GraphRunner:
@@ -25,7 +27,7 @@ class GraphRunner:
     under_grant = True
 
     def __init__(
-        self, registry: GraphRegistry, db: Database, clock: Clock, org: str = "default", remote: Remote | None = None,
+        self, registry: GraphRegistry, db: Database, clock: Clock, org: str = "default", remote: "Remote | None" = None,
         app: str | None = None,
     ) -> None:  # fmt: skip
         self.registry, self.db, self.clock, self.org, self.remote, self.app = registry, db, clock, org, remote, app
