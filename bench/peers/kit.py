@@ -7,9 +7,11 @@ import os
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 URL = os.environ.get("BENCH_URL", "")
 HOME = Path(os.environ.get("BENCH_HOME", "."))
@@ -65,6 +67,17 @@ def distant_crons(count: int) -> Iterator[tuple[int, tuple[int, int, int, int]]]
     chance = random.Random(11)
     for i in range(count):
         yield i, (chance.randrange(60), chance.randrange(24), chance.randrange(1, 29), chance.randrange(1, 13))
+
+
+async def abreast(lanes: int, items: Iterable[T], work: Callable[[T], Awaitable[object]]) -> None:
+    """So many at a time: a client that awaits each call would measure the round trip."""
+    rest = iter(items)
+
+    async def lane() -> None:
+        for one in rest:
+            await work(one)
+
+    await asyncio.gather(*(lane() for _ in range(lanes)))
 
 
 def answer(what: object) -> None:

@@ -131,6 +131,12 @@ class Schedule:
         object.__setattr__(self, "lane", lane)
         object.__setattr__(self, "serial_key", lane if serial or self.overlap is not Overlap.ALLOW else None)
 
+    def take(self, route: str) -> "Schedule":
+        """Itself, now that its route is known: for a new one that nobody else has seen yet."""
+        object.__setattr__(self, "route", route)
+        self.__post_init__()
+        return self
+
     @property
     def waits(self) -> bool:
         """Whether at most one job of it may wait."""

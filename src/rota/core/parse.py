@@ -26,16 +26,13 @@ TRIGGER_FIELDS = {
     "interval": ("interval_seconds", "interval", "anchor"),
     "once": ("run_at",),
 }
+TRIGGER_OF = {field: kind for kind, fields in TRIGGER_FIELDS.items() for field in fields}
 TIMING_FIELDS = frozenset(
     {
         *("schedule_type", "cron_expression", "interval_seconds", "interval", "anchor", "run_at", "timezone"),
         *("window_start", "window_end", "starts_at", "ends_at", "jitter_seconds"),
     }
 )
-FIELDS = TIMING_FIELDS | {
-    *("name", "kind", "target", "input", "max_runs", "misfire", "catch_up_limit", "overlap", "start_deadline_seconds"),
-    *("timeout_seconds", "retry", "priority", "queue", "enabled", "tags", "description", "grant_id"),
-}
 FIXED = ("kind",)  # what an edit cannot change
 ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
@@ -61,36 +58,34 @@ def parse_schedule(
     """A new schedule from its flat form. `route` is still open: only the kind knows it."""
     schedule_id = new_id()
     form = Form(body, FIELDS)
-    kind = form.take("kind", lambda value, field: one_of(value, field, sorted(defaults)), "task")
-    rules = defaults.get(kind or "", Defaults())
+    kind = form.take("kind", lambda value, field: one_of(value, field, sorted(defaults)), "task") or "task"
+    rules = defaults.get(kind, Defaults())
     timing = form.timing(anchor=now.replace(microsecond=0))  # slots on the second are easier on people
+    target = form.need("target", lambda value, field: text(value, field, 500, required=True))
+    said = form.read(READERS).get
     schedule = Schedule(
         id=schedule_id,
         org_id=org_id,
         owner_id=by,
-        name=form.take("name", name, None) or f"{kind}-{schedule_id[-8:].lower()}",
-        description=form.take("description", lambda value, field: text(value, field, 2000), "") or "",
-        tags=form.take("tags", tags, []) or [],
-        kind=kind or "task",
-        target=form.need("target", lambda value, field: text(value, field, 500, required=True)) or "",
+        name=said("name") or f"{kind}-{schedule_id[-8:].lower()}",
+        description=said("description") or "",
+        tags=said("tags") or [],
+        kind=kind,
+        target=target or "",
         route="",
-        input=form.take("input", payload, None),
+        input=said("input"),
         timing=timing or Timing(Once(now)),
-        max_runs=form.take("max_runs", lambda value, field: whole(value, field, 1, 1_000_000_000), None),
-        misfire=form.take("misfire", lambda value, field: choice(Misfire, value, field), rules.misfire)
-        or rules.misfire,
-        catch_up_limit=form.take(
-            "catch_up_limit", lambda value, field: whole(value, field, 1, FIRE_LIMIT), CATCH_UP_LIMIT
-        )
-        or CATCH_UP_LIMIT,
-        overlap=form.take("overlap", lambda value, _: parse_overlap(value), rules.overlap) or rules.overlap,
-        start_deadline=form.take("start_deadline_seconds", span, None),
-        timeout=form.take("timeout_seconds", span, None),
-        retry=form.take("retry", lambda value, _: parse_retry(value), None),
-        priority=form.take("priority", lambda value, field: whole(value, field, -100, 100), 0) or 0,
-        queue=form.take("queue", name, "default") or "default",
-        grant_id=form.take("grant_id", lambda value, field: text(value, field, 26), None),
-        enabled=form.take("enabled", flag, True) is not False,
+        max_runs=said("max_runs"),
+        misfire=said("misfire") or rules.misfire,
+        catch_up_limit=said("catch_up_limit") or CATCH_UP_LIMIT,
+        overlap=said("overlap") or rules.overlap,
+        start_deadline=said("start_deadline_seconds"),
+        timeout=said("timeout_seconds"),
+        retry=said("retry"),
+        priority=said("priority") or 0,
+        queue=said("queue") or "default",
+        grant_id=said("grant_id"),
+        enabled=said("enabled") is not False,
         paused_at=None,
         paused_until=None,
         pause_reason=None,
@@ -233,6 +228,11 @@ class Form:
             self.errors.extend(error.all)
             return default
 
+    def read(self, readers: "Mapping[str, Callable[[Any, str], Any]]") -> dict[str, Any]:
+        """What is said of these fields; what is not said costs nothing."""
+        body = self.body
+        return {one: self.take(one, readers[one], None) for one in body if one in readers and body[one] is not None}
+
     def need(self, field: str, read: Callable[[Any, str], T]) -> T | None:
         if self.body.get(field) is None:
             self.errors.append(Invalid(field, None, "is missing"))
@@ -245,9 +245,7 @@ class Form:
     def timing(self, anchor: datetime) -> Timing | None:
         """What decides when; None if something about it is wrong."""
         before = len(self.errors)
-        given = {
-            kind for kind, fields in TRIGGER_FIELDS.items() if any(self.body.get(one) is not None for one in fields)
-        }
+        given = {TRIGGER_OF[one] for one in self.body if one in TRIGGER_OF and self.body[one] is not None}
         kind = self.take("schedule_type", lambda value, field: one_of(value, field, list(TRIGGER_FIELDS)), None)
         if kind is None and len(given) == 1:
             kind = next(iter(given))
@@ -371,3 +369,23 @@ def one_of(value: Any, field: str, known: list[str]) -> str:
     if value not in known:
         raise Invalid(field, value, f"is not one of {', '.join(known)}")
     return str(value)
+
+
+READERS: dict[str, Callable[[Any, str], Any]] = {  # of what a schedule says beside its kind, target and timing
+    "name": name,
+    "description": lambda value, field: text(value, field, 2000),
+    "tags": tags,
+    "input": payload,
+    "max_runs": lambda value, field: whole(value, field, 1, 1_000_000_000),
+    "misfire": lambda value, field: choice(Misfire, value, field),
+    "catch_up_limit": lambda value, field: whole(value, field, 1, FIRE_LIMIT),
+    "overlap": lambda value, _: parse_overlap(value),
+    "start_deadline_seconds": span,
+    "timeout_seconds": span,
+    "retry": lambda value, _: parse_retry(value),
+    "priority": lambda value, field: whole(value, field, -100, 100),
+    "queue": name,
+    "grant_id": lambda value, field: text(value, field, 26),
+    "enabled": flag,
+}
+FIELDS = TIMING_FIELDS | {"kind", "target", *READERS}

@@ -164,6 +164,9 @@ def check_timing(timing: Timing, now: datetime) -> None:
         raise Invalid("jitter_seconds", timing.jitter.total_seconds(), f"must be 0 to {LONGEST // SECOND}")
     if isinstance(timing.trigger, Once) and timing.trigger.at <= now:
         raise Invalid("run_at", timing.trigger.at.isoformat(), f"must be in the future; it is {now.isoformat()}")
+    if isinstance(timing.trigger, Cron) and not (starts_at or ends_at or timing.window):
+        calendar_of(timing.trigger.expression)  # its days come again and again, or it is refused
+        return
     if next_slot(timing, now):
         return
     if ends_at and (slot := next_slot(replace(timing, ends_at=None), now)):

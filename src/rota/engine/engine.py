@@ -80,10 +80,16 @@ class Engine:
         now = self.clock.now()
         new: list[Schedule] = []
         wrong: list[Invalid] = []
+        routes: dict[tuple[str, str], str] = {}  # of targets that are given nothing: looked up once for all
         for position, body in enumerate(bodies):
             try:
                 one = parse.parse_schedule(body, org_id=org_id, defaults=self.defaults, now=now, source=source, by=by)
-                new.append(replace(one, route=await self.resolve(one)))
+                route = routes.get((one.kind, one.target)) if one.input is None else None
+                if route is None:
+                    route = await self.resolve(one)
+                    if one.input is None:
+                        routes[one.kind, one.target] = route
+                new.append(one.take(route))
             except Invalid as error:
                 wrong += error.all if len(bodies) == 1 else [at_item(one_error, position) for one_error in error.all]
         if wrong:
