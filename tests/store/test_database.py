@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from sqlalchemy import BigInteger, SmallInteger, Text, column, insert, select
+from sqlalchemy import BigInteger, LargeBinary, SmallInteger, Text, column, insert, select
 from sqlalchemy import text as sql
 
 from rota.core.errors import DataRefused, Unavailable
@@ -38,6 +38,9 @@ ODD_TEXTS = [
     "{}",
     "[1]",
     "null",
+    "NULL",
+    "a,b}",
+    '","',
     "%s :x ?",
     "emoji 🦉",
     "\u202eright to left",
@@ -193,6 +196,11 @@ async def test_postgresql_refuses_a_number_that_is_too_large_for_its_column(db: 
     for records in ([(99_999,)], [(99_999,), (1,)]):
         with pytest.raises(DataRefused):
             await db.tx(echo, records, n=SmallInteger())
+
+
+async def test_bytes_are_not_stored_by_the_batch(db: Database) -> None:
+    with pytest.raises(DataRefused):
+        await db.tx(echo, [(b"a",), (b"b",)], data=LargeBinary())
 
 
 async def test_rows_that_meet_no_conflict_are_told(db: Database) -> None:
