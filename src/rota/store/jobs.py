@@ -101,24 +101,24 @@ def add(
         return []
     asking = Counter(job.serial_key for job in new)
     heads = {key for key in free if asking[key] == 1}
-    taken: dict[str, Job] = {}
+    rows = {job.id: row_of(job, now, job.serial_key in heads) for job in new}
+    taken: list[Job] = []
     if lease is not None:
         free_now = {None, *heads}
         fit = (job for job in new if job.run_at <= lease.until and job.serial_key in free_now and lease.fits(job))
         first = list(islice(fit, lease.room + lease.line))
         fence = draw_fence(tx) if first else 0
-        taken = {job.id: held_from_start(job, now, fence) for job in first}
-    holds = {"state": State.RUNNING.value, "lease_owner": lease and lease.worker, "solo_key": None}
-    rows = [row_of(job, now, job.serial_key in heads) for job in new]
-    insert_rows(
-        tx, jobs, [row | holds | {"fence": taken[row["id"]].fence} if row["id"] in taken else row for row in rows]
-    )
+        taken = [held_from_start(job, now, fence) for job in first]
+        holds = {"state": State.RUNNING.value, "lease_owner": lease.worker, "fence": fence, "solo_key": None}
+        for job in first:
+            rows[job.id] |= holds
+    insert_rows(tx, jobs, list(rows.values()))
     if promoting:
         promote(tx, serial_keys(new) - heads)
     due_now = any(job.run_at <= now for job in new)
     if len(taken) < len(new) and (promoting or not due_now):
         notify(tx, "ready" if due_now else "later")
-    return list(taken.values())
+    return taken
 
 
 def due(tx: Tx, now: datetime, limit: int = CHUNK) -> int:
