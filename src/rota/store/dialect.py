@@ -292,20 +292,14 @@ def array(name: str, kind: TypeEngine[Any]) -> ColumnElement[Any]:
 def array_text(items: Sequence[Any]) -> str:
     """An array as PostgreSQL writes it. To bind the items themselves costs its driver three times as much: it asks of
     each whether it is an array too."""
-    try:
-        plain = '","'.join(items)
-        if items and "\\" not in plain and plain.count('"') == 2 * (len(items) - 1):
-            return f'{{"{plain}"}}'
-    except TypeError:  # not only texts
-        pass
-    return "{" + ",".join(["NULL" if one is None else quoted(one) for one in items]) + "}"
-
-
-def quoted(one: Any) -> str:
-    if isinstance(one, bytes):
-        raise TypeError("bytes are stored one by one")
-    escaped = str(one).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    if not items or None in items:
+        return "{" + ",".join(["NULL" if one is None else array_text([one])[1:-1] for one in items]) + "}"
+    if isinstance(items[0], bytes):
+        raise DataRefused("a value cannot be stored: bytes are stored one by one")
+    whole = "\0".join(items if isinstance(items[0], str) else map(str, items))  # no text has a NUL
+    if whole.count("\0") != len(items) - 1:
+        raise DataRefused("a value cannot be stored: a text has a NUL")
+    return '{"' + whole.replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","') + '"}'
 
 
 def upsert(tx: Tx, table: Table) -> "postgresql.Insert | sqlite.Insert":
