@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 LEARN, RELEARN = 5.0, 30.0  # seconds that a start waits for the graph endpoint, and between looks at its graphs
 STARTING = 30.0  # seconds that a start waits for a database that is just starting too
+SETTLED = 0.2  # seconds after which a worker that has no job is idle
 RESYNC = 10.0  # seconds between measurements of the database's clock
 
 log = structlog.get_logger("rota")
@@ -172,7 +173,10 @@ class Node:
                 await workflows.close()
 
     async def warm_up(self, engine: Engine) -> None:
-        """While the first jobs already run."""
+        """As soon as there is nothing else to do."""
+        await pause(SETTLED)
+        while self.worker is not None and self.worker.load:
+            await pause(SETTLED)
         try:
             await rehearse(engine, self.program.org)
         except Unavailable as error:

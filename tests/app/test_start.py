@@ -1,0 +1,50 @@
+"""What a worker process does when it starts."""
+
+import asyncio
+import gc
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rota.app import main
+from rota.app.application import Rota
+from rota.app.settings import Settings
+from rota.core.errors import Unavailable
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> main.Node:
+    monkeypatch.setattr(main, "SETTLED", 0.01)
+    monkeypatch.setattr(gc, "freeze", lambda: None)  # the tests' own objects are garbage one day
+    return main.Node(Settings.load(data_dir=tmp_path), Rota(), None)
+
+
+async def test_the_rehearsal_waits_until_the_first_jobs_are_done(
+    node: main.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = asyncio.Event()
+    worker: Any = SimpleNamespace(load=1)
+    node.worker = worker
+
+    async def rehearse(*_: Any) -> None:
+        begun.set()
+
+    monkeypatch.setattr(main, "rehearse", rehearse)
+    engine: Any = None
+    warming = asyncio.ensure_future(node.warm_up(engine))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(begun.wait(), 0.1)
+    worker.load = 0
+    await asyncio.wait_for(begun.wait(), 5)
+    await warming
+
+
+async def test_a_rehearsal_that_is_cut_short_ends_nothing(node: main.Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def rehearse(*_: Any) -> None:
+        raise Unavailable("the database is out of reach")
+
+    monkeypatch.setattr(main, "rehearse", rehearse)
+    engine: Any = None
+    await node.warm_up(engine)
