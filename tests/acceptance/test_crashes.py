@@ -33,8 +33,10 @@ async def test_the_run_of_a_killed_worker_is_crashed_and_tried_again_by_another(
 
 
 async def test_the_late_result_of_a_frozen_worker_is_refused(cluster: MakeCluster) -> None:
-    async with cluster(lease_seconds=LEASE) as one:
+    async with cluster(lease_seconds=LEASE, log_level="debug") as one:
         both = await one.up(2)
+        # else it may be frozen in the middle of a transaction, and SQLite has one writer
+        await until(lambda: all("rehearsed" in process.said() for process in both), 30, "they have rehearsed")
         (job,) = await one.enqueue("sleeper", seconds=5)
         (begun,) = await one.saw("begin", job_id=job)
         await until(lambda: marked(one, job), 5, "the start is written down")

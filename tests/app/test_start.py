@@ -21,11 +21,9 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> main.Node:
     return main.Node(Settings.load(data_dir=tmp_path), Rota(), None)
 
 
-async def test_the_rehearsal_waits_until_the_first_jobs_are_done(
-    node: main.Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_rehearsal_waits_until_no_jobs_wait(node: main.Node, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = asyncio.Event()
-    worker: Any = SimpleNamespace(load=1)
+    worker: Any = SimpleNamespace(waiting=[object()])
     node.worker = worker
 
     async def rehearse(*_: Any) -> None:
@@ -36,7 +34,7 @@ async def test_the_rehearsal_waits_until_the_first_jobs_are_done(
     warming = asyncio.ensure_future(node.warm_up(engine))
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(begun.wait(), 0.1)
-    worker.load = 0
+    worker.waiting = []
     await asyncio.wait_for(begun.wait(), 5)
     await warming
 

@@ -35,14 +35,15 @@ async def rehearse(engine: Engine, org: str) -> None:
     org_id = await engine.db.read(accounts.org_by_slug, org)
     if org_id is None:
         return
+    abreast = min(AT_ONCE, engine.db.writers)
     for count in (1, 2, CROWD):
-        steps = [engine.db.tx(run_through, engine, org_id, count, engine.clock.now()) for _ in range(AT_ONCE)]
+        steps = [engine.db.tx(run_through, engine, org_id, count, engine.clock.now()) for _ in range(abreast)]
         over: Sequence[Ended] = ()
         for told in await asyncio.gather(*steps, return_exceptions=True):
             if not isinstance(told, TakenBack):
                 raise told if isinstance(told, BaseException) else AssertionError("a rehearsal went on")
             over = told.ended
-        await asyncio.gather(*(go_straight(engine, org_id, over) for _ in range(2)))
+        await asyncio.gather(*(go_straight(engine, org_id, over) for _ in range(min(2, abreast))))
 
 
 async def go_straight(engine: Engine, org_id: str, over: Sequence[Ended]) -> None:

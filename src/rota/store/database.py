@@ -64,6 +64,7 @@ class Database(Protocol):
 
     url: str
     judged_from_afar: bool  # others can reach it, and judge our lease, while we cannot
+    writers: int  # how many transactions of this process can write at once
 
     async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the step as one transaction. Raises Unavailable when the database is out of reach, and then the step
@@ -94,7 +95,7 @@ class PostgresDatabase:
     judged_from_afar = True
 
     def __init__(self, url: str, pool: int) -> None:
-        self.url = url
+        self.url, self.writers = url, pool
         self._engine = create_async_engine(
             async_url(url),
             pool_size=pool,
@@ -162,6 +163,7 @@ class PostgresDatabase:
 
 class SqliteDatabase:
     judged_from_afar = False  # whoever holds us up holds up everybody
+    writers = 1
 
     def __init__(self, url: str) -> None:
         self.url = url
