@@ -5,6 +5,7 @@ from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+import asyncpg
 import pytest
 from sqlalchemy import BigInteger, LargeBinary, SmallInteger, Text, column, insert, select
 from sqlalchemy import text as sql
@@ -218,6 +219,19 @@ async def test_a_step_that_raises_leaves_nothing(db: Database) -> None:
     with pytest.raises(LookupError):
         await db.tx(step)
     assert await db.read(lambda tx: tx.execute(select(orgs)).all()) == []
+
+
+@pytest.mark.parametrize("way", ["statement", "tx", "read"])
+async def test_a_connection_used_while_its_server_ends_it_is_an_outage(db: Database, way: str) -> None:
+    if db.url.startswith("sqlite"):
+        pytest.skip("SQLite's connection cannot be lost")
+
+    def step(tx: Tx) -> None:
+        raise asyncpg.InternalClientError("cannot switch to state 11; another operation (2) is in progress")
+
+    with pytest.raises(Unavailable):
+        await getattr(db, way)(step)
+    assert await db.statement(lambda tx: run_text(tx, "SELECT 1")) == [(1,)]
 
 
 async def test_a_wrong_statement_is_no_outage(db: Database) -> None:

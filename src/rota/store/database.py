@@ -53,8 +53,9 @@ CONNECT: dict[str, Any] = {
     },
 }
 
-FROM_THE_DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError)
-OUT_OF_REACH = (InterfaceError, asyncpg.InterfaceError, sqlite3.InterfaceError)
+# InternalClientError: what it says when a connection is used in the moment in which its server ends it
+FROM_THE_DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+OUT_OF_REACH = (InterfaceError, asyncpg.InterfaceError, asyncpg.InternalClientError, sqlite3.InterfaceError)
 
 log = structlog.get_logger("rota.database")
 
@@ -334,7 +335,7 @@ def translated(error: BaseException) -> Exception:
     """The driver's error in our words: out of reach, or a row refused."""
     if isinstance(error, StatementError) and not isinstance(error, DBAPIError):
         return DataRefused(f"a value cannot be stored: {first_line(error.orig)}")
-    if isinstance(error, DBAPIError | asyncpg.PostgresError | asyncpg.InterfaceError | sqlite3.Error):
+    if isinstance(error, (DBAPIError, sqlite3.Error, *FROM_THE_DRIVER)):
         driver = orig(error)
         state = getattr(driver, "sqlstate", None) or ""
         if isinstance(driver.__cause__ or driver, asyncpg.DataError | ValueError) and not state:
