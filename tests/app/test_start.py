@@ -21,9 +21,11 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> main.Node:
     return main.Node(Settings.load(data_dir=tmp_path), Rota(), None)
 
 
-async def test_the_rehearsal_waits_until_no_jobs_wait(node: main.Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_rehearsal_waits_until_the_worker_is_not_full(
+    node: main.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun = asyncio.Event()
-    worker: Any = SimpleNamespace(waiting=[object()])
+    worker: Any = SimpleNamespace(room=0)
     node.worker = worker
 
     async def rehearse(*_: Any) -> None:
@@ -34,7 +36,7 @@ async def test_the_rehearsal_waits_until_no_jobs_wait(node: main.Node, monkeypat
     warming = asyncio.ensure_future(node.warm_up(engine))
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(begun.wait(), 0.1)
-    worker.waiting = []
+    worker.room = 1
     await asyncio.wait_for(begun.wait(), 5)
     await warming
 

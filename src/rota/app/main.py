@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 LEARN, RELEARN = 5.0, 30.0  # seconds that a start waits for the graph endpoint, and between looks at its graphs
 STARTING = 30.0  # seconds that a start waits for a database that is just starting too
-SETTLED = 0.2  # seconds after which a worker with no jobs in its line has time for other things
+SETTLED = 0.2  # seconds after which a worker that is not full has time for other things
 RESYNC = 10.0  # seconds between measurements of the database's clock
 
 log = structlog.get_logger("rota")
@@ -173,9 +173,9 @@ class Node:
                 await workflows.close()
 
     async def warm_up(self, engine: Engine) -> None:
-        """As soon as no jobs lie waiting here: those come first."""
+        """As soon as this worker is not full of jobs: those come first."""
         await pause(SETTLED)
-        while self.worker is not None and self.worker.waiting:
+        while self.worker is not None and not self.worker.room:
             await pause(SETTLED)
         try:
             await rehearse(engine, self.program.org)
