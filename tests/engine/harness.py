@@ -155,15 +155,19 @@ class House:
         while True:
             self.worker.heed(await self.db.read(queue.cancels, self.worker.id))
             more = await self.worker.claim()
-            for _ in range(1_000_000):
-                if not self.in_motion():
-                    break
-                await asyncio.sleep(0)
+            await self.still()
             ended = bool(self.worker.ended)
             while self.worker.ended:
                 await self.worker.flush()
             if not more and not ended:
                 return
+
+    async def still(self) -> None:
+        """Until only long runs are left."""
+        for _ in range(1_000_000):
+            if not self.in_motion():
+                break
+            await asyncio.sleep(0)
 
     def in_motion(self) -> bool:
         """Whether a run is on its way to its end, or to the gate where long ones stay."""

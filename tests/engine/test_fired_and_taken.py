@@ -119,6 +119,59 @@ async def test_what_is_fired_may_wait_with_a_worker_that_has_all_there_was(house
     assert [await house.verdicts(name) for name in "abcde"] == [["9:10 ran"]] * 5
 
 
+async def test_a_fire_waits_for_a_line_that_moves(house: House, monkeypatch: Any) -> None:
+    monkeypatch.setattr(scheduler, "MANY", 1)
+    monkeypatch.setattr("rota.engine.worker.PATIENCE", 60)
+    house.engine.settings = EngineSettings(concurrency=1)
+    house.hands.long = lambda job: True
+    for name in "ab":
+        await house.schedule(name)
+    await house.worker.claim()
+    house.clock.set(at("9:10"))
+    left = await house.scheduler.act(await house.scheduler.look())
+    assert left is not None
+    firing = asyncio.ensure_future(house.scheduler.act(left))
+    await house.still()
+    assert [job.state for job in await house.queue()] == ["running"]
+    house.hands.long = lambda job: False
+    for gate in house.hands.gates.values():
+        gate.set()
+    await firing
+    assert {job.state for job in await house.queue()} == {"running"}  # the second was not left to a claim
+    await house.work()
+    assert [await house.verdicts(name) for name in "ab"] == [["9:10 ran"]] * 2
+
+
+async def test_a_line_that_does_not_move_is_not_waited_for_long(house: House) -> None:
+    house.engine.settings = EngineSettings(concurrency=1)
+    house.hands.long = lambda job: True
+    for name in "ab":
+        await house.schedule(name)
+    await house.worker.claim()
+    house.clock.set(at("9:10"))
+    await house.fire()
+    assert sorted(job.state for job in await house.queue()) == ["ready", "running"]
+    house.hands.long = lambda job: False
+    await house.release()
+
+
+async def test_the_end_of_a_run_wakes_claims_only_if_another_waits_behind_it(house: House) -> None:
+    await house.schedule(overlap="queue_one")
+    house.hands.long = lambda job: True
+    await house.live(at("9:20"))
+    wake, told = house.engine.wake.work, []
+    for _ in range(2):
+        await house.worker.claim()
+        await house.still()
+        house.hands.gates.popitem()[1].set()
+        await house.worker.until_idle(5)
+        wake.clear()
+        await house.worker.flush()
+        told.append(wake.is_set())
+    assert told == [True, False]
+    assert await house.verdicts() == ["9:10 ran", "9:20 ran"]
+
+
 async def test_what_is_fired_does_not_pass_what_came_before(house: House) -> None:
     house.engine.settings = EngineSettings(concurrency=1)
     house.hands.long = lambda job: job.target == "long"

@@ -1,5 +1,6 @@
 """What becomes of jobs: deadlines, windows, retries, order, limits, and workers that vanish."""
 
+import asyncio
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
@@ -14,7 +15,7 @@ from rota.core.model import Attempt, Ended, Job, new_id
 from rota.core.policy import Retry, Terms
 from rota.core.states import Status
 from rota.engine.maintenance import Maintenance
-from rota.engine.worker import Worker
+from rota.engine.worker import MARK_AFTER, Worker
 from rota.store import jobs as queue
 from rota.store import runs as ledger_rows
 from rota.store import workers
@@ -341,6 +342,45 @@ async def test_a_worker_with_enough_to_do_minds_the_limits_of_others(house: Hous
     assert {job.target for job in house.worker.waiting} == {"big"}
     await house.worker.give_back([job.id for job in house.worker.waiting])
     house.worker.waiting.clear()
+
+
+async def test_what_waits_behind_work_that_lasts_is_for_others(house: House) -> None:
+    house.engine.settings = type(house.engine.settings)(concurrency=2)
+    house.hands.long = lambda job: True
+    house.worker.ahead = 5
+    await house.engine.enqueue(house.org_id, "task", "job", [None] * 9)
+    await house.worker.claim()
+    assert (len(house.worker.active), len(house.worker.waiting)) == (2, 5)
+    await house.still()
+    await house.clock.advance(MARK_AFTER)
+    tending = asyncio.ensure_future(house.worker.tending())
+    for _ in range(500):
+        if len([job for job in await house.queue() if job.state == "ready"]) == 7:
+            break
+        await asyncio.sleep(0.01)
+    tending.cancel()
+    assert not house.worker.waiting
+    assert Counter(job.state for job in await house.queue()) == {"running": 2, "ready": 7}
+    house.hands.long = lambda job: False
+    await house.release()
+    assert len(house.hands.began) == 9
+    assert await house.queue() == []
+
+
+async def test_only_places_that_move_count_for_what_is_claimed_ahead(house: House) -> None:
+    house.engine.settings = type(house.engine.settings)(concurrency=4)
+    house.hands.long = lambda job: job.target == "long"
+    await house.engine.enqueue(house.org_id, "task", "short", [None])
+    await house.work()
+    assert house.worker.ahead == 400
+    await house.engine.enqueue(house.org_id, "task", "long", [None] * 3)
+    await house.work()
+    await house.clock.advance(MARK_AFTER)
+    await house.engine.enqueue(house.org_id, "task", "short", [None])
+    await house.work()
+    assert house.worker.ahead == 100
+    await house.release()
+    assert house.worker.ahead == 0  # what takes so long is not claimed before it can start
 
 
 async def test_hundreds_of_orgs_with_work_all_get_their_turn(house: House) -> None:

@@ -227,9 +227,11 @@ async def stolen(db: Database) -> tuple[Job, Job]:
 
 
 WRITES: dict[str, Callable[[Tx, Job], Any]] = {
-    "finish": lambda tx, job: queue.finish(tx, [end(job)], "old"),
-    "back off": lambda tx, job: queue.finish(tx, [end(job, Status.FAILED, move=Move.BACK_OFF, run_at=LATER)], "old"),
-    "park": lambda tx, job: queue.finish(tx, [end(job, Status.PAUSED, move=Move.PARK)], "old"),
+    "finish": lambda tx, job: queue.finish(tx, [end(job)], "old").kept,
+    "back off": lambda tx, job: (
+        queue.finish(tx, [end(job, Status.FAILED, move=Move.BACK_OFF, run_at=LATER)], "old").kept
+    ),
+    "park": lambda tx, job: queue.finish(tx, [end(job, Status.PAUSED, move=Move.PARK)], "old").kept,
     "mark": lambda tx, job: queue.mark_started(tx, [Attempt(job, new_id(), 1, NOW)]),
     "hand back": lambda tx, job: queue.hand_back(tx, "old", [job.id]),
     "hand back all": lambda tx, job: queue.hand_back(tx, "old", None),
@@ -251,8 +253,8 @@ async def test_an_answer_given_twice_counts_once(db: Database) -> None:
     await add(db, new())
     (job,) = await claim(db)
     one = end(job)
-    assert await db.tx(queue.finish, [one], "w") == {one.run_id}
-    assert await db.tx(queue.finish, [one], "w") == set()
+    assert await db.tx(queue.finish, [one], "w") == ({one.run_id}, False)
+    assert await db.tx(queue.finish, [one], "w") == (set(), False)
     assert await db.read(ledger_rows.known, [one.run_id, new_id()]) == {one.run_id}
     assert len(await ledger(db)) == 1
 
@@ -261,7 +263,7 @@ async def test_one_lost_lease_in_a_batch_costs_only_itself(db: Database) -> None
     await add(db, *(new(serial_key=f"k{n % 3}" if n % 2 else None) for n in range(10)))
     took = await claim(db)
     ended = [end(replace(job, fence=job.fence + 999) if n == 2 else job) for n, job in enumerate(took)]
-    kept = await db.tx(queue.finish, ended, "w")
+    kept, _ = await db.tx(queue.finish, ended, "w")
     assert kept == {one.run_id for n, one in enumerate(ended) if n != 2}
     assert took[2].id in {row.id for row in await rows(db)}
 

@@ -61,7 +61,7 @@ async def work(url: str, worker: str, witness: Witness, total: int, done: list[i
             ended = [ending(job, dice) for job in took]
             for one in ended:
                 witness.ends(one.job)
-            kept = await db.tx(queue.finish, ended, worker)
+            kept, _ = await db.tx(queue.finish, ended, worker)
             if len(kept) != len(ended):
                 witness.wrong.append("a result was refused")
             done[0] += sum(one.final for one in ended)

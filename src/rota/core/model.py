@@ -287,6 +287,13 @@ class Ended:
         return self.status is Status.PENDING
 
 
+class Finished(NamedTuple):
+    """What came of writing down how runs ended."""
+
+    kept: set[str]  # the run ids of those whose lease still held; nothing is written about the others
+    ready: bool  # others can start now, or the same again
+
+
 class Fired(NamedTuple):
     """What came of firing a batch."""
 

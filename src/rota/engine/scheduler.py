@@ -45,13 +45,6 @@ class Scheduler:
         """What can be run here. Slots of other kinds pass as if nobody was up: their jobs would wait for ever."""
         return sorted(kind for kind, runner in self.engine.runners.items() if runner.routes())
 
-    @property
-    def most(self) -> int:
-        """How many to fire at once: if a worker has time for many, as many as it can have without the way through a
-        claim."""
-        space = self.worker.space if self.worker is not None and self.worker.sated else 0
-        return min(2 * BATCH, space) if space >= MANY else 2 * BATCH
-
     def trouble(self) -> str | None:
         """What is wrong with it, if anything: a scheduler that has not looked for long fires nothing."""
         silent = stopwatch() - self.looked
@@ -118,8 +111,10 @@ class Scheduler:
         for schedule_id, revision, why in view.broken:
             await self.put_aside(schedule_id, revision, why)
             view = replace(view, broken=())
-        due = list(takewhile(lambda one: one.come(soon), islice(view.due, self.most)))
+        due = list(takewhile(lambda one: one.come(soon), islice(view.due, 2 * BATCH)))
         if due:
+            due = due[: await self.portion(len(due))]
+            now = self.clock.now()  # it may have waited
             fired = await self.carry_out_all(due, now)
             later = [one for one in due if one.schedule.id not in fired and not one.come(now)]
             lost = len(fired) + len(later) < len(due)  # others were quicker, or it has changed
@@ -134,6 +129,12 @@ class Scheduler:
             return None
         old = stopwatch() - self.looked >= SAFETY_LOOK.total_seconds()
         return None if old or (view.stale_at or now + AHEAD) <= self.clock.now() else view
+
+    async def portion(self, count: int) -> int:
+        """How many of so many to fire at once: what the worker can have without the way through a claim, if it has time
+        for many."""
+        space = 0 if self.worker is None else await self.worker.await_space(min(count, MANY))
+        return space if space >= MANY else count
 
     async def carry_out_all(self, due: Sequence[Due], now: datetime) -> dict[str, datetime]:
         """Many in two parts: while the database works on the one, the other is made ready here."""

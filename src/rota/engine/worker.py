@@ -18,9 +18,9 @@ from typing import Any
 
 import structlog
 
-from rota.core.clock import Clock, SystemClock, pause
+from rota.core.clock import Clock, SystemClock, pause, stopwatch
 from rota.core.errors import DataRefused, Unavailable
-from rota.core.model import About, Attempt, Ended, Fired, Job, Lease, new_id
+from rota.core.model import About, Attempt, Ended, Finished, Fired, Job, Lease, new_id
 from rota.core.policy import (
     QUARANTINE,
     RECONCILIATION,
@@ -61,6 +61,7 @@ EARLY = timedelta(milliseconds=50)  # how long before its moment a slot may be f
 BATCH = 500  # also bounds the advisory locks that one transaction takes
 GATHER = 0.005  # seconds that results wait for more of them while jobs lie waiting: few transactions for a crowd
 FORESIGHT = 0.1  # seconds of work that are claimed beforehand
+PATIENCE = 0.05  # seconds that a fire waits for a place in the line, which saves it the claim
 AHEAD = 1000  # the most jobs claimed beyond those that run
 SAFETY_LOOK = 30.0
 LAST_WORDS = 30.0  # seconds that a stopping worker waits for a database that is out of reach
@@ -299,6 +300,14 @@ class Worker:
             await self.reclaim(error)
             raise
 
+    async def await_space(self, least: int) -> int:
+        """How many it can have of what is about to be fired: none while others lie ready. A line that moves is waited
+        for, until there is space for this many and it is half done."""
+        until = stopwatch() + PATIENCE
+        while self.sated and self.space < max(least, self.ahead // 2) and stopwatch() < until:
+            await pause(GATHER)
+        return self.space if self.sated else 0
+
     async def receive(self, took: Sequence[Job]) -> bool:
         """Jobs that are ours now: start what has room. False if it is too late for that, and they go back."""
         if self.stopping:
@@ -353,6 +362,13 @@ class Worker:
                 await self.engine.db.tx(jobs.hand_back, self.id, ids)
             except Unavailable as error:
                 log.warning("could not hand jobs back; their lease will run out", error=error.message)
+
+    async def let_go(self) -> None:
+        """Nothing moves: what waits here is for others."""
+        async with self.takings.none():
+            self.waiting.clear()
+            self.ahead, self.sated = 0, False
+            await patiently(lambda: self.engine.db.tx(jobs.hand_back, self.id, None, self.known))
 
     # run
 
@@ -444,11 +460,12 @@ class Worker:
             one.timer.cancel()
         written = None if task.cancelled() or task.exception() is not None else task.result()
         if isinstance(written, Written) and written.then is not None and not self.lost:
-            self.report([written.ended], [], quietly=True)
+            self.report([written.ended], [])
             self.launch(written.then, written.work)
             return
         if isinstance(written, Written):
             self.report([written.ended], [])
+            self.engine.wake.signal("ready")  # there may be a next one of its line
         elif one.stopped_for != "lost" and not self.lost:
             try:
                 ended = self.verdict(one, task, now)
@@ -527,6 +544,7 @@ class Worker:
         """Write everything that ended so far; keep it when the database is out of reach."""
         async with self.flush_lock:  # whoever drains waits for a batch that is on its way
             batch = self.ended[:BATCH]  # they stay on the list until they are written: this worker knows of them
+            self.ahead = self.foresight(batch)
             lines, self.logs = self.logs, []
             try:
                 lost = await self.finish(batch, lines)
@@ -536,20 +554,24 @@ class Worker:
                 await pause(random.uniform(0.2, 1))
                 return
             del self.ended[: len(batch)]
-        self.ahead = foresight(batch, self.engine.settings.concurrency)
         self.report(batch, lost)
 
-    def report(self, batch: Sequence[Ended], lost: Sequence[Ended], quietly: bool = False) -> None:
-        """Tell of runs that are written down, and wake who may go on now, if that is not known already."""
+    def foresight(self, batch: Sequence[Ended]) -> int:
+        """How far ahead to claim: what can be done within FORESIGHT if all work is like this, in places that move.
+        Short work by the hundred, long work only what can start; the rest is for others."""
+        spans = [(one.finished_at - one.started_at).total_seconds() for one in batch if one.started_at is not None]
+        mean = sum(spans) / len(spans) if spans else FORESIGHT
+        places = self.engine.settings.concurrency - len(self.lasting())
+        return min(AHEAD, int(places * FORESIGHT / max(mean, 0.001))) if mean < FORESIGHT else 0
+
+    def report(self, batch: Sequence[Ended], lost: Sequence[Ended]) -> None:
+        """Tell of runs that are written down."""
         over = [one for one in batch if not one.waits]
         tell(over)
         self.engine.meter.ended(over, len(lost))
         for one in lost:
             log.error("a result was refused: the lease was lost", job=one.job.id, run=one.run_id)
-        if quietly:
-            self.engine.wake.stir()
-        elif any(one.job.serial_key or not one.final for one in batch):
-            self.engine.wake.signal("ready")
+        self.engine.wake.stir()
         if not all(one.final for one in batch):
             self.engine.wake.signal("later")
 
@@ -560,7 +582,7 @@ class Worker:
             kinds = {one.job.kind for one in batch}
             follows = {kind: runner for kind in kinds if isinstance(runner := self.engine.runners[kind], Follows)}
             run = db.statement if jobs.is_plain(batch) and not lines and not follows else db.tx
-            kept = await run(write_down, batch, lines, self.id, self.engine.clock, follows)
+            kept, ready = await run(write_down, batch, lines, self.id, self.engine.clock, follows)
         except DataRefused as error:
             if len(batch) > 1:
                 half = len(batch) // 2
@@ -572,32 +594,40 @@ class Worker:
                 batch[0], status=Status.FAILED, reason="internal", error=failure.dump(), outcome=None, move=None
             )
             try:
-                kept = await self.engine.db.tx(write_down, [one], [], self.id, self.engine.clock)
+                kept, ready = await self.engine.db.tx(write_down, [one], [], self.id, self.engine.clock)
             except DataRefused as again:  # nothing about it can be stored: no other run may suffer from that
                 log.error("a run could not be written at all", run=one.run_id, job=one.job.id, error=again.message)
                 return [one]
+        if ready:
+            self.engine.wake.signal("ready")
         missing = [one for one in batch if one.run_id not in kept]
         if missing:  # a commit whose answer was lost has done its work all the same
             known = await self.engine.db.read(runs.known, [one.run_id for one in missing])
             missing = [one for one in missing if one.run_id not in known]
         return missing
 
+    def lasting(self) -> list[Active]:
+        """The runs that did not end after a moment."""
+        old = self.engine.clock.now() - MARK_AFTER
+        return [one for one in self.active.values() if one.entered and one.attempt.started_at <= old]
+
     async def tending(self) -> None:
-        """Write down the starts of runs that last, and what runs say meanwhile."""
+        """Write down the starts of runs that last, and what runs say meanwhile; and let nothing wait behind them."""
         while not self.finished.is_set():
             if not self.active:
                 self.busy.clear()
                 await self.busy.wait()
             await pause(MARK_AFTER.total_seconds())
-            old = self.engine.clock.now() - MARK_AFTER
-            begun = [one for one in self.active.values() if one.entered and not one.marked]
-            unmarked = [one for one in begun if one.attempt.started_at <= old]
+            lasting = self.lasting()
+            unmarked = [one for one in lasting if not one.marked]
             lines = [line for one in self.active.values() if one.marked for line in one.ctx.log.take()]
             try:
                 if unmarked:
                     await self.mark(unmarked, raising=False)
                 if lines:
                     await self.engine.db.tx(runs.write_logs, lines)
+                if self.waiting and len(lasting) >= self.engine.settings.concurrency:
+                    await self.let_go()
             except Unavailable as error:
                 self.logs.extend(lines)
                 log.warning("starts and logs are not written yet; trying again", error=error.message)
@@ -674,22 +704,14 @@ def failed_attempt(attempt: Attempt, about: About, failure: Failure, now: dateti
 def write_down(
     tx: Tx, batch: Sequence[Ended], lines: Sequence[Any], worker: str, clock: Clock,
     follows: Mapping[str, Follows] = NOBODY,
-) -> set[str]:  # fmt: skip
+) -> Finished:  # fmt: skip
     now = clock.now()  # asked here: this step may have waited for its turn to write
-    kept = jobs.finish(tx, batch, worker, now)
+    kept, ready = jobs.finish(tx, batch, worker, now)
     for kind, runner in follows.items():
         runner.follow(tx, [one for one in batch if one.job.kind == kind and one.run_id in kept], now)
     strange = {one.run_id for one in batch} - kept  # refused, or written by a commit whose answer was lost
     runs.write_logs(tx, [line for line in lines if line[0] not in strange])
-    return kept
-
-
-def foresight(batch: Sequence[Ended], concurrency: int) -> int:
-    """How far ahead to claim: what can be done within FORESIGHT if all work is like this. Short work by the hundred,
-    long work only what can start; the rest is for others."""
-    spans = [(one.finished_at - one.started_at).total_seconds() for one in batch if one.started_at is not None]
-    mean = sum(spans) / len(spans) if spans else FORESIGHT
-    return min(AHEAD, int(concurrency * FORESIGHT / max(mean, 0.001)))
+    return Finished(kept, ready)
 
 
 def tell(batch: Sequence[Ended]) -> None:

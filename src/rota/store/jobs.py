@@ -35,7 +35,7 @@ from sqlalchemy import (
 )
 
 from rota.core.errors import Conflict, LeaseLost
-from rota.core.model import SERIAL, Attempt, Ended, Job, Lease, NewJob, new_id
+from rota.core.model import SERIAL, Attempt, Ended, Finished, Job, Lease, NewJob, new_id
 from rota.core.policy import QUARANTINE, RECONCILIATION, Lane, Terms, rotated, shares
 from rota.core.states import HEADS, Move, State, Status, sources, target
 from rota.store import runs
@@ -336,11 +336,8 @@ def marking(tx: Tx, alike: tuple[str, ...]) -> Any:
     return update(jobs).where(held(begun.c.id, begun.c.fence)).values(values).returning(c.run_id)
 
 
-def finish(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | None = None) -> set[str]:
-    """Write the runs that ended and take their jobs out of the queue, or to where they wait for the next attempt.
-
-    Returns the run ids of those whose lease still held; nothing is written about the others.
-    """
+def finish(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | None = None) -> Finished:
+    """Write the runs that ended and take their jobs out of the queue, or to where they wait for the next attempt."""
     final = [one for one in ended if one.final]
     keys = {one.job.serial_key for one in ended if one.job.serial_key}
     lock_keys(tx, keys)
@@ -350,9 +347,10 @@ def finish(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | N
     promoted = promote(tx, keys)
     for job_id, by in unwanted.items():  # somebody cancelled it while its attempt failed by itself: there is no next
         withdraw(tx, c.id == job_id, Status.CANCELED, by, max(one.finished_at for one in ended))
-    if promoted or any(one.move is Move.HAND_BACK for one in ended):
+    ready = promoted > 0 or any(one.move in (Move.HAND_BACK, Move.RESCUE) for one in ended)
+    if ready:
         notify(tx, "ready")
-    return kept
+    return Finished(kept, ready)
 
 
 def pass_on(tx: Tx, ended: Ended, worker: str, now: datetime, follows: bool) -> tuple[bool, Job | None]:

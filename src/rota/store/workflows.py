@@ -614,7 +614,7 @@ def put_aside(tx: Tx, job: Job, run: Begun, worker: str, ended: Ended, lines: Se
     if run.handler in flow.handlers:
         note(tx, flow.handlers[run.handler], held_run_id=run.id)
     arm(tx, flow, now, leaving=True)
-    if not queue.finish(tx, [ended], worker, now):
+    if not queue.finish(tx, [ended], worker, now).kept:
         raise LeaseLost(f"job {job.id}: it is not ours any more")
     ledger.write_logs(tx, lines)
 
