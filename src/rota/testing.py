@@ -9,6 +9,8 @@ and a way to die: `dies_at(n, play)` plays in a child process that is killed at 
 """
 
 import asyncio
+import contextlib
+import faulthandler
 import gc
 import os
 import signal
@@ -213,7 +215,8 @@ def dies_at(point: int, play: Callable[[], Awaitable[None]], seconds: float = 60
         child = os.fork()
     if child == 0:
         gc.freeze()  # what the parent threw away may want threads to end it that are not here
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # whatever the parent does with it
+        faulthandler.dump_traceback_later(seconds + 5, exit=True)  # should it not even heed its alarm
+        signal.signal(signal.SIGALRM, tell_and_die)
         signal.alarm(int(seconds))
         os._exit(play_once(point, play))
     _, status = os.waitpid(child, 0)
@@ -222,6 +225,16 @@ def dies_at(point: int, play: Callable[[], Awaitable[None]], seconds: float = 60
     if status != 0:
         raise AssertionError(f"the child process failed at point {point}: wait status {status}; see its output")
     return False
+
+
+def tell_and_die(alarm: int, frame: Any) -> None:
+    """It takes too long: tell where it is, and end."""
+    traceback.print_stack(frame)
+    with contextlib.suppress(RuntimeError):  # no loop runs
+        for task in asyncio.all_tasks():
+            task.print_stack()
+    signal.signal(alarm, signal.SIG_DFL)
+    signal.raise_signal(alarm)
 
 
 def play_once(point: int, play: Callable[[], Awaitable[None]]) -> int:

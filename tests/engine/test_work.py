@@ -375,7 +375,7 @@ async def test_only_places_that_move_count_for_what_is_claimed_ahead(house: Hous
     assert house.worker.ahead == 400
     await house.engine.enqueue(house.org_id, "task", "long", [None] * 3)
     await house.work()
-    await house.clock.advance(MARK_AFTER)
+    await house.clock.advance(MINUTE)
     await house.engine.enqueue(house.org_id, "task", "short", [None])
     await house.work()
     assert house.worker.ahead == 100

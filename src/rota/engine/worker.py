@@ -562,7 +562,7 @@ class Worker:
         spans = [(one.finished_at - one.started_at).total_seconds() for one in batch if one.started_at is not None]
         mean = sum(spans) / len(spans) if spans else FORESIGHT
         places = self.engine.settings.concurrency - len(self.lasting())
-        return min(AHEAD, int(places * FORESIGHT / max(mean, 0.001))) if mean < FORESIGHT else 0
+        return min(AHEAD, int(places * FORESIGHT / max(mean, 0.001)))
 
     def report(self, batch: Sequence[Ended], lost: Sequence[Ended]) -> None:
         """Tell of runs that are written down."""
@@ -711,7 +711,7 @@ def write_down(
         runner.follow(tx, [one for one in batch if one.job.kind == kind and one.run_id in kept], now)
     strange = {one.run_id for one in batch} - kept  # refused, or written by a commit whose answer was lost
     runs.write_logs(tx, [line for line in lines if line[0] not in strange])
-    return Finished(kept, ready)
+    return Finished(kept, ready or bool(follows))
 
 
 def tell(batch: Sequence[Ended]) -> None:
