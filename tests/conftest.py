@@ -9,6 +9,7 @@ import pytest
 from tests.postgres import PostgresServer, create_database, drop_database
 
 SERVER_URL = "ROTA_TEST_POSTGRES_URL"
+FORKING = ("test_crashes.py", "test_repair.py")
 
 shared = pytest.StashKey[PostgresServer]()
 
@@ -26,8 +27,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests first: then no process is left alone with one at the end."""
-    items.sort(key=lambda item: "acceptance" not in item.path.parts)
+    """Long tests first: then no process is left alone with one at the end. Before them those that fork: a process that
+    has no threads yet, of any library, gives its copies no locks that nobody opens."""
+    items.sort(key=lambda item: (item.path.name not in FORKING, "acceptance" not in item.path.parts))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -181,6 +181,8 @@ class Node:
             await rehearse(engine, self.program.org)
         except Unavailable as error:
             log.warning("the first slots may be late: the rehearsal was cut short", error=error.message)
+        except Exception:  # our own bug; work goes on without it
+            log.exception("the first slots may be late: the rehearsal failed")
         log.debug("rehearsed")
         gc.collect()
         gc.freeze()  # what is there now stays: a collection that looks through all of it makes slots late
