@@ -172,6 +172,18 @@ async def test_the_end_of_a_run_wakes_claims_only_if_another_waits_behind_it(hou
     assert await house.verdicts() == ["9:10 ran", "9:20 ran"]
 
 
+async def test_the_end_of_a_run_wakes_claims_where_a_limit_kept_others_waiting(house: House) -> None:
+    await house.limit_org(max_running=1)
+    await house.engine.enqueue(house.org_id, "task", "job", [None] * 2)
+    await house.worker.claim()
+    await house.worker.until_idle(5)
+    house.engine.wake.work.clear()
+    await house.worker.flush()
+    assert house.engine.wake.work.is_set()
+    await house.work()
+    assert await house.queue() == []
+
+
 async def test_what_is_fired_does_not_pass_what_came_before(house: House) -> None:
     house.engine.settings = EngineSettings(concurrency=1)
     house.hands.long = lambda job: job.target == "long"

@@ -598,7 +598,7 @@ class Worker:
             except DataRefused as again:  # nothing about it can be stored: no other run may suffer from that
                 log.error("a run could not be written at all", run=one.run_id, job=one.job.id, error=again.message)
                 return [one]
-        if ready:
+        if ready or not self.unlimited:  # a limit that kept jobs waiting may have room now
             self.engine.wake.signal("ready")
         missing = [one for one in batch if one.run_id not in kept]
         if missing:  # a commit whose answer was lost has done its work all the same

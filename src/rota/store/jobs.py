@@ -347,7 +347,7 @@ def finish(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | N
     promoted = promote(tx, keys)
     for job_id, by in unwanted.items():  # somebody cancelled it while its attempt failed by itself: there is no next
         withdraw(tx, c.id == job_id, Status.CANCELED, by, max(one.finished_at for one in ended))
-    ready = promoted > 0 or any(one.move in (Move.HAND_BACK, Move.RESCUE) for one in ended)
+    ready = bool(promoted or unwanted) or any(one.move in (Move.HAND_BACK, Move.RESCUE) for one in ended)
     if ready:
         notify(tx, "ready")
     return Finished(kept, ready)
