@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import compileall
 import json
 import logging
 import os
@@ -22,7 +23,7 @@ import uvloop
 
 from bench import check, measures, profiling, works
 from bench.api import api
-from bench.equipment import CACHE, Missing
+from bench.equipment import CACHE, ROOT, Missing
 from bench.figures import FULL, OURS, QUICK, Figure, Size, summary, table
 from bench.hosts import hosts
 from bench.injection import injection
@@ -89,6 +90,7 @@ WORKS = [
 def main(words: Sequence[str] | None = None) -> int:
     options = arguments(words)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through every `finally`: no worker is left behind
+    compileall.compile_dir(ROOT / "src", quiet=1)  # as what is installed is; the peers are
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with closing(Lab()) as lab, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if options.profile:

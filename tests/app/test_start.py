@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,3 +50,9 @@ async def test_a_rehearsal_that_is_cut_short_ends_nothing(node: main.Node, monke
     monkeypatch.setattr(main, "rehearse", rehearse)
     engine: Any = None
     await node.warm_up(engine)
+
+
+def test_a_worker_loads_no_more_than_it_needs() -> None:
+    heavy = "alembic", "duckdb", "fastapi", "httpx", "jinja2", "sqlalchemy.orm"
+    script = f"import sys, rota.app.cli, rota.app.main; print([one for one in {heavy} if one in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True).stdout == "[]\n"

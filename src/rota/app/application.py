@@ -18,7 +18,6 @@ from rota.core.policy import Retry
 from rota.engine.engine import Engine
 from rota.engine.injection import Injector
 from rota.engine.meter import Meter
-from rota.engine.runner import RunContext
 from rota.engine.services import Serializer
 from rota.kinds.graphs import GraphRegistry, GraphRunner
 from rota.kinds.hosts import HostRunner
@@ -121,7 +120,7 @@ class Rota:
     @property
     def injectables(self) -> set[type]:
         """The types that are injected."""
-        return {RunContext, *self.injector.providers}
+        return self.injector.injectables
 
     def schedule(
         self,

@@ -1,20 +1,20 @@
 """What an operator may turn. Each setting is an environment variable `ROTA_…` and has its line in docs/settings.md."""
 
+import os
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from rota.core.errors import Invalid, together
 from rota.core.policy import Billing
 from rota.engine.engine import EngineSettings
 
 
-class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="ROTA_", env_ignore_empty=True, frozen=True)
+class Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     data_dir: Path = Path(".rota")
     host: str = "127.0.0.1"
@@ -22,7 +22,7 @@ class Settings(BaseSettings):
     database_url: str = ""
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 50
     processes: Annotated[int, Field(ge=1, le=256)] = 1
-    queues: Annotated[list[str] | None, NoDecode] = None
+    queues: list[str] | None = None
     lease_seconds: Annotated[int, Field(ge=1, le=600)] = 30
     misfire_grace_seconds: Annotated[int, Field(ge=0, le=86_400)] = 60
     cancel_grace_seconds: Annotated[int, Field(ge=0, le=3600)] = 10
@@ -79,8 +79,9 @@ class Settings(BaseSettings):
     @classmethod
     def load(cls, **given: Any) -> "Settings":
         """From the environment, and from what was given beside it and is not None. Raises Invalid."""
+        values = {name: value for name in cls.model_fields if (value := os.environ.get(f"ROTA_{name.upper()}"))}
         try:
-            return cls(**{name: value for name, value in given.items() if value is not None})
+            return cls(**values | {name: value for name, value in given.items() if value is not None})
         except ValidationError as error:
             wrong = [wrong_setting(".".join(map(str, one["loc"])), one["input"], one["msg"]) for one in error.errors()]
             raise together(wrong) from None

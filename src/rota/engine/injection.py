@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import sys
 import types
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
@@ -20,7 +21,6 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 from rota.core.errors import Invalid, together
 from rota.engine.runner import RunContext
 from rota.engine.services import ArtifactManager, JobScheduler, Serializer
-from rota.store.session import AsyncSession, Database
 
 named_types: Any = TypedDict  # mypy knows it only as a statement
 
@@ -75,8 +75,7 @@ class Injector:
         self.serializers: list[Serializer] = []
         self.labels: Mapping[int, str] = {0: "execution"}
         self.process = Made(self)
-        self.provide(Database, own_database, scope="process")
-        self.provide(AsyncSession, session)
+        self.knows_sessions = False
         self.provide(logging.Logger, logger)
         self.provide(JobScheduler, job_scheduler)
         self.provide(ArtifactManager, self.artifacts)
@@ -85,6 +84,7 @@ class Injector:
         """Inject what the factory makes wherever a parameter has this type. The factory may be sync or async, a
         generator that tidies up after its `yield`, and want injected things itself. A value with `aclose` or `close` is
         closed at the end of its run or, with the scope `process`, of the process."""
+        self.know_sessions()
         if scope not in SCOPES:
             raise Invalid("scope", scope, f"is not one of {', '.join(SCOPES)}")
         asked = inspect.signature(factory, eval_str=True).parameters.values()
@@ -110,8 +110,23 @@ class Injector:
     def signature(self, function: Callable[..., Any]) -> Signature:
         found = self.signatures.get(function)
         if found is None:
-            found = self.signatures[function] = analysed(function, {RunContext, *self.providers})
+            found = self.signatures[function] = analysed(function, self.injectables)
         return found
+
+    @property
+    def injectables(self) -> set[type]:
+        """The types that are injected."""
+        self.know_sessions()
+        return {RunContext, *self.providers}
+
+    def know_sessions(self) -> None:
+        """Sessions take long to load. Nobody can ask for one who has not loaded them."""
+        if not self.knows_sessions and "sqlalchemy.ext.asyncio" in sys.modules:
+            from rota.engine import sessions
+
+            self.knows_sessions = True
+            self.provide(sessions.Database, sessions.own_database, scope="process")
+            self.provide(sessions.AsyncSession, sessions.session)
 
     def artifacts(self, ctx: RunContext) -> ArtifactManager:
         return ArtifactManager(ctx.engine, ctx.org_id, ctx.run_id, self.serializers, self.labels)
@@ -154,14 +169,6 @@ class Made:
     async def close(self) -> None:
         self.values.clear()
         await self.stack.aclose()
-
-
-def own_database(ctx: RunContext) -> Database:
-    return Database(ctx.engine.db.url)
-
-
-def session(database: Database) -> AsyncSession:
-    return database.session()
 
 
 def logger(ctx: RunContext) -> logging.Logger:

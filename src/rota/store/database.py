@@ -13,7 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -23,7 +23,6 @@ from sqlalchemy import Engine, create_engine, event
 from sqlalchemy import text as sql
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ResourceClosedError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 from sqlalchemy.util import greenlet_spawn
 
@@ -97,7 +96,8 @@ class PostgresDatabase:
 
     def __init__(self, url: str, pool: int) -> None:
         self.url, self.writers = url, pool
-        self._engine = create_async_engine(
+        # no AsyncEngine: a step is run as a whole in a greenlet, and what comes with that class takes long to load
+        self._engine = create_engine(
             async_url(url),
             pool_size=pool,
             max_overflow=pool,
@@ -118,17 +118,13 @@ class PostgresDatabase:
         return await self._run(self._autocommit.connect, step, *args, **kwargs)
 
     async def _run(
-        self,
-        begin: Callable[[], AbstractAsyncContextManager[AsyncConnection]],
-        step: Callable[..., R],
-        *args: Any,
-        **kwargs: Any,
+        self, begin: Callable[[], AbstractContextManager[Tx]], step: Callable[..., R], *args: Any, **kwargs: Any
     ) -> R:
-        async def once() -> R:
-            async with begin() as connection:
-                return await connection.run_sync(step, *args, **kwargs)
+        def once() -> R:
+            with begin() as connection:
+                return step(connection, *args, **kwargs)
 
-        return await self._insist(once)
+        return await self._insist(greenlet_spawn, once)
 
     async def _go_straight(self, step: Callable[..., R], *args: Any, **kwargs: Any) -> R:
         self._straight = [one for one in self._straight if not one.is_closed()]  # its server may have gone meanwhile
@@ -159,7 +155,7 @@ class PostgresDatabase:
         for connection in self._straight:
             await connection.close(timeout=1)
         self._straight.clear()
-        await self._engine.dispose()
+        await greenlet_spawn(self._engine.dispose)
 
 
 class SqliteDatabase:

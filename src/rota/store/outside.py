@@ -6,13 +6,14 @@ from typing import Any
 from sqlalchemy import column, insert, select, table
 from sqlalchemy import text as sql
 from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from rota.core.errors import LogicError, TransientError
 
 
 class Outside:
     def __init__(self, url: str) -> None:
+        from sqlalchemy.ext.asyncio import create_async_engine  # here, because it takes long to load
+
         scheme, _, rest = url.partition("://")
         drivers = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
         self._engine = create_async_engine(f"{drivers.get(scheme, scheme)}://{rest}", pool_size=2)
