@@ -39,17 +39,22 @@ class Maker:
     def __init__(self) -> None:
         self.dice = random.Random()  # our own: a task that seeds Python's does not make ids repeat
         self.lock = threading.Lock()
-        self.last = 0
-        self.text = (0, "")  # the last one but for its last pair of digits, as number and text
+        self.moment = 0
+        self.front, self.text = 0, ""  # the last one but for its last pair of digits, as number and text
+        self.pair = 0
 
     def next(self) -> str:
         with self.lock:
-            moment = wall_ms() << 80
-            self.last = moment | self.dice.getrandbits(80) if moment > self.last else self.last + 1
-            front = self.last >> 10
-            if front != self.text[0]:  # seldom in a crowd
-                self.text = front, "".join([PAIRS[front >> shift & 1023] for shift in range(110, -1, -10)])
-            return self.text[1] + PAIRS[self.last & 1023]
+            moment = wall_ms()
+            if moment <= self.moment and self.pair < 1023:  # most often, in a crowd
+                self.pair += 1
+            else:
+                last = (self.front << 10 | self.pair) + 1
+                fresh = moment << 80 | self.dice.getrandbits(80) if moment > self.moment else last
+                self.moment = max(moment, self.moment)
+                self.front, self.pair = divmod(max(fresh, last), 1024)
+                self.text = "".join([PAIRS[self.front >> shift & 1023] for shift in range(110, -1, -10)])
+            return self.text + PAIRS[self.pair]
 
 
 maker = Maker()

@@ -32,16 +32,18 @@ async def call(
     injector: Injector, threads: ThreadPoolExecutor, ctx: RunContext, function: Callable[..., Any], given: Any,
     keep: Callable[[Any], Awaitable[Any]],
 ) -> Any:  # fmt: skip
-    """Call a function. `keep` makes its result what the ledger keeps, while what was injected is still open."""
+    """Call a function. `keep` makes what it returns what the ledger keeps, while what was injected is still open."""
     signature = injector.signature(function)
     arguments = signature.check(given, "input")
     if not signature.injected:
-        return await keep(await enter(threads, signature, function, arguments))
+        result = await enter(threads, signature, function, arguments)
+        return None if result is None else await keep(result)
     made = Made(injector, ctx)
     try:
         for name, wanted in signature.injected.items():
             arguments[name] = await made.get(wanted)
-        return await keep(await enter(threads, signature, function, arguments))
+        result = await enter(threads, signature, function, arguments)
+        return None if result is None else await keep(result)
     finally:
         await made.close()
 

@@ -22,9 +22,9 @@ class Meter:
 
     def ended(self, batch: Sequence[Ended], refused: int) -> None:
         self.refused += refused
+        self.runs.update([(one.job.kind, one.status) for one in batch])
         for one in batch:
-            self.runs[one.job.kind, one.status.value] += 1
-            if one.started_at is not None and one.job.slot is not None and one.number == 1:
+            if one.job.slot is not None and one.started_at is not None and one.number == 1:
                 late = max(0.0, (one.started_at - one.job.run_at).total_seconds())
                 self.late[bisect_left(LATE, late)] += 1
                 self.late_sum += late

@@ -126,7 +126,8 @@ class StopFlag:
 class RunLog:
     """The log of one run: lines on their way to the database, capped to a head and a tail. Any thread may write."""
 
-    _silent = True  # most runs say nothing: nothing is done for those
+    _making = threading.Lock()
+    _own: "threading.Lock | None" = None
     _spoken: tuple[str, str] = ("", "")  # a stream and what came on it since the last look
     _head_room = LOG_LIMIT // 2
     _tail_size = 0
@@ -135,15 +136,22 @@ class RunLog:
     def __init__(self, run_id: str, now: Callable[[], datetime]) -> None:
         self.run_id = run_id
         self._now = now
-        self._lock = threading.Lock()
-        self._ready: list[tuple[str, datetime, str, str]] = []
-        self._tail: deque[tuple[str, datetime, str, str]] = deque()
-        self._partial: dict[str, str] = {}
+
+    @property
+    def _lock(self) -> "threading.Lock":
+        """Made with the first word, like all that takes it: most runs say nothing."""
+        if self._own is None:
+            with self._making:
+                if self._own is None:  # another thread may have been faster
+                    self._ready: list[tuple[str, datetime, str, str]] = []
+                    self._tail: deque[tuple[str, datetime, str, str]] = deque()
+                    self._partial: dict[str, str] = {}
+                    self._own = threading.Lock()  # last: whoever sees it finds the rest
+        return self._own
 
     def write(self, stream: str, text: str) -> None:
         """Take text as it comes; whole lines are logged, the rest waits for its end."""
         with self._lock:
-            self._silent = False
             *lines, rest = (self._partial.get(stream, "") + text).split("\n")
             while len(rest) > LINE_LIMIT:
                 lines.append(rest[:LINE_LIMIT])
@@ -154,14 +162,12 @@ class RunLog:
 
     def line(self, stream: str, text: str) -> None:
         with self._lock:
-            self._silent = False
             self._speak_out()
             self._add(stream, text)
 
     def speak(self, stream: str, text: str) -> None:
         """Take text that is read as it comes, line ends and all: what comes between two looks is one entry."""
         with self._lock:
-            self._silent = False
             if self._spoken[0] != stream or len(self._spoken[1]) + len(text) > LINE_LIMIT:
                 self._speak_out()
             while len(text) > LINE_LIMIT:
@@ -171,7 +177,7 @@ class RunLog:
 
     def take(self, last: bool = False) -> list[tuple[str, datetime, str, str]]:
         """What is to be stored now; with `last` also the tail, and the beginnings of lines that never ended."""
-        if self._silent:
+        if self._own is None:
             return []
         with self._lock:
             self._speak_out()

@@ -61,6 +61,7 @@ EARLY = timedelta(milliseconds=50)  # how long before its moment a slot may be f
 BATCH = 500  # also bounds the advisory locks that one transaction takes
 GATHER = 0.005  # seconds that results wait for more of them while jobs lie waiting: few transactions for a crowd
 FORESIGHT = 0.1  # seconds of work that are claimed beforehand
+SAMPLE = 50  # results that tell how long jobs last
 PATIENCE = 0.05  # seconds that a fire waits for a place in the line, which saves it the claim
 AHEAD = 1000  # the most jobs claimed beyond those that run
 SAFETY_LOOK = 30.0
@@ -458,20 +459,20 @@ class Worker:
         self.active.pop(one.attempt.job.id, None)
         if one.timer is not None:
             one.timer.cancel()
-        written = None if task.cancelled() or task.exception() is not None else task.result()
-        if isinstance(written, Written) and written.then is not None and not self.lost:
-            self.report([written.ended], [])
-            self.launch(written.then, written.work)
-            return
-        if isinstance(written, Written):
-            self.report([written.ended], [])
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        outcome = task.result() if error is None else None
+        if isinstance(outcome, Written):
+            self.report([outcome.ended], [])
+            if outcome.then is not None and not self.lost:
+                self.launch(outcome.then, outcome.work)
+                return
             self.engine.wake.signal("ready")  # there may be a next one of its line
         elif one.stopped_for != "lost" and not self.lost:
             try:
-                ended = self.verdict(one, task, now)
-            except Exception as error:  # our own bug must not lose the job
+                ended = self.verdict(one, error, outcome, now)
+            except Exception as bug:  # our own must not lose the job
                 log.exception("a run could not be settled", run=one.attempt.run_id)
-                ended = self.failed(one, classify(error), FailureClass.INTERNAL)
+                ended = self.failed(one, classify(bug), FailureClass.INTERNAL)
             if ended is not None:
                 self.ended.append(ended)
                 self.logs.extend(one.ctx.log.take(last=True))
@@ -481,12 +482,11 @@ class Worker:
         if len(self.waiting) <= self.ahead // 2 and not self.draining and not self.sated:  # fetch while these run
             self.engine.wake.work.set()
 
-    def verdict(self, one: Active, task: "asyncio.Task[Any]", now: datetime) -> Ended | None:
+    def verdict(self, one: Active, error: BaseException | None, outcome: Any, now: datetime) -> Ended | None:
         """How an attempt ended. What the work returned wins over a cancel that came too late."""
         attempt, about = one.attempt, one.ctx.about
         began = attempt.started_at if one.entered else None
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        outcome, reason = (task.result(), about.reason) if error is None else (None, None)
+        reason = about.reason if error is None else None
         base = Ended(
             attempt.job, Status.SUCCESS, reason, now, attempt.run_id, attempt.number, began, None, outcome, about=about
         )
@@ -559,7 +559,8 @@ class Worker:
     def foresight(self, batch: Sequence[Ended]) -> int:
         """How far ahead to claim: what can be done within FORESIGHT if all work is like this, in places that move.
         Short work by the hundred, long work only what can start; the rest is for others."""
-        spans = [(one.finished_at - one.started_at).total_seconds() for one in batch if one.started_at is not None]
+        some = [(one.started_at, one.finished_at) for one in batch[-SAMPLE:]]
+        spans = [(end - start).total_seconds() for start, end in some if start is not None]
         mean = sum(spans) / len(spans) if spans else FORESIGHT
         places = self.engine.settings.concurrency - len(self.lasting())
         return min(AHEAD, int(places * FORESIGHT / max(mean, 0.001)))
@@ -600,7 +601,7 @@ class Worker:
                 return [one]
         if ready or not self.unlimited:  # a limit that kept jobs waiting may have room now
             self.engine.wake.signal("ready")
-        missing = [one for one in batch if one.run_id not in kept]
+        missing = [one for one in batch if one.run_id not in kept] if len(kept) < len(batch) else []
         if missing:  # a commit whose answer was lost has done its work all the same
             known = await self.engine.db.read(runs.known, [one.run_id for one in missing])
             missing = [one for one in missing if one.run_id not in known]
@@ -709,8 +710,9 @@ def write_down(
     kept, ready = jobs.finish(tx, batch, worker, now)
     for kind, runner in follows.items():
         runner.follow(tx, [one for one in batch if one.job.kind == kind and one.run_id in kept], now)
-    strange = {one.run_id for one in batch} - kept  # refused, or written by a commit whose answer was lost
-    runs.write_logs(tx, [line for line in lines if line[0] not in strange])
+    if lines:
+        strange = {one.run_id for one in batch} - kept  # refused, or written by a commit whose answer was lost
+        runs.write_logs(tx, [line for line in lines if line[0] not in strange])
     return Finished(kept, ready or bool(follows))
 
 

@@ -31,7 +31,7 @@ from sqlalchemy.types import TypeEngine
 from sqlalchemy.util import await_only
 
 from rota.core.errors import DataRefused
-from rota.store.tables import EPOCH, counters, fences
+from rota.store.tables import EPOCH, Instant, counters, fences, ticks_of
 
 Tx = Connection
 P = ParamSpec("P")
@@ -86,9 +86,14 @@ class Batch:
                 for position, (field, kind) in enumerate(varying.items())
             ]
             return select(*fields, *same).subquery(self.name)
-        arrays = [array(f"{self.name}_{field}", kind) for field, kind in varying.items()]
-        rows = func.unnest(*arrays).table_valued(*(column(*one) for one in varying.items()), name=f"{self.name}_rows")
-        return select(*rows.render_derived().c, *same).subquery(self.name)
+        sent = {field: BigInteger() if isinstance(kind, Instant) else kind for field, kind in varying.items()}
+        arrays = [array(f"{self.name}_{field}", kind) for field, kind in sent.items()]
+        rows = func.unnest(*arrays).table_valued(*(column(*one) for one in sent.items()), name=f"{self.name}_rows")
+        chosen = [
+            moment(one).label(one.name) if isinstance(varying[one.name], Instant) else one
+            for one in rows.render_derived().c
+        ]
+        return select(*chosen, *same).subquery(self.name)
 
     def given(self, tx: Tx, records: Sequence[Sequence[Any]]) -> "Given":
         """A batch as the driver takes it. Column by column: most columns need nothing done."""
@@ -182,14 +187,16 @@ def run_text(tx: Tx, text: str, values: Sequence[Any] = ()) -> list[Any]:
 
 
 def records_of(tx: Tx, columns: Sequence[ColumnElement[Any]], rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """The rows of a hot statement, as what their columns hold. Again column by column."""
-    if not rows:
-        return []
-    held = [
+    """The rows of a hot statement, as what their columns hold."""
+    return list(zip(*columns_of(tx, columns, rows), strict=True))
+
+
+def columns_of(tx: Tx, columns: Sequence[ColumnElement[Any]], rows: Sequence[Sequence[Any]]) -> list[Iterable[Any]]:
+    """The same column by column, which again is the shorter way."""
+    return [
         map(fix, values) if fix and values.count(None) < len(values) else values
-        for fix, values in zip(readings(tx.dialect, tuple(columns)), zip(*rows, strict=True), strict=True)
+        for fix, values in zip(readings(tx.dialect, tuple(columns)), zip(*rows, strict=True), strict=bool(rows))
     ]
-    return list(zip(*held, strict=True))
 
 
 @functools.cache
@@ -296,10 +303,18 @@ def array_text(items: Sequence[Any]) -> str:
         return "{" + ",".join(["NULL" if one is None else array_text([one])[1:-1] for one in items]) + "}"
     if isinstance(items[0], bytes):
         raise DataRefused("a value cannot be stored: bytes are stored one by one")
-    whole = "\0".join(items if isinstance(items[0], str) else map(str, items))  # no text has a NUL
+    if not isinstance(items[0], str):
+        return "{" + ",".join(map(str, map(ticks_of, items) if isinstance(items[0], datetime) else items)) + "}"
+    whole = "\0".join(items)  # no text has a NUL
     if whole.count("\0") != len(items) - 1:
         raise DataRefused("a value cannot be stored: a text has a NUL")
     return '{"' + whole.replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","') + '"}'
+
+
+def moment(ticks: ColumnElement[int]) -> ColumnElement[datetime]:
+    """A moment that came as microseconds, in a quarter of the time that both sides take for its text. Exact to the
+    microsecond until the year 2255, then to a few of them."""
+    return literal_column("TIMESTAMPTZ 'epoch'", Instant()) + ticks * literal_column("INTERVAL '1 microsecond'")
 
 
 def upsert(tx: Tx, table: Table) -> "postgresql.Insert | sqlite.Insert":

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -44,6 +45,7 @@ from rota.store.dialect import (
     Given,
     Tx,
     changed_rows,
+    columns_of,
     draw_fence,
     hot,
     insert_rows,
@@ -228,10 +230,14 @@ def take(
     taken = taking(tx, Given(values, (len(given), sole)))
     if on_sqlite(tx):
         taken = orjson.loads(taken_now(tx, Given(values))[0][0])
-        if taken:  # whoever takes nothing writes nothing: a write wakes the other processes
-            draw_fence(tx)
-    taken.sort(key=lambda row: (-row[0], row[1], row[2]))  # most urgent first: RETURNING has no order
-    return [job_of(record) for record in records_of(tx, FIELDS, [row[2:] for row in taken])]
+    if not taken:  # whoever takes nothing writes nothing: a write wakes the other processes
+        return []
+    if on_sqlite(tx):
+        draw_fence(tx)
+    taken.sort(key=OLDEST)  # RETURNING has no order
+    taken.sort(key=PRIORITY, reverse=True)
+    *fields, terms, _ = columns_of(tx, TAKEN, taken)
+    return list(map(Job, *fields, map(Terms.load, terms)))
 
 
 @hot
@@ -287,7 +293,9 @@ def taken_now(tx: Tx) -> Any:
     return select(func.json_group_array(func.json_array(*TAKEN))).where(mine)
 
 
-TAKEN = (c.priority, c.run_at, *FIELDS)
+TAKEN = (*FIELDS, c.priority)
+POSITION = {one.name: position for position, one in enumerate(TAKEN)}
+OLDEST, PRIORITY = itemgetter(POSITION["run_at"], POSITION["id"]), itemgetter(POSITION["priority"])
 
 
 def capped(tx: Tx, found: Sequence[Lane], turn: int) -> Sequence[Lane]:
@@ -338,16 +346,17 @@ def marking(tx: Tx, alike: tuple[str, ...]) -> Any:
 
 def finish(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | None = None) -> Finished:
     """Write the runs that ended and take their jobs out of the queue, or to where they wait for the next attempt."""
-    final = [one for one in ended if one.final]
+    staying = [one for one in ended if one.move]
+    final = [one for one in ended if not one.move] if staying else ended
     keys = {one.job.serial_key for one in ended if one.job.serial_key}
     lock_keys(tx, keys)
-    moved, unwanted = move_on(tx, [one for one in ended if not one.final])
-    runs.append(tx, [one for one in ended if one.run_id in moved and not one.waits], worker, now)
+    moved, unwanted = move_on(tx, staying)
+    runs.append(tx, [one for one in staying if one.run_id in moved and not one.waits], worker, now)
     kept = leave(tx, final, worker, now) | moved
     promoted = promote(tx, keys)
     for job_id, by in unwanted.items():  # somebody cancelled it while its attempt failed by itself: there is no next
         withdraw(tx, c.id == job_id, Status.CANCELED, by, max(one.finished_at for one in ended))
-    ready = bool(promoted or unwanted) or any(one.move in (Move.HAND_BACK, Move.RESCUE) for one in ended)
+    ready = bool(promoted or unwanted) or any(one.move in (Move.HAND_BACK, Move.RESCUE) for one in staying)
     if ready:
         notify(tx, "ready")
     return Finished(kept, ready)

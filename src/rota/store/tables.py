@@ -63,14 +63,22 @@ class Json(TypeDecorator[Any]):
     impl = Text
     cache_ok = True
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
-        return None if value is None else orjson.dumps(value).decode()
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], str | None]:  # noqa: ARG002
+        return json_text
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
-        try:
-            return None if value is None else orjson.loads(value)
-        except orjson.JSONDecodeError:
-            return Damaged(value)
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[str | None], Any]:  # noqa: ARG002
+        return json_value
+
+
+def json_text(value: Any) -> str | None:
+    return None if value is None else orjson.dumps(value).decode()
+
+
+def json_value(text: str | None) -> Any:
+    try:
+        return None if text is None else orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return Damaged(text)
 
 
 class Damaged(str):

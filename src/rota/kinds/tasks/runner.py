@@ -4,7 +4,7 @@ import asyncio
 import functools
 import hashlib
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -118,20 +118,22 @@ class TaskRunner:
             log.warning("a result is not kept for later", run=ctx.run_id, error=error.message)
         return outcome
 
-    async def run(self, ctx: RunContext, task: Task, given: Any) -> Any:
+    def run(self, ctx: RunContext, task: Task, given: Any) -> Awaitable[Any]:
         if task.function is None:
-            return await run_command(ctx, task, given)
+            return run_command(ctx, task, given)
         if ctx.isolated:  # its worker has counted it already
-            return await run_child(ctx, self.app, task, given)
+            return run_child(ctx, self.app, task, given)
         if task.isolation == "process":
-            async with self._isolated:
-                return await run_child(ctx, self.app, task, given)
-        return await self.call(ctx, task.function, given)
+            return self.run_apart(ctx, task, given)
+        return self.call(ctx, task.function, given)
 
-    async def call(self, ctx: RunContext, function: Callable[..., Any], given: Any) -> Any:
+    async def run_apart(self, ctx: RunContext, task: Task, given: Any) -> Any:
+        async with self._isolated:
+            return await run_child(ctx, self.app, task, given)
+
+    def call(self, ctx: RunContext, function: Callable[..., Any], given: Any) -> Awaitable[Any]:
         """Call a function in this process, with what it takes and what is injected."""
-        keep = functools.partial(self.kept, ctx)
-        return await call(self.injector, self._threads, ctx, function, given, keep)
+        return call(self.injector, self._threads, ctx, function, given, functools.partial(self.kept, ctx))
 
     async def kept(self, ctx: RunContext, result: Any) -> Any:
         """A result as the ledger keeps it: JSON as it is, what else can be saved as an artifact. The side effects of a
