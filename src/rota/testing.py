@@ -43,7 +43,7 @@ from rota.kinds.workflows import (
     WorkflowRunner,
     deploy_all,
 )
-from rota.store import accounts, reports, workers
+from rota.store import accounts, reports, schema, workers
 from rota.store import workflow_reports as views
 from rota.store.database import open_database
 from rota.store.dialect import Tx
@@ -141,8 +141,9 @@ async def world(
     """Set up a program over a database (a fresh SQLite file where none is named) at a moment of your choice."""
     with tempfile.TemporaryDirectory() as directory:
         url = database_url or f"sqlite:///{directory}/rota.db"
-        await asyncio.to_thread(migrate, url)
         db, clock = open_database(url), ManualClock(start)
+        if await db.read(schema.check) is not None:
+            await asyncio.to_thread(migrate, url)
         sandbox = Sandbox(spare=0)
         flows = WorkflowRunner(
             program.workflows, program.connectors, db, program.org, sandbox, repairs=repairer is not None
@@ -228,8 +229,9 @@ def dies_at(point: int, play: Callable[[], Awaitable[None]], seconds: float = 60
 
 
 def tell_and_die(alarm: int, frame: Any) -> None:
-    """It takes too long: tell where it is, and end."""
+    """It takes too long: tell where it is, in all its threads, and end."""
     traceback.print_stack(frame)
+    faulthandler.dump_traceback(2)
     with contextlib.suppress(RuntimeError):  # no loop runs
         for task in asyncio.all_tasks():
             task.print_stack()
