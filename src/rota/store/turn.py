@@ -1,0 +1,60 @@
+"""Whose turn it is to write to a SQLite file, and what its processes say to each other.
+
+One small file beside it serves for both. Whoever writes to the database locks it; and it has a count for each word that
+other processes may want to hear, raised when a commit can be seen. So nobody need look at the database to learn that
+nothing happened.
+"""
+
+import contextlib
+import fcntl
+import os
+import struct
+from collections.abc import Collection
+from pathlib import Path
+
+WORDS = ("ready", "later", "clocks", "cancel", "anything")  # the last one stands for all others
+COUNTS = struct.Struct(f"={len(WORDS)}Q")
+
+
+class Turn:
+    """Two locks make a queue of it: a writer waits for `current` while it holds `next`, so one that just wrote cannot
+    overtake it. Busy timeouts alone starve processes."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = Path(f"{path}-turn")
+        self._next = os.open(f"{path}-next", os.O_RDWR | os.O_CREAT, 0o600)
+        self._current = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._said = [0] * len(WORDS)
+
+    def __enter__(self) -> None:
+        fcntl.flock(self._next, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._current, fcntl.LOCK_EX)
+        finally:
+            fcntl.flock(self._next, fcntl.LOCK_UN)
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.flock(self._current, fcntl.LOCK_UN)
+
+    def say(self, words: Collection[str]) -> None:
+        """Let the other processes hear it. For the one whose turn it is."""
+        if not words:
+            return
+        counts = self._counts()
+        for place in {WORDS.index(word) if word in WORDS else -1 for word in words}:
+            counts[place] = (counts[place] + 1) % 2**64
+            self._said[place] += 1
+        with contextlib.suppress(OSError):  # a full disk: the others look by themselves once in a while
+            os.pwrite(self._current, COUNTS.pack(*counts), 0)
+
+    def heard(self) -> list[int]:
+        """How often each word was said, but for what was said here."""
+        return [count - ours for count, ours in zip(self._counts(), self._said, strict=True)]
+
+    def _counts(self) -> list[int]:
+        return list(COUNTS.unpack(os.pread(self._current, COUNTS.size, 0).ljust(COUNTS.size, b"\0")))
+
+    def close(self) -> None:
+        os.close(self._next)
+        os.close(self._current)

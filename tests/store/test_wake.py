@@ -1,0 +1,129 @@
+"""What one process says, the others hear."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from rota.store import filewatch
+from rota.store.database import Database, SqliteDatabase, open_database
+from rota.store.dialect import Tx, notify
+from rota.store.wake import Wake
+
+
+class Ears(Wake):
+    """Keeps what was heard."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+
+    def signal(self, what: str) -> None:
+        self.heard.append(what)
+        super().signal(what)
+
+    async def until(self, count: int) -> list[str]:
+        async with asyncio.timeout(20):
+            while len(self.heard) < count:
+                await self.changed.wait()
+        return self.heard
+
+
+@contextlib.asynccontextmanager
+async def listening(db: Database) -> AsyncIterator[Ears]:
+    ears = Ears()
+    task = asyncio.ensure_future(ears.listen(db))
+    try:
+        assert await ears.until(1) == ["anything"]  # it is there
+        yield ears
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def saying(*words: str) -> Callable[[Tx], None]:
+    def step(tx: Tx) -> None:
+        for word in words:
+            notify(tx, word)
+
+    return step
+
+
+def failing(tx: Tx) -> None:
+    notify(tx, "cancel")
+    raise ValueError("not committed")
+
+
+@pytest.fixture
+async def other(db: Database) -> AsyncIterator[Database]:
+    """The same database, as another process has it."""
+    one = open_database(db.url)
+    yield one
+    await one.close()
+
+
+async def test_a_word_is_heard_once_it_is_committed(db: Database, other: Database) -> None:
+    async with listening(db) as ears:
+        with pytest.raises(ValueError, match="not committed"):
+            await other.tx(failing)
+        await other.tx(saying())
+        await other.tx(saying("ready", "ready"))
+        assert await ears.until(2) == ["anything", "ready"]
+        assert ears.work.is_set()
+
+
+async def test_a_word_that_has_no_event_of_its_own_wakes_everybody(db: Database, other: Database) -> None:
+    async with listening(db) as ears:
+        tasks = ears.tasks
+        await other.tx(saying("tasks"))
+        await ears.until(2)
+        assert ears.tasks == tasks + 1
+
+
+async def test_what_is_said_while_others_speak_is_not_lost(db: Database, other: Database) -> None:
+    """Many words in a crowd may be heard as one, but the last one is heard after it was said."""
+    async with listening(db) as ears:
+        for _ in range(50):
+            await other.tx(saying("ready"))
+        before = ears.heard.count("later")
+        await other.tx(saying("later"))
+        async with asyncio.timeout(20):
+            while ears.heard.count("later") == before:
+                await ears.changed.wait()
+        assert 1 <= ears.heard.count("ready") <= 50
+
+
+async def test_a_listener_on_a_file_does_not_hear_itself(db: Database, other: Database) -> None:
+    if not isinstance(db, SqliteDatabase):
+        pytest.skip("PostgreSQL tells everybody")
+    async with listening(db) as ears:
+        await db.tx(saying("clocks"))
+        await other.tx(saying("later"))
+        assert await ears.until(2) == ["anything", "later"]
+
+
+@pytest.mark.parametrize("odd", [b"", b"\x01", b"\xff" * 100])
+async def test_a_file_of_words_that_was_spoilt_serves_all_the_same(db: Database, other: Database, odd: bytes) -> None:
+    if not isinstance(db, SqliteDatabase):
+        pytest.skip("PostgreSQL has a channel")
+    db.turn.path.write_bytes(odd)
+    async with listening(db) as ears:
+        await other.tx(saying("ready"))
+        assert await ears.until(2) == ["anything", "ready"]
+
+
+async def test_a_system_that_tells_of_no_writes_is_asked(
+    db: Database, other: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not isinstance(db, SqliteDatabase):
+        pytest.skip("PostgreSQL has a channel")
+
+    def nobody_tells(_: Path) -> None:
+        return None
+
+    monkeypatch.setattr(filewatch, "watch", nobody_tells)
+    async with listening(db) as ears:
+        await other.tx(saying("ready"))
+        assert await ears.until(2) == ["anything", "ready"]
