@@ -25,7 +25,7 @@ def drain(way: str, processes: int = 1, best: bool = True) -> Measure:
 
     async def measure(lab: Lab, system: System, size: Size) -> AsyncIterator[Figure]:
         async with arena(lab, system, system.best if best else system.default) as here:
-            bare = (await bare_driver(here)).get("claim")
+            bare = await yardsticks.claims(here.url) if system.name == OURS else None
             took = here.call("enqueue", count=size.jobs)["seconds"]
             for _ in range(processes):
                 here.spawn("worker")
@@ -40,7 +40,7 @@ def drain(way: str, processes: int = 1, best: bool = True) -> Measure:
 async def pickup(lab: Lab, system: System, size: Size) -> AsyncIterator[Figure]:
     """W2: from the return (and from the call) of enqueue to the first line of the handler, with an idle worker."""
     async with arena(lab, system, system.best) as here:
-        bare = await bare_driver(here)
+        bare = await yardsticks.pickups(here.url, size.gap) if system.name == OURS else (None, None)
         await warm(here)
         numbers = list(range(1, 1 + size.paced))
         sent = here.call("paced", stay=system.alone, numbers=numbers, gap=size.gap)
@@ -51,11 +51,11 @@ async def pickup(lab: Lab, system: System, size: Size) -> AsyncIterator[Figure]:
             "return → start": [(starts[i] - returned) * 1000 for i, _, returned in sent],
             "call → start": [(starts[i] - called) * 1000 for i, called, _ in sent],
         }
-        for what, values in waits.items():
+        for (what, values), least in zip(waits.items(), bare, strict=True):
             for part in (50, 99):
                 name = f"W2 pick-up, {system.group}, {what}, p{part}"
-                commit = bare.get("commit") if part == 50 else None  # the bare driver's is a median
-                yield Figure(name, percentile(values, part / 100), "ms", commit, system=system.label)
+                beside = least if part == 50 else None  # the bare driver's is a median
+                yield Figure(name, percentile(values, part / 100), "ms", beside, system=system.label)
 
 
 async def lateness(lab: Lab, system: System, size: Size) -> AsyncIterator[Figure]:
@@ -144,11 +144,6 @@ def walked(seconds: float) -> dict[str, dict[str, float]]:
     )
     found: dict[str, dict[str, float]] = json.loads(done.stdout)
     return found
-
-
-async def bare_driver(here: Arena) -> dict[str, float]:
-    """What the bare driver does here and now, beside Rota."""
-    return await yardsticks.measure(here.url) if here.system.name == OURS else {}
 
 
 async def warm(here: Arena) -> None:
