@@ -17,6 +17,7 @@ from rota.store import jobs as queue
 from rota.store import runs as ledger_rows
 from rota.store.database import Database
 from rota.store.dialect import Tx
+from rota.store.faults import at_each_statement
 from rota.store.tables import jobs, runs
 
 NOW = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
@@ -107,6 +108,15 @@ async def test_a_key_is_free_again_when_its_job_has_finished(db: Database, mode:
     await db.tx(queue.finish, [end(one) for one in await claim(db)], "w")
     (second,) = await add(db, new("k"), key_mode=mode)
     assert await state_of(db, second) == "ready"
+
+
+async def test_work_without_keys_is_promised_in_one_statement(db: Database) -> None:
+    """Then it needs no transaction around it, and its notice goes with it."""
+    said: list[str] = []
+    with at_each_statement(said.append):
+        ids = await db.statement(queue.enqueue, [new(), new(run_at=LATER)], NOW)
+    assert sorted(ids) == [row.id for row in await rows(db)]
+    assert len([text for text in said if text not in ("BEGIN IMMEDIATE", "COMMIT")]) == 1
 
 
 async def test_keys_of_different_orgs_do_not_meet(db: Database) -> None:

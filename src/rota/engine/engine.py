@@ -1,7 +1,7 @@
 """The commands: everything that people and programs can ask of Rota, each one transaction."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -329,7 +329,9 @@ class Engine:
             )
             for one, route in zip(payloads, routes, strict=True)
         ]  # fmt: skip
-        return await self.clocked(lambda tx: queue.enqueue(tx, new, now, key_mode))
+        keyless = not any(job.serial_key or job.job_key for job in new)
+        run = self.db.statement if keyless else self.db.tx  # there is nothing to lock or to look for
+        return await self.clocked(lambda tx: queue.enqueue(tx, new, now, key_mode), run)
 
     async def cancel(self, org_id: str, key: str, *, by: str = "operator") -> str:
         """Stop a job, by its id or the id of its current run: at once if it waits, through its worker if it runs.
@@ -419,9 +421,9 @@ class Engine:
         """The route of a schedule's target, which must exist and take its input."""
         return await self.runners[schedule.kind].resolve(schedule.org_id, schedule.target, schedule.input)
 
-    async def clocked(self, step: Callable[[Tx], R]) -> R:
+    async def clocked(self, step: Callable[[Tx], R], run: Callable[..., Awaitable[R]] | None = None) -> R:
         """Run a step that may move due moments, then wake the scheduler and the worker of this process."""
-        result = await self.db.tx(step)
+        result = await (run or self.db.tx)(step)
         self.wake.signal("clocks")
         self.wake.signal("ready")
         return result

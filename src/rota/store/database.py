@@ -108,12 +108,14 @@ class PostgresDatabase:
         )
         self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._straight: list[asyncpg.Connection[Any]] = []  # idle ones, the last used last
+        self._places = asyncio.Semaphore(pool)  # of those: a crowd of callers waits here too
 
     async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._run(self._engine.begin, step, *args, **kwargs)
 
     async def statement(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self._insist(self._go_straight, step, *args, **kwargs)
+        async with self._places:
+            return await self._insist(self._go_straight, step, *args, **kwargs)
 
     async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._run(self._autocommit.connect, step, *args, **kwargs)

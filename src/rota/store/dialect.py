@@ -234,10 +234,16 @@ def batch_of(table: Table, names: tuple[str, ...]) -> Batch:
 
 
 @hot
-def insertion(tx: Tx, alike: tuple[str, ...], table: Table, back: tuple[str, ...] | None, *names: str) -> Any:
-    """INSERT of a batch; if it is to give something back, of those records that meet no conflict."""
+def insertion(
+    tx: Tx, alike: tuple[str, ...], table: Table, back: tuple[str, ...] | None, what: str | None, *names: str
+) -> Any:
+    """INSERT of a batch; if it is to give something back, of those records that meet no conflict. On PostgreSQL it may
+    say something as well."""
     source = batch_of(table, names).table(tx, alike)
     chosen = select(*(source.c[name] for name in names))
+    if what is not None:
+        added = table.insert().from_select(names, chosen).returning(literal_column("1").label("one")).cte("added")
+        return select(func.pg_notify(CHANNEL, what)).select_from(added).limit(1)
     if back is None:
         return table.insert().from_select(names, chosen)
     # SQLite cannot tell ON CONFLICT from a join's ON without a WHERE
@@ -245,16 +251,22 @@ def insertion(tx: Tx, alike: tuple[str, ...], table: Table, back: tuple[str, ...
     return stmt.returning(*(table.c[name] for name in back))
 
 
-def insert_rows(tx: Tx, table: Table, records: Sequence[Mapping[str, Any]]) -> None:
-    """Insert a batch in one statement; all records have the same keys."""
+def insert_rows(tx: Tx, table: Table, records: Sequence[Mapping[str, Any]], what: str | None = None) -> None:
+    """Insert a batch in one statement, which also wakes other processes if there is something to say; all records have
+    the same keys."""
+    if what is not None and on_sqlite(tx):
+        notify(tx, what)
+        what = None
     if records:
-        insertion(tx, new_rows(tx, table, records, None))
+        insertion(tx, new_rows(tx, table, records, None, what))
 
 
-def new_rows(tx: Tx, table: Table, records: Sequence[Mapping[str, Any]], back: tuple[str, ...] | None) -> Given:
+def new_rows(
+    tx: Tx, table: Table, records: Sequence[Mapping[str, Any]], back: tuple[str, ...] | None, what: str | None = None
+) -> Given:
     names = tuple(records[0])
     values, shape = batch_of(table, names).given(tx, [tuple(record.values()) for record in records])
-    return Given(values, (*shape, table, back, *names))
+    return Given(values, (*shape, table, back, what, *names))
 
 
 def update_row(tx: Tx, table: Table, key: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:

@@ -80,7 +80,8 @@ RUNS = c.state.concat(literal_column("''")) == literal_column("'running'")
 
 
 def enqueue(tx: Tx, new: Sequence[NewJob], now: datetime, key_mode: str = "reject") -> list[str]:
-    """Make promises, in the caller's transaction; returns the ids of the jobs that stand for them.
+    """Make promises, in the caller's transaction; returns the ids of the jobs that stand for them. One statement, if
+    none of them has a key.
 
     A job whose `job_key` is taken by a living job is refused (`reject`), left to that job (`preserve`), or takes its
     place if that one never started (`replace`).
@@ -114,12 +115,11 @@ def add(
         holds = {"state": State.RUNNING.value, "lease_owner": lease.worker, "fence": fence, "solo_key": None}
         for job in first:
             rows[job.id] |= holds
-    insert_rows(tx, jobs, list(rows.values()))
+    due_now = any(job.run_at <= now for job in new)
+    tells = len(taken) < len(new) and (promoting or not due_now)
+    insert_rows(tx, jobs, list(rows.values()), ("ready" if due_now else "later") if tells else None)
     if promoting:
         promote(tx, serial_keys(new) - heads)
-    due_now = any(job.run_at <= now for job in new)
-    if len(taken) < len(new) and (promoting or not due_now):
-        notify(tx, "ready" if due_now else "later")
     return taken
 
 
