@@ -337,25 +337,23 @@ def test_a_schedule_is_read_by_the_order_of_its_columns() -> None:
 
 
 async def test_sqlites_log_is_written_anew_and_a_long_read_holds_nobody_up(
-    db: Database, monkeypatch: pytest.MonkeyPatch
+    file: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not isinstance(db, SqliteDatabase):
-        pytest.skip("PostgreSQL sees to its log itself")
     monkeypatch.setattr(database, "TIDY_EVERY", 0.0)
 
     def size() -> int:
-        return os.path.getsize(f"{db.path}-wal")
+        return os.path.getsize(f"{file.path}-wal")
 
     async def fill(mebibytes: int) -> int:
         """The size of the log after so many writes."""
         for _ in range(mebibytes):
-            await db.tx(lambda tx: tx.exec_driver_sql("INSERT INTO filler VALUES (zeroblob(1048576))").close())
+            await file.tx(lambda tx: tx.exec_driver_sql("INSERT INTO filler VALUES (zeroblob(1048576))").close())
         return size()
 
-    await db.tx(lambda tx: tx.exec_driver_sql("CREATE TABLE filler (x)").close())
+    await file.tx(lambda tx: tx.exec_driver_sql("CREATE TABLE filler (x)").close())
     assert await fill(40) < 2 * database.LOG_PAGES * 4096
     monkeypatch.setattr(database, "LOG_LIMIT", 16 * 1024 * 1024)
-    with closing(sqlite3.connect(db.path, isolation_level=None)) as reader:
+    with closing(sqlite3.connect(file.path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM filler").fetchone()
         async with asyncio.timeout(60):  # SQLite's own patience with a reader is five seconds for each write

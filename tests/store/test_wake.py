@@ -95,35 +95,35 @@ async def test_what_is_said_while_others_speak_is_not_lost(db: Database, other: 
         assert 1 <= ears.heard.count("ready") <= 50
 
 
-async def test_a_listener_on_a_file_does_not_hear_itself(db: Database, other: Database) -> None:
-    if not isinstance(db, SqliteDatabase):
-        pytest.skip("PostgreSQL tells everybody")
-    async with listening(db) as ears:
-        await db.tx(saying("clocks"))
-        await other.tx(saying("later"))
+@pytest.fixture
+async def another(file: SqliteDatabase) -> AsyncIterator[SqliteDatabase]:
+    one = SqliteDatabase(file.url)
+    yield one
+    await one.close()
+
+
+async def test_a_listener_on_a_file_does_not_hear_itself(file: SqliteDatabase, another: SqliteDatabase) -> None:
+    async with listening(file) as ears:
+        await file.tx(saying("clocks"))
+        await another.tx(saying("later"))
         assert await ears.until(2) == ["anything", "later"]
 
 
 @pytest.mark.parametrize("odd", [b"", b"\x01", b"\xff" * 100])
-async def test_a_file_of_words_that_was_spoilt_serves_all_the_same(db: Database, other: Database, odd: bytes) -> None:
-    if not isinstance(db, SqliteDatabase):
-        pytest.skip("PostgreSQL has a channel")
-    db.turn.path.write_bytes(odd)
-    async with listening(db) as ears:
-        await other.tx(saying("ready"))
+async def test_words_in_a_spoilt_file_are_heard(file: SqliteDatabase, another: SqliteDatabase, odd: bytes) -> None:
+    file.turn.path.write_bytes(odd)
+    async with listening(file) as ears:
+        await another.tx(saying("ready"))
         assert await ears.until(2) == ["anything", "ready"]
 
 
 async def test_a_system_that_tells_of_no_writes_is_asked(
-    db: Database, other: Database, monkeypatch: pytest.MonkeyPatch
+    file: SqliteDatabase, another: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not isinstance(db, SqliteDatabase):
-        pytest.skip("PostgreSQL has a channel")
-
     def nobody_tells(_: Path) -> None:
         return None
 
     monkeypatch.setattr(filewatch, "watch", nobody_tells)
-    async with listening(db) as ears:
-        await other.tx(saying("ready"))
+    async with listening(file) as ears:
+        await another.tx(saying("ready"))
         assert await ears.until(2) == ["anything", "ready"]

@@ -35,17 +35,16 @@ async def call(
     """Call a function. `keep` makes what it returns what the ledger keeps, while what was injected is still open."""
     signature = injector.signature(function)
     arguments = signature.check(given, "input")
-    if not signature.injected:
-        result = await enter(threads, signature, function, arguments)
-        return None if result is None else await keep(result)
-    made = Made(injector, ctx)
+    made = Made(injector, ctx) if signature.injected else None
     try:
-        for name, wanted in signature.injected.items():
-            arguments[name] = await made.get(wanted)
+        if made is not None:
+            for name, wanted in signature.injected.items():
+                arguments[name] = await made.get(wanted)
         result = await enter(threads, signature, function, arguments)
         return None if result is None else await keep(result)
     finally:
-        await made.close()
+        if made is not None:
+            await made.close()
 
 
 async def enter(

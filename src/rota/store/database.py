@@ -26,7 +26,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from rota.core.clock import pause, stopwatch
 from rota.core.errors import DataRefused, Invalid, Unavailable
-from rota.store.dialect import WORDS, Straight, Tx
+from rota.store.dialect import SAYS, Straight, Tx
 from rota.store.turn import Turn
 
 P = ParamSpec("P")
@@ -210,7 +210,7 @@ class SqliteDatabase:
         connection = self._connection()
         with self.turn:
             begin_immediate(connection)
-            words = connection.info[WORDS] = set[str]()
+            words = connection.info[SAYS] = set[str]()
             try:
                 result = step(connection, *args, **kwargs)
                 connection.commit()

@@ -348,7 +348,7 @@ LOCK_KEYS = (
 )
 DRAW_FENCE = "UPDATE counters SET value = value + 1 WHERE name = 'fences' RETURNING value"
 NOTIFY = "SELECT pg_notify($1, $2)"
-WORDS = "words"  # under which a transaction on SQLite has what it will say
+SAYS = "says"  # under which a transaction on SQLite has its words
 
 
 def lock_keys(tx: Tx, keys: Iterable[str]) -> None:
@@ -373,6 +373,6 @@ def draw_fence(tx: Tx) -> int:
 def notify(tx: Tx, what: str) -> None:
     """Wake other processes once this transaction commits."""
     if on_sqlite(tx):
-        tx.info.setdefault(WORDS, set()).add(what)
+        tx.info.setdefault(SAYS, set()).add(what)
     else:
         run_text(tx, NOTIFY, [CHANNEL, what])
