@@ -18,6 +18,7 @@ from rota.core.model import Schedule, new_id
 from rota.store import database
 from rota.store.database import Database, PostgresDatabase, SqliteDatabase, open_database
 from rota.store.dialect import (
+    CROWD,
     SHAPES,
     Batch,
     Tx,
@@ -94,6 +95,12 @@ def mirrored(tx: Tx, batch: Batch, records: list[Any]) -> list[Any]:
         return select(*(source.c[name] for name in batch.columns))
 
     return records_of(tx, [column(*one) for one in batch.columns.items()], seen(tx, batch.given(tx, records)))
+
+
+async def test_json_values_that_python_calls_equal_stay_what_they_were(db: Database) -> None:
+    values = [1, True, 1.0] * CROWD
+    found = await db.tx(echo, [(value, at) for at, value in enumerate(values)], v=Json(), n=BigInteger())
+    assert [type(value) for value, _ in found] == [type(value) for value in values]
 
 
 @pytest.mark.parametrize(

@@ -37,20 +37,23 @@ class Nth(NamedTuple):
     nth: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Calendar:
+class Calendar(NamedTuple):
     """An expression, taken apart. Weekdays count from Sunday = 0."""
 
     texts: tuple[str, ...]
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
+    times: tuple[int, ...]  # minutes of the day, ascending
+    cadence: bool  # follows the real clock, see wall.py
     days: tuple[int, ...]
     months: tuple[int, ...]
     weekdays: tuple[int | Nth, ...]
-    times: tuple[int, ...]  # minutes of the day, ascending
-    masks: tuple[int, ...]  # for each kind of month, bit n is set when day n matches
-    cadence: bool  # follows the real clock, see wall.py
     both_days: bool  # day of month AND day of week
+    masks: tuple[int, ...]  # for each kind of month, bit n is set when day n matches
+
+
+Times = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]  # the fields of a calendar, as they stand there
+Days = tuple[tuple[int, ...], tuple[int, ...], tuple[int | Nth, ...], bool, tuple[int, ...]]
 
 
 def tidy(expression: object) -> str:
@@ -59,7 +62,7 @@ def tidy(expression: object) -> str:
         raise wrong(expression, "must be text")
     if len(expression) > LONGEST:
         raise wrong(expression, f"is longer than {LONGEST} characters")
-    if not re.fullmatch(r"[\t\x20-\x7e]*", expression):
+    if not (expression.isascii() and expression.replace("\t", " ").isprintable()):
         raise wrong(expression, "may hold only printable ASCII characters")
     text = " ".join(expression.split())
     if text.startswith("@"):
@@ -78,27 +81,30 @@ def calendar_of(expression: str) -> Calendar:
         raise wrong(expression, "has six fields: cron has no seconds here, use `interval` for spans under a minute")
     if len(texts) != 5:
         raise wrong(expression, "must have five fields: minute, hour, day of month, month, day of week")
+    minute, hour, day, month, weekday = texts
     try:
-        minutes, hours, days, months = (field.numbers(text) for field, text in zip(FIELDS, texts, strict=False))
-        weekdays = DAY_OF_WEEK.weekdays(texts[4])
+        minutes, hours, times, cadence = times_of(minute, hour)
+        days, months, weekdays, both, masks = days_of(day, month, weekday)
     except ValueError as error:
         raise wrong(expression, f"is not a cron expression ({error})") from None
-    both_days = texts[2].startswith("*") or texts[4].startswith("*")
-    masks = month_masks(days, weekdays, both_days)
+    return Calendar(texts, minutes, hours, times, cadence, days, months, weekdays, both, masks)
+
+
+@lru_cache(maxsize=4096)  # few ways to name times and days serve many schedules
+def times_of(minute: str, hour: str) -> Times:
+    minutes, hours = MINUTE.numbers(minute), HOUR.numbers(hour)
+    times = tuple(60 * each + past for each in hours for past in minutes)
+    return minutes, hours, times, minute.startswith("*") or hour.startswith("*")
+
+
+@lru_cache(maxsize=4096)
+def days_of(day: str, month: str, weekday: str) -> Days:
+    days, months, weekdays = DAY_OF_MONTH.numbers(day), MONTH.numbers(month), DAY_OF_WEEK.weekdays(weekday)
+    both = day.startswith("*") or weekday.startswith("*")
+    masks = month_masks(days, weekdays, both)
     if not any(masks[kind(first, length)] for month in months for length in LENGTHS[month] for first in range(7)):
-        raise wrong(expression, "names a day that no month has")
-    return Calendar(
-        texts=texts,
-        minutes=minutes,
-        hours=hours,
-        days=days,
-        months=months,
-        weekdays=weekdays,
-        times=tuple(60 * hour + minute for hour in hours for minute in minutes),
-        masks=masks,
-        cadence=texts[0].startswith("*") or texts[1].startswith("*"),
-        both_days=both_days,
-    )
+        raise ValueError("it names a day that no month has")
+    return days, months, weekdays, both, masks
 
 
 def ahead(calendar: Calendar, wall: datetime) -> datetime | None:
@@ -144,7 +150,7 @@ def back(calendar: Calendar, wall: datetime) -> datetime | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # each is itself: that is found quickest in the caches
+@dataclass(frozen=True, slots=True)
 class Field:
     """One of the five fields: its bounds, and the names that stand for numbers."""
 
@@ -153,14 +159,12 @@ class Field:
     high: int
     names: tuple[str, ...] = ()  # the first one stands for `low`
 
-    @lru_cache(maxsize=4096)  # noqa: B019  few texts serve many schedules, and the fields live for ever
     def numbers(self, text: str) -> tuple[int, ...]:
         found = set[int]()
         for term in text.split(","):
             found.update((LAST,) if term == "L" and self is DAY_OF_MONTH else self.span(term))
         return tuple(sorted(found))
 
-    @lru_cache(maxsize=1024)  # noqa: B019
     def weekdays(self, text: str) -> tuple[int | Nth, ...]:
         found = set[int | Nth]()
         for term in text.split(","):
@@ -203,9 +207,9 @@ class Field:
 MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 EVERY_SEVENTH = sum(1 << 7 * week for week in range(5))
-DAY_OF_MONTH = Field("day of month", 1, 31)
+MINUTE, HOUR, DAY_OF_MONTH = Field("minute", 0, 59), Field("hour", 0, 23), Field("day of month", 1, 31)
+MONTH = Field("month", 1, 12, MONTHS)
 DAY_OF_WEEK = Field("day of week", 0, 7, WEEKDAYS)
-FIELDS = (Field("minute", 0, 59), Field("hour", 0, 23), DAY_OF_MONTH, Field("month", 1, 12, MONTHS))
 LENGTHS = {month: (28, 29) if month == 2 else (30,) if month in (4, 6, 9, 11) else (31,) for month in range(1, 13)}
 
 
@@ -219,7 +223,6 @@ def kind(first: int, length: int) -> int:
     return 4 * first + length - 28
 
 
-@lru_cache(maxsize=1024)  # few ways to name days serve many schedules
 def month_masks(days: tuple[int, ...], weekdays: tuple[int | Nth, ...], both: bool) -> tuple[int, ...]:
     """The matching days of each kind of month, in the order of `kind`."""
     masks = []

@@ -127,20 +127,23 @@ class Schedule:
     created_at: datetime
     updated_at: datetime
     deleted_at: datetime | None = None
-    lane: str = field(init=False)  # what its jobs take turns on
-    serial_key: str | None = field(init=False)  # if they do: unless overlap is allowed, and on a serial route always
-
-    def __post_init__(self) -> None:
-        serial = self.route.startswith(SERIAL)
-        lane = self.route if serial else lane_of(self.kind, self.org_id, self.target) or f"schedule:{self.id}"
-        object.__setattr__(self, "lane", lane)
-        object.__setattr__(self, "serial_key", lane if serial or self.overlap is not Overlap.ALLOW else None)
 
     def take(self, route: str) -> "Schedule":
         """Itself, now that its route is known: for a new one that nobody else has seen yet."""
         object.__setattr__(self, "route", route)
-        self.__post_init__()
         return self
+
+    @property
+    def lane(self) -> str:
+        """What its jobs take turns on, if they do."""
+        if self.route.startswith(SERIAL):
+            return self.route
+        return lane_of(self.kind, self.org_id, self.target) or f"schedule:{self.id}"
+
+    @property
+    def serial_key(self) -> str | None:
+        """Its lane, unless they may overlap; on a serial route they never may."""
+        return None if self.overlap is Overlap.ALLOW and not self.route.startswith(SERIAL) else self.lane
 
     @property
     def waits(self) -> bool:

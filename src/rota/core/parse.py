@@ -60,7 +60,7 @@ def parse_schedule(
     form = Form(body, FIELDS)
     kind = form.take("kind", lambda value, field: one_of(value, field, sorted(defaults)), "task") or "task"
     rules = defaults.get(kind, Defaults())
-    timing = form.timing(anchor=now.replace(microsecond=0))  # slots on the second are easier on people
+    timing = form.timing(now)
     target = form.need("target", lambda value, field: text(value, field, 500, required=True))
     said = form.read(READERS).get
     schedule = Schedule(
@@ -164,7 +164,7 @@ def same_schedule(old: Schedule, fresh: Schedule, timing: Timing) -> Schedule:
 def parse_timing(body: Mapping[str, Any], *, now: datetime, extra: frozenset[str] = frozenset()) -> Timing:
     """Only what decides when: for previews of schedules that nobody saved."""
     form = Form(body, TIMING_FIELDS | extra)
-    timing = form.timing(anchor=now.replace(microsecond=0))
+    timing = form.timing(now)
     if timing is not None:
         form.check(lambda: triggers.check_timing(timing, now))
     form.done()
@@ -242,7 +242,7 @@ class Form:
         if not self.errors:
             step()
 
-    def timing(self, anchor: datetime) -> Timing | None:
+    def timing(self, now: datetime) -> Timing | None:
         """What decides when; None if something about it is wrong."""
         before = len(self.errors)
         given = {TRIGGER_OF[one] for one in self.body if one in TRIGGER_OF and self.body[one] is not None}
@@ -260,15 +260,13 @@ class Form:
         elif kind == "interval":
             named = "interval" if self.body.get("interval") is not None else "interval_seconds"
             every = self.need(named, triggers.parse_interval)
-            start = self.take("anchor", triggers.parse_instant, anchor) or anchor
-            trigger = Every(every, start) if every else None
+            anchor = self.take("anchor", triggers.parse_instant, None)
+            # slots on the second are easier on people
+            trigger = Every(every, anchor or now.replace(microsecond=0)) if every else None
         elif kind == "once":
             at = self.need("run_at", triggers.parse_instant)
             trigger = Once(at) if at else None
-        zone = self.take("timezone", triggers.parse_zone, "UTC")
-        jitter = self.take("jitter_seconds", jitter_span, timedelta(0))
-        starts_at = self.take("starts_at", triggers.parse_instant, None)
-        ends_at = self.take("ends_at", triggers.parse_instant, None)
+        said = self.read(BOUNDS).get
         window = None
         try:
             window = triggers.parse_window(self.body.get("window_start"), self.body.get("window_end"))
@@ -276,7 +274,8 @@ class Form:
             self.errors.extend(error.all)
         if len(self.errors) > before or trigger is None:
             return None
-        return Timing(trigger, zone or "UTC", window, starts_at, ends_at, jitter or timedelta(0))
+        zone, jitter = said("timezone") or "UTC", said("jitter_seconds") or timedelta(0)
+        return Timing(trigger, zone, window, said("starts_at"), said("ends_at"), jitter)
 
     def done(self) -> None:
         if len(self.errors) == 1:
@@ -371,6 +370,12 @@ def one_of(value: Any, field: str, known: list[str]) -> str:
     return str(value)
 
 
+BOUNDS: dict[str, Callable[[Any, str], Any]] = {  # of what a timing says beside its trigger and its window
+    "timezone": triggers.parse_zone,
+    "starts_at": triggers.parse_instant,
+    "ends_at": triggers.parse_instant,
+    "jitter_seconds": jitter_span,
+}
 READERS: dict[str, Callable[[Any, str], Any]] = {  # of what a schedule says beside its kind, target and timing
     "name": name,
     "description": lambda value, field: text(value, field, 2000),

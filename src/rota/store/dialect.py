@@ -3,6 +3,8 @@
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import repeat
+from operator import is_
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import asyncpg
@@ -96,12 +98,16 @@ class Batch:
         return select(*chosen, *same).subquery(self.name)
 
     def given(self, tx: Tx, records: Sequence[Sequence[Any]]) -> "Given":
-        """A batch as the driver takes it. Column by column: most columns need nothing done."""
-        fixed = zip(self._fixes(tx.dialect).items(), zip(*records, strict=True), strict=True)
+        """A batch as the driver takes it."""
+        return self.filled(tx, zip(*records, strict=True))
+
+    def filled(self, tx: Tx, given: Iterable[Sequence[Any]]) -> "Given":
+        """The same column by column: most columns need nothing done."""
+        fixed = zip(self._fixes(tx.dialect).items(), given, strict=True)
         try:
-            columns = {field: tuple(map(fix, values)) if fix else values for (field, fix), values in fixed}
+            columns = {field: mapped(fix, values) if fix else values for (field, fix), values in fixed}
             same = {field for field, values in columns.items() if values.count(values[0]) == len(values)}
-            alike = self._known_shape(same, len(records))
+            alike = self._known_shape(same, len(next(iter(columns.values()))))
             values: dict[str, Any] = {f"{self.name}_{field}": columns.pop(field)[0] for field in alike}
             if columns and on_sqlite(tx):
                 values[f"{self.name}_rows"] = orjson.dumps(list(zip(*columns.values(), strict=True))).decode()
@@ -127,6 +133,14 @@ class Batch:
     def _fixes(self, dialect: Dialect) -> dict[str, Callable[[Any], Any] | None]:
         """What has to be done to the values of each column on their way to the driver."""
         return {field: kind.dialect_impl(dialect).bind_processor(dialect) for field, kind in self.columns.items()}
+
+
+def mapped(fix: Callable[[Any], Any], values: Sequence[Any]) -> Sequence[Any]:
+    """The values, done; where all are one object, that is done once. (Equal ones may differ: JSON's 1 and true.)"""
+    first = values[0]
+    if all(map(is_, values, repeat(first))):
+        return (fix(first),) * len(values)
+    return tuple(map(fix, values))
 
 
 class Given(NamedTuple):
@@ -258,15 +272,18 @@ def insert_rows(tx: Tx, table: Table, records: Sequence[Mapping[str, Any]], what
         notify(tx, what)
         what = None
     if records:
-        insertion(tx, new_rows(tx, table, records, None, what))
+        insertion(tx, new_rows(tx, table, columns_in(records), None, what))
 
 
 def new_rows(
-    tx: Tx, table: Table, records: Sequence[Mapping[str, Any]], back: tuple[str, ...] | None, what: str | None = None
+    tx: Tx, table: Table, columns: Mapping[str, Sequence[Any]], back: tuple[str, ...] | None, what: str | None = None
 ) -> Given:
-    names = tuple(records[0])
-    values, shape = batch_of(table, names).given(tx, [tuple(record.values()) for record in records])
-    return Given(values, (*shape, table, back, what, *names))
+    values, shape = batch_of(table, tuple(columns)).filled(tx, columns.values())
+    return Given(values, (*shape, table, back, what, *columns))
+
+
+def columns_in(records: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
+    return dict(zip(records[0], zip(*(record.values() for record in records), strict=True), strict=True))
 
 
 def update_row(tx: Tx, table: Table, key: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
@@ -336,9 +353,12 @@ def upsert(tx: Tx, table: Table) -> "postgresql.Insert | sqlite.Insert":
 
 def insert_new(tx: Tx, table: Table, records: Sequence[Mapping[str, Any]], returning: Sequence[str]) -> list[Any]:
     """Insert those records that meet no conflict, and tell which: row counts of skipped INSERTs differ by driver."""
-    if not records:
-        return []
-    found = insertion(tx, new_rows(tx, table, records, tuple(returning)))
+    return insert_columns(tx, table, columns_in(records), returning) if records else []
+
+
+def insert_columns(tx: Tx, table: Table, columns: Mapping[str, Sequence[Any]], returning: Sequence[str]) -> list[Any]:
+    """The same for records that stand column by column: a thousand of them need no thousand dicts."""
+    found = insertion(tx, new_rows(tx, table, columns, tuple(returning)))
     return records_of(tx, [table.c[name] for name in returning], found)
 
 

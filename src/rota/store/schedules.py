@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, Integer, Select, Text, and_, bindparam, func, or_, select, update
@@ -27,6 +28,7 @@ from rota.store.dialect import (
     Given,
     Tx,
     hot,
+    insert_columns,
     insert_new,
     insert_rows,
     is_listed,
@@ -55,14 +57,16 @@ LIVING = s.deleted_at.is_(None)
 
 def insert(tx: Tx, new: Sequence[Schedule], now: datetime) -> None:
     """Store schedules with their clocks, counters and spans, all or none."""
-    stored = insert_new(tx, schedules, [row_of(one) for one in new], ("name",))
+    columns = {name: [read(one) for one in new] for name, read in FIELDS.items()}
+    stored = insert_columns(tx, schedules, columns, ("name",))
     refused = Counter(one.name for one in new) - Counter(name for (name,) in stored)
     for name in refused:
         raise Conflict(f"schedule {name}: there is already one with this name; choose another or edit that one")
     insert_rows(tx, clocks, [clock_row(one, now) for one in new])
     zero = {"failure_count": 0, "skipped_count": 0}
     insert_rows(tx, schedule_stats, [{"schedule_id": one.id, **zero} for one in new])
-    insert_rows(tx, trigger_spans, [span_row(one, now) for one in new if one.enabled])
+    timings = zip(new, columns["timing"], strict=True)
+    insert_rows(tx, trigger_spans, [span_row(one, timing, now) for one, timing in timings if one.enabled])
     notify(tx, "clocks")
 
 
@@ -133,7 +137,7 @@ def replace_schedule(tx: Tx, due: Due, new: Schedule, now: datetime, expected: i
         end_span(tx, [(old.id, edge)])
         new = replace(new, condition=Condition.OK, condition_reason=None)
         if new.enabled:
-            insert_rows(tx, trigger_spans, [span_row(new, edge)])
+            insert_rows(tx, trigger_spans, [span_row(new, triggers.dump(new.timing), edge)])
         clock = clock_row(new, edge)
         moment = {"next_slot": clock["next_slot"], "next_run_at": clock["next_run_at"]}
         tx.execute(update(clocks).where(k.schedule_id == old.id).values(moment))
@@ -685,27 +689,12 @@ def clock_row(schedule: Schedule, now: datetime) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def span_row(schedule: Schedule, now: datetime) -> dict[str, Any]:
-    return {
-        "schedule_id": schedule.id, "revision": schedule.revision, "timing": triggers.dump(schedule.timing),
-        "from_at": now, "until_at": None,
-    }  # fmt: skip
+def span_row(one: Schedule, timing: dict[str, Any], now: datetime) -> dict[str, Any]:
+    return {"schedule_id": one.id, "revision": one.revision, "timing": timing, "from_at": now, "until_at": None}
 
 
 def row_of(one: Schedule) -> dict[str, Any]:
-    return {
-        "id": one.id, "org_id": one.org_id, "owner_id": one.owner_id, "name": one.name,
-        "description": one.description, "tags": one.tags, "kind": one.kind, "target": one.target, "route": one.route,
-        "input": one.input, "timing": triggers.dump(one.timing), "max_runs": one.max_runs,
-        "misfire": one.misfire.value, "catch_up_limit": one.catch_up_limit, "overlap": one.overlap.value,
-        "start_deadline_seconds": seconds(one.start_deadline), "timeout_seconds": seconds(one.timeout),
-        "retry": one.retry.dump() if one.retry else None, "priority": one.priority, "queue": one.queue,
-        "grant_id": one.grant_id, "enabled": one.enabled, "paused_at": one.paused_at,
-        "paused_until": one.paused_until, "pause_reason": one.pause_reason, "condition": one.condition.value,
-        "condition_reason": one.condition_reason, "revision": one.revision, "source": one.source,
-        "created_by": one.created_by, "created_at": one.created_at, "updated_at": one.updated_at,
-        "deleted_at": one.deleted_at,
-    }  # fmt: skip
+    return {name: read(one) for name, read in FIELDS.items()}
 
 
 def schedule_of(row: Any, readable: bool = True) -> Schedule:
@@ -741,3 +730,10 @@ READ: Sequence[tuple[int, Callable[[Any], Any]]] = [
     (POSITIONS["retry"], parse_retry),
     (POSITIONS["condition"], Condition),
 ]
+FIELDS: dict[str, Callable[[Schedule], Any]] = {  # what stands in each column
+    **{column.name: attrgetter(column.name) for column in s},
+    "timing": lambda one: triggers.dump(one.timing),
+    "start_deadline_seconds": lambda one: seconds(one.start_deadline),
+    "timeout_seconds": lambda one: seconds(one.timeout),
+    "retry": lambda one: one.retry and one.retry.dump(),
+}
