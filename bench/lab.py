@@ -242,6 +242,7 @@ async def arena(lab: Lab, system: System, settings: Mapping[str, Any]) -> AsyncI
         here = Arena(lab, system, program, settings, home, url)
         try:
             here.call("prepare")
+            os.sync()  # what the system before left to be written does not hold up the commits of this one
             yield here
         finally:
             here.end()
