@@ -70,6 +70,14 @@ def test_all_wrong_fields_are_told_at_once() -> None:
     assert {one.field for one in told.value.all} >= {"cron_expression", "priority", "overlap", "nonsense"}
 
 
+def test_of_a_crowd_of_wrong_fields_the_message_names_the_first() -> None:
+    with pytest.raises(InvalidMany) as told:
+        parse(cron_expression="0 9 * * *", **{f"nonsense{n}": 1 for n in range(1000)})
+    assert len(told.value.all) == 1000
+    assert "nonsense0:" in told.value.message
+    assert told.value.message.endswith("; and 980 more")
+
+
 FORMS = [
     {"cron_expression": "*/5 9-17 * * 1-5", "timezone": "Europe/Oslo", "window_start": "09:00", "window_end": "17:00"},
     {"interval": "1h30m", "jitter_seconds": 30, "starts_at": "2026-06-01T00:00:00Z", "ends_at": "2026-07-01T00:00:00Z"},

@@ -23,6 +23,8 @@ RotaError
 
 from collections.abc import Iterable, Sequence
 
+TOLD = 20  # wrong values that one message names
+
 
 class RotaError(Exception):
     """The root. `code` never changes; the message is for people."""
@@ -49,13 +51,14 @@ class Invalid(RotaError):
 
 
 class InvalidMany(Invalid):
-    """Several wrong values, told together."""
+    """Several wrong values, told together; of a crowd, its first."""
 
     def __init__(self, errors: Iterable[Invalid]) -> None:
         self.errors = list(errors)
-        first = self.errors[0]
+        first, unsaid = self.errors[0], len(self.errors) - TOLD
         super().__init__(first.field, first.value, first.right)
-        self.message = "; ".join(error.message for error in self.errors)
+        told = [error.message for error in self.errors[:TOLD]]
+        self.message = "; ".join([*told, f"and {unsaid} more"] if unsaid > 0 else told)
         self.args = (self.message,)
 
     @property

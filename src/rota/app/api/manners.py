@@ -156,7 +156,7 @@ async def on_bad_parameter(_: Request, error: Exception) -> Response:
     """Path and query parameters that FastAPI checked for us."""
     assert isinstance(error, RequestValidationError)
     wrong = [Invalid(str(one["loc"][-1]), one.get("input"), one["msg"]) for one in error.errors()]
-    return problem(422, Invalid.code, "; ".join(one.message for one in wrong), wrong)
+    return problem(422, Invalid.code, together(wrong).message, wrong)
 
 
 class Guard:
