@@ -87,6 +87,8 @@ def calendar_of(expression: str) -> Calendar:
         days, months, weekdays, both, masks = days_of(day, month, weekday)
     except ValueError as error:
         raise wrong(expression, f"is not a cron expression ({error})") from None
+    if not masks:
+        raise wrong(expression, "names a day that no month has")
     return Calendar(texts, minutes, hours, times, cadence, days, months, weekdays, both, masks)
 
 
@@ -102,9 +104,8 @@ def days_of(day: str, month: str, weekday: str) -> Days:
     days, months, weekdays = DAY_OF_MONTH.numbers(day), MONTH.numbers(month), DAY_OF_WEEK.weekdays(weekday)
     both = day.startswith("*") or weekday.startswith("*")
     masks = month_masks(days, weekdays, both)
-    if not any(masks[kind(first, length)] for month in months for length in LENGTHS[month] for first in range(7)):
-        raise ValueError("it names a day that no month has")
-    return days, months, weekdays, both, masks
+    comes = any(masks[kind(first, length)] for month in months for length in LENGTHS[month] for first in range(7))
+    return days, months, weekdays, both, masks if comes else ()
 
 
 def ahead(calendar: Calendar, wall: datetime) -> datetime | None:
