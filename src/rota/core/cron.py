@@ -101,6 +101,7 @@ def times_of(minute: str, hour: str) -> Times:
 
 @lru_cache(maxsize=4096)
 def days_of(day: str, month: str, weekday: str) -> Days:
+    """There are no masks if none of these days ever comes."""
     days, months, weekdays = DAY_OF_MONTH.numbers(day), MONTH.numbers(month), DAY_OF_WEEK.weekdays(weekday)
     both = day.startswith("*") or weekday.startswith("*")
     masks = month_masks(days, weekdays, both)

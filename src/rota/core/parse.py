@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import orjson
 
 from rota.core import triggers
-from rota.core.errors import Invalid, InvalidMany
+from rota.core.errors import Invalid, together
 from rota.core.model import JITTER_LIMIT, NAME_LIMIT, PAYLOAD_LIMIT, Schedule, new_id
 from rota.core.plan import FIRE_LIMIT
 from rota.core.policy import CATCH_UP_LIMIT, Misfire, Overlap, choice, parse_overlap, parse_retry
@@ -278,10 +278,8 @@ class Form:
         return Timing(trigger, zone, window, said("starts_at"), said("ends_at"), jitter)
 
     def done(self) -> None:
-        if len(self.errors) == 1:
-            raise self.errors[0]
         if self.errors:
-            raise InvalidMany(self.errors)
+            raise together(self.errors)
 
 
 def wrong_names(schema: Mapping[str, Any], given: Mapping[str, Any], field: str, of: str) -> list[Invalid]:
