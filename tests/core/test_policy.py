@@ -89,6 +89,11 @@ def test_what_follows_a_failure(kind: FailureClass, retry: Retry | None, tries: 
     assert after_failure(FAILURE[kind], retry, tries) == expected
 
 
+def test_a_logic_error_is_final_whatever_the_retry_policy() -> None:
+    assert after_failure(classify(LogicError("wrong")), Retry(9), 1) == GiveUp()
+    assert after_failure(classify(ValueError("wrong")), Retry(9), 1) == Again(timedelta(seconds=2))
+
+
 def test_delays_grow_to_their_cap_and_never_overflow() -> None:
     assert [TRANSIENT.delay(tries).total_seconds() for tries in (1, 2, 3, 7, 1000)] == [10, 20, 40, 600, 600]
     assert Retry(9, 500).delay(9) == timedelta(milliseconds=500)

@@ -124,7 +124,7 @@ class Life(RuleBasedStateMachine):
     def long_runs_end(self) -> None:
         self.run(self.house.release())
 
-    @rule(error=st.sampled_from([LogicError("x"), TransientError("x"), AuthError("x")]))
+    @rule(error=st.sampled_from([ValueError("x"), LogicError("x"), TransientError("x"), AuthError("x")]))
     def the_next_run_fails(self, error: Exception) -> None:
         self.house.hands.errors.append(error)
 

@@ -99,7 +99,7 @@ async def test_jitter_that_leads_out_of_the_window_starts_nothing_there(house: H
     ],
 )
 async def test_a_failed_run_is_retried_as_its_policy_says(house: House, retry: Any, delays: list[int]) -> None:
-    house.hands.errors = [LogicError("wrong")] * 9
+    house.hands.errors = [ValueError("wrong")] * 9
     await house.schedule(cron="10 * * * *", retry=retry)
     await house.live(at("9:59"))
     ledger = await house.rows(select(runs).order_by(runs.c.attempt))
@@ -109,6 +109,13 @@ async def test_a_failed_run_is_retried_as_its_policy_says(house: House, retry: A
     assert [row.retry_of for row in ledger] == [None, *(row.id for row in ledger[:-1])]
     stats = await house.stats()
     assert (stats.failure_count, stats.last_run_status) == (1, "failed")
+
+
+async def test_a_logic_error_is_not_retried_under_a_retry_policy(house: House) -> None:
+    house.hands.errors = [LogicError("wrong")]
+    await house.schedule(cron="10 * * * *", retry={"max_retries": 3, "backoff_ms": 5000})
+    await house.live(at("9:59"))
+    assert await house.history() == ["9:10 #1 failed: logic"]
 
 
 async def test_transient_failures_are_retried_five_times_where_nobody_said_otherwise(house: House) -> None:
@@ -198,7 +205,7 @@ async def test_cancel_in_each_state(house: House, state: str) -> None:
     else:
         target = await enqueue(house, terms=Terms(retry=Retry(3, 60_000)))
     if state in ("retry", "parked"):
-        house.hands.errors = [LogicError("x") if state == "retry" else AuthError("x")]
+        house.hands.errors = [ValueError("x") if state == "retry" else AuthError("x")]
     if state in ("retry", "parked", "running"):
         await house.work()
     (row,) = [row for row in await house.queue() if row.id == target]

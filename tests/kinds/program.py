@@ -81,7 +81,7 @@ def stay() -> None:
     time.sleep(3600)
 
 
-@app.task(isolation="process")
+@app.task(isolation="process", retry={"max_retries": 2})
 def odd() -> object:
     return object()
 

@@ -217,6 +217,7 @@ async def test_isolated_functions_hurt_only_themselves(isolated_shop: Shop) -> N
     assert told["odd"] == (
         "LogicError", "the task's result cannot be written as JSON: Type is not JSON serializable: object",
     )  # fmt: skip
+    assert runs["odd"]["attempt"] == 1  # a LogicError is not retried, whatever the task's retry policy
     assert told["die"] == ("ChildLost", "the process of this run died (signal SIGKILL)")
     assert (runs["die"]["reason"], runs["die"]["attempt"]) == ("quarantined", 3)
     assert runs["fork"]["outcome"] == 7

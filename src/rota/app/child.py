@@ -91,7 +91,7 @@ async def write_log(db: Database, log: RunLog, clock: SystemClock, over: asyncio
 
 
 def told(failure: Failure) -> dict[str, Any]:
-    return {"kind": failure.kind.value, **failure.dump()}
+    return {"kind": failure.kind.value, "final": failure.final, **failure.dump()}
 
 
 def program_of(order: dict[str, Any]) -> Rota:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rota.core.errors import AuthError, Invalid, PermissionDenied, TransientError, WorkError
+from rota.core.errors import AuthError, Invalid, LogicError, PermissionDenied, TransientError, WorkError
 from rota.core.triggers import Once, Timing, Window, window_open
 
 T = TypeVar("T")
@@ -161,6 +161,7 @@ class Failure:
     traceback: str | None = None
     code: str | None = None  # a finer word than its class
     again: timedelta | None = None  # when to ask again what became of an effect
+    final: bool = False  # a LogicError: no retry policy applies
 
     def dump(self) -> dict[str, Any]:
         texts = {"type": self.type, "message": self.message, "traceback": self.traceback}
@@ -206,7 +207,8 @@ def classify(error: BaseException) -> Failure:
             start = frames.tb_next or start
         frames = frames.tb_next
     text = "".join(traceback.format_exception(type(error), error, start))
-    return Failure(kind, type(error).__name__, str(error) or type(error).__name__, text)
+    name = type(error).__name__
+    return Failure(kind, name, str(error) or name, text, final=isinstance(error, LogicError))
 
 
 def after_failure(failure: Failure, retry: Retry | None, tries: int) -> Again | Park | GiveUp:
@@ -217,6 +219,8 @@ def after_failure(failure: Failure, retry: Retry | None, tries: int) -> Again | 
         case FailureClass.INDETERMINATE:
             return Park(RECONCILIATION) if failure.again is None else Again(failure.again)
         case FailureClass.BUDGET:
+            return GiveUp()
+        case FailureClass.LOGIC if failure.final:
             return GiveUp()
         case FailureClass.TRANSIENT:
             rule = retry or TRANSIENT

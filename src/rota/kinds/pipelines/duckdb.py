@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import duckdb
 
 from rota.core.clock import stopwatch
-from rota.core.errors import Invalid, LogicError
+from rota.core.errors import Invalid, LogicError, WorkError
 from rota.core.model import new_id
 from rota.engine.runner import Busy
 from rota.kinds.pipelines.executor import Order, Written
@@ -114,7 +114,7 @@ class DuckDB:
 
                 async with asyncio.timeout(PREVIEW_SECONDS):
                     return await self.run(con, look)
-        except (duckdb.Error, LogicError, TimeoutError) as error:
+        except (duckdb.Error, WorkError, TimeoutError) as error:
             why = f"took longer than {PREVIEW_SECONDS:g} s" if isinstance(error, TimeoutError) else f"fails: {error}"
             raise Invalid("sql", sql, why) from error
 
@@ -123,7 +123,7 @@ class DuckDB:
         files = {path: self.file(org_id, path) for path in reads}
         missing = [path for path, file in files.items() if not file.exists()]
         if missing:
-            raise LogicError(f"{missing[0]} has no table yet: it must succeed once before it is read")
+            raise WorkError(f"{missing[0]} has no table yet: it must succeed once before it is read")
         spill = self.place / ".spill" / new_id()  # of its own: what it spills there is gone when it is closed
         spill.parent.mkdir(parents=True, exist_ok=True)
         room: dict[str, Any] = {"memory_limit": f"{max(1, 80 // self.slots)}%", "temp_directory": str(spill)}

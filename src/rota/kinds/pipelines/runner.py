@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
-from rota.core.errors import Invalid, LogicError, NotFound
+from rota.core.errors import Invalid, LogicError, NotFound, WorkError
 from rota.core.model import Ended
 from rota.core.parse import Defaults
 from rota.core.policy import Overlap
@@ -98,7 +98,7 @@ class PipelineRunner:
         """What a function reads, and the call of it."""
         declared = self.registry.known.get(row.function)
         if declared is None or declared.function is None:
-            raise LogicError(f"pipeline {row.path}: its function {row.function} is not known to this worker")
+            raise WorkError(f"pipeline {row.path}: its function {row.function} is not known to this worker")
         function = declared.function
 
         async def work(connection: Any, write: Write) -> int:

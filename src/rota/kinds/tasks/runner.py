@@ -13,7 +13,7 @@ import orjson
 import structlog
 
 from rota.core.clock import stopwatch
-from rota.core.errors import Invalid, LogicError, NotFound, Unavailable, together
+from rota.core.errors import Invalid, LogicError, NotFound, Unavailable, WorkError, together
 from rota.core.model import PAYLOAD_LIMIT, Job
 from rota.core.parse import Defaults, wrong_names
 from rota.core.policy import Failure, FailureClass
@@ -165,7 +165,7 @@ class TaskRunner:
             return Task(row.name, command=row.command, parameters=row.parameters, version=row.version, **options)
         known = self.registry.find(row.command)
         if known is None or known.function is None:
-            raise LogicError(f"task {row.name}: its function {row.command} is not known to this worker")
+            raise WorkError(f"task {row.name}: its function {row.command} is not known to this worker")
         version = f"{row.version}/{known.version}"[:VERSION_LIMIT]  # of the row, and of the function
         return replace(known, **{"name": row.name, "parameters": row.parameters, "version": version, **options})
 

@@ -313,7 +313,8 @@ def describe(error: BaseException) -> dict[str, Any]:
     transient = isinstance(error, ConnectionError | TimeoutError)
     code = getattr(error, "code", None) if isinstance(error, WorkError) else "transient" if transient else "logic"
     message = error.msg if isinstance(error, SyntaxError) else str(error)
-    return {"code": code, "type": type(error).__name__, "message": message, "line": line, "traceback": text}
+    kind = {"code": code, "type": type(error).__name__, "final": isinstance(error, LogicError)}
+    return {**kind, "message": message, "line": line, "traceback": text}
 
 
 # before the door is locked

@@ -269,7 +269,8 @@ def failure_in(told: Mapping[str, Any]) -> Failure:
     kind = CLASSES.get(str(told.get("code")), FailureClass.LOGIC)
     named, message, line = (str(told.get(name) or "")[:5000] for name in ("type", "message", "line"))
     where = f" (line {line})" if line else ""
-    return Failure(kind, named[:200], f"{message or named}{where}", str(told.get("traceback") or "")[-20_000:])
+    traceback, final = str(told.get("traceback") or "")[-20_000:], told.get("final") is True
+    return Failure(kind, named[:200], f"{message or named}{where}", traceback, final=final)
 
 
 def died(code: int) -> Failure:
