@@ -227,7 +227,7 @@ async def site(kind: Kind) -> AsyncIterator[Site]:
 async def make_engine(db: Database, settings: EngineSettings | None = None) -> tuple[Engine, str]:
     program: Rota = load_app(str(PROGRAM))
     clock = SystemClock()
-    clock.sync(*await db.read(workers.measure))
+    clock.sync(await db.read(workers.measure))
     org_id, _ = await db.tx(accounts.ensure_default_org, clock.now())
     runner = TaskRunner(program.registry, db, injector=program.injector)
     engine = Engine(db, clock, Wake(), {runner.kind: runner}, settings or EngineSettings())

@@ -128,7 +128,7 @@ class Cluster:
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(migrate, self.url)
-        self.clock.sync(*await self.db.tx(workers.measure))
+        self.clock.sync(await self.db.tx(workers.measure))
         if self.bare:
             return self
         self.org, _ = await self.db.tx(accounts.ensure_default_org, self.clock.now())

@@ -3,7 +3,7 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from rota.core.clock import ManualClock, SystemClock
+from rota.core.clock import ClockSample, ManualClock, SystemClock
 
 NINE = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -54,11 +54,57 @@ def test_a_clock_can_be_set_back() -> None:
 
 def test_the_databases_time_is_carried_on_by_the_stopwatch() -> None:
     clock = SystemClock()
-    off = clock.sync(NINE, clock.monotonic())
+    off = clock.sync(sample(clock, NINE, 0))
     assert abs(off) > HOUR
     assert NINE <= clock.now() < NINE + timedelta(seconds=5)
-    assert abs(clock.sync(clock.now(), clock.monotonic())) < timedelta(seconds=1)
+    assert abs(clock.sync(sample(clock, clock.now(), 0))) < timedelta(seconds=1)
 
 
 async def test_a_wait_of_real_time_ends_by_itself() -> None:
     assert await SystemClock().wait(asyncio.Event(), 0.001) is False
+
+
+def sample(clock: SystemClock, time: datetime, round_trip: float) -> ClockSample:
+    """A sample whose answer has just been received."""
+    received = clock.monotonic()
+    return ClockSample(time, received - round_trip, received)
+
+
+def is_about(clock: SystemClock, time: datetime) -> bool:
+    """Whether the clock shows the time, a loaded machine allowed for."""
+    return timedelta(0) <= clock.now() - time < timedelta(seconds=2)
+
+
+def test_the_first_sample_sets_the_clock_to_what_was_received_at_the_latest() -> None:
+    clock = SystemClock()
+    clock.sync(sample(clock, NINE, 12))
+    assert is_about(clock, NINE)  # not 6 s ahead, as if the time were from the middle of the round trip
+
+
+def test_a_slow_sample_does_not_move_the_clock() -> None:
+    clock = SystemClock()
+    clock.sync(sample(clock, NINE, 0.001))
+    for time in (NINE - timedelta(seconds=12), NINE, NINE + HOUR):  # read early, late; or the database's clock was set
+        assert clock.sync(sample(clock, time, 12.5)) == timedelta(0)
+        assert is_about(clock, NINE)
+
+
+def test_a_slow_sample_that_proves_the_clock_ahead_sets_it_back() -> None:
+    clock = SystemClock()
+    clock.sync(sample(clock, NINE, 0.001))
+    assert clock.sync(sample(clock, NINE - HOUR, 12)) < timedelta(minutes=-59)
+    assert is_about(clock, NINE - HOUR)
+
+
+def test_a_better_sample_replaces_a_slow_one() -> None:
+    clock = SystemClock()
+    clock.sync(sample(clock, NINE, 12))
+    clock.sync(sample(clock, NINE + timedelta(seconds=11), 0.03))
+    assert is_about(clock, NINE + timedelta(seconds=11))
+
+
+def test_samples_of_a_slow_link_are_used_when_they_are_as_good_as_the_last() -> None:
+    clock = SystemClock()
+    clock.sync(sample(clock, NINE, 0.08))
+    clock.sync(sample(clock, NINE + HOUR, 0.08))  # the database's clock was set
+    assert is_about(clock, NINE + HOUR)

@@ -219,7 +219,7 @@ class Rota:
         queue: str, priority: int, serial_key: str | None, job_key: str | None = None,
     ) -> list[str]:  # fmt: skip
         if self._own is not None and self._org_id is None and isinstance(engine.clock, SystemClock):
-            engine.clock.sync(*await engine.db.read(workers.measure))
+            engine.clock.sync(await engine.db.read(workers.measure))
         if self._org_id is None:
             self._org_id = await engine.db.read(accounts.org_by_slug, self.org)
         if self._org_id is None:

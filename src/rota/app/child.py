@@ -68,7 +68,7 @@ async def run_task(order: dict[str, Any], db: Database, program: Rota, settings:
 async def run_graph(order: dict[str, Any], db: Database, program: Rota, settings: EngineSettings) -> dict[str, Any]:
     """What a graph says and uses is written from here: its worker only hears of the end."""
     clock = SystemClock()
-    clock.sync(*await db.read(workers.measure))
+    clock.sync(await db.read(workers.measure))
     runner = GraphRunner(program.graphs, db, clock, program.org)
     ctx = context(order, Engine(db, clock, Wake(), {"graph": runner}, settings))
     over = asyncio.Event()

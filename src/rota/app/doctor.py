@@ -62,7 +62,7 @@ async def look(db: Database, path: Path | None, *, patient: bool = True) -> Asyn
         heard = await checkup.wake_up(db)
         told = "nothing was heard: work starts when somebody looks, up to seconds late" if heard is None else ""
         yield Finding("wake-ups", "note" if told else "ok", told or f"heard after {(heard or 0) * 1000:.0f} ms")
-    now, _ = await db.read(workers.measure)
+    now = (await db.read(workers.measure)).time
     off = wall() - now
     told = f"this machine is {off.total_seconds():+.2f} s from the database"
     yield Finding("clock", "ok" if abs(off) < OFFSET else "note", f"{told}; Rota goes by the database's clock")

@@ -305,7 +305,7 @@ async def move_in(engine: Engine, settings: Settings) -> str:
     """Before anything else: know the database's time, and make the first org and its key where there is none. Returns
     the id of the org `default`."""
     assert isinstance(engine.clock, SystemClock)
-    engine.clock.sync(*await patiently(lambda: engine.db.read(workers.measure), STARTING))
+    engine.clock.sync(await patiently(lambda: engine.db.read(workers.measure), STARTING))
     org_id, key = await engine.db.tx(accounts.ensure_default_org, engine.clock.now())
     if key is not None:
         write_secret(Path(settings.data_dir) / "admin.key", key)
@@ -326,7 +326,7 @@ async def keep_time(db: Database, clock: SystemClock) -> None:
     while True:
         await pause(RESYNC)
         with contextlib.suppress(Unavailable):
-            clock.sync(*await db.read(workers.measure))
+            clock.sync(await db.read(workers.measure))
 
 
 async def refuse_old_schema(settings: Settings) -> None:

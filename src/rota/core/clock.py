@@ -6,12 +6,30 @@ processes of one installation agree on what is due and whose lease is over, what
 
 import asyncio
 import heapq
+import math
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Protocol
 
 JUMP = timedelta(seconds=5)  # a step of the clock that nobody should act on at once
+SAMPLE_ERROR_SECONDS = 0.002  # round trip up to which a sample is always good enough
+DRIFT_PER_SECOND = 0.0005  # how fast a monotonic clock may run wrong between samples
+
+
+@dataclass(frozen=True, slots=True)
+class ClockSample:
+    """One reading of the database's clock: `time` was read between `sent` and `received` on the stopwatch."""
+
+    time: datetime
+    sent: float
+    received: float
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds between request and answer: the most by which `time` can be old when it is received."""
+        return self.received - self.sent
 
 
 class Clock(Protocol):
@@ -31,23 +49,33 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """Real time, set by the database's clock through `sync`."""
+    """Real time, set by the database's clock through `sync`. It may be behind that clock by the round trip of the
+    sample that it was set by, and is never ahead of it: no slot starts before its time."""
 
     def __init__(self) -> None:
-        self._set = (datetime.now(UTC), time.monotonic())  # one tuple: other threads read it while it is set
+        # time, stopwatch, seconds by which the time may be wrong; one tuple: other threads read it while it is set
+        self._set = (datetime.now(UTC), time.monotonic(), math.inf)
 
     def now(self) -> datetime:
-        base, mark = self._set
+        base, mark, _ = self._set
         return base + timedelta(seconds=time.monotonic() - mark)
 
     def monotonic(self) -> float:
         return time.monotonic()
 
-    def sync(self, measured: datetime, at: float) -> timedelta:
-        """Set the clock: it was `measured` when the stopwatch stood at `at`. Returns how far it had been off."""
-        base, mark = self._set
-        self._set = (measured, at)
-        return measured - (base + timedelta(seconds=at - mark))
+    def sync(self, sample: ClockSample) -> timedelta:
+        """Set the clock to a sample, as of when it was received. Returns how far the clock had been off.
+
+        A sample with a longer round trip than the current error allows is dropped (0 is returned): it may be old by
+        all of that. Only one that proves this clock to be ahead is used however long it took."""
+        base, mark, error = self._set
+        current = base + timedelta(seconds=sample.received - mark)
+        allowed = max(SAMPLE_ERROR_SECONDS, error + DRIFT_PER_SECOND * (sample.received - mark))
+        ahead = current > sample.time + timedelta(seconds=sample.round_trip)
+        if sample.round_trip > allowed and not ahead:
+            return timedelta(0)
+        self._set = (sample.time, sample.received, sample.round_trip)
+        return sample.time - current
 
     async def wait(self, event: asyncio.Event, seconds: float | None) -> bool:
         try:
@@ -72,7 +100,7 @@ class ManualClock:
     def monotonic(self) -> float:
         return (self._now - self._start).total_seconds()
 
-    def sync(self, measured: datetime, at: float) -> timedelta:  # noqa: ARG002  a test's time is its own
+    def sync(self, sample: ClockSample) -> timedelta:  # noqa: ARG002  a test's time is its own
         return timedelta(0)
 
     async def wait(self, event: asyncio.Event, seconds: float | None) -> bool:

@@ -83,20 +83,20 @@ class Keeper:
         seconds = self.lease.total_seconds()
         try:
             async with asyncio.timeout(seconds / 2 if db.judged_from_afar else None):
-                now, at, holds, cancels = await db.tx(workers.beat, self.worker, self.lease)
+                sample, holds, cancels = await db.tx(workers.beat, self.worker, self.lease)
         except (RotaError, TimeoutError) as error:
             log.warning("the lease was not renewed; trying again", error=str(error))
             return True
         if not holds:
             log.error("this worker was declared dead; its work goes to others")
             return False
-        if at - self._renewed > seconds / 2:
-            self.quiet_until = at + seconds
-        self._renewed = at
-        off = self.clock.sync(now, at)
+        if sample.received - self._renewed > seconds / 2:
+            self.quiet_until = sample.received + seconds
+        self._renewed = sample.sent  # the lease is counted from then on at the earliest, however late the answer came
+        off = self.clock.sync(sample)
         if abs(off) > JUMP:
             log.warning("the clock jumped; no lease is judged for a while", by=off.total_seconds())
-            self.quiet_until = at + seconds
+            self.quiet_until = sample.received + seconds
         if cancels:
             self.on_cancel(cancels)
         return True

@@ -77,7 +77,7 @@ class Maintenance:
         """Declare a worker dead and take a batch of its jobs; nothing if it renewed its lease meanwhile. All is looked
         at again here: this step may have waited long for its turn to write, and the others for theirs to renew."""
         now = self.clock.now()
-        jumped = isinstance(self.clock, SystemClock) and abs(workers.measure(tx)[0] - now) > JUMP
+        jumped = isinstance(self.clock, SystemClock) and abs(workers.measure(tx).time - now) > JUMP
         if self.may_judge() and not jumped:
             workers.bury(tx, worker, now)
         return (0, False, []) if workers.lives(tx, worker) else jobs.rescue(tx, worker, now, CHUNK)

@@ -196,9 +196,9 @@ class Worker:
     async def register(self) -> None:
         clock, settings = self.engine.clock, self.engine.settings
         loop = asyncio.get_running_loop()
-        now, at = await self.engine.db.tx(workers.measure)
+        sample = await self.engine.db.tx(workers.measure)
         if isinstance(clock, SystemClock):
-            clock.sync(now, at)
+            clock.sync(sample)
         kinds, routes = sorted(self.engine.runners), self.routes
         await self.engine.db.tx(
             lambda tx: workers.register(

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import and_, delete, func, or_, select, update
 
-from rota.core.clock import stopwatch
+from rota.core.clock import ClockSample, stopwatch
 from rota.core.states import WorkerState
 from rota.store import jobs as queue
 from rota.store.dialect import Tx, database_now, insert_rows
@@ -105,15 +105,15 @@ def forget(tx: Tx, before: datetime) -> int:
     return tx.execute(delete(workers).where(w.state != WorkerState.ALIVE, w.stopped_at < before)).rowcount
 
 
-def beat(tx: Tx, worker: str, lease: timedelta) -> tuple[datetime, float, bool, dict[str, str]]:
-    """One heartbeat: the database's time and when on our stopwatch it was read, whether the lease holds, and which
-    jobs of this worker somebody wants stopped."""
-    now, at = measure(tx)
-    return now, at, renew(tx, worker, lease, now), queue.cancels(tx, worker)
+def beat(tx: Tx, worker: str, lease: timedelta) -> tuple[ClockSample, bool, dict[str, str]]:
+    """One heartbeat: a sample of the database's clock, whether the lease holds, and which jobs of this worker are to be
+    stopped."""
+    sample = measure(tx)
+    return sample, renew(tx, worker, lease, sample.time), queue.cancels(tx, worker)
 
 
-def measure(tx: Tx) -> tuple[datetime, float]:
-    """The database's time, and when on our stopwatch it was read."""
-    before = stopwatch()
+def measure(tx: Tx) -> ClockSample:
+    """Read the database's clock."""
+    sent = stopwatch()
     now = database_now(tx)
-    return now, (before + stopwatch()) / 2
+    return ClockSample(now, sent, stopwatch())
