@@ -74,10 +74,12 @@ async def test_scopes_narrow_a_role_and_shell_adds_to_an_operators(api: Api) -> 
 
 
 async def test_an_org_keeps_an_admins_key(api: Api) -> None:
-    (first,) = (await api.get("/api-keys"))["items"]
-    assert (await api.call("DELETE", f"/api-keys/{first['id']}")).status_code == 409
-    await key_of(api, role="admin")
-    assert (await api.call("DELETE", f"/api-keys/{first['id']}")).status_code == 204
+    made = (await api.call("POST", "/orgs", {"name": "Acme", "slug": "acme"})).json()
+    acme = {"authorization": f"Bearer {made['admin_key']}"}
+    (first,) = (await api.call("GET", "/api-keys", headers=acme)).json()["items"]
+    assert (await api.call("DELETE", f"/api-keys/{first['id']}", headers=acme)).status_code == 409
+    assert (await api.call("POST", "/api-keys", {"name": "k", "role": "admin"}, headers=acme)).status_code == 201
+    assert (await api.call("DELETE", f"/api-keys/{first['id']}", headers=acme)).status_code == 204
 
 
 async def test_a_user_is_made_edited_and_taken_away_with_their_keys(api: Api) -> None:

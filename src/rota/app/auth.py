@@ -2,7 +2,7 @@
 
 import contextlib
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
@@ -43,15 +43,42 @@ class Caller:
     scopes: frozenset[str]
     instance_admin: bool
     used_at: datetime | None = None
+    expires_at: datetime | None = None  # of the key
+
+    @property
+    def narrowed_to(self) -> frozenset[str]:
+        """The resources that the key is restricted to; empty means all."""
+        return self.scopes - {SHELL}
 
     def check(self, role: Role, resource: str) -> None:
         """The one place that compares roles and scopes."""
         if self.role < role:
             raise Refused(f"this needs the role {role.name.lower()}; yours is {self.role.name.lower()}")
-        narrow = self.scopes - {SHELL}
+        narrow = self.narrowed_to
         read = {f"{resource}:read"} if role is Role.VIEWER else set()
         if narrow and not narrow & {resource, *read}:
             raise Refused(f"this needs the scope {resource}; yours are {', '.join(sorted(narrow))}")
+
+    def check_unnarrowed(self, act: str) -> None:
+        """Raises Refused for a key that is restricted to some resources: the act would give out more than it has."""
+        if self.narrowed_to:
+            raise Refused(
+                f"{act} needs a key without scopes; yours is restricted to {', '.join(sorted(self.narrowed_to))}"
+            )
+
+    def check_new_key(self, scopes: Collection[str], expires_at: datetime | None) -> None:
+        """Raises Refused if a key with these scopes and this expiry could do more than the caller's or outlive it."""
+        narrow = self.narrowed_to
+        wider = sorted(scope for scope in set(scopes) - {SHELL} if not {scope, scope.removesuffix(":read")} & narrow)
+        if narrow and (wider or not set(scopes) - {SHELL}):
+            listed = ", ".join(sorted(narrow))
+            raise Refused(
+                f"a new key can have at most the scopes of the key that creates it ({listed}); "
+                + (f"remove {', '.join(wider)}" if wider else "name the scopes of the new key")
+            )
+        if self.expires_at is not None and (expires_at is None or expires_at > self.expires_at):
+            until = self.expires_at.isoformat(timespec="seconds")
+            raise Refused(f"a new key cannot outlive the key that creates it: set expires_at to {until} or earlier")
 
     def check_shell(self) -> None:
         if self.role < Role.ADMIN and SHELL not in self.scopes:
@@ -139,7 +166,8 @@ def caller_of(key: accounts.Key, now: datetime) -> Caller:
         raise Unauthenticated(f"this API key expired at {key.expires_at.isoformat(timespec='seconds')}")
     role = min(Role[key.role.upper()], Role[key.user_role.upper()])
     return Caller(
-        key.org_id, key.user_id, key.id, role, frozenset(key.scopes), key.instance_admin, key.last_used_at
+        key.org_id, key.user_id, key.id, role, frozenset(key.scopes), key.instance_admin, key.last_used_at,
+        key.expires_at,
     )  # fmt: skip
 
 

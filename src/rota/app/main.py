@@ -19,6 +19,7 @@ import structlog
 import uvloop
 
 from rota.app.application import Rota, load_app, make_engine
+from rota.app.data_dir import write_secret
 from rota.app.settings import Settings
 from rota.core.clock import SystemClock, pause
 from rota.core.errors import Refused, Unavailable
@@ -446,12 +447,6 @@ def announce(settings: Settings, url: str, link: Link | None) -> None:
     if link is not None:
         print(f"dashboard, for the next 15 minutes: {url}/login?token={link.token}", file=sys.stderr)
     print(f"data and admin key: {Path(settings.data_dir).absolute()}", file=sys.stderr)
-
-
-def write_secret(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text + "\n")
 
 
 def configure_logs(settings: Settings) -> None:

@@ -15,13 +15,14 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select, update
 
-from rota.core.errors import Conflict, NotFound
+from rota.core.errors import Conflict, NotFound, Refused
 from rota.core.model import new_id
 from rota.store.dialect import Tx, insert_new, insert_rows, once
 from rota.store.tables import api_keys, grants, orgs, users
 
 PREFIX = 12  # characters of a key that are stored as they are: enough to find its row and to name it to people
 SYSTEM = "system"
+FIRST_KEY = "first admin key"
 
 k, u = api_keys.c, users.c
 
@@ -53,7 +54,7 @@ def ensure_default_org(tx: Tx, now: datetime) -> tuple[str, str | None]:
     org = {"id": new_id(), "slug": "default", "name": "Default", "created_at": now}
     if not insert_new(tx, orgs, [org], ("id",)):  # another process was quicker, and holds the key
         return org_by_slug(tx, "default") or "", None
-    text = create_key(tx, str(org["id"]), "first admin key", "admin", now, instance_admin=True)
+    text = create_key(tx, str(org["id"]), FIRST_KEY, "admin", now, instance_admin=True)
     return str(org["id"]), text
 
 
@@ -62,7 +63,7 @@ def create_org(tx: Tx, name: str, slug: str, now: datetime) -> tuple[str, str]:
     org = {"id": new_id(), "slug": slug, "name": name, "created_at": now}
     if not insert_new(tx, orgs, [org], ("id",)):
         raise Conflict(f"org {slug}: there is already one with this slug; choose another")
-    return str(org["id"]), create_key(tx, str(org["id"]), "first admin key", "admin", now)
+    return str(org["id"]), create_key(tx, str(org["id"]), FIRST_KEY, "admin", now)
 
 
 def org_by_slug(tx: Tx, slug: str) -> str | None:
@@ -213,13 +214,31 @@ def touch_key(tx: Tx, key_id: str, now: datetime) -> None:
     tx.execute(update(api_keys).where(k.id == key_id).values(last_used_at=now))
 
 
-def revoke_key(tx: Tx, org_id: str, key_id: str, now: datetime) -> None:
-    """From now on nobody may use it. An org keeps one admin's key, else nobody could make another."""
-    mine = (k.org_id == org_id, k.id == key_id)
-    if tx.execute(select(k.id).where(*mine)).first() is None:
+def revoke_key(tx: Tx, org_id: str, key_id: str, now: datetime, *, instance_admin: bool = False) -> None:
+    """Revoke a key of an org. Raises Refused if it is an instance admin's and the caller is none, Conflict if the org
+    would have no admin key, or the installation no instance admin key, afterwards."""
+    this_key = (k.org_id == org_id, k.id == key_id)
+    stored_key = tx.execute(select(k.instance_admin, k.revoked_at).where(*this_key)).one_or_none()
+    if stored_key is None:
         raise NotFound(f"API key {key_id}: there is none")
-    tx.execute(update(api_keys).where(*mine, k.revoked_at.is_(None)).values(revoked_at=now))
+    if stored_key.instance_admin and not instance_admin:
+        raise Refused(f"API key {key_id} is an instance admin's; only an instance admin can revoke it")
+    tx.execute(update(api_keys).where(*this_key, k.revoked_at.is_(None)).values(revoked_at=now))
     keep_an_admin(tx, org_id, now)
+    if stored_key.instance_admin and not tx.execute(select(func.count()).where(*instance_admins(now))).scalar_one():
+        raise Conflict(
+            f"API key {key_id} is the last instance admin key, without which no org can be created; "
+            "`rota admin reset-key` on the server's machine replaces it"
+        )
+
+
+def reset_first_key(tx: Tx, now: datetime) -> str:
+    """Revoke all instance admin keys and issue a new one; returns its text."""
+    org_id, text = ensure_default_org(tx, now)
+    if text is not None:
+        return text
+    tx.execute(update(api_keys).where(k.instance_admin, k.revoked_at.is_(None)).values(revoked_at=now))
+    return create_key(tx, org_id, FIRST_KEY, "admin", now, instance_admin=True)
 
 
 def keep_an_admin(tx: Tx, org_id: str, now: datetime) -> None:
@@ -235,6 +254,10 @@ def admins(now: datetime) -> tuple[ColumnElement[bool], ...]:
         or_(k.expires_at.is_(None), k.expires_at > now),
         k.user_id.in_(acts_as),
     )
+
+
+def instance_admins(now: datetime) -> tuple[ColumnElement[bool], ...]:
+    return (k.instance_admin, *admins(now))
 
 
 def only_first_key(tx: Tx) -> bool:

@@ -49,12 +49,14 @@ async def list_orgs(request: Request, caller: Viewer, limit: Limit = 50, cursor:
 
 @router.post("/users", status_code=201, tags=["users"])
 async def create_user(request: Request, caller: Admin) -> Response:
-    """Make a user `{email, name, password, role}`."""
+    """Make a user `{email, name, password, role}`. A role above viewer needs a key without scopes."""
     engine = engine_of(request)
     form = parse.Form(await read_body(request), frozenset({"email", "name", "password", "role"}))
     email, password = form.need("email", read_email) or "", form.need("password", read_password) or ""
     name, role = form.take("name", parse.name, email) or "", form.need("role", read_role) or ""
     form.done()
+    if role != Role.VIEWER.name.lower():
+        caller.check_unnarrowed(f"creating a user with the role {role}")
     hashed = await asyncio.to_thread(accounts.hash_password, password)
     now = engine.clock.now()
     user_id = await engine.db.tx(accounts.create_user, caller.org_id, email, name, hashed, role, now)
@@ -82,7 +84,10 @@ async def read_user(request: Request, caller: Admin, user_id: str) -> Response:
 
 @router.patch("/users/{user_id}", tags=["users"])
 async def edit_user(request: Request, caller: Admin, user_id: str) -> Response:
-    """Change some of `{email, name, password, role}`. A smaller role also binds the keys that act for the user."""
+    """Change some of `{email, name, password, role}`. A smaller role also binds the keys that act for the user.
+
+    To change `email`, `password` or `role` needs a key without scopes.
+    """
     engine = engine_of(request)
     body = await read_body(request)
     form = parse.Form(body, frozenset({"email", "name", "password", "role"}))
@@ -92,6 +97,8 @@ async def edit_user(request: Request, caller: Admin, user_id: str) -> Response:
     }  # fmt: skip
     password = form.take("password", read_password, None)
     form.done()
+    if password is not None or changes["email"] is not None or changes["role"] is not None:
+        caller.check_unnarrowed("changing a user's email, password or role")
     if password is not None:
         changes["password_hash"] = await asyncio.to_thread(accounts.hash_password, password)
     changes = {field: value for field, value in changes.items() if value is not None}
@@ -115,6 +122,7 @@ async def create_key(request: Request, caller: Admin) -> Response:
     """Make a key `{name, role, scopes?, expires_at?}` that acts for the caller's user; its text is told only here.
 
     Scopes narrow the role to resources (`schedules`, `runs:read`); `shell` adds: an operator may then make shell tasks.
+    A new key has at most the scopes of the key that creates it, and expires no later (403).
     """
     engine = engine_of(request)
     now = engine.clock.now()
@@ -124,6 +132,7 @@ async def create_key(request: Request, caller: Admin) -> Response:
     scopes = form.take("scopes", lambda value, field: read_scopes(value, field, known), None) or []
     expires_at = form.take("expires_at", lambda value, field: in_future(value, field, now), None)
     form.done()
+    caller.check_new_key(scopes, expires_at)
     given: dict[str, Any] = {"user_id": caller.user_id, "scopes": scopes, "expires_at": expires_at}
     key_id, text = await engine.db.tx(accounts.issue_key, caller.org_id, name, role, now, **given)
     found = await engine.db.read(reports.api_key, caller.org_id, key_id)
@@ -146,9 +155,10 @@ async def read_key(request: Request, caller: Admin, key_id: str) -> Response:
 
 @router.delete("/api-keys/{key_id}", status_code=204, tags=["api-keys"])
 async def revoke_key(request: Request, caller: Admin, key_id: str) -> Response:
-    """Revoke a key: from now on nobody may use it."""
+    """Revoke a key: from now on nobody may use it. That of an instance admin is revoked by an instance admin only."""
     engine = engine_of(request)
-    await engine.db.tx(accounts.revoke_key, caller.org_id, key_id, engine.clock.now())
+    now = engine.clock.now()
+    await engine.db.tx(accounts.revoke_key, caller.org_id, key_id, now, instance_admin=caller.instance_admin)
     return Response(status_code=204)
 
 

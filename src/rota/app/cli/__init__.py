@@ -54,6 +54,7 @@ app.add_typer(people.orgs, name="org")
 app.add_typer(people.users, name="user")
 app.add_typer(people.keys, name="key")
 app.add_typer(people.profiles, name="profile")
+app.add_typer(processes.admin, name="admin")
 COMMANDS: tuple[Callable[..., None], ...] = (
     system.workers, system.why, follow.events, people.login, people.audit, processes.up, processes.server,
     processes.worker, processes.migrate, processes.doctor,

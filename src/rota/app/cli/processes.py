@@ -8,10 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from rota.app.cli.connection import Connection, Exit, fail
+from rota.app.cli.connection import Connection, Exit, fail, say
 from rota.app.cli.show import listing, progress
 
 GARBAGE = 20_000  # objects between two looks for garbage: Python's 700 cost a crowd of jobs a fifteenth of its time
+
+admin = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Administer the installation on its own machine.")
 
 App = Annotated[str | None, typer.Argument(help="a Python file, or module:attribute, with a Rota object")]
 DataDir = Annotated[Path | None, typer.Option(help="data directory [ROTA_DATA_DIR]")]
@@ -98,6 +100,19 @@ def doctor(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: DataD
             raise typer.Exit(Exit.FAILED)
 
     start(ctx, examine, data_dir=data_dir, database_url=database_url)
+
+
+@admin.command("reset-key")
+def reset_key(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: DataDir = None) -> None:
+    """Replace the first key, if it was lost or others have it: earlier instance admin keys are revoked, and the new one
+    is written to admin.key. Needs no server."""
+
+    def reset(_: Any, settings: Any) -> None:
+        from rota.app.first_key import reset
+
+        say(f"the new key is in {reset(settings).absolute()}; earlier instance admin keys are revoked")
+
+    start(ctx, reset, data_dir=data_dir, database_url=database_url)
 
 
 def start(ctx: typer.Context, process: Callable[[Any, Any], None], **given: Any) -> None:

@@ -1,0 +1,30 @@
+"""The first key of an installation, which alone can create orgs: `rota admin reset-key` replaces one that was lost."""
+
+import asyncio
+from pathlib import Path
+
+from rota.app.data_dir import write_secret
+from rota.app.settings import Settings
+from rota.core.clock import wall
+from rota.core.errors import Unavailable
+from rota.store import accounts, schema
+from rota.store.database import open_database
+
+
+def reset(settings: Settings) -> Path:
+    """Revoke all instance admin keys and write a new one to `admin.key` of the data directory; returns its path."""
+    return asyncio.run(replace_key(settings))
+
+
+async def replace_key(settings: Settings) -> Path:
+    db = open_database(settings.database_url, pool=1)
+    try:
+        outdated = await db.read(schema.check)
+        if outdated is not None:
+            raise Unavailable(outdated)
+        text = await db.tx(accounts.reset_first_key, wall())
+    finally:
+        await db.close()
+    path = settings.data_dir / "admin.key"
+    write_secret(path, text)
+    return path
