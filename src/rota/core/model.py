@@ -134,6 +134,18 @@ class Schedule:
         return self
 
     @property
+    def managed_by(self) -> str | None:
+        """What rewrites this schedule, with the way to change it there; None if its fields are edited directly."""
+        origin, _, reference = self.source.partition(":")
+        if self.kind == WORKFLOW:
+            return f"workflow '{self.target}': change and deploy the workflow, or pause it"
+        if origin == "code":
+            return f"program '{reference}': change it there and start the program again"
+        if origin == "trigger":
+            return f"a trigger of pipeline '{reference}': change that trigger"
+        return None
+
+    @property
     def lane(self) -> str:
         """What its jobs take turns on, if they do."""
         if self.route.startswith(SERIAL):

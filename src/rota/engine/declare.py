@@ -9,11 +9,9 @@ import structlog
 from rota.core import parse
 from rota.core.errors import Conflict, DataRefused, NotFound
 from rota.core.model import WORKFLOW
-from rota.engine.engine import Engine
+from rota.engine.engine import GONE, Engine
 from rota.engine.trail import Act
 from rota.store import accounts, schedules, tasks
-
-GONE = "no longer declared in the program"
 
 log = structlog.get_logger("rota.declare")
 
@@ -82,4 +80,4 @@ async def update(engine: Engine, org_id: str, old: Any, body: Mapping[str, Any])
     changes = {field: value for field, value in after.items() if before[field] != value}
     if changes:
         log.info("schedule updated from the program", schedule=old.name, fields=sorted(changes))
-        await engine.edit_schedule(org_id, old.id, changes)
+        await engine.edit_schedule(org_id, old.id, changes, by_manager=True)

@@ -28,6 +28,7 @@ from rota.store.wake import Wake
 R = TypeVar("R")
 
 BULK_LIMIT = 10_000
+GONE = "no longer declared in the program"  # pause reason of a schedule that vanished from its program
 SOME = 50  # schedules that one transaction changes
 
 
@@ -105,9 +106,17 @@ class Engine:
         return made
 
     async def edit_schedule(
-        self, org_id: str, key: str, changes: Mapping[str, Any], *, expected: int | None = None, whole: bool = False
+        self,
+        org_id: str,
+        key: str,
+        changes: Mapping[str, Any],
+        *,
+        expected: int | None = None,
+        whole: bool = False,
+        by_manager: bool = False,
     ) -> Schedule:
-        """Change fields of a schedule; what is not said stays or, if these are the whole of it, is as in a new one."""
+        """Change fields of a schedule; what is not said stays or, if these are the whole of it, is as in a new one.
+        Raises Conflict if the schedule is managed elsewhere, unless `by_manager`."""
         now = self.clock.now()
         parse_change = parse.parse_put if whole else parse.parse_patch
         before = await self.db.read(schedules.get, org_id, key)
@@ -117,18 +126,23 @@ class Engine:
         def step(tx: Tx) -> Schedule:
             due = schedules.lock(tx, org_id, before.id)
             new = parse_change(due.schedule, changes, defaults=self.defaults, now=now)
+            if not by_manager:
+                check_managed_fields(due.schedule, new)
             if {"target", "grant_id", "input"} & set(changes):
                 new = self.granted(tx, new, now, due.schedule.grant_id)
             return schedules.replace_schedule(tx, due, replace(new, route=route), now, expected)
 
         return await self.clocked(step)
 
-    async def delete_schedule(self, org_id: str, key: str, *, expected: int | None = None) -> None:
-        """Take a schedule away; its slots and runs stay, what runs finishes."""
+    async def delete_schedule(self, org_id: str, key: str, *, expected: int | None = None, force: bool = False) -> None:
+        """Take a schedule away; its slots and runs stay, what runs finishes. Raises Conflict if it is managed
+        elsewhere; `force` deletes one that a program declares, until the program declares it again."""
         now = self.clock.now()
 
         def step(tx: Tx) -> Schedule:
             due = schedules.lock(tx, org_id, key)
+            if not deletable(due.schedule, force):
+                raise Conflict(f"schedule '{due.schedule.name}' is managed by {due.schedule.managed_by}")
             return schedules.replace_schedule(tx, due, replace(due.schedule, deleted_at=now), now, expected)
 
         await self.clocked(step)
@@ -161,10 +175,12 @@ class Engine:
         return await self.each(org_id, paused, lambda tx, due: schedules.resume(tx, due, policy, now))
 
     async def delete_many(self, org_id: str, wanted: Mapping[str, Any]) -> list[Schedule]:
-        """Take away all schedules that `wanted` finds; returns them."""
+        """Take away all schedules that `wanted` finds and that are not managed elsewhere; returns them."""
         now = self.clock.now()
 
-        def delete(tx: Tx, due: Due) -> Schedule:
+        def delete(tx: Tx, due: Due) -> Schedule | None:
+            if not deletable(due.schedule, force=False):
+                return None
             return schedules.replace_schedule(tx, due, replace(due.schedule, deleted_at=now), now, None)
 
         return await self.each(org_id, wanted, delete)
@@ -396,16 +412,17 @@ class Engine:
     # helpers
 
     async def each(
-        self, org_id: str, wanted: Mapping[str, Any], change: Callable[[Tx, Due], Schedule]
+        self, org_id: str, wanted: Mapping[str, Any], change: Callable[[Tx, Due], Schedule | None]
     ) -> list[Schedule]:
-        """Change schedules, some at a time: others want to write too. One that went meanwhile is left out."""
+        """Change schedules, some at a time: others want to write too. Returns those that changed; a schedule that was
+        deleted in between, or for which `change` returns None, is left out."""
         ids = await self.db.read(reports.schedule_ids, org_id, **wanted)
 
         def step(tx: Tx, some: Sequence[str]) -> list[Schedule]:
             found = [schedules.lock(tx, org_id, one) for one in some if schedules.stands(tx, org_id, one)]
             if wanted.get("paused"):
                 found = [due for due in found if due.schedule.paused_at is not None]
-            return [change(tx, due) for due in found]
+            return [schedule for due in found if (schedule := change(tx, due)) is not None]
 
         changed: list[Schedule] = []
         for start in range(0, len(ids), SOME):
@@ -435,6 +452,25 @@ class Engine:
         if moment <= now:
             raise Invalid(field, value, f"is not in the future; it is {now.isoformat(timespec='seconds')} now")
         return moment
+
+
+def check_managed_fields(old: Schedule, new: Schedule) -> None:
+    """Raise Conflict if an edit changes what the manager of a schedule would write again."""
+    if old.managed_by is None:
+        return
+    before, after = parse.flat(old), parse.flat(new)
+    own = {"grant_id"} if old.kind == WORKFLOW else {"grant_id", "enabled"}
+    changed = sorted(field for field, value in after.items() if before[field] != value and field not in own)
+    if changed:
+        raise Conflict(f"schedule '{old.name}', {', '.join(changed)}: it is managed by {old.managed_by}")
+
+
+def deletable(schedule: Schedule, force: bool) -> bool:
+    """Whether a person may delete a schedule: not while a workflow, a trigger or a program would miss it."""
+    gone = schedule.paused_at is not None and schedule.pause_reason == GONE
+    return schedule.managed_by is None or (
+        schedule.kind != WORKFLOW and schedule.source.startswith("code:") and (gone or force)
+    )
 
 
 def read_budget(value: Any, field: str) -> dict[str, int]:

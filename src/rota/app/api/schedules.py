@@ -132,9 +132,15 @@ async def put(request: Request, caller: Operator, key: str) -> Response:
 
 
 @router.delete("/{key}", status_code=204)
-async def delete(request: Request, caller: Operator, key: str) -> Response:
-    """Take a schedule away; its slots and runs stay."""
-    await engine_of(request).delete_schedule(caller.org_id, key, expected=expected_revision(request))
+async def delete(
+    request: Request,
+    caller: Operator,
+    key: str,
+    force: Annotated[bool, Query(description="also if a program declares it")] = False,
+) -> Response:
+    """Take a schedule away; its slots and runs stay. 409 if a workflow or a trigger manages it, or a program declares
+    it (`force` deletes it then, until the program declares it again)."""
+    await engine_of(request).delete_schedule(caller.org_id, key, expected=expected_revision(request), force=force)
     return Response(status_code=204)
 
 

@@ -310,12 +310,19 @@ def run(
 
 
 @app.command()
-def rm(ctx: typer.Context, name: OneName = None, tag: OfTag = None, everything: All = False) -> None:
-    """Delete a schedule, all with a tag, or all; their slots and runs stay."""
+def rm(
+    ctx: typer.Context,
+    name: OneName = None,
+    tag: OfTag = None,
+    everything: All = False,
+    force: Annotated[bool, typer.Option("--force", help="with NAME: also if a program declares it")] = False,
+) -> None:
+    """Delete a schedule, all with a tag, or all; their slots and runs stay. Schedules that a program, a workflow or a
+    trigger manages are left alone."""
     if name is None:
         change(ctx.obj, "delete", name, tag, everything, {})
         return
-    ctx.obj.delete(path_of(name))
+    ctx.obj.call("DELETE", path_of(name), query={"force": True} if force else None)
     say(f"schedule {name} is deleted")
 
 
