@@ -22,7 +22,6 @@ from rota.kinds.workflows.connectors import Applied, NotApplied, Unsure, mutatio
 from rota.store.outside import Outside
 
 ANSWER_LIMIT = 1024 * 1024  # bytes of an answer that are read
-READ_LIMIT = 1000  # rows of a query
 
 
 class Http:
@@ -114,23 +113,31 @@ def content(answer: httpx.Response) -> Any:
 
 
 class Sql:
-    """Tables by a URL: `Sql("postgresql://…")`. A table to insert into has a unique column for the key."""
+    """Tables by a URL: `Sql("postgresql://…", insert=["orders"])`.
 
-    def __init__(self, url: str, key: str = "idempotency_key") -> None:
+    `query` can only read. `insert` adds a row to one of the tables named by `insert`, by default to any; the table has
+    a unique column for the key. A role with the rights of a superuser and Rota's own database are refused.
+    """
+
+    def __init__(self, url: str, key: str = "idempotency_key", *, insert: Collection[str] | None = None) -> None:
         self.outside, self.key = Outside(url), key
+        self.tables = None if insert is None else frozenset(insert)
 
     @read
     async def query(self, statement: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        return await self.outside.fetch(statement, params or {}, READ_LIMIT)
+        return await self.outside.fetch(statement, params or {})
 
     @mutation(reconcile="find")
     async def insert(self, table: str, row: Mapping[str, Any], *, idempotency_key: str) -> dict[str, Any]:
+        if self.tables is not None and table not in self.tables:
+            allowed = ", ".join(sorted(self.tables)) or "none"
+            raise PermissionDenied(f"table {table} is not among those that the connector may insert into: {allowed}")
         await self.outside.insert(table, {**row, self.key: idempotency_key})
         return {self.key: idempotency_key}
 
     async def find(self, idempotency_key: str, params: Mapping[str, Any]) -> Applied | NotApplied:
-        found = await self.outside.find(params["table"], self.key, idempotency_key, list(params["row"]))
-        return NotApplied() if found is None else Applied({self.key: idempotency_key})
+        row = await self.outside.find(params["table"], self.key, idempotency_key, list(params["row"]))
+        return NotApplied() if row is None else Applied({self.key: idempotency_key})
 
 
 class Files:
