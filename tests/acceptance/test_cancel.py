@@ -3,6 +3,7 @@
 import os
 import sys
 import uuid
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import httpx
 import pytest
 
 from tests.acceptance.cluster import Process, until
+from tests.acceptance.conftest import MakeCluster
 from tests.acceptance.test_starting_and_stopping import client
 
 APP = """
@@ -58,6 +60,19 @@ async def test_the_whole_process_tree_is_gone_before_a_run_is_canceled(tmp_path:
                 assert (task, status, left) == (task, "canceled", set())
     finally:
         up.kill()
+
+
+async def test_replace_stops_the_running_job_at_its_slot(cluster: MakeCluster) -> None:
+    async with cluster() as one:
+        await one.up(1)
+        start = one.clock.now() + timedelta(seconds=1)
+        times = {"interval": 2, "anchor": start.isoformat(), "starts_at": start.isoformat()}
+        body = {"name": "s", "target": "sleeper", "input": {"seconds": 60}, "overlap": "replace", **times}
+        await one.schedule_all([body])
+        first, second = (await one.saw("begin", seconds=40, count=2))[:2]
+        slots = [datetime.fromisoformat(seen.slot) for seen in (first, second)]
+        assert slots[1] - slots[0] == timedelta(seconds=2)  # no slot in between was coalesced into the second
+        assert second.at - slots[1].timestamp() < 5  # half of what a renewal of the default lease would take
 
 
 async def execute(api: httpx.AsyncClient, task: str) -> str:

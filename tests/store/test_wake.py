@@ -102,11 +102,15 @@ async def another(file: SqliteDatabase) -> AsyncIterator[SqliteDatabase]:
     await one.close()
 
 
-async def test_a_listener_on_a_file_does_not_hear_itself(file: SqliteDatabase, another: SqliteDatabase) -> None:
-    async with listening(file) as ears:
-        await file.tx(saying("clocks"))
-        await another.tx(saying("later"))
-        assert await ears.until(2) == ["anything", "later"]
+async def test_a_process_hears_its_own_notifications_once(db: Database, other: Database) -> None:
+    async with listening(db) as ears:
+        with pytest.raises(ValueError, match="not committed"):
+            await db.tx(failing)
+        await db.tx(saying("cancel"))
+        await ears.until(2)
+        await other.tx(saying("later"))
+        assert await ears.until(3) == ["anything", "cancel", "later"]
+        assert ears.cancel.is_set()
 
 
 @pytest.mark.parametrize("odd", [b"", b"\x01", b"\xff" * 100])

@@ -177,9 +177,15 @@ class SqliteDatabase:
         self._connections: dict[int, Tx] = {}
         self._engine = sqlite_engine(self.path)
         self.turn = Turn(self.path)
+        self.on_notify: Callable[[str], None] = lambda _: None  # for the listener of this process; see Wake
 
     async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self._in(self._writer, self._write, step, *args, **kwargs)
+        notified: list[str] = []
+        try:
+            return await self._in(self._writer, self._write, notified, step, *args, **kwargs)
+        finally:  # before the caller goes on: where it also signals, both wake a loop once
+            for topic in notified:
+                self.on_notify(topic)
 
     statement = tx
 
@@ -206,7 +212,8 @@ class SqliteDatabase:
         except (UnicodeEncodeError, OverflowError) as error:  # the driver lets these through as they are
             raise DataRefused(f"a value cannot be stored: {error}") from error
 
-    def _write(self, step: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+    def _write(self, notified: list[str], step: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+        """Run the step in the writer thread; the topics that it notified are in `notified` once it is committed."""
         connection = self._connection()
         with self.turn:
             begin_immediate(connection)
@@ -218,6 +225,7 @@ class SqliteDatabase:
                 connection.rollback()
                 raise
             self.turn.say(words)
+            notified.extend(words)
             self._tidy(connection)
         return result
 

@@ -49,7 +49,7 @@ class Turn:
             os.pwrite(self._current, COUNTS.pack(*counts), 0)
 
     def heard(self) -> list[int]:
-        """How often each word was said, but for what was said here."""
+        """How often each word was said, but for what was said here: `SqliteDatabase.on_notify` has that."""
         return [count - ours for count, ours in zip(self._counts(), self._said, strict=True)]
 
     def _counts(self) -> list[int]:

@@ -65,6 +65,7 @@ class Wake:
     async def _watch_file(self, db: SqliteDatabase) -> None:
         known, heard_at = db.turn.heard(), 0.0
         touched = asyncio.Event()
+        db.on_notify = self.signal  # the file has the notifications of other processes, this those of our own
         with writes_to(db.turn.path, touched) as told:
             self.signal("anything")  # whatever was said while nobody listened
             while True:
