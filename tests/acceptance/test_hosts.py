@@ -133,7 +133,7 @@ class Fleet:
 
     def start(self, name: str, patch: str | None = None) -> Process:
         program = None if patch is None else ["-c", KILLED.format(patch=patch)]
-        options = ("--dir", str(self.home / name), "--allow-shell", "*", "--types", str(self.types))
+        options = ("--dir", str(self.home / name), "--allow-any-shell", "--types", str(self.types))
         within = self.networks[name].within if name in self.networks else ()
         self.agents[name] = self.process(name, "agent", "run", *options, program=program, within=within)
         return self.agents[name]

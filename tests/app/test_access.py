@@ -172,12 +172,12 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "GET /api/v1/server-instances/{server}": (READ, None),
     "PATCH /api/v1/server-instances/{server}": (row(403, 200, 200, 404), {"type": "x"}),
     "DELETE /api/v1/server-instances/{server}": (row(403, 204, 204, 404), None),
-    "POST /api/v1/host-jobs": (row(403, 202, 202, 404), {"server_instance_id": "{our_server}", **SHELL}),
+    "POST /api/v1/host-jobs": (row(403, 403, 202, 404), {"server_instance_id": "{our_server}", **SHELL}),
     "GET /api/v1/host-jobs": (LIST, None),
     "GET /api/v1/host-jobs/{host_job}": (READ, None),
     "POST /api/v1/host-jobs/{host_job}/$cancel": (row(403, 202, 202, 404), None),
     "POST /api/v1/host-jobs/{host_job}/$resolve": (row(403, 409, 409, 404), {"resolution": "applied"}),  # none asks
-    "POST /api/v1/batches": (row(403, 202, 202, 422), {"labels": {"role": "web"}, **SHELL}),  # the other org has none
+    "POST /api/v1/batches": (row(403, 403, 202, 422), {"labels": {"role": "web"}, **SHELL}),  # the other org has none
     "GET /api/v1/batches": (LIST, None),
     "GET /api/v1/batches/{batch}": (READ, None),
     "POST /api/v1/batches/{batch}/$cancel": (row(403, 202, 202, 404), None),

@@ -26,7 +26,7 @@ def order(home: Path, job_type: str = "shell", **more: Any) -> dict[str, Any]:
         "job_id": "01KQRS3Z5T8M0A2N6Y4V7W9XCD", "fence": 7, "run_id": "R", "attempt": 1, "job_type": job_type,
         "payload": {}, "server": {"id": "S", "name": "web", "type": "x", "config": {}}, "slot": None,
         "schedule_id": None, "timeout_seconds": None, "trigger": "manual", "grace_seconds": 1, "cwd": str(home),
-        "allowed": {"shell": ["*"], "python": ["platform:*"], "types": None}, **more,
+        "allowed": {"any_shell": True, "python": ["platform:*"], "http": ["127.0.0.1"]}, **more,
     }  # fmt: skip
 
 
@@ -111,7 +111,15 @@ def test_the_docs_name_commands_and_options_that_there_are() -> None:
         helped = CliRunner().invoke(app, [*verbs.split(), "--help"])
         assert helped.exit_code == 0, verbs
     shown = CliRunner().invoke(app, ["agent", "run", "--help"], env={"COLUMNS": "200"}).stdout
-    for option in ("--allow-shell", "--allow-python", "--types", "--room", "--dir"):
+    for option in (
+        "--allow-shell",
+        "--allow-any-shell",
+        "--allow-http",
+        "--allow-python",
+        "--types",
+        "--room",
+        "--dir",
+    ):
         assert option in shown
 
 

@@ -2,23 +2,28 @@
 
 import contextlib
 import hmac
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
 from hashlib import sha256
-from typing import Annotated
+from typing import Annotated, Any
 
 import structlog
 from fastapi import BackgroundTasks, Depends, Request
 
 from rota.core.errors import Refused, RotaError
+from rota.core.model import HOST_JOB, Schedule
 from rota.engine.engine import Engine
 from rota.engine.trail import Act
 from rota.store import accounts
 from rota.store.database import Database
 
-SHELL = "shell"  # the one scope that adds to a role: whoever holds it may run anything on the workers
+# The scopes that add to a role, for operators' keys. `shell` includes `host-shell`.
+SHELL = "shell"  # run anything on the workers
+HOST_SHELL = "host-shell"  # run commands and functions on hosts, as far as their agents allow
+ADDING_SCOPES = frozenset({SHELL, HOST_SHELL})
+HOST_SHELL_TYPES = frozenset({"shell", "python"})  # the job types that need `host-shell`
 USED_EVERY = timedelta(minutes=1)  # how exact `last_used_at` is: a write for each request would be dear
 REASON_LIMIT = 1000  # characters
 HEADER_LIMIT, TOKEN_LIMIT = 512, 256  # characters of what a service sends
@@ -48,7 +53,7 @@ class Caller:
     @property
     def narrowed_to(self) -> frozenset[str]:
         """The resources that the key is restricted to; empty means all."""
-        return self.scopes - {SHELL}
+        return self.scopes - ADDING_SCOPES
 
     def check(self, role: Role, resource: str) -> None:
         """The one place that compares roles and scopes."""
@@ -69,8 +74,9 @@ class Caller:
     def check_new_key(self, scopes: Collection[str], expires_at: datetime | None) -> None:
         """Raises Refused if a key with these scopes and this expiry could do more than the caller's or outlive it."""
         narrow = self.narrowed_to
-        wider = sorted(scope for scope in set(scopes) - {SHELL} if not {scope, scope.removesuffix(":read")} & narrow)
-        if narrow and (wider or not set(scopes) - {SHELL}):
+        wanted = set(scopes) - ADDING_SCOPES
+        wider = sorted(scope for scope in wanted if not {scope, scope.removesuffix(":read")} & narrow)
+        if narrow and (wider or not wanted):
             listed = ", ".join(sorted(narrow))
             raise Refused(
                 f"a new key can have at most the scopes of the key that creates it ({listed}); "
@@ -83,6 +89,18 @@ class Caller:
     def check_shell(self) -> None:
         if self.role < Role.ADMIN and SHELL not in self.scopes:
             raise Refused("shell tasks need an admin's key, or an operator's with the scope shell")
+
+    def check_job_type(self, job_type: Any) -> None:
+        """Raises Refused if a host job of this type needs the scope `host-shell` and the caller lacks it."""
+        needed = isinstance(job_type, str) and job_type in HOST_SHELL_TYPES
+        if needed and self.role < Role.ADMIN and not self.scopes & ADDING_SCOPES:
+            raise Refused(f"the job type {job_type} needs an admin's key, or an operator's with the scope {HOST_SHELL}")
+
+    def check_schedule(self, new: Schedule, before: Schedule | None = None) -> None:
+        """Raises Refused if `new` gives a host another job than `before`, of a type that the caller may not order."""
+        same = before is not None and (new.kind, new.target, new.input) == (before.kind, before.target, before.input)
+        if new.kind == HOST_JOB and not same and isinstance(new.input, Mapping):
+            self.check_job_type(new.input.get("job_type"))
 
 
 class Unauthenticated(Refused):

@@ -26,6 +26,7 @@ from rota.store.dialect import Tx, lock_keys
 from rota.store.wake import Wake
 
 R = TypeVar("R")
+ScheduleCheck = Callable[[Schedule, Schedule | None], None]  # what a schedule becomes, and what is stored
 
 BULK_LIMIT = 10_000
 GONE = "no longer declared in the program"  # pause reason of a schedule that vanished from its program
@@ -73,9 +74,11 @@ class Engine:
     # schedules
 
     async def create_schedules(
-        self, org_id: str, bodies: Sequence[Mapping[str, Any]], *, by: str | None = None, source: str = "api"
-    ) -> list[Schedule]:
-        """Make schedules from their flat form: all of them or, when one is wrong, none."""
+        self, org_id: str, bodies: Sequence[Mapping[str, Any]], *, by: str | None = None, source: str = "api",
+        check: ScheduleCheck | None = None,
+    ) -> list[Schedule]:  # fmt: skip
+        """Make schedules from their flat form: all of them or, when one is wrong, none. `check` raises if the caller
+        may not make one of them."""
         if not 1 <= len(bodies) <= BULK_LIMIT:
             raise Invalid("items", len(bodies), f"is not a number from 1 to {BULK_LIMIT}")
         now = self.clock.now()
@@ -85,6 +88,8 @@ class Engine:
         for position, body in enumerate(bodies):
             try:
                 one = parse.parse_schedule(body, org_id=org_id, defaults=self.defaults, now=now, source=source, by=by)
+                if check is not None:
+                    check(one, None)
                 route = routes.get((one.kind, one.target)) if one.input is None else None
                 if route is None:
                     route = await self.resolve(one)
@@ -114,9 +119,11 @@ class Engine:
         expected: int | None = None,
         whole: bool = False,
         by_manager: bool = False,
+        check: ScheduleCheck | None = None,
     ) -> Schedule:
         """Change fields of a schedule; what is not said stays or, if these are the whole of it, is as in a new one.
-        Raises Conflict if the schedule is managed elsewhere, unless `by_manager`."""
+        Raises Conflict if the schedule is managed elsewhere, unless `by_manager`. `check` raises if the caller may
+        not make of the stored schedule what they want."""
         now = self.clock.now()
         parse_change = parse.parse_put if whole else parse.parse_patch
         before = await self.db.read(schedules.get, org_id, key)
@@ -128,6 +135,8 @@ class Engine:
             new = parse_change(due.schedule, changes, defaults=self.defaults, now=now)
             if not by_manager:
                 check_managed_fields(due.schedule, new)
+            if check is not None:
+                check(new, due.schedule)
             if {"target", "grant_id", "input"} & set(changes):
                 new = self.granted(tx, new, now, due.schedule.grant_id)
             return schedules.replace_schedule(tx, due, replace(new, route=route), now, expected)
@@ -191,8 +200,9 @@ class Engine:
         return await self.clocked(lambda tx: schedules.skip_next(tx, schedules.lock(tx, org_id, key), why, now))
 
     async def run_now(
-        self, org_id: str, key: str, *, overlap: Any = None, trace: str | None = None, **given: Any
-    ) -> str:
+        self, org_id: str, key: str, *, overlap: Any = None, trace: str | None = None,
+        check: ScheduleCheck | None = None, **given: Any,
+    ) -> str:  # fmt: skip
         """A job at once, beside the slots; returns its id. `input` stands in for the schedule's."""
         now = self.clock.now()
         schedule = await self.db.read(schedules.get, org_id, key)
@@ -203,6 +213,8 @@ class Engine:
 
         def step(tx: Tx) -> str:
             due = schedules.lock(tx, org_id, key)
+            if check is not None:
+                check(replace(due.schedule, input=payload), due.schedule)
             if payload != due.schedule.input:
                 self.granted(tx, replace(due.schedule, input=payload), now)
             return schedules.run_now(tx, due.schedule, payload, policy or due.schedule.overlap, trace, now)

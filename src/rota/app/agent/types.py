@@ -8,14 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rota.agent import TYPES, JobType, Order, Refused, TransientError
+from rota.app.agent.allow import UrlPattern, allowed_address, allowed_command, check_command_pattern
 
 HTTP_TIMEOUT = 30.0  # seconds
 TEXT: Mapping[str, Any] = {"type": "string"}
@@ -23,21 +22,27 @@ TEXT: Mapping[str, Any] = {"type": "string"}
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What this agent may be asked for: patterns over whole commands, and over `module:function`."""
+    """What this agent may be asked for: patterns over the words of commands, over `module:function` and over URLs."""
 
     shell: Sequence[str] = ()
     python: Sequence[str] = ()
     types: str | None = None  # a Python file with job types of its own
+    http: Sequence[str] = ()
+    any_shell: bool = False  # run every command, by the system's shell
 
     def load(self) -> dict[str, JobType]:
-        """The job types by name."""
+        """The job types by name. Raises ValueError for a pattern that cannot be read."""
+        for pattern in self.shell:
+            check_command_pattern(pattern)
+        for pattern in self.http:
+            UrlPattern(pattern)
         TYPES.clear()
         if self.types is not None:
             load_file(self.types)
         built_in = (
             JobType("shell", self.run_shell, {"properties": {"command": TEXT}, "required": ["command"]}),
             JobType(
-                "http_check", http_check, read_only=True,
+                "http_check", self.http_check, read_only=True,
                 schema={"properties": {"url": TEXT, "expect_status": {"type": "integer"}}, "required": ["url"]},
             ),
             JobType(
@@ -48,13 +53,16 @@ class Allowed:
         return {one.name: one for one in built_in} | dict(TYPES)
 
     def run_shell(self, order: Order) -> Any:
-        command = order.payload["command"]
-        if not any(fnmatch.fnmatchcase(command, one) for one in self.shell):
-            raise Refused(f"this host does not allow the command {command!r}; see `rota agent run --allow-shell`")
+        """Run an allowed command without a shell; with `any_shell` every command by the system's shell."""
+        text = order.payload["command"]
+        command: str | list[str] = text if self.any_shell else allowed_command(self.shell, text)
         signal.signal(signal.SIGTERM, lambda *_: None)  # the command decides how it ends; this process tells of it
-        code = subprocess.run(command, shell=True, stdin=subprocess.DEVNULL, env=environment(order)).returncode
-        if code:
-            raise CommandFailed(code)
+        try:
+            done = subprocess.run(command, shell=self.any_shell, stdin=subprocess.DEVNULL, env=environment(order))
+        except (FileNotFoundError, PermissionError) as error:
+            raise Refused(f"the command {text!r} cannot start: {error}") from error
+        if done.returncode:
+            raise CommandFailed(done.returncode)
         return {"exit_code": 0}
 
     def run_python(self, order: Order) -> Any:
@@ -65,33 +73,33 @@ class Allowed:
         function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
         return function(**(order.payload.get("args") or {}))
 
+    def http_check(self, order: Order) -> Any:
+        """GET an allowed URL and compare the status. The request goes to the address that was checked. Redirects are
+        not followed, proxies of the environment not used, the body not read."""
+        import httpx  # here: only this job type needs it, and each run of any type imports this module
+
+        text, expected = order.payload["url"], order.payload.get("expect_status", 200)
+        url, address = allowed_address(self.http, text)
+        netloc = (f"[{address}]" if ":" in address else address) + (f":{url.port}" if url.port else "")
+        headers, extensions = {"Host": url.netloc}, {"sni_hostname": url.hostname}
+        target = url._replace(netloc=netloc, fragment="").geturl()
+        try:
+            with (
+                httpx.Client(timeout=HTTP_TIMEOUT, trust_env=False) as client,
+                client.stream("GET", target, headers=headers, extensions=extensions) as response,
+            ):
+                status = response.status_code
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise TransientError(f"{text}: {error}") from error
+        if status != expected:
+            raise StatusDiffers(f"{text} answered {status}, not {expected}", status)
+        return {"status": status}
+
 
 class CommandFailed(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(f"exit code {code}" if code > 0 else f"signal {-code}")
         self.outcome = {"exit_code": code}
-
-
-class NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        return None  # where it leads was not asked about
-
-
-def http_check(order: Order) -> Any:
-    """Whether a URL answers as it should. What it answers is read by nobody."""
-    url, expected = order.payload["url"], order.payload.get("expect_status", 200)
-    if not url.startswith(("http://", "https://")):
-        raise Refused(f"{url!r} is not an http or https URL")
-    try:
-        with urllib.request.build_opener(NoRedirect).open(url, timeout=HTTP_TIMEOUT) as answer:
-            status = answer.status
-    except urllib.error.HTTPError as error:
-        status = error.code
-    except (OSError, ValueError) as error:
-        raise TransientError(f"{url}: {error}") from error
-    if status != expected:
-        raise StatusDiffers(f"{url} answered {status}, not {expected}", status)
-    return {"status": status}
 
 
 class StatusDiffers(Exception):

@@ -136,9 +136,12 @@ async def delete_server(request: Request, caller: Operator, server_instance_id: 
 
 @router.post("/host-jobs", status_code=202, tags=["host-jobs"])
 async def create_job(request: Request, caller: Operator) -> Response:
-    """A job on a server at once: `{server_instance_id, job_type, payload?, timeout_seconds?, retry?}`."""
+    """A job on a server at once: `{server_instance_id, job_type, payload?, timeout_seconds?, retry?}`. The job types
+    `shell` and `python` need the scope `host-shell`."""
     trace = parse.traceparent(request.headers.get("traceparent"))
-    return answer({"job_id": await manager(request, caller).run(await read_body(request), trace)}, 202)
+    body = await read_body(request)
+    caller.check_job_type(body.get("job_type"))
+    return answer({"job_id": await manager(request, caller).run(body, trace)}, 202)
 
 
 @router.get("/host-jobs", tags=["host-jobs"])
@@ -187,8 +190,10 @@ async def resolve_job(request: Request, caller: Operator, host_job_id: str) -> R
 @router.post("/batches", status_code=202, tags=["batches"])
 async def create_batch(request: Request, caller: Operator) -> Response:
     """The same job on many servers: `{server_instance_ids | labels, job_type, payload?, max_parallel?,
-    stop_on_failure?, timeout_seconds?, retry?}`."""
-    batch_id = await manager(request, caller).run_batch(await read_body(request))
+    stop_on_failure?, timeout_seconds?, retry?}`. The job types `shell` and `python` need the scope `host-shell`."""
+    body = await read_body(request)
+    caller.check_job_type(body.get("job_type"))
+    batch_id = await manager(request, caller).run_batch(body)
     return answer({"batch_id": batch_id}, 202, {"location": f"/api/v1/batches/{batch_id}"})
 
 

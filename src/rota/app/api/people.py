@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from rota.app.api.manners import Cursor, Limit, Moment, answer, answer_page, engine_of, read_body
 from rota.app.api.schedules import span
-from rota.app.auth import SHELL, Admin, InstanceAdmin, Role, Viewer
+from rota.app.auth import ADDING_SCOPES, Admin, InstanceAdmin, Role, Viewer
 from rota.core import parse, triggers
 from rota.core.errors import Invalid
 from rota.store import accounts, reports, sessions
@@ -232,8 +232,9 @@ def read_role(value: Any, field: str) -> str:
 def read_scopes(value: Any, field: str, known: set[str]) -> list[str]:
     found = parse.tags(value, field)
     for one in found:
-        if one != SHELL and one.removesuffix(":read") not in known:
-            raise Invalid(field, one, f"is not a scope; known are {SHELL}, or a resource with or without :read")
+        if one not in ADDING_SCOPES and one.removesuffix(":read") not in known:
+            adding = ", ".join(sorted(ADDING_SCOPES))
+            raise Invalid(field, one, f"is not a scope; known are {adding}, or a resource with or without :read")
     return sorted(set(found))
 
 

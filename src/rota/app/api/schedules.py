@@ -32,7 +32,9 @@ FILTERS = frozenset({"name", "kind", "tag", "enabled", "paused", "condition"})
 @router.post("", status_code=201)
 async def create(request: Request, caller: Operator) -> Response:
     """Make a schedule."""
-    (made,) = await engine_of(request).create_schedules(caller.org_id, [await read_body(request)], by=caller.user_id)
+    (made,) = await engine_of(request).create_schedules(
+        caller.org_id, [await read_body(request)], by=caller.user_id, check=caller.check_schedule
+    )
     return one(reports.new_schedule(made), 201, {"location": f"/api/v1/schedules/{made.id}"})
 
 
@@ -42,7 +44,9 @@ async def create_many(request: Request, caller: Operator) -> Response:
     items = (await read_body(request, ["items"])).get("items")
     if not isinstance(items, list) or any(not isinstance(item, dict) for item in items):
         raise Invalid("items", items, "is not a list of schedules")
-    made = await engine_of(request).create_schedules(caller.org_id, items, by=caller.user_id)
+    made = await engine_of(request).create_schedules(
+        caller.org_id, items, by=caller.user_id, check=caller.check_schedule
+    )
     return answer({"items": [reports.new_schedule(one) for one in made]}, 201)
 
 
@@ -117,7 +121,7 @@ async def edit(request: Request, caller: Operator, key: str) -> Response:
     """Change some fields; what is not said stays. `If-Match` with the ETag that was read guards against overwriting."""
     engine = engine_of(request)
     changed = await engine.edit_schedule(
-        caller.org_id, key, await read_body(request), expected=expected_revision(request)
+        caller.org_id, key, await read_body(request), expected=expected_revision(request), check=caller.check_schedule
     )
     return one(await engine.db.read(reports.schedule, caller.org_id, changed.id))
 
@@ -126,8 +130,10 @@ async def edit(request: Request, caller: Operator, key: str) -> Response:
 async def put(request: Request, caller: Operator, key: str) -> Response:
     """Write a schedule anew: what is not said is as in a new one. Guarded by `If-Match` like an edit."""
     engine = engine_of(request)
-    expected = expected_revision(request)
-    changed = await engine.edit_schedule(caller.org_id, key, await read_body(request), expected=expected, whole=True)
+    changed = await engine.edit_schedule(
+        caller.org_id, key, await read_body(request), expected=expected_revision(request), whole=True,
+        check=caller.check_schedule,
+    )  # fmt: skip
     return one(await engine.db.read(reports.schedule, caller.org_id, changed.id))
 
 
@@ -148,9 +154,10 @@ async def delete(
 async def run(request: Request, caller: Operator, key: str) -> Response:
     """A job at once, beside the slots: `{input?, overlap?}`. A `traceparent` header gives its run the trace id."""
     body = await read_body(request, ["input", "overlap"], optional=True)
-    return answer(
-        {"job_id": await engine_of(request).run_now(caller.org_id, key, trace=trace_of(request), **body)}, 202
+    job_id = await engine_of(request).run_now(
+        caller.org_id, key, trace=trace_of(request), check=caller.check_schedule, **body
     )
+    return answer({"job_id": job_id}, 202)
 
 
 @router.post("/{key}/$pause")

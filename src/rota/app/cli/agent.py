@@ -18,7 +18,13 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Run jobs on
 Home = Annotated[Path, typer.Option("--dir", envvar="ROTA_AGENT_DIR", help="where its key and its journal are")]
 HERE = Path(".rota-agent")
 Shell = Annotated[
-    list[str] | None, typer.Option("--allow-shell", help="a pattern over whole commands; may be given several times")
+    list[str] | None,
+    typer.Option("--allow-shell", help="words of a command, `*` for one word; run without a shell; repeatable"),
+]
+AnyShell = Annotated[bool, typer.Option("--allow-any-shell", help="run every command, by the system's shell")]
+Http = Annotated[
+    list[str] | None,
+    typer.Option("--allow-http", help="a URL, host or network that http_check may request; `*` allowed; repeatable"),
 ]
 Python = Annotated[list[str] | None, typer.Option("--allow-python", help="a pattern over module:function; likewise")]
 Types = Annotated[Path | None, typer.Option("--types", help="a Python file with job types of its own")]
@@ -92,6 +98,8 @@ def key(
 def run(
     home: Home = HERE,
     allow_shell: Shell = None,
+    allow_any_shell: AnyShell = False,
+    allow_http: Http = None,
     allow_python: Python = None,
     types: Types = None,
     room: Annotated[int, typer.Option(help="how many jobs that only look may run at once")] = 8,
@@ -107,7 +115,10 @@ def run(
     with alone(home) as mine:
         if not mine:
             fail(f"another agent runs on {home}", Exit.CONFLICT)
-        allowed = Allowed(allow_shell or (), allow_python or (), str(types.absolute()) if types else None)
+        allowed = Allowed(
+            allow_shell or (), allow_python or (), str(types.absolute()) if types else None, allow_http or (),
+            allow_any_shell,
+        )  # fmt: skip
 
         async def main() -> None:
             courier = Courier(home.absolute(), allowed, room)
@@ -126,6 +137,8 @@ def run(
 def install(
     home: Home = HERE,
     allow_shell: Shell = None,
+    allow_any_shell: AnyShell = False,
+    allow_http: Http = None,
     allow_python: Python = None,
     types: Types = None,
     to: Annotated[
@@ -135,8 +148,10 @@ def install(
     """Write a systemd unit that keeps the agent running."""
     read_config(home)
     command = [sys.executable, "-m", "rota.app.cli", "agent", "run", "--dir", str(home.absolute())]
-    for option, values in (("--allow-shell", allow_shell), ("--allow-python", allow_python)):
-        command += [part for one in values or () for part in (option, one)]
+    patterns = {"--allow-shell": allow_shell, "--allow-http": allow_http, "--allow-python": allow_python}
+    for option, values in patterns.items():
+        command += [part for pattern in values or () for part in (option, pattern)]
+    command += ["--allow-any-shell"] if allow_any_shell else []
     command += ["--types", str(types.absolute())] if types else []
     # a unit reads % as its own
     unit = UNIT.format(command=shlex.join(command).replace("%", "%%"), where=home.absolute())

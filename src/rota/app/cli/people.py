@@ -99,7 +99,7 @@ def add_key(
     name: Annotated[str, typer.Argument(help="what it is for")],
     role: Role,
     scope: Annotated[
-        list[str] | None, typer.Option(help="such as runs:read or shell; may be given several times")
+        list[str] | None, typer.Option(help="such as runs:read, shell or host-shell; may be given several times")
     ] = None,
     expires_at: Annotated[str | None, typer.Option("--expires", help="a moment with offset")] = None,
 ) -> None:

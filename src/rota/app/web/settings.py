@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request, Response
 
-from rota.app.auth import SHELL, Role
+from rota.app.auth import HOST_SHELL, SHELL, Role
 from rota.app.web.pages import Place, asked, engine_of, older, page
 from rota.app.web.sessions import Viewer
 from rota.core.wall import zone_names
@@ -27,7 +27,7 @@ async def settings(request: Request, caller: Viewer) -> Response:
     kept = engine.settings
     return page(
         request, "settings.html", people=people, keys=keys, older=older(request, cursor), zones=sorted(zone_names()),
-        roles=[role.name.lower() for role in Role], shell=SHELL,
+        roles=[role.name.lower() for role in Role], shell=SHELL, host_shell=HOST_SHELL,
         freeze=await engine.db.read(reports.freeze, caller.org_id, engine.clock.now()),
         retention=(
             ("Runs that succeeded", kept.keep_success, "ROTA_KEEP_SUCCESS_DAYS"),

@@ -5,7 +5,6 @@ import csv
 import fcntl
 import imaplib
 import io
-import ipaddress
 import os
 import smtplib
 import socket
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from rota.core.addresses import is_public
 from rota.core.errors import AuthError, LogicError, PermissionDenied, TransientError, WorkError
 from rota.kinds.workflows.connectors import Applied, NotApplied, Unsure, mutation, not_applied, read
 from rota.store.outside import Outside
@@ -84,7 +84,7 @@ class Http:
         except OSError as error:
             raise not_applied(TransientError(f"{host}: {error}")) from error
         address = str(found[0][4][0])
-        if not self.private and not ipaddress.ip_address(address).is_global:
+        if not self.private and not is_public(address):
             raise PermissionDenied(f"{host} is {address}, which is no public address")
         return address
 
