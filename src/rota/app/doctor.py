@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
+from rota.app.data_dir import is_shared, open_to_others
 from rota.app.settings import Settings
 from rota.core.clock import wall
 from rota.core.errors import RotaError
@@ -34,7 +35,7 @@ async def gather(settings: Settings) -> list[Finding]:
     if path is not None and not path.exists():
         return [Finding("database", "wrong", f"{path} is not there; `rota up` or `rota migrate` makes it")]
     db = open_database(settings.database_url, pool=2)
-    found: list[Finding] = []
+    found: list[Finding] = [modes_finding(settings)]
     try:
         async for one in look(db, path):
             found.append(one)
@@ -79,6 +80,17 @@ async def look(db: Database, path: Path | None, *, patient: bool = True) -> Asyn
     ):
         more = f"{len(names)} {means}: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
         yield Finding(what, "wrong" if names else "ok", more if names else "none")
+
+
+def modes_finding(settings: Settings) -> Finding:
+    open_paths = [str(path) for path in open_to_others(settings)]
+    if open_paths:
+        return Finding("modes", "wrong", f"other users can read {', '.join(open_paths)}; run `chmod go=` on them")
+    if is_shared(settings.data_dir):
+        return Finding(
+            "modes", "note", f"other users can list {settings.data_dir}; Rota's files in it are closed to them"
+        )
+    return Finding("modes", "ok", "only their owner can read Rota's files")
 
 
 def sqlite_finding(version: str) -> Finding:

@@ -26,5 +26,5 @@ async def replace_key(settings: Settings) -> Path:
     finally:
         await db.close()
     path = settings.data_dir / "admin.key"
-    write_secret(path, text)
+    write_secret(path, f"{text}\n")
     return path

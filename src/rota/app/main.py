@@ -19,7 +19,7 @@ import structlog
 import uvloop
 
 from rota.app.application import Rota, load_app, make_engine
-from rota.app.data_dir import write_secret
+from rota.app.data_dir import close_to_others, write_secret
 from rota.app.settings import Settings
 from rota.core.clock import SystemClock, pause
 from rota.core.errors import Refused, Unavailable
@@ -80,6 +80,7 @@ def up(settings: Settings, app: str | None) -> None:
 def server(settings: Settings, app: str | None) -> None:
     """API and dashboard alone."""
     configure_logs(settings)
+    close_to_others(settings)
     program = load_app(app) if app else Rota()
     asyncio.run(refuse_old_schema(settings))
     asyncio.run(refuse_exposure(settings))
@@ -97,6 +98,7 @@ def server(settings: Settings, app: str | None) -> None:
 def worker(settings: Settings, app: str | None) -> None:
     """Scheduler and worker. With several processes, this one only looks after them."""
     configure_logs(settings)
+    close_to_others(settings)
     asyncio.run(refuse_old_schema(settings))
     if settings.processes > 1:
         mind_processes(settings.processes)
@@ -110,6 +112,7 @@ def migrate(settings: Settings, step: Callable[[int], None] = lambda _: None) ->
     """Bring the database up to date; `step` hears of each migration that is done."""
     from rota.store.migrate import migrate  # here, because what comes with it takes long to load
 
+    close_to_others(settings)
     migrate(settings.database_url, step)
 
 
@@ -309,7 +312,7 @@ async def move_in(engine: Engine, settings: Settings) -> str:
     engine.clock.sync(await patiently(lambda: engine.db.read(workers.measure), STARTING))
     org_id, key = await engine.db.tx(accounts.ensure_default_org, engine.clock.now())
     if key is not None:
-        write_secret(Path(settings.data_dir) / "admin.key", key)
+        write_secret(settings.data_dir / "admin.key", f"{key}\n")
     return org_id
 
 
@@ -438,11 +441,8 @@ def listening(settings: Settings) -> Iterator[tuple[socket.socket, str]]:
 
 def announce(settings: Settings, url: str, link: Link | None) -> None:
     """Tell people and, by `server.json` beside the data, programs where the API is; the admin key is there by now."""
-    note = Path(settings.data_dir) / "server.json"
-    note.parent.mkdir(parents=True, exist_ok=True)
-    fresh = note.with_name(f"{note.name}-{os.getpid()}")
-    fresh.write_bytes(orjson.dumps({"url": url, "pid": os.getpid()}))
-    fresh.replace(note)  # whoever waits for it reads all of it or nothing
+    note = orjson.dumps({"url": url, "pid": os.getpid()}).decode()
+    write_secret(settings.data_dir / "server.json", note)  # whoever waits for it reads all of it or nothing
     print(f"Rota is up at {url} (API docs: {url}/docs)", file=sys.stderr)
     if link is not None:
         print(f"dashboard, for the next 15 minutes: {url}/login?token={link.token}", file=sys.stderr)

@@ -27,6 +27,7 @@ from sqlalchemy.util import greenlet_spawn
 from rota.core.clock import pause, stopwatch
 from rota.core.errors import DataRefused, Invalid, Unavailable
 from rota.store.dialect import SAYS, Straight, Tx
+from rota.store.files import make_private_dir, make_private_file
 from rota.store.turn import Turn
 
 P = ParamSpec("P")
@@ -260,7 +261,8 @@ class SqliteDatabase:
 
 def sqlite_engine(path: Path) -> Engine:
     """`synchronous=FULL`: what was acknowledged survives power loss. Transactions begin where we say."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_dir(path.parent)
+    make_private_file(path)  # its log and shared memory get the same mode
     engine = create_engine(
         f"sqlite:///{path}",
         poolclass=NullPool,

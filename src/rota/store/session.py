@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.pool import NullPool
 
 from rota.store.database import async_url
+from rota.store.files import make_private_file
 
 __all__ = ["AsyncSession", "Database"]
 
@@ -49,6 +50,7 @@ class Database:
 def sqlite_engine(url: str) -> AsyncEngine:
     path = Path(url.removeprefix("sqlite:///")).absolute()
     own = path.with_name(f"{path.stem}-own.db")
+    make_private_file(own)
     engine = create_async_engine(f"sqlite+aiosqlite:///file:{own}?uri=true", poolclass=NullPool)
 
     @event.listens_for(engine.sync_engine, "connect")

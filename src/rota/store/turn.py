@@ -12,6 +12,8 @@ import struct
 from collections.abc import Collection
 from pathlib import Path
 
+from rota.store.files import make_private_dir
+
 WORDS = ("ready", "later", "clocks", "cancel", "anything")  # the last one stands for all others
 COUNTS = struct.Struct(f"={len(WORDS)}Q")
 
@@ -21,7 +23,7 @@ class Turn:
     overtake it. Busy timeouts alone starve processes."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_dir(path.parent)
         self.path = Path(f"{path}-turn")
         self._next = os.open(f"{path}-next", os.O_RDWR | os.O_CREAT, 0o600)
         self._current = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)

@@ -22,6 +22,7 @@ from rota.core.model import new_id
 from rota.engine.runner import Busy
 from rota.kinds.pipelines.executor import Order, Written
 from rota.kinds.pipelines.registry import path_of
+from rota.store.files import make_private_dir
 
 T = TypeVar("T")
 
@@ -47,7 +48,7 @@ class DuckDB:
         draft = table.with_name(f".{table.stem}.{order.run_id}")
         began = stopwatch()
         try:
-            draft.parent.mkdir(parents=True, exist_ok=True)
+            make_private_dir(draft.parent)
             with await asyncio.to_thread(self.database, order.org_id, order.reads, draft) as con:
                 self.running[order.run_id] = con
                 write = functools.partial(self.write, con, draft)
@@ -125,7 +126,7 @@ class DuckDB:
         if missing:
             raise WorkError(f"{missing[0]} has no table yet: it must succeed once before it is read")
         spill = self.place / ".spill" / new_id()  # of its own: what it spills there is gone when it is closed
-        spill.parent.mkdir(parents=True, exist_ok=True)
+        make_private_dir(spill.parent)
         room: dict[str, Any] = {"memory_limit": f"{max(1, 80 // self.slots)}%", "temp_directory": str(spill)}
         con = duckdb.connect(config=room)
         con.execute("SET enable_progress_bar = false")  # it would write to the terminal
@@ -170,6 +171,7 @@ async def put_in_place(draft: Path, table: Path) -> None:
     """What the ledger calls a success survives a power cut. Whoever cancels now comes too late."""
 
     def move() -> None:
+        draft.chmod(0o600)
         synced(draft)
         draft.replace(table)
         synced(table.parent)  # else the name may point to the old table again
