@@ -3,13 +3,13 @@
 import asyncio
 import csv
 import fcntl
-import imaplib
 import io
+import json
 import os
-import smtplib
 import socket
+import zlib
 from collections.abc import Collection, Mapping, Sequence
-from email.message import EmailMessage
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,11 +17,12 @@ from urllib.parse import urlsplit
 import httpx
 
 from rota.core.addresses import is_public
-from rota.core.errors import AuthError, LogicError, PermissionDenied, TransientError, WorkError
+from rota.core.errors import AuthError, LogicError, PermissionDenied, TransientError
 from rota.kinds.workflows.connectors import Applied, NotApplied, Unsure, mutation, not_applied, read
 from rota.store.outside import Outside
 
-ANSWER_LIMIT = 1024 * 1024  # bytes of an answer that are read
+ANSWER_BYTES = 1024 * 1024  # of a body that are read, after decompression
+GZIP_OR_ZLIB = 47  # zlib's `wbits` for both
 
 
 class Http:
@@ -59,7 +60,7 @@ class Http:
             return NotApplied()
         return Applied(content(answer)) if answer.status_code == 200 else Unsure()
 
-    async def _send(self, method: str, url: str, key: str | None = None, **what: Any) -> httpx.Response:
+    async def _send(self, method: str, url: str, key: str | None = None, **what: Any) -> "Answer":
         """To the address that was checked: a name that resolves to another one a moment later gains nothing."""
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -68,11 +69,15 @@ class Http:
         address = await self._resolve(host, parts.port or (443 if parts.scheme == "https" else 80))
         shown = f"[{address}]" if ":" in address else address
         target = parts._replace(netloc=shown + (f":{parts.port}" if parts.port else "")).geturl()
-        headers = {**self.headers, "Host": parts.netloc} | ({"Idempotency-Key": key} if key else {})
+        headers = {"Accept-Encoding": "gzip", **self.headers, "Host": parts.netloc}
+        headers |= {"Idempotency-Key": key} if key else {}
         extensions = {"sni_hostname": host}
         try:
-            async with httpx.AsyncClient(timeout=self.timeout, trust_env=False) as client:
-                return await client.request(method, target, headers=headers, extensions=extensions, **what)
+            async with (
+                httpx.AsyncClient(timeout=self.timeout, trust_env=False) as client,
+                client.stream(method, target, headers=headers, extensions=extensions, **what) as response,
+            ):
+                return await Answer.read(response)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise not_applied(TransientError(f"{host}: {error}")) from error
         except httpx.HTTPError as error:
@@ -89,9 +94,47 @@ class Http:
         return address
 
 
-def checked(answer: httpx.Response) -> httpx.Response:
-    """The class of a refusal. A server that failed may have done it all the same."""
-    text = f"{answer.status_code} {answer.reason_phrase}"
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a request, with no more than the first ANSWER_BYTES of its body."""
+
+    status_code: int
+    reason: str
+    content_type: str
+    encoding: str
+    body: bytes
+    complete: bool
+
+    @classmethod
+    async def read(cls, response: httpx.Response) -> "Answer":
+        """Read and decompress a body as far as the limit; a body in an unknown encoding is not read."""
+        encoding = response.headers.get("content-encoding", "identity").lower()
+        inflate = zlib.decompressobj(GZIP_OR_ZLIB) if encoding in ("gzip", "deflate") else None
+        body, complete = b"", inflate is not None or encoding == "identity"
+        try:
+            async for chunk in response.aiter_raw():
+                if not complete:
+                    break
+                body += chunk if inflate is None else inflate.decompress(chunk, ANSWER_BYTES + 1 - len(body))
+                if len(body) > ANSWER_BYTES:
+                    body, complete = body[:ANSWER_BYTES], False
+                    break
+        except zlib.error as error:
+            raise TransientError(f"the body is not {encoding}: {error}") from error
+        content_type, charset = response.headers.get("content-type", ""), response.charset_encoding or "utf-8"
+        return cls(response.status_code, response.reason_phrase, content_type, charset, body, complete)
+
+    @property
+    def text(self) -> str:
+        try:
+            return self.body.decode(self.encoding, "replace")
+        except LookupError:
+            return self.body.decode("utf-8", "replace")
+
+
+def checked(answer: Answer) -> Answer:
+    """Raise the class of a refusal. A server that failed may have done it all the same."""
+    text = f"{answer.status_code} {answer.reason}"
     match answer.status_code:
         case 401:
             raise not_applied(AuthError(text))
@@ -106,10 +149,11 @@ def checked(answer: httpx.Response) -> httpx.Response:
     return answer
 
 
-def content(answer: httpx.Response) -> Any:
-    if len(answer.content) > ANSWER_LIMIT:
+def content(answer: Answer) -> Any:
+    """JSON or text; None if the body is longer than the limit."""
+    if not answer.complete:
         return None
-    return answer.json() if "json" in answer.headers.get("content-type", "") else answer.text
+    return json.loads(answer.body) if "json" in answer.content_type else answer.text
 
 
 class Sql:
@@ -175,61 +219,3 @@ class Files:
         if not place.is_relative_to(self.root):
             raise LogicError(f"{path} is not below {self.root}")
         return os.fdopen(os.open(place, flags | os.O_NOFOLLOW, 0o600), "r+b" if flags & os.O_RDWR else "rb")
-
-
-class Smtp:
-    """Mail: `Smtp("mail.example.org", sender="rota@example.org")`. The key is in its Message-ID; whether it was sent is
-    looked up in a folder over IMAP, where there is one: `imap="imap.example.org", user=…, password=…`."""
-
-    def __init__(
-        self, host: str, port: int = 25, *, sender: str, user: str = "", password: str = "", tls: bool = False,
-        imap: str | None = None, imap_port: int = 993, folder: str = "Sent", timeout: float = 30,
-    ) -> None:  # fmt: skip
-        self.host, self.port, self.sender, self.user, self.password, self.tls = host, port, sender, user, password, tls
-        self.imap, self.imap_port, self.folder, self.timeout = imap, imap_port, folder, timeout
-
-    @mutation(reconcile="find")
-    def send(self, to: str | Sequence[str], subject: str, text: str, *, idempotency_key: str) -> dict[str, str]:
-        mail = EmailMessage()
-        mail["From"], mail["Subject"], mail["Message-ID"] = self.sender, subject, self._id(idempotency_key)
-        mail["To"] = to if isinstance(to, str) else ", ".join(to)
-        mail.set_content(text)
-        try:
-            server = smtplib.SMTP(self.host, self.port, timeout=self.timeout)
-        except (smtplib.SMTPConnectError, ConnectionRefusedError, socket.gaierror) as error:
-            raise not_applied(TransientError(str(error))) from error
-        try:
-            if self.tls:
-                server.starttls()
-            if self.user:
-                server.login(self.user, self.password)
-            server.send_message(mail)
-        except smtplib.SMTPAuthenticationError as error:
-            raise not_applied(AuthError(str(error))) from error
-        except (smtplib.SMTPRecipientsRefused, smtplib.SMTPResponseException) as error:
-            raise refused(error) from error
-        finally:
-            server.close()  # without a word: what a server says to QUIT changes nothing about the mail
-        return {"message_id": self._id(idempotency_key)}
-
-    def find(self, idempotency_key: str, params: Mapping[str, Any]) -> Applied | NotApplied | Unsure:  # noqa: ARG002
-        if self.imap is None:
-            return Unsure()
-        opened = imaplib.IMAP4_SSL if self.imap_port == 993 else imaplib.IMAP4
-        with opened(self.imap, self.imap_port, timeout=self.timeout) as box:
-            box.login(self.user, self.password)
-            box.select(self.folder, readonly=True)
-            _, found = box.search(None, "HEADER", "Message-ID", self._id(idempotency_key))
-        known = bool(found and found[0])
-        return Applied({"message_id": self._id(idempotency_key)}) if known else NotApplied()
-
-    def _id(self, key: str) -> str:
-        return f"<{key}@{self.sender.partition('@')[2] or 'rota'}>"
-
-
-def refused(error: smtplib.SMTPException) -> WorkError:
-    """A server that answered with a number did not take the mail: for now (4xx), or for good."""
-    refusals = error.recipients.values() if isinstance(error, smtplib.SMTPRecipientsRefused) else ()
-    codes = [one[0] for one in refusals] or [getattr(error, "smtp_code", 500)]
-    kind = TransientError if all(400 <= code < 500 for code in codes) else LogicError
-    return not_applied(kind(str(error)))
