@@ -18,6 +18,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in list(os.environ):
         if name.startswith("ROTA_") and not name.startswith("ROTA_TEST_"):
             del os.environ[name]  # the developer's own settings are not the tests' business
+    os.environ["ROTA_DRAIN_SECONDS"] = "0"  # processes that a test stops do not wait for their runs
     if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no" or config.option.collectonly:
         return  # without pytest-xdist the first test that asks starts the server
     if SERVER_URL not in os.environ:

@@ -79,9 +79,9 @@ class Seen:
 class Process:
     """One process under test. Signals go to its own pid only."""
 
-    def __init__(self, command: list[str], env: Mapping[str, str], log: Path) -> None:
+    def __init__(self, command: list[str], env: Mapping[str, str], log: Path, into: Path | None = None) -> None:
         self.log = log
-        with log.open("ab") as out:
+        with (into or log).open("ab") as out:
             self.popen = subprocess.Popen(
                 command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, preexec_fn=die_with_parent
             )
@@ -154,7 +154,9 @@ class Cluster:
 
     # processes
 
-    def start(self, count: int = 1, *, url: str | None = None, **settings: object) -> list[Process]:
+    def start(
+        self, count: int = 1, *, url: str | None = None, log: Path | None = None, **settings: object
+    ) -> list[Process]:
         """Start worker processes. Settings in capitals are environment variables as they stand."""
         env = {
             **os.environ,
@@ -165,7 +167,7 @@ class Cluster:
             **{name if name.isupper() else f"ROTA_{name.upper()}": str(value) for name, value in settings.items()},
         }
         command = [sys.executable, "-m", "rota.app.cli", "worker", str(self.app)]
-        new = [Process(command, env, self.home / f"worker-{len(self.processes) + n}.log") for n in range(count)]
+        new = [Process(command, env, self.home / f"worker-{len(self.processes) + n}.log", log) for n in range(count)]
         self.processes += new
         return new
 

@@ -43,3 +43,13 @@ def cluster(tmp_path: Path, database_url: str) -> MakeCluster:
         return Cluster(tmp_path, database_url, app, **settings)
 
     return make
+
+
+@pytest.fixture
+def sqlite_cluster(tmp_path: Path, sqlite_database: str) -> MakeCluster:
+    """Makes a cluster on SQLite, for what does not depend on the database."""
+
+    def make(app: str = "", **settings: Any) -> Cluster:
+        return Cluster(tmp_path, sqlite_database, app, **settings)
+
+    return make

@@ -93,7 +93,13 @@ def followed(place: Path, *args: str) -> "subprocess.Popen[str]":
 
 def environment(**more: str) -> dict[str, str]:
     """Nothing of the developer's own settings; the same modules as here."""
-    return {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "ROTA_DATA_DIR": "data", **more}
+    return {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "ROTA_DATA_DIR": "data",
+        "ROTA_DRAIN_SECONDS": "0",
+        **more,
+    }
 
 
 def caller(home: Path) -> Rota:

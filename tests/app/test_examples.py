@@ -49,6 +49,7 @@ class Service:
 def running(place: Path, *command: str) -> Iterator[None]:
     """A process that is asked to stop at the end, and must do so well."""
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "ROTA_DATA_DIR": str(place / "data")}
+    env["ROTA_DRAIN_SECONDS"] = "0"
     log = place / "log"
     with log.open("wb") as out:
         process = subprocess.Popen([sys.executable, "-m", *command], cwd=place, env=env, stdout=out, stderr=out)

@@ -65,6 +65,7 @@ class Place:
 def serving(home: Path, program: Path = OFFICE) -> Iterator[Place]:
     """`rota up`, until it is no longer needed."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("ROTA_")}
+    env["ROTA_DRAIN_SECONDS"] = "0"
     command = [sys.executable, "-m", "rota.app.cli", "up", str(program), "--data-dir", str(home), "--port", "0"]
     log = home / "up.log"
     with log.open("wb") as out:

@@ -4,13 +4,12 @@ import asyncio
 import contextlib
 import gc
 import ipaddress
-import logging
 import os
-import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,9 @@ import uvloop
 
 from rota.app.application import Rota, load_app, make_engine
 from rota.app.data_dir import close_to_others, write_secret
+from rota.app.logs import configure_logs
 from rota.app.settings import Settings
+from rota.app.signals import Shutdown, mind_processes, run_until_signal
 from rota.core.clock import SystemClock, pause
 from rota.core.errors import Refused, Unavailable
 from rota.core.model import WORKFLOW
@@ -30,10 +31,10 @@ from rota.engine.engine import Engine
 from rota.engine.maintenance import Maintenance
 from rota.engine.meter import Meter
 from rota.engine.patience import patiently
-from rota.engine.processes import die_with_parent
 from rota.engine.rehearsal import rehearse
 from rota.engine.runner import capture_output
 from rota.engine.scheduler import Scheduler
+from rota.engine.supervision import start_supervised
 from rota.engine.worker import Worker
 from rota.kinds import pipelines
 from rota.kinds.graphs import GraphRunner
@@ -90,7 +91,7 @@ def server(settings: Settings, app: str | None) -> None:
         api.ready.wait()
         announce(settings, url, api.link)
         try:
-            run_until_signal(wait_for)
+            run_until_signal(until_asked)
         finally:
             api.stop()
 
@@ -138,7 +139,7 @@ class Node:
         if self.loop is not None and self.wake is not None and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self.wake.signal, what)
 
-    async def run(self, stop: asyncio.Event) -> None:
+    async def run(self, shutdown: Shutdown) -> None:
         capture_output()
         self.loop, self.wake = asyncio.get_running_loop(), Wake(lambda _: self.heard())
         db = open_database(self.settings.database_url)
@@ -154,20 +155,23 @@ class Node:
             await TaskManager(engine, await org_of(engine, self.program)).disable_orphans(Path(self.app).stem)
         await deploy_all(engine, self.program.org, self.app, self.program.workflows)
         try:
-            await self.work(engine, stop)
+            await self.work(engine, shutdown)
         finally:
             await db.close()
 
-    async def work(self, engine: Engine, stop: asyncio.Event) -> None:
-        """Fire and run what is due, until told to stop."""
+    async def work(self, engine: Engine, shutdown: Shutdown) -> None:
+        """Fire and run what is due, until asked to stop."""
         self.scheduler = scheduler = Scheduler(engine)
-        steps = (engine.wake.listen(engine.db), scheduler.run(), self.warm_up(engine))
-        loops = [asyncio.ensure_future(step) for step in steps]
+        loops = [
+            start_supervised("wake-ups", lambda: engine.wake.listen(engine.db)),
+            start_supervised("scheduler", scheduler.run),
+            start_supervised("warm-up", lambda: self.warm_up(engine)),
+        ]
         if (remote := remote_of(engine)) is not None:
-            loops.append(asyncio.ensure_future(self.learning(engine, remote)))
+            loops.append(start_supervised("graph endpoint", lambda: self.learning(engine, remote)))
         try:
-            while not stop.is_set():
-                await self.one_worker(engine, scheduler, stop)
+            while not shutdown.drain.is_set():
+                await self.one_worker(engine, scheduler, shutdown)
         finally:
             for loop in loops:
                 loop.cancel()
@@ -199,18 +203,18 @@ class Node:
                 with contextlib.suppress(Unavailable):
                     await engine.db.tx(workers.announce, self.worker.id, self.worker.routes)
 
-    async def one_worker(self, engine: Engine, scheduler: Scheduler, stop: asyncio.Event) -> None:
-        """A worker until it is told to stop or loses its lease; then the caller starts a new one, with a new id."""
+    async def one_worker(self, engine: Engine, scheduler: Scheduler, shutdown: Shutdown) -> None:
+        """A worker until it is asked to stop or loses its lease; then the caller starts a new one, with a new id."""
         one = self.worker = scheduler.worker = Worker(engine, self.settings.queues)
         keeping = Maintenance(engine, one.id, lambda: one.keeper is None or one.keeper.may_judge)
         working = asyncio.ensure_future(one.run())
-        minding = asyncio.ensure_future(keeping.run())
-        stopping = asyncio.ensure_future(stop.wait())
+        minding = start_supervised("maintenance", keeping.run)
+        stopping = asyncio.ensure_future(shutdown.drain.wait())
         done, _ = await asyncio.wait([working, minding, stopping], return_when=asyncio.FIRST_COMPLETED)
         if stopping in done and not one.lost:
             scheduler.stopping = True
             minding.cancel()
-            await one.drain(engine.settings.cancel_grace)
+            await one.drain(timedelta(seconds=self.settings.drain_seconds), shutdown.cancel)
             await asyncio.wait([working])
         for task in (working, minding, stopping):
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
@@ -276,12 +280,14 @@ class ApiThread(threading.Thread):
             lifespan="off",
         )
         self.server = uvicorn.Server(config)
-        loops = [asyncio.ensure_future(keep_time(db, clock))]
+        loops = [start_supervised("clock", lambda: keep_time(db, clock))]
         if self.node is None:  # agents wait here for what happens elsewhere
-            loops.append(asyncio.ensure_future(wake.listen(db)))
+            loops.append(start_supervised("wake-ups", lambda: wake.listen(db)))
         self.ready.set()
         try:
             await self.server.serve(sockets=[self.sock])
+            if not self.api.state.closing:
+                raise RuntimeError("the API ended without being asked to")
         finally:
             for loop in loops:
                 loop.cancel()
@@ -365,59 +371,14 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def run_until_signal(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
-    """Run until SIGTERM or SIGINT asks to stop; a second one does not ask."""
-
-    async def guarded() -> None:
-        stop = asyncio.Event()
-
-        def asked() -> None:
-            if stop.is_set():
-                os._exit(1)
-            stop.set()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, asked)
-        await main(stop)
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(guarded())
+async def until_asked(shutdown: Shutdown) -> None:
+    await shutdown.drain.wait()
 
 
 def leave() -> None:
     """End at once: a thread that never ends must not keep the process."""
     tracing.flush()
     os._exit(0)
-
-
-async def wait_for(stop: asyncio.Event) -> None:
-    await stop.wait()
-
-
-def mind_processes(count: int) -> None:
-    """Start worker processes like this one, start dead ones again, and pass signals on."""
-    command = [sys.executable, "-m", "rota.app.cli", *sys.argv[1:], "--processes", "1"]  # the last one counts
-
-    async def mind(stop: asyncio.Event) -> None:
-        async def keep() -> None:
-            while not stop.is_set():
-                child = await asyncio.create_subprocess_exec(
-                    *command, preexec_fn=die_with_parent, start_new_session=True
-                )
-                ended = asyncio.ensure_future(child.wait())
-                stopping = asyncio.ensure_future(stop.wait())
-                await asyncio.wait([ended, stopping], return_when=asyncio.FIRST_COMPLETED)
-                if stop.is_set() and not ended.done():
-                    child.send_signal(signal.SIGTERM)
-                await ended
-                stopping.cancel()
-                if not stop.is_set():
-                    log.error("a worker process died; starting it again", code=child.returncode)
-                    await pause(1)
-
-        await asyncio.gather(*(keep() for _ in range(count)))
-
-    run_until_signal(mind)
 
 
 @contextlib.contextmanager
@@ -447,19 +408,3 @@ def announce(settings: Settings, url: str, link: Link | None) -> None:
     if link is not None:
         print(f"dashboard, for the next 15 minutes: {url}/login?token={link.token}", file=sys.stderr)
     print(f"data and admin key: {Path(settings.data_dir).absolute()}", file=sys.stderr)
-
-
-def configure_logs(settings: Settings) -> None:
-    level = getattr(logging, settings.log_level.upper())
-    plain = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer() if settings.log_format == "json" else plain,
-        ],
-    )

@@ -24,10 +24,12 @@ from rota.app.application import Rota, make_engine
 from rota.app.auth import Caller, Role
 from rota.app.main import Node, keep_time, move_in, rows_of
 from rota.app.settings import Settings
+from rota.app.signals import Shutdown
 from rota.engine.declare import declare
 from rota.engine.engine import Engine
 from rota.engine.runner import capture_output
 from rota.engine.services import ArtifactManager, JobScheduler
+from rota.engine.supervision import start_supervised
 from rota.kinds import pipelines
 from rota.kinds.tasks import TaskManager
 from rota.store import accounts, workers
@@ -199,13 +201,16 @@ class ServiceBuilder:
 @contextlib.asynccontextmanager
 async def working(app: FastAPI, node: Node, engine: Engine) -> AsyncIterator[None]:
     """Fire and run what is due meanwhile."""
-    stop = asyncio.Event()
-    loops = [asyncio.ensure_future(node.work(engine, stop)), asyncio.ensure_future(keep_time(engine.db, node.clock))]
+    shutdown = Shutdown()
+    loops = [
+        start_supervised("worker", lambda: node.work(engine, shutdown)),
+        start_supervised("clock", lambda: keep_time(engine.db, node.clock)),
+    ]
     try:
         yield
     finally:
         app.state.closing = True
-        stop.set()
+        shutdown.drain.set()
         loops[1].cancel()
         await asyncio.gather(*loops, return_exceptions=True)
 

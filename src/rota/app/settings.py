@@ -26,6 +26,7 @@ class Settings(BaseModel):
     lease_seconds: Annotated[int, Field(ge=1, le=600)] = 30
     misfire_grace_seconds: Annotated[int, Field(ge=0, le=86_400)] = 60
     cancel_grace_seconds: Annotated[int, Field(ge=0, le=3600)] = 10
+    drain_seconds: Annotated[int, Field(ge=0, le=86_400)] = 300
     keep_success_days: Annotated[int, Field(ge=1, le=36_500)] = 30
     keep_failed_days: Annotated[int, Field(ge=1, le=36_500)] = 90
     keep_audit_days: Annotated[int, Field(ge=1, le=36_500)] = 400

@@ -51,6 +51,7 @@ from rota.engine.runner import (
     Written,
     current_log,
 )
+from rota.engine.supervision import start_supervised
 from rota.engine.takings import Takings
 from rota.store import jobs, runs, workers
 from rota.store.dialect import Tx
@@ -180,12 +181,10 @@ class Worker:
     async def run(self) -> None:
         """Register, work until drained, say good-bye."""
         await self.register()
-        steps = (self.claiming, self.finishing, self.tending, self.heeding, self.finished.wait)
-        loops = [asyncio.ensure_future(step()) for step in steps]
+        steps = {"claims": self.claiming, "results": self.finishing, "starts": self.tending, "cancels": self.heeding}
+        loops = [start_supervised(name, step) for name, step in steps.items()]
         try:
-            done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
-            for loop in done:
-                loop.result()
+            await self.finished.wait()
         finally:
             for loop in loops:
                 loop.cancel()
@@ -215,8 +214,9 @@ class Worker:
             )  # fmt: skip
             self.keeper.start()
 
-    async def drain(self, grace: timedelta) -> None:
-        """Stop: no new claims, prefetched jobs go back, running ones get the grace and are then handed back."""
+    async def drain(self, limit: timedelta, cancel: asyncio.Event | None = None) -> None:
+        """Stop: no new claims, prefetched jobs go back, runs under way may end until `limit` has passed or `cancel` is
+        set; then they are cancelled, and their jobs handed back."""
         self.draining = True
         async with self.takings.none():  # one that is under way hands back what it took
             back = [job.id for job in self.waiting]
@@ -225,7 +225,14 @@ class Worker:
             back.append(one.attempt.job.id)
             one.stop("lost")  # it never began: there is nothing to tell
         await self.give_back(back)
-        await self.until_idle(grace.total_seconds())
+        if self.active and limit:
+            seconds = f"{limit.total_seconds():g}"
+            log.info(
+                "stopping: waiting for the runs under way; a second signal cancels them",
+                runs=len(self.active),
+                seconds=seconds,
+            )
+        await self.until_idle(limit.total_seconds(), cancel)
         for one in list(self.active.values()):
             one.stop("shutdown")
         await self.until_idle(2 * self.engine.settings.cancel_grace.total_seconds() + 5)
@@ -265,6 +272,9 @@ class Worker:
                         pass
                 except Unavailable as error:
                     await self.reclaim(error)
+                except Exception as error:
+                    await self.reclaim(error)
+                    raise
             await self.engine.clock.wait(wake, SAFETY_LOOK)
 
     async def claim(self) -> bool:
@@ -350,9 +360,9 @@ class Worker:
         run = db.statement if all(lane.cap is None for lane in found) else db.tx
         return await run(jobs.claim, found, worker=self.id, routes=self.routes, room=room, turn=self.turn)
 
-    async def reclaim(self, error: Unavailable) -> None:
+    async def reclaim(self, error: Exception) -> None:
         """After a lost answer this worker may own jobs that it does not know of: hand those back."""
-        log.warning("cannot claim; trying again", error=error.message)
+        log.warning("cannot claim; trying again", error=str(error))
         await pause(random.uniform(0.2, 1))
         async with self.takings.none():
             await patiently(lambda: self.engine.db.tx(jobs.hand_back, self.id, None, self.known))
@@ -669,11 +679,15 @@ class Worker:
             self.ended.append(Ended(job, Status.CANCELED, found[job.id], now, new_id(), job.attempt + 1))
             self.idle.set()
 
-    async def until_idle(self, seconds: float) -> None:
-        """Wait until nothing runs, at most so long."""
+    async def until_idle(self, seconds: float, cut_short: asyncio.Event | None = None) -> None:
+        """Wait until nothing runs, for at most so many seconds, or until `cut_short` is set."""
         tasks = [one.task for one in self.active.values() if one.task is not None]
         if tasks:
-            await asyncio.wait(tasks, timeout=seconds)
+            ended = asyncio.ensure_future(asyncio.wait(tasks, timeout=seconds))
+            cut = asyncio.ensure_future((cut_short or asyncio.Event()).wait())
+            await asyncio.wait([ended, cut], return_when=asyncio.FIRST_COMPLETED)
+            for waiting in (ended, cut):
+                waiting.cancel()
             await pause(0)  # their callbacks take them off the list
 
 
