@@ -149,7 +149,7 @@ async def world(
             program.workflows, program.connectors, db, program.org, sandbox, repairs=repairer is not None
         )
         runners: tuple[Runner, ...] = (
-            TaskRunner(program.registry, db, None, 50, program.injector),
+            TaskRunner(program.registry, db, None, 50, program.injector, program.org),
             GraphRunner(program.graphs, db, clock, program.org),
             flows,
             RepairRunner(flows.scripts, repairer),
@@ -163,6 +163,7 @@ async def world(
             org_id = await db.read(accounts.org_by_slug, program.org)
             assert org_id is not None
             worker = Worker(engine)
+            await worker.learn()
             await db.tx(sign_on, worker, engine)
             yield World(engine, clock, worker, Scheduler(engine), org_id)
         finally:

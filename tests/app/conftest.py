@@ -78,7 +78,7 @@ class Api:
         """Take everything that is ready, as a worker would."""
 
         def step(tx: Tx) -> list[Job]:
-            return jobs.claim(tx, jobs.lanes(tx), worker=worker, routes=["task:hello"], room=100, turn=0)
+            return jobs.claim(tx, jobs.lanes(tx), worker=worker, routes=["task:default:hello"], room=100, turn=0)
 
         return await self.db.tx(step)
 

@@ -77,7 +77,7 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "GET /api/v1/jobs/{job}/$stream": (READ, None),
     "GET /api/v1/events": (LIST, None),
     "GET /api/v1/tasks": (LIST, None),
-    "POST /api/v1/tasks": (row(403, 403, 201, 201), {"name": "{fresh}", "command": "true"}),
+    "POST /api/v1/tasks": (row(403, 403, 201, 403), {"name": "{fresh}", "command": "true"}),  # the other may no shell
     "GET /api/v1/tasks/{task}": (READ, None),
     "PUT /api/v1/tasks/{task}": (row(403, 403, 200, 404), {"command": "false"}),
     "PATCH /api/v1/tasks/{task}": (row(403, 200, 200, 404), {"enabled": False}),
@@ -198,6 +198,7 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "PUT /api/v1/freeze": (row(403, 200, 200, 200), {"reason": "x"}),
     "DELETE /api/v1/freeze": (row(403, 204, 409, 204), None),  # the operator has ended it
     "POST /api/v1/orgs": (row(403, 403, 403, 403), {"name": "x", "slug": "{fresh}"}),  # the first key alone may
+    "PATCH /api/v1/orgs/{slug}": (row(403, 403, 403, 403), {"shell": True}),
     "GET /api/v1/orgs": (LIST, None),
     "POST /api/v1/users": (row(403, 403, 201, 201), {**USER, "email": "{fresh}@example.org"}),
     "GET /api/v1/users": (ADMIN_LIST, None),
@@ -285,7 +286,7 @@ async def fill(api: Api, path: str) -> str:
         (made,) = await api.engine.create_schedules(api.org_id, [body])
         path = path.replace("{task}", task).replace("{task_schedule}", made.id)
     path = path.replace("{function}", "hello").replace("{graph}", "python:echo").replace("{topic}", "in")
-    path = path.replace("{version}", "1.0")
+    path = path.replace("{version}", "1.0").replace("{slug}", "default")
     if "{pipeline}" in path:
         mine = {"namespace": "ours", "layer": "gold", "name": f"p{next(numbers)}"}  # as callers name it
         manager = PipelineManager(api.engine, api.org_id)

@@ -274,7 +274,7 @@ async def run_many(api: Api, count: int) -> None:
     """Runs that ended, as a worker writes them."""
     await api.engine.enqueue(api.org_id, "task", "hello", [None] * count)
     taken = await api.db.tx(
-        lambda tx: jobs.claim(tx, jobs.lanes(tx), worker=WORKER, routes=["task:hello"], room=count, turn=0)
+        lambda tx: jobs.claim(tx, jobs.lanes(tx), worker=WORKER, routes=["task:default:hello"], room=count, turn=0)
     )
     assert len(taken) == count
     ended = [Ended(job, Status.SUCCESS, None, NINE, new_id(), 1, NINE) for job in taken]

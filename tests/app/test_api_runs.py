@@ -227,7 +227,7 @@ async def test_workers_and_queues_are_told(api: Api, schedule: Any) -> None:
         "version": "1",
         "concurrency": 50,
         "kinds": ["task"],
-        "routes": ["task:hello"],
+        "routes": ["task:default:hello"],
         "queues": None,
     }
     await api.db.tx(workers.register, worker=WORKER, lease=timedelta(seconds=30), now=NINE, **given)

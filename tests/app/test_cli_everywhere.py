@@ -149,6 +149,13 @@ def test_people_and_keys_are_managed_from_the_shell(rota: Rota, home: Path) -> N
     assert rota("--key", key["key"], "run", "list").returncode == 5
     assert rota("user", "rm", "ada@example.org").returncode == 0
     assert read(rota("-o", "json", "org", "add", "acme", "--name", "Acme"))["admin_key"].startswith("rota_")
+    allowed = read(rota("-o", "json", "org", "set", "acme", "--shell", "--max-running", "5"))
+    assert (allowed["shell"], allowed["max_running"]) == (True, 5)
+    assert "yes" in next(line for line in rota("org", "list").stdout.splitlines() if "acme" in line)
+    changed = read(rota("-o", "json", "org", "set", "acme", "--no-shell", "--max-running", "none"))
+    assert (changed["shell"], changed["max_running"]) == (False, None)
+    assert rota("org", "set", "acme", "--max-running", "many").returncode == 2
+    assert rota("org", "set", "nowhere", "--shell").returncode == 3
     assert "api-keys.delete" in rota("audit").stdout
 
 

@@ -178,10 +178,10 @@ async def work(url: str) -> dict[str, str]:
 
     def step(tx: Tx) -> dict[str, str]:
         workers.register(
-            tx, worker=new_id(), pid=1, version="1", concurrency=2, kinds=["task"], routes=["task:hello"], queues=None,
-            lease=workers.AHEAD, now=now,
+            tx, worker=new_id(), pid=1, version="1", concurrency=2, kinds=["task"],
+            routes=["task:default:hello"], queues=None, lease=workers.AHEAD, now=now,
         )  # fmt: skip
-        taken = jobs.claim(tx, jobs.lanes(tx), worker=new_id(), routes=["task:hello"], room=2, turn=0)
+        taken = jobs.claim(tx, jobs.lanes(tx), worker=new_id(), routes=["task:default:hello"], room=2, turn=0)
         first, second = (Attempt(job, new_id(), 1, now) for job in taken)
         error = {"code": "logic", "type": "ValueError", "message": "no", "traceback": None}
         ended = Ended(first.job, Status.FAILED, "logic", now, first.run_id, 1, now, error)

@@ -80,7 +80,7 @@ async def begin(db: Database) -> list[Attempt]:
     """Take what is ready and begin it, as a worker would."""
 
     def step(tx: Tx) -> list[Attempt]:
-        taken = jobs.claim(tx, jobs.lanes(tx), worker=new_id(), routes=["task:hello"], room=100, turn=0)
+        taken = jobs.claim(tx, jobs.lanes(tx), worker=new_id(), routes=["task:default:hello"], room=100, turn=0)
         begun = [Attempt(job, new_id(), job.attempt + 1, datetime.now(UTC)) for job in taken]
         jobs.mark_started(tx, begun)
         return begun

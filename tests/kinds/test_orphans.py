@@ -78,7 +78,7 @@ async def test_functions_of_living_workers_are_spared_and_can_be_executed(shop: 
     def step(tx: Tx, lease: timedelta) -> None:
         workers.register(
             tx, worker="01WORKER000000000000000000", pid=1, version="1", concurrency=1, kinds=["task"],
-            routes=["row:elsewhere"], queues=None, lease=lease, now=shop.clock.now(),
+            routes=["row:default:elsewhere"], queues=None, lease=lease, now=shop.clock.now(),
         )  # fmt: skip
 
     await shop.db.tx(step, timedelta(seconds=30))
@@ -86,7 +86,10 @@ async def test_functions_of_living_workers_are_spared_and_can_be_executed(shop: 
     assert await shop.manager.disable_orphans() == 0
     await shop.manager.execute_task(task["id"])
     (job,) = await shop.queue()
-    assert (job.route, job.state) == ("row:elsewhere", "ready")  # this worker does not have it, and leaves it alone
+    assert (job.route, job.state) == (
+        "row:default:elsewhere",
+        "ready",
+    )  # this worker does not have it, and leaves it alone
     await shop.work()
     assert len(await shop.queue()) == 1
     shop.clock.set(shop.clock.now() + timedelta(minutes=5))

@@ -147,3 +147,42 @@ def test_the_files_of_the_migrations_are_named_by_their_revisions() -> None:
     scripts = ScriptDirectory.from_config(config_for())
     assert revisions() == [script.revision for script in scripts.walk_revisions()][::-1]
     assert revisions()[-1] == scripts.get_current_head()
+
+
+def test_routes_of_tasks_get_the_slug_of_their_org(database_url: str) -> None:
+    migrate_to(database_url, "0001")
+    at = "0" if database_url.startswith("sqlite") else "now()"
+
+    def fill(tx: Tx) -> None:
+        fields = (
+            "id, job_id, org_id, kind, target, route, trigger, attempt, status, queued_at, finished_at, recorded_at"
+        )
+        for org, slug in (("org-0", "default"), ("org-1", "acme")):
+            tx.execute(sql(f"INSERT INTO orgs (id, slug, name, created_at) VALUES ('{org}', '{slug}', 'x', {at})"))
+            for kind, route in (("task", "shell"), ("task", "task:a:b"), ("task", "row:f"), ("host_job", "shell")):
+                key = f"{org}{kind}{route}"
+                row = f"'{key}', '{key}', '{org}', '{kind}', 't', '{route}', 'manual', 1, 'success', {at}, {at}, {at}"
+                tx.execute(sql(f"INSERT INTO runs ({fields}) VALUES ({row})"))
+
+    in_database(database_url, fill)
+    migrate(database_url)
+
+    def read(tx: Tx) -> tuple[list[Any], list[str]]:
+        rights = [tuple(row) for row in tx.execute(sql("SELECT slug, shell FROM orgs ORDER BY id"))]
+        return rights, [row.route for row in tx.execute(sql("SELECT route FROM runs ORDER BY org_id, id"))]
+
+    rights, routes = in_database(database_url, read, writing=False)
+    assert rights == [("default", True), ("acme", False)]
+    assert routes[:4] == ["shell", "row:default:f", "shell:default", "task:default:a:b"]
+    assert routes[4:] == ["shell", "row:acme:f", "shell:acme", "task:acme:a:b"]
+
+
+def migrate_to(url: str, revision: str) -> None:
+    """Bring an empty database to an older schema."""
+
+    def upgrade(tx: Tx) -> None:
+        config = config_for()
+        config.attributes |= {"connection": tx, "step": ()}
+        command.upgrade(config, revision)
+
+    in_database(url, upgrade)

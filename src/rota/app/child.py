@@ -53,7 +53,7 @@ async def run(order: dict[str, Any]) -> dict[str, Any]:
 
 
 async def run_task(order: dict[str, Any], db: Database, program: Rota, settings: EngineSettings) -> dict[str, Any]:
-    runner = TaskRunner(program.registry, db, injector=program.injector, threads=1)
+    runner = TaskRunner(program.registry, db, injector=program.injector, threads=1, org=program.org)
     engine = Engine(db, SystemClock(), Wake(), {"task": runner}, settings)
     program.use(engine)
     ctx = context(order, engine)

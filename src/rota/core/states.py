@@ -92,7 +92,7 @@ REASONS: dict[Status, frozenset[str]] = {
         {
             *("overlap", "window", "disabled", "paused", "frozen", "deadline", "operator", "superseded", "busy"),
             *("budget", "grant_not_found", "grant_revoked", "grant_expired", "grant_scope", "scheduler_failed"),
-            "upstream",
+            *("upstream", "no_shell"),
         }
     ),
     Status.MISSED: frozenset({"limit"}),

@@ -39,6 +39,7 @@ BECAUSE = {  # reasons of statuses and verdicts, as the rest of a sentence
     "shutdown": "its worker was stopped; it was handed back",
     "limit": "catching up is limited, and the limit was reached",
     "unroutable": "no live worker can run it",
+    "no_shell": "its org may not run stored commands",
 }
 VERDICTS = {
     Verdict.SKIPPED: "were skipped",

@@ -59,6 +59,15 @@ class Follows(Protocol):
         ...
 
 
+@runtime_checkable
+class Learns(Protocol):
+    """A kind of work whose routes depend on what the database holds."""
+
+    async def learn(self) -> bool:
+        """Read again what this process can run; True if its routes changed by it."""
+        ...
+
+
 @record
 class RunContext:
     """What a run knows about itself, and its ways to speak."""

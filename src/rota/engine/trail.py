@@ -24,6 +24,7 @@ LOOK: dict[str, Callable[[Tx, str, str], Record]] = {  # how a thing is describe
     "schedules": reports.schedule,
     "tasks": reports.task,
     "queues": reports.queue,
+    "orgs": lambda tx, _, key: reports.org(tx, key),
     "users": reports.user,
     "api-keys": reports.api_key,
     "grants": reports.grant,

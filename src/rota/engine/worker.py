@@ -44,6 +44,7 @@ from rota.engine.runner import (
     Canceled,
     ChildCrashed,
     Follows,
+    Learns,
     RunContext,
     RunLog,
     SetAside,
@@ -125,6 +126,7 @@ class Worker:
     active: dict[str, Active] = field(default_factory=dict)
     ended: list[Ended] = field(default_factory=list)
     logs: list[tuple[str, datetime, str, str]] = field(default_factory=list)
+    learned: tuple[int, float] = (-1, 0.0)  # at which change and when `learn` last read
     registered: bool = False
     draining: bool = False
     lost: bool = False
@@ -198,6 +200,7 @@ class Worker:
         sample = await self.engine.db.tx(workers.measure)
         if isinstance(clock, SystemClock):
             clock.sync(sample)
+        await self.learn()
         kinds, routes = sorted(self.engine.runners), self.routes
         await self.engine.db.tx(
             lambda tx: workers.register(
@@ -213,6 +216,20 @@ class Worker:
                 on_lost=lambda: call_in(loop, self.abandon),
             )  # fmt: skip
             self.keeper.start()
+
+    async def learn(self) -> bool:
+        """Read again what can be run here; True if that changed."""
+        self.learned = (self.engine.wake.tasks, stopwatch())
+        learners = [runner for runner in self.engine.runners.values() if isinstance(runner, Learns)]
+        return any([await runner.learn() for runner in learners])
+
+    async def learn_changes(self) -> None:
+        """Announce what can be run here after a change of rights or tasks; looks by itself every SAFETY_LOOK."""
+        change, at = self.learned
+        if change == self.engine.wake.tasks and stopwatch() - at < SAFETY_LOOK:
+            return
+        if await self.learn():
+            await self.engine.db.tx(workers.announce, self.id, self.routes)
 
     async def drain(self, limit: timedelta, cancel: asyncio.Event | None = None) -> None:
         """Stop: no new claims, prefetched jobs go back, runs under way may end until `limit` has passed or `cancel` is
@@ -268,6 +285,7 @@ class Worker:
             wake.clear()
             if not self.draining:
                 try:
+                    await self.learn_changes()
                     while await self.claim():
                         pass
                 except Unavailable as error:

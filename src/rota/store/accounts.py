@@ -17,12 +17,13 @@ from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select
 
 from rota.core.errors import Conflict, NotFound, Refused
 from rota.core.model import new_id
-from rota.store.dialect import Tx, insert_new, insert_rows, once
+from rota.store.dialect import Tx, insert_new, insert_rows, notify, once
 from rota.store.tables import api_keys, grants, orgs, users
 
 PREFIX = 12  # characters of a key that are stored as they are: enough to find its row and to name it to people
 SYSTEM = "system"
 FIRST_KEY = "first admin key"
+NO_SHELL = "org '{slug}' may not run stored commands; the instance admin allows it: `rota org set {slug} --shell`"
 
 k, u = api_keys.c, users.c
 
@@ -51,7 +52,7 @@ def ensure_default_org(tx: Tx, now: datetime) -> tuple[str, str | None]:
     found = org_by_slug(tx, "default") or tx.execute(select(orgs.c.id).order_by(orgs.c.id).limit(1)).scalar()
     if found is not None:
         return found, None
-    org = {"id": new_id(), "slug": "default", "name": "Default", "created_at": now}
+    org = {"id": new_id(), "slug": "default", "name": "Default", "shell": True, "created_at": now}
     if not insert_new(tx, orgs, [org], ("id",)):  # another process was quicker, and holds the key
         return org_by_slug(tx, "default") or "", None
     text = create_key(tx, str(org["id"]), FIRST_KEY, "admin", now, instance_admin=True)
@@ -64,6 +65,20 @@ def create_org(tx: Tx, name: str, slug: str, now: datetime) -> tuple[str, str]:
     if not insert_new(tx, orgs, [org], ("id",)):
         raise Conflict(f"org {slug}: there is already one with this slug; choose another")
     return str(org["id"]), create_key(tx, str(org["id"]), FIRST_KEY, "admin", now)
+
+
+def edit_org(tx: Tx, slug: str, changes: dict[str, Any]) -> None:
+    """Change the right to run commands (`shell`) or the limit (`max_running`) of an org."""
+    if not tx.execute(update(orgs).where(orgs.c.slug == slug).values(changes)).rowcount:
+        raise NotFound(f"org {slug!r} not found; `rota org list` lists those of this installation")
+    notify(tx, "tasks")  # workers read rights and limits again, and look for jobs that may start now
+
+
+def check_shell(tx: Tx, org_id: str) -> None:
+    """Raises Refused where the installation does not allow an org to run commands."""
+    slug, allowed = tx.execute(select(orgs.c.slug, orgs.c.shell).where(orgs.c.id == org_id)).one()
+    if not allowed:
+        raise Refused(NO_SHELL.format(slug=slug))
 
 
 def org_by_slug(tx: Tx, slug: str) -> str | None:

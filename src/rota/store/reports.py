@@ -545,7 +545,7 @@ def freeze(tx: Tx, org_id: str, now: datetime) -> Record:
 # people
 
 
-ORG = (orgs.c.id, orgs.c.slug, orgs.c.name, orgs.c.created_at)
+ORG = (orgs.c.id, orgs.c.slug, orgs.c.name, orgs.c.shell, orgs.c.max_running, orgs.c.created_at)
 USER = (users.c.id, users.c.email, users.c.name, users.c.role, users.c.created_at, users.c.updated_at)
 KEY = (
     api_keys.c.id, api_keys.c.name, api_keys.c.user_id, users.c.name.label("user_name"), api_keys.c.role,
@@ -565,6 +565,14 @@ def list_orgs(tx: Tx, org_id: str | None, *, limit: int = LIMIT, cursor: str | N
     if cursor:
         stmt = stmt.where(orgs.c.id > read_cursor(cursor)[0])
     return page(tx, stmt, limit, dict_of, lambda row: [row.id])
+
+
+def org(tx: Tx, key: str) -> Record:
+    """An org by its slug or id."""
+    found = tx.execute(select(*ORG).where(or_(orgs.c.slug == key, orgs.c.id == key))).first()
+    if found is None:
+        raise NotFound(f"org {key!r} not found")
+    return dict_of(found)
 
 
 def list_users(

@@ -23,6 +23,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.types import TypeEngine
@@ -122,6 +123,7 @@ orgs = Table(
     Column("slug", String(60), nullable=False, unique=True),
     Column("name", Name, nullable=False),
     Column("max_running", Integer),
+    Column("shell", Boolean, nullable=False, server_default=false()),  # whether its people may store commands
     Column("frozen_at", Instant),
     Column("frozen_until", Instant),
     Column("freeze_reason", Text),

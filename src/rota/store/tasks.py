@@ -8,8 +8,9 @@ from sqlalchemy import delete, or_, select, update
 
 from rota.core.errors import Conflict, NotFound
 from rota.core.model import new_id
+from rota.store import accounts
 from rota.store.dialect import Tx, insert_new, notify
-from rota.store.tables import cached_results, task_versions, tasks
+from rota.store.tables import cached_results, orgs, task_versions, tasks
 
 t, v, c = tasks.c, task_versions.c, cached_results.c
 
@@ -24,6 +25,20 @@ def get(tx: Tx, org_id: str, key: str) -> Any:
     if found is None:
         raise NotFound(f"task {key}: there is none")
     return found
+
+
+def get_allowed(tx: Tx, org_id: str, key: str) -> Any:
+    """A task that is about to run. Raises Refused for a stored command of an org that may not run commands."""
+    row = get(tx, org_id, key)
+    if row.task_type == "shell" and row.source != CODE:
+        accounts.check_shell(tx, org_id)
+    return row
+
+
+def shell_orgs(tx: Tx) -> set[str]:
+    """The slugs of orgs that may run commands, or have stored some: jobs of those end as `skipped: no_shell`."""
+    stored = select(t.org_id).where(t.task_type == "shell", t.source != CODE)
+    return set(tx.execute(select(orgs.c.slug).where(or_(orgs.c.shell, orgs.c.id.in_(stored)))).scalars())
 
 
 def insert(tx: Tx, org_id: str, fields: Mapping[str, Any], now: datetime, source: str = "api") -> str:

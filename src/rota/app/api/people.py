@@ -20,6 +20,7 @@ ROLES = [role.name.lower() for role in Role]
 SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,58}[a-z0-9])?")
 EMAIL = re.compile(r"[^@\s]{1,64}@[^@\s]{1,255}")
 PASSWORD = (8, 1000)  # characters
+MAX_RUNNING = 1_000_000
 SECRET = {"cache-control": "no-store"}  # nobody on the way may keep this answer
 
 
@@ -42,6 +43,24 @@ async def list_orgs(request: Request, caller: Viewer, limit: Limit = 50, cursor:
     """The caller's own org; all of them for the first key of the installation."""
     mine = None if caller.instance_admin else caller.org_id
     return answer_page(await engine_of(request).db.read(reports.list_orgs, mine, limit=limit, cursor=cursor))
+
+
+@router.patch("/orgs/{slug}", tags=["orgs"])
+async def edit_org(request: Request, _: InstanceAdmin, slug: str) -> Response:
+    """Change `shell`, the right to store and run commands, or `max_running`, the most jobs of the org that run at once
+    (null: no limit). What is not named stays. Needs the first key of the installation."""
+    engine, body = engine_of(request), await read_body(request)
+    form = parse.Form(body, frozenset({"shell", "max_running"}))
+    shell = form.take("shell", parse.flag, None)
+    limit = form.take("max_running", lambda value, field: parse.whole(value, field, 1, MAX_RUNNING), None)
+    form.done()
+    changes: dict[str, Any] = {} if shell is None else {"shell": shell}
+    if "max_running" in body:
+        changes["max_running"] = limit
+    if changes:
+        await engine.db.tx(accounts.edit_org, slug, changes)
+        engine.wake.signal("tasks")
+    return answer(await engine.db.read(reports.org, slug))
 
 
 # users

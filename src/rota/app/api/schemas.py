@@ -464,7 +464,11 @@ SCHEMAS: dict[str, Schema] = {
     "AgentAnswer": a("object"),
     # people
     "OrgBody": takes({"name": "Ops", "slug": "ops"}, ("name", "slug"), name=NAME, slug=a("string", maxLength=60)),
-    "Org": gives(id=ID, slug=TEXT, name=NAME, created_at=AT),
+    "OrgChanges": takes(
+        {"shell": True, "max_running": 20}, shell=maybe(FLAG),
+        max_running=maybe(a("integer", minimum=1, maximum=1_000_000)),
+    ),
+    "Org": gives(id=ID, slug=TEXT, name=NAME, shell=FLAG, max_running=maybe(WHOLE), created_at=AT),
     "NewOrg": gives(id=ID, slug=TEXT, name=NAME, admin_key=TEXT),
     "UserBody": takes(
         {"email": "ada@example.org", "name": "Ada", "password": "correct horse", "role": "operator"},
@@ -709,6 +713,7 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "GET /artifacts/{artifact_id}/$content": (None, 200, None),
     "POST /orgs": ("OrgBody", 201, "NewOrg"),
     "GET /orgs": (None, 200, "OrgPage"),
+    "PATCH /orgs/{slug}": ("OrgChanges", 200, "Org"),
     "POST /users": ("UserBody", 201, "User"),
     "GET /users": (None, 200, "UserPage"),
     "GET /users/{user_id}": (None, 200, "User"),

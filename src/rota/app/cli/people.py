@@ -19,6 +19,7 @@ Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
 Cursor = Annotated[str | None, typer.Option(help="where the page before ended")]
 Role = Annotated[str, typer.Option(help="viewer, operator or admin")]
 UserId = Annotated[str, typer.Argument(help="id or e-mail address")]
+ORG = ("id", "slug", "name", "shell", "max_running", "created_at")
 USER = ("id", "email", "name", "role", "created_at", "updated_at")
 KEY = ("id", "name", "key", "role", "scopes", "user_name", "created_at", "expires_at", "last_used_at", "revoked_at")
 
@@ -37,8 +38,39 @@ def add_org(
 def list_orgs(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> None:
     """List orgs: one's own, or all of them with the first key of the installation."""
     page = ctx.obj.get("/orgs", limit=limit, cursor=cursor)
-    rows = ([one["id"], one["slug"], one["name"], when(one["created_at"])] for one in page["items"])
-    listing(ctx.obj, page, ("id", "slug", "name", "made"), rows)
+    rows = (
+        [
+            org["id"],
+            org["slug"],
+            org["name"],
+            "yes" if org["shell"] else "no",
+            str(org["max_running"] or ""),
+            when(org["created_at"]),
+        ]
+        for org in page["items"]
+    )
+    listing(ctx.obj, page, ("id", "slug", "name", "shell", "max running", "made"), rows)
+
+
+@orgs.command("set")
+def set_org(
+    ctx: typer.Context,
+    slug: Annotated[str, typer.Argument(help="its short name")],
+    shell: Annotated[
+        bool | None, typer.Option("--shell/--no-shell", help="whether its people may store and run commands")
+    ] = None,
+    max_running: Annotated[
+        str | None, typer.Option(help="the most jobs of it that run at once, or `none` for no limit")
+    ] = None,
+) -> None:
+    """Change the rights and limits of an org. Needs the first key of the installation."""
+    body: dict[str, Any] = {} if shell is None else {"shell": shell}
+    if max_running is not None:
+        try:
+            body["max_running"] = None if max_running == "none" else int(max_running)
+        except ValueError:
+            fail(f"--max-running {max_running}: is neither a number nor `none`", Exit.USAGE)
+    details(ctx.obj, ctx.obj.patch(f"/orgs/{quote(slug, safe='')}", body), ORG)
 
 
 @users.command("add")

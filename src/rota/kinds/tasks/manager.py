@@ -10,8 +10,8 @@ from rota.core import parse
 from rota.core.errors import Conflict, Invalid, NotFound, NotRunnable
 from rota.engine.engine import Engine
 from rota.kinds.tasks.registry import OPTIONS, task_options
-from rota.kinds.tasks.runner import TaskRunner
-from rota.store import reports, schedules, tasks, workers
+from rota.kinds.tasks.runner import TaskRunner, row_route
+from rota.store import accounts, reports, schedules, tasks, workers
 from rota.store.dialect import Tx
 from rota.store.reports import Record
 
@@ -54,7 +54,13 @@ class TaskManager:
         """Store a task. A function that nobody knows is refused, unless the task waits switched off."""
         fields = read_task(body)
         await self.check_function(fields)
-        return await self.write(lambda tx: tasks.insert(tx, self.org_id, fields, self.engine.clock.now()))
+
+        def step(tx: Tx) -> str:
+            if fields["task_type"] == "shell":
+                accounts.check_shell(tx, self.org_id)
+            return tasks.insert(tx, self.org_id, fields, self.engine.clock.now())
+
+        return await self.write(step)
 
     async def edit(self, key: str, body: Mapping[str, Any], *, whole: bool = False) -> Record:
         """Change a task; what is not said stays or, if this is the whole of it, is as in a new one. The type stays."""
@@ -65,16 +71,21 @@ class TaskManager:
             name: value for name, value in body.items() if name != "id" and (value is not None or name in EMPTIABLE)
         }
         fields = read_task({**base, **said})
-        if old.source == tasks.CODE and any(fields[name] != getattr(old, name) for name in tasks.WHAT_RUNS):
+        runs_else = any(fields[name] != getattr(old, name) for name in tasks.WHAT_RUNS)
+        if old.source == tasks.CODE and runs_else:
             raise Conflict(f"task {old.name}: a program declares it; change it there. It can be switched off here")
         if fields["name"] != old.name and await self.engine.db.read(
             reports.schedules_of, self.org_id, old, by_name=True
         ):
             raise Conflict(f"task {old.name}: a schedule knows it by this name; let that name the task's id first")
         await self.check_function(fields)
-        return await self.write(
-            lambda tx: tasks.change(tx, tasks.get(tx, self.org_id, old.id), fields, self.engine.clock.now())
-        )
+
+        def step(tx: Tx) -> str:
+            if fields["task_type"] == "shell" and runs_else:
+                accounts.check_shell(tx, self.org_id)
+            return tasks.change(tx, tasks.get(tx, self.org_id, old.id), fields, self.engine.clock.now())
+
+        return await self.write(step)
 
     async def delete(self, key: str) -> None:
         """Take a task away with its schedules; what it ran and left stays."""
@@ -124,7 +135,7 @@ class TaskManager:
     async def schema(self, key: str) -> Record | None:
         """The JSON Schema of its function's parameters: from the function, or from the program that declared it."""
         row = await self.row(key)
-        known = self.runner.registry.find(row.command) if row.task_type == "python" else None
+        known = await self.runner.function(row) if row.task_type == "python" else None
         if known is not None and known.function is not None:
             return self.runner.injector.signature(known.function).schema()
         declared = row if row.schema or row.task_type != "python" else await self.row(row.command)
@@ -145,7 +156,7 @@ class TaskManager:
             raise NotRunnable(f"Cannot execute disabled task {row.id}")
         if row.task_type == "python" and row.command not in await self.functions():
             raise NotRunnable(f"Cannot execute task {row.id}: no program that is up has its function {row.command}")
-        self.runner.check(row, parameters, "parameters")
+        await self.runner.check(row, parameters, "parameters")
         return (await self.engine.enqueue(self.org_id, "task", row.id, [parameters], trace=trace))[0]
 
     async def schedule(self, key: str, body: Mapping[str, Any]) -> Record:
@@ -195,11 +206,13 @@ class TaskManager:
         return await self.engine.db.read(tasks.get, self.org_id, key)
 
     async def functions(self) -> set[str]:
-        """The functions that can run: here, or where a worker says so."""
+        """The functions of this org that can run: here, if the program is of this org, or on a live worker."""
+        slug = await self.runner.slug(self.org_id)
+        prefix = row_route(slug, "")
         routes = await self.engine.db.read(workers.live_routes, self.engine.clock.now())
         return {
-            *self.runner.registry.functions(),
-            *(one.removeprefix("row:") for one in routes if one.startswith("row:")),
+            *(self.runner.registry.functions() if self.runner.org == slug else ()),
+            *(route.removeprefix(prefix) for route in routes if route.startswith(prefix)),
         }
 
     async def check_function(self, fields: Mapping[str, Any]) -> None:

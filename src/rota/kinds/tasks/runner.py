@@ -13,7 +13,7 @@ import orjson
 import structlog
 
 from rota.core.clock import stopwatch
-from rota.core.errors import Invalid, LogicError, NotFound, Unavailable, WorkError, together
+from rota.core.errors import Invalid, LogicError, NotFound, Refused, Unavailable, WorkError, together
 from rota.core.model import PAYLOAD_LIMIT, Job
 from rota.core.parse import Defaults, wrong_names
 from rota.core.policy import Failure, FailureClass
@@ -22,11 +22,11 @@ from rota.engine.calls import call
 from rota.engine.injection import Injector
 from rota.engine.runner import RunContext, Skipped, WorkFailed
 from rota.kinds.tasks.registry import VERSION_LIMIT, Task, TaskRegistry, task_options
-from rota.store import tasks
+from rota.store import accounts, tasks
 from rota.store.database import Database
 from rota.store.dialect import Tx
 
-SHELL_ROUTE = "shell"  # commands that are stored, not declared: any worker can run them
+DECLARED = "task"  # how routes of declared tasks begin
 RESOLVED_FOR = 1.0  # seconds that a look-up of a task is trusted where nobody told of a change
 ISOLATED_AT_ONCE = 4
 
@@ -42,9 +42,12 @@ class TaskRunner:
 
     def __init__(
         self, registry: TaskRegistry, db: Database, app: str | None = None, threads: int = 50,
-        injector: Injector | None = None,
+        injector: Injector | None = None, org: str = "default", orgs: Collection[str] | None = None,
     ) -> None:  # fmt: skip
-        self.registry, self.db, self.app = registry, db, app
+        """`org` is the slug of the program's org, `orgs` those whose commands run here; None for all orgs."""
+        self.registry, self.db, self.app, self.org, self.orgs = registry, db, app, org, orgs
+        self._shell_orgs = set(orgs or ("default",))  # slugs; `learn` reads them
+        self._slugs: dict[str, str] = {}  # by the ids of their orgs; a slug does not change
         self.injector = injector or Injector()
         self._threads = ThreadPoolExecutor(threads, "rota-task")
         self._isolated = asyncio.Semaphore(ISOLATED_AT_ONCE)
@@ -54,27 +57,44 @@ class TaskRunner:
         self._looked: tuple[int, float] | None = None  # when that was read: at which change, at what time
 
     def routes(self) -> Collection[str]:
-        """A declared task is reached as `task:NAME`; as `row:NAME` the function for task rows that name it."""
+        """A declared task is reached as `task:ORG:NAME`, the function of task rows that name it as `row:ORG:FUNCTION`,
+        and the stored commands of an org as `shell:ORG`."""
         return {
-            SHELL_ROUTE,
-            *(f"task:{name}" for name in self.registry.list_all()),
-            *(f"row:{name}" for name in self.registry.functions()),
+            *(f"shell:{slug}" for slug in self._shell_orgs),
+            *(f"{DECLARED}:{self.org}:{name}" for name in self.registry.list_all()),
+            *(row_route(self.org, name) for name in self.registry.functions()),
         }
 
-    async def resolve(self, org_id: str, target: str, payload: Any) -> str:
-        row = await self.look_up(org_id, target)
-        self.check(row, payload, "input")
-        if row.source == tasks.CODE:
-            return f"task:{row.name}"
-        return SHELL_ROUTE if row.task_type == "shell" else f"row:{row.command}"
+    async def learn(self) -> bool:
+        """Read which orgs have stored commands that this worker runs; True if the routes changed by it."""
+        allowed = await self.db.read(tasks.shell_orgs)
+        before, self._shell_orgs = self._shell_orgs, allowed if self.orgs is None else allowed & set(self.orgs)
+        return before != self._shell_orgs
 
-    def check(self, row: Any, payload: Any, field: str) -> None:
+    async def resolve(self, org_id: str, target: str, payload: Any) -> str:
+        row, slug = await self.look_up(org_id, target), await self.slug(org_id)
+        await self.check(row, payload, "input")
+        if row.source == tasks.CODE:
+            return f"{DECLARED}:{slug}:{row.name}"
+        return f"shell:{slug}" if row.task_type == "shell" else row_route(slug, row.command)
+
+    async def slug(self, org_id: str) -> str:
+        if org_id not in self._slugs:
+            self._slugs[org_id] = await self.db.read(accounts.slug_of, org_id)
+        return self._slugs[org_id]
+
+    async def function(self, row: Any) -> Task | None:
+        """The function that a task names, if this program has it and the task is of the program's org."""
+        task = self.registry.find(row.command) if await self.slug(row.org_id) == self.org else None
+        return task if task is not None and task.function is not None else None
+
+    async def check(self, row: Any, payload: Any, field: str) -> None:
         """Refuse what a task would not take. Where its function is not loaded, its types are checked when it runs."""
         if payload is not None and not isinstance(payload, Mapping):
             raise Invalid(field, payload, "is not an object of parameters")
         if row.task_type == "python":
             given = {**(row.parameters or {}), **(payload or {})}
-            task = self.registry.find(row.command)
+            task = await self.function(row)
             if task is not None and task.function is not None:
                 self.injector.signature(task.function).check(given, field)
             elif wrong := wrong_names(row.schema or {}, given, field, "parameter of this task"):
@@ -150,12 +170,16 @@ class TaskRunner:
         return {"artifact_id": artifact_id, "content_type": serializer.content_type}
 
     def declared(self, job: Job) -> Task | None:
-        return self.registry.find(job.route[5:]) if job.route.startswith("task:") else None
+        prefix = f"{DECLARED}:{self.org}:"
+        return self.registry.find(job.route.removeprefix(prefix)) if job.route.startswith(prefix) else None
 
     async def stored(self, ctx: RunContext) -> Task:
         """A task that is stored, not declared; or one that this worker no longer has."""
         try:
-            row = await self.db.read(tasks.get, ctx.org_id, ctx.job.target)
+            row = await self.db.read(tasks.get_allowed, ctx.org_id, ctx.job.target)
+        except Refused as error:
+            failure = Failure(FailureClass.PERMISSION, "Refused", error.message, code="no_shell")
+            raise Skipped("no_shell", failure) from error
         except NotFound as error:
             raise LogicError(f"{error.message}; it was deleted after the job was made") from error
         if not row.enabled:
@@ -163,8 +187,8 @@ class TaskRunner:
         options = task_options(row.options or {})
         if row.task_type == "shell":
             return Task(row.name, command=row.command, parameters=row.parameters, version=row.version, **options)
-        known = self.registry.find(row.command)
-        if known is None or known.function is None:
+        known = await self.function(row)
+        if known is None:
             raise WorkError(f"task {row.name}: its function {row.command} is not known to this worker")
         version = f"{row.version}/{known.version}"[:VERSION_LIMIT]  # of the row, and of the function
         return replace(known, **{"name": row.name, "parameters": row.parameters, "version": version, **options})
@@ -196,6 +220,11 @@ class TaskRunner:
                 ) from error
             found = self._resolved[(org_id, target)] = (stopwatch(), row)
         return found[1]
+
+
+def row_route(org: str, function: str) -> str:
+    """The route of task rows of an org that name a function."""
+    return f"row:{org}:{function}"
 
 
 def checked(outcome: Any) -> Any:
