@@ -31,6 +31,7 @@ h, v, p, w, c, r = hosts.c, server_instances.c, pairing_tokens.c, workers.c, job
 OF_HOSTS = c.kind == literal_column(f"'{KIND}'")  # in the statement's text: a partial index serves no parameter
 ALIVE = w.state == WorkerState.ALIVE
 PAUSED = queues.c.paused_at.is_not(None)
+ENDED_SESSIONS_KEPT = 10  # of each host
 OVER = "this session is over: its lease ran out, or another agent of this host came up; register anew"
 
 
@@ -198,6 +199,9 @@ def register(
     tx.execute(update(jobs).where(in_hand).values(lease_owner=session))
     for gone in tx.execute(held.where(c.lease_owner != session)).scalars().all():
         queue.rescue(tx, gone, now)
+    ended = select(w.id).where(w.host_id == host.id, w.state != WorkerState.ALIVE).order_by(w.id.desc())
+    old = tx.execute(ended.offset(ENDED_SESSIONS_KEPT)).scalars().all()
+    tx.execute(delete(workers).where(w.id.in_(old)))
     sessions.register(
         tx, worker=session, pid=facts["pid"], version=facts["version"], concurrency=facts["room"], kinds=[KIND],
         routes=routes, queues=None, lease=lease, now=now, host=host.name, host_id=host.id,

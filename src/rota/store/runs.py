@@ -110,6 +110,12 @@ def write_logs(tx: Tx, lines: Sequence[tuple[str, datetime, str, str]]) -> None:
     )
 
 
+def log_size(tx: Tx, run_id: str, line_cost: int) -> int:
+    """Characters in the log of a run, with `line_cost` more for each line."""
+    size = func.coalesce(func.sum(func.length(logs.c.text) + line_cost), 0)
+    return int(tx.execute(select(size).where(logs.c.run_id == run_id)).scalar_one())
+
+
 def read_logs(tx: Tx, run_id: str, after: int, limit: int) -> list[Any]:
     stmt = select(logs).where(logs.c.run_id == run_id, logs.c.id > after).order_by(logs.c.id).limit(limit)
     return list(tx.execute(stmt))

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any
 
+import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
 from rota.app.api.manners import answer, read_body
@@ -11,12 +12,14 @@ from rota.core import parse
 from rota.core.errors import Invalid
 from rota.engine.trail import Act
 from rota.kinds.hosts import Dispatch, Hub
+from rota.kinds.hosts.job_types import read_types
 from rota.store import hosts
 
 router = APIRouter(prefix="/api/agent", tags=["agent"])
 
 WAIT_MOST = 60.0  # seconds that a poll may wait
 LINES_MOST = 5000
+METRICS_BYTES = 4096  # JSON of the metrics of a host
 STATES = ["running", "ended", "never", "unknown"]
 
 
@@ -76,7 +79,7 @@ async def poll(request: Request, host: Agent) -> Response:
     session = form.need("session", parse.ulid) or ""
     room = form.need("room", lambda value, field: parse.whole(value, field, 0, 64)) or 0
     claims, stopping = form.need("known", parse_texts) or [], form.need("stopping", parse_texts) or []
-    metrics = form.take("metrics", parse.payload, None)
+    metrics = form.take("metrics", read_metrics, None)
     seconds = form.take("wait_seconds", read_seconds, 0.0) or 0.0
     form.done()
     state = request.app.state
@@ -187,15 +190,10 @@ def read_error(value: Any, field: str) -> dict[str, Any]:
     return found
 
 
-def read_types(value: Any, field: str) -> dict[str, Any]:
-    """`{name: {read_only, schema}}`"""
-    if not isinstance(value, dict) or len(value) > 200:
-        raise Invalid(field, value, "is not an object of at most 200 job types")
-    for name, told in value.items():
-        parse.name(name, field)
-        if not isinstance(told, dict) or set(told) != {"read_only", "schema"} or not isinstance(told["schema"], dict):
-            raise Invalid(f"{field}.{name}", told, "is not an object of read_only and schema")
-    return dict(parse.payload(value, field))
+def read_metrics(value: Any, field: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or len(orjson.dumps(value)) > METRICS_BYTES:
+        raise Invalid(field, type(value).__name__, f"is not an object of at most {METRICS_BYTES} bytes of JSON")
+    return value
 
 
 def read_journal(value: Any, field: str) -> dict[tuple[str, int], str]:

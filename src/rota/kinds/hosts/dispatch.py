@@ -21,13 +21,14 @@ from rota.core.policy import RECONCILIATION, Failure, FailureClass
 from rota.core.redact import redacted
 from rota.core.states import State, Status
 from rota.engine.engine import Engine
-from rota.engine.runner import LINE_LIMIT, storable
+from rota.engine.runner import LINE_LIMIT, LOG_LIMIT, storable
 from rota.engine.worker import failed_attempt
 from rota.store import grants, hosts, jobs, runs
 from rota.store.dialect import Tx, notify
 from rota.store.reports import Record
 
 LEASES = 3  # an agent is given more time than a worker: it is further away
+LINE_COST = 12  # characters that a line counts beside its text: empty lines take room too
 GATHER = 0.02  # seconds between looks for whom there is something, while much happens
 
 UNTOLD = (Status.CRASHED, Status.PAUSED)  # how a run ends of which no report came
@@ -144,7 +145,7 @@ class Dispatch:
             asked = row is not None and row.parked_reason == RECONCILIATION
             if row is None or row.fence != fence or not (asked or row.state == State.RUNNING):
                 raise lost(job_id)
-            runs.write_logs(tx, self.lines(row.last_run_id if asked else row.run_id, lines))
+            self.write_lines(tx, row.last_run_id if asked else row.run_id, lines)
 
         await self.db.tx(step)
 
@@ -162,7 +163,7 @@ class Dispatch:
             server = hosts.find_server(tx, row.org_id, row.target)
             ended = self.ended(row, report, server.name if server is not None else None)
             jobs.finish(tx, [ended], row.lease_owner, self.clock.now())
-            runs.write_logs(tx, self.lines(row.run_id, lines))
+            self.write_lines(tx, row.run_id, lines)
             if ended.final and row.trigger.startswith("batch:"):
                 notify(tx, "ready")  # whoever sees to the batch waits for it
             return False
@@ -201,9 +202,18 @@ class Dispatch:
         if not same or last.outcome != redacted(report["outcome"]):
             raise Conflict(f"job {job_id}: another result of this claim was written down before; that one counts")
 
-    def lines(self, run_id: str, lines: list[Any]) -> list[tuple[str, datetime, str, str]]:
+    def write_lines(self, tx: Tx, run_id: str, lines: list[Any]) -> None:
+        """Append to the log of a run, up to the limit that logs of all runs have."""
+        room = LOG_LIMIT - runs.log_size(tx, run_id, LINE_COST) if lines else 0
+        kept: list[tuple[str, datetime, str, str]] = []
         now = self.clock.now()
-        return [(run_id, now, stream, storable(redacted(text)[:LINE_LIMIT])) for stream, text in lines]
+        for stream, text in lines if room > 0 else ():
+            room -= min(len(text), LINE_LIMIT) + LINE_COST
+            if room <= 0:
+                kept.append((run_id, now, "system", "… the rest is left out …"))
+                break
+            kept.append((run_id, now, stream, storable(redacted(text)[:LINE_LIMIT])))
+        runs.write_logs(tx, kept)
 
 
 def failure_of(report: Record) -> Failure:

@@ -11,13 +11,14 @@ from typing import Any
 
 from rota.core import parse
 from rota.core.clock import Clock, pause
-from rota.core.errors import Invalid, NotFound, together
+from rota.core.errors import Invalid, NotFound
 from rota.core.model import Job, NewJob
 from rota.core.parse import Defaults
 from rota.core.policy import Failure, FailureClass, Misfire, Overlap
 from rota.core.redact import HIDDEN
 from rota.core.states import Status
 from rota.engine.runner import RunContext, WorkFailed
+from rota.kinds.hosts.job_types import check_payload, known_type
 from rota.store import batches, hosts, jobs
 from rota.store.database import Database
 from rota.store.dialect import Tx, lock_keys
@@ -27,15 +28,6 @@ BATCH_ROUTE = "host:batch"
 FIELDS = frozenset({"job_type", "payload", "max_parallel", "stop_on_failure"})
 MOST_AT_ONCE = 1000
 BREATH, SAFETY_LOOK = 0.1, 30.0  # seconds between looks at the members: at the least, and at the most
-TEXT = {"type": "string"}
-BUILT_IN: dict[str, Record] = {  # for hosts whose agent has not spoken yet
-    name: {"read_only": name == "http_check", "schema": {"properties": fields, "required": [next(iter(fields))]}}
-    for name, fields in {
-        "shell": {"command": TEXT},
-        "http_check": {"url": TEXT, "expect_status": {}},
-        "python": {"entry_point": TEXT, "args": {}},
-    }.items()
-}
 
 
 class HostRunner:
@@ -54,15 +46,22 @@ class HostRunner:
         return await self.db.read(self.route_of, org_id, target, payload)
 
     def route_of(self, tx: Tx, org_id: str, target: str, order: Mapping[str, Any]) -> str:
-        """Where a job goes; refuses what its host cannot do."""
-        road = BATCH_ROUTE
-        for one in servers_of(tx, org_id, target):
-            job_type = known_type(hosts.get(tx, org_id, one.host_id), order["job_type"])
-            check_payload(job_type["schema"], order.get("payload") or {})
-            if one.id == target:
-                changes, looks = hosts.routes_of(one.host_id)
-                road = looks if job_type["read_only"] else changes
-        return road
+        """Where a job goes. Raises Invalid if no host of the target can do it; in a batch, a host fails alone."""
+        servers = servers_of(tx, org_id, target)
+        refusals: list[Invalid] = []
+        for server in servers:
+            try:
+                job_type = known_type(hosts.get(tx, org_id, server.host_id), order["job_type"])
+                check_payload(job_type["schema"], order.get("payload") or {})
+            except Invalid as error:
+                refusals.append(error)
+                continue
+            if server.id == target:
+                changes, looks = hosts.routes_of(server.host_id)
+                return looks if job_type["read_only"] else changes
+        if refusals and len(refusals) == len(servers):
+            raise refusals[0]
+        return BATCH_ROUTE
 
     def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
         """A grant names job types; it is looked at again when the job is handed out."""
@@ -195,30 +194,3 @@ def servers_of(tx: Tx, org_id: str, target: str) -> list[Any]:
         return [hosts.server(tx, org_id, one) for one in target.removeprefix("servers:").split(",")]
     except NotFound as error:
         raise Invalid("target", target, "is neither a server instance nor labels:k=v,…") from error
-
-
-def types_of(host: Any) -> Mapping[str, Record]:
-    """What a host's agent can do: as it says, or what every agent can."""
-    return host.job_types if host.job_types is not None else BUILT_IN
-
-
-def known_type(host: Any, name: str) -> Record:
-    types = types_of(host)
-    if name not in types:
-        raise Invalid(
-            "job_type", name, f"is not known to host {host.name}; it knows {', '.join(sorted(types)) or 'none'}"
-        )
-    return types[name]
-
-
-def check_payload(schema: Mapping[str, Any], payload: Mapping[str, Any]) -> None:
-    """What can be said before the agent looks: what is missing, what is too much, and what is no text."""
-    known = schema.get("properties", {})
-    closed = {"additionalProperties": False, **schema} if known else schema
-    wrong = parse.wrong_names(closed, payload, "payload", "field of this job type")
-    texts = [one for one, kind in known.items() if kind.get("type") == "string" and one in payload]
-    wrong += [
-        Invalid(f"payload.{one}", payload[one], "is not text") for one in texts if not isinstance(payload[one], str)
-    ]
-    if wrong:
-        raise together(wrong)
