@@ -28,6 +28,7 @@ USED_EVERY = timedelta(minutes=1)  # how exact `last_used_at` is: a write for ea
 REASON_LIMIT = 1000  # characters
 HEADER_LIMIT, TOKEN_LIMIT = 512, 256  # characters of what a service sends
 SESSION = "rota.session"  # in a request's scope, where no network can put it: asks who is logged in to the dashboard
+REQUEST_DATABASE = "rota.request_database"  # in a request's scope: the database whose steps commit as one
 VERBS = {"POST": "create", "PUT": "edit", "PATCH": "edit", "DELETE": "delete"}
 
 
@@ -198,7 +199,7 @@ async def note_caller(
     if caller.key_id is not None and (caller.used_at is None or now - caller.used_at >= USED_EVERY):
         later.add_task(touch, request.app.state.db, caller.key_id, now)  # after the answer: nobody waits for a writer
     if request.method in VERBS:
-        request.state.engine = engine.acting(act_of(request, caller))
+        request.state.engine = engine.acting(act_of(request, caller), request.scope.get(REQUEST_DATABASE))
 
 
 def at_least(

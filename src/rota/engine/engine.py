@@ -65,11 +65,15 @@ class Engine:
         self.tracing = tracing.found()
         self.defaults = {kind: runner.defaults for kind, runner in runners.items()}
 
-    def acting(self, act: Act) -> Self:
-        """The same engine; whatever it writes is told in the audit log as this act."""
-        mine = copy.copy(self)
-        mine.db = Told(self.db, act, self.clock)
-        return mine
+    def acting(self, act: Act, db: Database | None = None) -> Self:
+        """The same engine, on the same database or the given one; the audit log records what it writes as this act."""
+        engine = copy.copy(self)
+        engine.db = Told(db or self.db, act, self.clock)
+        return engine
+
+    def signal(self, topic: str) -> None:
+        """Wake the loops of this process once what was written is committed."""
+        self.db.after_commit(lambda: self.wake.signal(topic))
 
     # schedules
 
@@ -107,7 +111,7 @@ class Engine:
             return granted
 
         made = await self.db.tx(step)
-        self.wake.signal("clocks")
+        self.signal("clocks")
         return made
 
     async def edit_schedule(
@@ -315,7 +319,7 @@ class Engine:
             return grant_id
 
         revoked = await self.clocked(step)
-        self.wake.signal("cancel")
+        self.signal("cancel")
         return revoked
 
     # jobs and runs
@@ -383,7 +387,7 @@ class Engine:
             return str(job.id)
 
         job_id = await self.clocked(step)
-        self.wake.signal("cancel")
+        self.signal("cancel")
         return job_id
 
     async def retry(self, org_id: str, run_id: str) -> str:
@@ -453,8 +457,8 @@ class Engine:
     async def clocked(self, step: Callable[[Tx], R], run: Callable[..., Awaitable[R]] | None = None) -> R:
         """Run a step that may move due moments, then wake the scheduler and the worker of this process."""
         result = await (run or self.db.tx)(step)
-        self.wake.signal("clocks")
-        self.wake.signal("ready")
+        self.signal("clocks")
+        self.signal("ready")
         return result
 
     def future(self, value: Any, field: str, now: datetime) -> datetime | None:

@@ -119,6 +119,8 @@ class Maintenance:
         await self.db.tx(tasks.prune_results, now)
         while await self.db.tx(idempotency.prune, now - idempotency.KEPT, CHUNK) == CHUNK:
             await pause(0.05)
+        while await self.db.tx(idempotency.prune_excess, CHUNK) == CHUNK:
+            await pause(0.05)
         while await self.db.tx(trail.prune, now - settings.keep_audit, CHUNK) == CHUNK:
             await pause(0.05)
 

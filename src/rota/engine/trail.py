@@ -17,6 +17,7 @@ from rota.store import bills, hosts, pipelines, reports, trail, workflow_reports
 from rota.store.database import Database, P, R, Step
 from rota.store.dialect import Tx
 from rota.store.reports import Record
+from rota.store.transactions import Transaction
 
 LARGE = 2000  # bytes of JSON of one field that are kept
 NOISE = ("updated_at", "created_at", "revision", "next_slot", "words")
@@ -72,6 +73,12 @@ class Told:
 
     async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self.db.read(step, *args, **kwargs)
+
+    async def begin(self) -> Transaction:
+        return await self.db.begin()
+
+    def after_commit(self, action: Callable[[], None]) -> None:
+        self.db.after_commit(action)
 
     async def close(self) -> None:
         await self.db.close()

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import asyncpg
 import structlog
@@ -29,6 +29,9 @@ from rota.core.errors import DataRefused, Invalid, Unavailable
 from rota.store.dialect import SAYS, Straight, Tx
 from rota.store.files import make_private_dir, make_private_file
 from rota.store.turn import Turn
+
+if TYPE_CHECKING:
+    from rota.store.transactions import Transaction
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,6 +59,7 @@ CONNECT: dict[str, Any] = {
 
 # InternalClientError: what it says when a connection is used in the moment in which its server ends it
 FROM_THE_DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+FAILURES = (*FROM_THE_DRIVER, StatementError, OSError, TimeoutError, PoolTimeout, ResourceClosedError)
 OUT_OF_REACH = (InterfaceError, asyncpg.InterfaceError, asyncpg.InternalClientError, sqlite3.InterfaceError)
 
 log = structlog.get_logger("rota.database")
@@ -79,6 +83,14 @@ class Database(Protocol):
 
     async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a step that only reads."""
+        ...
+
+    async def begin(self) -> "Transaction":
+        """Begin a transaction of several steps. Its caller commits it or rolls it back."""
+        ...
+
+    def after_commit(self, action: Callable[[], None]) -> None:
+        """Call the action when what was written so far is committed: here at once, as each step commits by itself."""
         ...
 
     async def close(self) -> None: ...
@@ -121,6 +133,14 @@ class PostgresDatabase:
     async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._run(self._autocommit.connect, step, *args, **kwargs)
 
+    async def begin(self) -> "Transaction":
+        from rota.store.transactions import PostgresTransaction  # here, because it is built on this module
+
+        return PostgresTransaction(await self._insist(greenlet_spawn, self._engine.connect))
+
+    def after_commit(self, action: Callable[[], None]) -> None:
+        action()
+
     async def _run(
         self, begin: Callable[[], AbstractContextManager[Tx]], step: Callable[..., R], *args: Any, **kwargs: Any
     ) -> R:
@@ -149,7 +169,7 @@ class PostgresDatabase:
         for attempt in range(1, TRIES + 1):
             try:
                 return await go(*args, **kwargs)
-            except (*FROM_THE_DRIVER, StatementError, OSError, TimeoutError, PoolTimeout, ResourceClosedError) as error:
+            except FAILURES as error:
                 if not is_deadlock(error) or attempt == TRIES:
                     raise translated(error) from error
             await pause(random.uniform(0, 0.02 * 2**attempt))
@@ -171,7 +191,7 @@ class SqliteDatabase:
         self.path = Path(url.removeprefix("sqlite:///")).absolute()
         self._log = Path(f"{self.path}-wal")  # where commits are written first
         self._tidied = stopwatch()
-        self._writer = ThreadPoolExecutor(1, "rota-sqlite-writer")
+        self.writer_thread = ThreadPoolExecutor(1, "rota-sqlite-writer")
         self._readers = ThreadPoolExecutor(2, "rota-sqlite-reader")
         # by thread. Not a `threading.local`: a forked copy of this process empties those of the threads that it lost,
         # and closing a connection there waits for ever where one of them was inside SQLite
@@ -183,7 +203,7 @@ class SqliteDatabase:
     async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         notified: list[str] = []
         try:
-            return await self._in(self._writer, self._write, notified, step, *args, **kwargs)
+            return await self._in(self.writer_thread, self._write, notified, step, *args, **kwargs)
         finally:  # before the caller goes on: where it also signals, both wake a loop once
             for topic in notified:
                 self.on_notify(topic)
@@ -193,9 +213,19 @@ class SqliteDatabase:
     async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._in(self._readers, self._read, step, *args, **kwargs)
 
+    async def begin(self) -> "Transaction":
+        from rota.store.transactions import SqliteTransaction  # here, because it is built on this module
+
+        transaction = SqliteTransaction(self)
+        await transaction.started()
+        return transaction
+
+    def after_commit(self, action: Callable[[], None]) -> None:
+        action()
+
     async def close(self) -> None:
         loop = asyncio.get_running_loop()
-        for threads in (self._writer, self._readers):
+        for threads in (self.writer_thread, self._readers):
             await loop.run_in_executor(None, threads.shutdown)
         for connection in self._connections.values():
             connection.close()
@@ -214,13 +244,19 @@ class SqliteDatabase:
             raise DataRefused(f"a value cannot be stored: {error}") from error
 
     def _write(self, notified: list[str], step: Callable[..., R], *args: Any, **kwargs: Any) -> R:
-        """Run the step in the writer thread; the topics that it notified are in `notified` once it is committed."""
+        with self.writing(notified) as connection:
+            return step(connection, *args, **kwargs)
+
+    @contextlib.contextmanager
+    def writing(self, notified: list[str]) -> Iterator[Tx]:
+        """One transaction of the writer thread, committed unless the block raises; then the topics that it notified are
+        in `notified`."""
         connection = self._connection()
         with self.turn:
             begin_immediate(connection)
             words = connection.info[SAYS] = set[str]()
             try:
-                result = step(connection, *args, **kwargs)
+                yield connection
                 connection.commit()
             except BaseException:
                 connection.rollback()
@@ -228,7 +264,6 @@ class SqliteDatabase:
             self.turn.say(words)
             notified.extend(words)
             self._tidy(connection)
-        return result
 
     def _read(self, step: Callable[..., R], *args: Any, **kwargs: Any) -> R:
         connection = self._connection()

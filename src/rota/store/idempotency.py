@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import and_, delete, select, update
+from sqlalchemy import and_, delete, func, select, update
 
 from rota.core.errors import KeyInUse, KeyMismatch
 from rota.store.dialect import Tx, insert_new
@@ -13,6 +13,7 @@ from rota.store.tables import idempotency_keys
 
 LEASE = timedelta(minutes=1)  # a request that has not answered by then is dead, and may be tried again
 KEPT = timedelta(hours=24)
+KEYS_PER_ORG = 100_000  # the newest; a repeat that comes after so many others runs again
 
 c = idempotency_keys.c
 
@@ -43,8 +44,9 @@ class Kept:
 def begin(
     tx: Tx, org_id: str, key: str, route: str, fingerprint: str, now: datetime, note: dict[str, str] | None = None
 ) -> Ticket | Kept:
-    """Take the key: a ticket for whoever may run, else the answer of the request that came before. The note is for
-    those who come while it runs."""
+    """Take the key: a ticket for the request that may run, else the answer of the request that came before. On
+    PostgreSQL waits for a transaction that has inserted the key and not ended. The note is shown to requests that come
+    while this one runs."""
     ticket = Ticket(org_id, key, now + LEASE)
     new = {
         "org_id": org_id, "key": key, "route": route, "fingerprint": fingerprint, "state": State.RUNNING.value,
@@ -57,15 +59,26 @@ def begin(
         before = tx.execute(select(idempotency_keys).where(mine).with_for_update()).one_or_none()
         if before is None:
             continue  # it failed just now and let go of its key
-        if (before.route, before.fingerprint) != (route, fingerprint):
-            raise KeyMismatch(f"Idempotency-Key {key}: it came before with another request; take a new one")
-        if before.state == State.DONE:
-            return Kept(before.status, before.headers, before.body)
+        if (answer := answered(before, route, fingerprint)) is not None:
+            return answer
         if before.lease_until > now:
             raise KeyInUse(f"Idempotency-Key {key}: the first request with it still runs; ask again in a moment")
         tx.execute(update(idempotency_keys).where(mine).values(lease_until=ticket.lease_until, headers=note))
         break
     return ticket
+
+
+def find(tx: Tx, org_id: str, key: str, route: str, fingerprint: str, now: datetime) -> Kept | None:
+    """The answer that is stored under the key, if any. Raises KeyMismatch if it belongs to another request."""
+    stored = select(idempotency_keys).where(c.org_id == org_id, c.key == key, c.created_at >= now - KEPT)
+    row = tx.execute(stored).one_or_none()
+    return None if row is None else answered(row, route, fingerprint)
+
+
+def answered(row: Any, route: str, fingerprint: str) -> Kept | None:
+    if (row.route, row.fingerprint) != (route, fingerprint):
+        raise KeyMismatch(f"Idempotency-Key {row.key}: it came before with another request; take a new one")
+    return Kept(row.status, row.headers, row.body) if row.state == State.DONE else None
 
 
 def renew(tx: Tx, ticket: Ticket, now: datetime) -> Ticket | None:
@@ -97,6 +110,18 @@ def prune(tx: Tx, before: datetime, limit: int) -> int:
     for org_id, key in found:
         tx.execute(delete(idempotency_keys).where(c.org_id == org_id, c.key == key))
     return len(found)
+
+
+def prune_excess(tx: Tx, limit: int) -> int:
+    """Delete keys of orgs that have more than their share, the oldest first; returns how many."""
+    deleted = 0
+    counts = select(c.org_id, func.count() - KEYS_PER_ORG).group_by(c.org_id).having(func.count() > KEYS_PER_ORG)
+    for org_id, excess in tx.execute(counts).all():
+        oldest = select(c.key).where(c.org_id == org_id).order_by(c.created_at).limit(min(excess, limit - deleted))
+        keys = tx.execute(oldest).scalars().all()
+        tx.execute(delete(idempotency_keys).where(c.org_id == org_id, c.key.in_(keys)))
+        deleted += len(keys)
+    return deleted
 
 
 def held(ticket: Ticket) -> Any:

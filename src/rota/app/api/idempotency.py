@@ -1,104 +1,215 @@
-"""`Idempotency-Key` on any POST: the first request runs, whoever sends the same again gets its answer.
+"""`Idempotency-Key` on a POST: the first request with a key has the effect, a repeat gets its answer.
 
-Keys are an org's own and are kept for a day. A request that fails for a reason of ours (5xx) lets go of its key, and
-one that died with its process does so when its lease runs out. An answer with a secret (`Cache-Control: no-store`) is
-not stored: asking again only tells that it was given.
+The key, the effect and the answer are one transaction: the first write of the request inserts the key, later steps run
+in the same transaction, and the answer is stored before it commits. A repeat that comes while the first request runs
+waits for it. Only successful requests that wrote something keep their key: a refused request had no effect, and a
+repeat is evaluated again. Keys are an org's own and are kept for a day. An answer with a secret
+(`Cache-Control: no-store`) is not stored: a repeat is 409.
 """
 
-import contextlib
+import random
 import re
+from collections.abc import Callable
 from hashlib import sha256
+from typing import NamedTuple
 
 from fastapi import Request, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.app.api.manners import on_http_error, on_rota_error, problem
-from rota.app.auth import Caller, Unauthenticated, authenticate
+from rota.app.auth import REQUEST_DATABASE, Caller, Unauthenticated, authenticate
 from rota.app.http import read_bytes
-from rota.core.errors import Invalid, RotaError, Unavailable
+from rota.core.clock import Clock, pause
+from rota.core.errors import Invalid, KeyInUse, RotaError
 from rota.store import idempotency
+from rota.store.database import TRIES, Database, P, R, Step
+from rota.store.dialect import Tx
 from rota.store.idempotency import Kept, Ticket
+from rota.store.transactions import Deadlock, Transaction
 
 KEY = re.compile(r"[\x21-\x7e]{1,255}")
 REPLAYED = ("content-type", "etag", "location")
+OPEN_ROUTES = ("/api/v1/webhooks",)  # authenticated by tokens of their own, without idempotency keys
+# These change any number of schedules, some at a time: one transaction would stop every other writer. A repeat after a
+# crash changes the rest.
+IN_BATCHES = {f"/api/v1/schedules/${verb}" for verb in ("pause", "resume", "delete", "enable", "disable")}
+
+
+class KeyedRequest(NamedTuple):
+    """A request as its key identifies it: the path, the query, the body, and what the caller may do."""
+
+    org_id: str
+    key: str
+    route: str
+    fingerprint: str
 
 
 class Idempotency:
-    """The layer before the routes, for all of them."""
+    """The layer before the routes."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = scope["type"] == "http" and scope["method"] == "POST" and scope["path"].startswith("/api/v1/")
-        given = dict(scope["headers"]).get(b"idempotency-key") if asked else None
-        if given is None:
+        path = scope["path"] if scope["type"] == "http" and scope["method"] == "POST" else ""
+        keyed = path.startswith("/api/v1/") and path not in OPEN_ROUTES
+        header = dict(scope["headers"]).get(b"idempotency-key") if keyed else None
+        if header is None:
             await self.app(scope, receive, send)
             return
         request = Request(scope, receive)
         try:
-            key = given.decode("latin-1")
+            key = header.decode("latin-1")
             if not KEY.fullmatch(key):
                 raise Invalid("Idempotency-Key", key, "is not 1 to 255 printable ASCII characters")
             caller = await authenticate(request)
-            body = await read_bytes(request)
-            found = await self.begin(request, caller, key, body)
+            response = await self.respond(request, caller, key, await read_bytes(request))
         except Unauthenticated:
-            await self.app(scope, receive, send)  # the route says so better
+            await self.app(scope, receive, send)  # the route's own answer names the remedy
         except RotaError as error:
             await (await on_rota_error(request, error))(scope, receive, send)
         except HTTPException as error:
             await (await on_http_error(request, error))(scope, receive, send)
         else:
-            if isinstance(found, Kept):
-                await again(found)(scope, receive, send)
-            else:
-                await self.run(request, found, body, send)
+            await response(scope, receive, send)
 
-    async def begin(self, request: Request, caller: Caller, key: str, body: bytes) -> Ticket | Kept:
-        """Take the key for this request. The same request: the path, the query, the body, and what the caller may."""
-        db, now = request.app.state.db, request.app.state.engine.clock.now()
+    async def respond(self, request: Request, caller: Caller, key: str, body: bytes) -> Response:
+        """The answer stored under the key, or else the route's."""
+        db: Database = request.app.state.db
+        clock: Clock = request.app.state.engine.clock
         may = f"{caller.role.name} {sorted(caller.scopes)}\n{request.url.query}\n".encode()
-        route, fingerprint = f"POST {request.url.path}", sha256(may + body).hexdigest()
-        found: Ticket | Kept = await db.tx(idempotency.begin, caller.org_id, key, route, fingerprint, now)
-        return found
+        keyed = KeyedRequest(caller.org_id, key, f"POST {request.url.path}", sha256(may + body).hexdigest())
+        kept: Kept | None = await db.read(idempotency.find, *keyed, clock.now())
+        for attempt in range(1, TRIES + 1):
+            if kept is not None:
+                return replay(kept)
+            request_db = RequestDatabase(db, clock, keyed, in_batches=request.url.path in IN_BATCHES)
+            try:
+                response = await self.run(request, request_db, body)
+            finally:
+                await request_db.rollback()
+            if not request_db.deadlocked or attempt == TRIES:
+                break
+            await pause(random.uniform(0, 0.02 * 2**attempt))
+        if request_db.kept is None and response.status_code >= 400:
+            # refused perhaps because of what the first request did while this one was checked
+            request_db.kept = await db.read(idempotency.find, *keyed, clock.now())
+        return response if request_db.kept is None else replay(request_db.kept)
 
-    async def run(self, request: Request, ticket: Ticket, body: bytes, send: Send) -> None:
-        """Let the route answer, and remember what it says before it is sent."""
-        db = request.app.state.db
+    async def run(self, request: Request, request_db: "RequestDatabase", body: bytes) -> Response:
+        """The route's answer, stored and committed with what the route wrote; or a refusal, with all of it undone."""
         start: Message = {}
         parts = bytearray()
+        failed: RotaError | None = None
 
         async def receive() -> Message:
-            nonlocal body
-            now, body = body, b""
-            return {"type": "http.request", "body": now, "more_body": False}
+            return {"type": "http.request", "body": body, "more_body": False}
 
         async def gather(message: Message) -> None:
+            nonlocal failed
             if message["type"] == "http.response.start":
                 start.update(message)
-            else:
-                parts.extend(message.get("body", b""))
+                return
+            parts.extend(message.get("body", b""))
+            if message.get("more_body"):
+                return
+            try:  # before the route's background tasks, which write by themselves
+                await (request_db.commit(built()) if start["status"] < 400 else request_db.rollback())
+            except RotaError as error:
+                failed = error
 
+        def built() -> Response:
+            response = Response(bytes(parts), start["status"])
+            response.raw_headers = list(start["headers"])
+            return response
+
+        scope = {**request.scope, "state": {**request.scope.get("state", {})}, REQUEST_DATABASE: request_db}
+        await self.app(scope, receive, gather)
+        return built() if failed is None else await on_rota_error(request, failed)
+
+
+class RequestDatabase:
+    """The database of one request with a key. Its first write begins a transaction with the key, in which all further
+    steps run; after the commit it is the plain database."""
+
+    def __init__(self, db: Database, clock: Clock, keyed: KeyedRequest, *, in_batches: bool) -> None:
+        self.db, self.clock, self.keyed, self.in_batches = db, clock, keyed, in_batches
+        self.url, self.judged_from_afar, self.writers = db.url, db.judged_from_afar, db.writers
+        self.kept: Kept | None = None  # the answer of another request with the same key
+        self.deadlocked = False
+        self._open: Transaction | None = None
+        self._ticket: Ticket | None = None
+        self._wrote = self._ended = False
+        self._after: list[Callable[[], None]] = []
+
+    async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        self._wrote = True
+        if self._ended or self.in_batches:
+            return await self.db.tx(step, *args, **kwargs)
+        if self._open is None:
+            self._open = await self.db.begin()
+            begun = await self._run(idempotency.begin, *self.keyed, self.clock.now())
+            if isinstance(begun, Kept):
+                self.kept = begun
+                raise KeyInUse(f"Idempotency-Key {self.keyed.key}: another request with it came first")
+            self._ticket = begun
+        return await self._run(step, *args, **kwargs)
+
+    statement = tx
+
+    async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await (self.db.read if self._open is None else self._run)(step, *args, **kwargs)
+
+    async def begin(self) -> Transaction:
+        raise NotImplementedError("a request with an Idempotency-Key is one transaction")
+
+    def after_commit(self, action: Callable[[], None]) -> None:
+        if self._open is None:
+            action()
+        else:
+            self._after.append(action)
+
+    async def close(self) -> None:
+        await self.rollback()
+
+    async def commit(self, response: Response) -> None:
+        """Store the answer under the key and commit. A request that wrote nothing stores nothing."""
+        headers = {name: response.headers[name] for name in REPLAYED if name in response.headers}
+        secret = "no-store" in response.headers.get("cache-control", "")
+        answer = (response.status_code, headers, None if secret else bytes(response.body))
+
+        if self._open is not None and self._ticket is not None:
+            await self._run(idempotency.keep, self._ticket, *answer)
+            await self._open.commit()
+            self._ended, self._open = True, None
+            for action in self._after:
+                action()
+        elif self._wrote:
+
+            def store(tx: Tx) -> None:
+                begun = idempotency.begin(tx, *self.keyed, self.clock.now())
+                if isinstance(begun, Ticket):
+                    idempotency.keep(tx, begun, *answer)
+
+            await self.db.tx(store)
+        self._ended = True
+
+    async def rollback(self) -> None:
+        opened, self._open, self._ended = self._open, None, True
+        if opened is not None:
+            await opened.rollback()
+
+    async def _run(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        assert self._open is not None
         try:
-            await self.app(request.scope, receive, gather)
-        except Exception:
-            await db.tx(idempotency.let_go, ticket)
+            return await self._open.run(step, *args, **kwargs)
+        except Deadlock:
+            self.deadlocked = True
             raise
-        headers = {name.decode().lower(): value.decode("latin-1") for name, value in start["headers"]}
-        with contextlib.suppress(Unavailable):  # what was done is told all the same
-            if start["status"] >= 500:
-                await db.tx(idempotency.let_go, ticket)
-            else:
-                secret = "no-store" in headers.get("cache-control", "")
-                kept = {name: headers[name] for name in REPLAYED if name in headers}
-                await db.tx(idempotency.keep, ticket, start["status"], kept, None if secret else bytes(parts))
-        await send(start)
-        await send({"type": "http.response.body", "body": bytes(parts)})
 
 
-def again(kept: Kept) -> Response:
+def replay(kept: Kept) -> Response:
     replayed = {"idempotency-replayed": "true"}
     if kept.body is None:
         detail = "this was done by the first request with this Idempotency-Key; its answer held a secret, shown once"

@@ -191,7 +191,7 @@ class TaskManager:
         if found:
             facts: dict[str, Any] = {"task_ids": [row.id for row in found], "commands": [row.command for row in found]}
             log.warning("disabled tasks whose function is gone", count=len(found), **facts)
-            self.engine.wake.signal("tasks")
+            self.engine.signal("tasks")
         return len(found)
 
     # helpers
@@ -224,7 +224,7 @@ class TaskManager:
 
     async def write(self, step: Any) -> Record:
         task_id = await self.engine.db.tx(step)
-        self.engine.wake.signal("tasks")
+        self.engine.signal("tasks")
         self.runner.forget(self.org_id)
         return await self.find(task_id)
 

@@ -40,7 +40,7 @@ class WorkflowManager:
         given = (self.org_id, key, topic, new, self.engine.clock.now())
         event_id, became, wakes = await self.engine.db.tx(store.publish_outside, *given)
         if wakes:
-            self.engine.wake.signal("ready")
+            self.engine.signal("ready")
         return event_id, became
 
     async def run(self, key: str) -> list[str]:
