@@ -228,8 +228,8 @@ class Rota:
             self._org_id, "task", self.registry.name_of(task), payloads,
             run_at=None if run_at is None else triggers.parse_instant(run_at, "run_at"),
             queue_name=parse.name(queue, "queue"), priority=parse.whole(priority, "priority", -100, 100),
-            serial_key=None if serial_key is None else f"{self._org_id}:{parse.name(serial_key, 'serial_key')}",
-            job_key=None if job_key is None else parse.name(job_key, "job_key"),
+            serial_key=None if serial_key is None else f"{self._org_id}:{parse.label(serial_key, 'serial_key')}",
+            job_key=None if job_key is None else parse.label(job_key, "job_key"),
         )  # fmt: skip
 
 

@@ -108,7 +108,7 @@ def parse_patch(
 ) -> Schedule:
     """An edited schedule: what is not said stays; everything is checked again."""
     check_fixed(old, changes)
-    body = {**flat(old), **changes}
+    body = without_old_name(old, {**flat(old), **changes})
     if TIMING_FIELDS & set(changes):
         kinds = {kind for kind, fields in TRIGGER_FIELDS.items() if any(changes.get(one) is not None for one in fields)}
         wanted = changes.get("schedule_type") or (kinds.pop() if len(kinds) == 1 else body["schedule_type"])
@@ -129,19 +129,24 @@ def parse_patch(
         timing = old.timing
         if fresh.enabled and not old.enabled:
             triggers.check_timing(timing, now)
-    return same_schedule(old, fresh, timing)
+    return same_schedule(old, fresh, timing, named="name" in body)
 
 
 def parse_put(old: Schedule, body: Mapping[str, Any], *, defaults: Mapping[str, Defaults], now: datetime) -> Schedule:
     """A schedule written anew: what is not said is as in a new one, but for its name, its kind and, where the interval
     stays, its anchor: saying the same twice changes nothing."""
     check_fixed(old, body)
-    named = {**body, "kind": old.kind, "name": old.name if body.get("name") is None else body["name"]}
+    named = without_old_name(old, {**body, "kind": old.kind})
     fresh = parse_schedule(named, org_id=old.org_id, defaults=defaults, now=now, source=old.source, by=None)
     before, after = old.timing.trigger, fresh.timing.trigger
     same = isinstance(before, Every) and isinstance(after, Every) and before.span == after.span
     timing = replace(fresh.timing, trigger=before) if same and body.get("anchor") is None else fresh.timing
-    return same_schedule(old, fresh, timing)
+    return same_schedule(old, fresh, timing, named="name" in named)
+
+
+def without_old_name(old: Schedule, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of an edit; a name that stays is not checked again: rules for names may be younger than it."""
+    return {field: value for field, value in body.items() if field != "name" or value not in (None, old.name)}
 
 
 def check_fixed(old: Schedule, body: Mapping[str, Any]) -> None:
@@ -150,13 +155,13 @@ def check_fixed(old: Schedule, body: Mapping[str, Any]) -> None:
             raise Invalid(field, body[field], f"cannot be changed from {getattr(old, field)!r}; make a new schedule")
 
 
-def same_schedule(old: Schedule, fresh: Schedule, timing: Timing) -> Schedule:
+def same_schedule(old: Schedule, fresh: Schedule, timing: Timing, *, named: bool) -> Schedule:
     """What was written, with what nobody writes: who made it, its pause, its condition."""
     kept: dict[str, Any] = {
         "id": old.id, "owner_id": old.owner_id, "timing": timing, "paused_at": old.paused_at,
         "paused_until": old.paused_until, "pause_reason": old.pause_reason, "condition": old.condition,
         "condition_reason": old.condition_reason, "revision": old.revision, "source": old.source,
-        "created_by": old.created_by, "created_at": old.created_at,
+        "created_by": old.created_by, "created_at": old.created_at, "name": fresh.name if named else old.name,
     }  # fmt: skip
     return replace(fresh, **kept)
 
@@ -292,6 +297,17 @@ def wrong_names(schema: Mapping[str, Any], given: Mapping[str, Any], field: str,
 
 
 def name(value: Any, field: str) -> str:
+    """A name of a resource, by which a path can address it: a label without `/` that no id looks like."""
+    found = label(value, field)
+    if "/" in found:
+        raise Invalid(field, value, "has a `/`, which separates the parts of a path; use another character")
+    if ULID.fullmatch(found.upper()):
+        raise Invalid(field, value, "looks like an id (a ULID); choose a name that cannot be taken for one")
+    return found
+
+
+def label(value: Any, field: str) -> str:
+    """A tag, a key, a reference, or another short text that addresses nothing."""
     found = text(value, field, NAME_LIMIT, required=True)
     if not found.isprintable() or found != found.strip():
         raise Invalid(field, value, "has control characters or blanks at its ends; use printable text")
@@ -313,7 +329,7 @@ def text(value: Any, field: str, limit: int, required: bool = False) -> str:
 def tags(value: Any, field: str) -> list[str]:
     if not isinstance(value, list) or len(value) > 50:
         raise Invalid(field, value, "is not a list of at most 50 texts")
-    return [name(one, field) for one in value]
+    return [label(tag, field) for tag in value]
 
 
 def traceparent(value: str | None) -> str | None:

@@ -51,6 +51,8 @@ def parse_scope(value: Any, consent: bool) -> str:
             continue
         if resource == "*" and not consent:
             raise Invalid("scopes", value, "allows everything of its kind; say so with consent: true")
+        if not resource.isprintable() or resource != resource.strip():
+            raise Invalid("scopes", value, "has control characters or blanks at its end: no name has; remove them")
         if resource == "*" or RESOURCES[kind].fullmatch(resource):
             return value
     forms = ", ".join(f"{family}:…" for family in FAMILIES.values())

@@ -133,7 +133,7 @@ def such_as(
 
 def schedule(tx: Tx, org_id: str, key: str) -> Record:
     """A living schedule by its id or name."""
-    found = tx.execute(schedule_query().where(called(org_id, key))).first()
+    found = tx.execute(schedule_query().where(called(org_id, key)).order_by(s.id != key)).first()
     if found is None:
         raise NotFound(f"schedule {key}: there is none")
     return schedule_record(found)
@@ -154,7 +154,7 @@ def new_schedule(one: Schedule) -> Record:
 def schedule_id_of(tx: Tx, org_id: str, key: str) -> str | None:
     """The id behind an id or a living name. A deleted schedule is still known by its id: its history stays."""
     known = or_(and_(s.org_id == org_id, s.id == key), called(org_id, key))
-    return tx.execute(select(s.id).where(known)).scalars().first()
+    return tx.execute(select(s.id).where(known).order_by(s.id != key)).scalars().first()
 
 
 def schedule_query() -> Select[Any]:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Text, and_, delete, func, or_, select, update
+from sqlalchemy import BigInteger, Text, and_, delete, func, literal, or_, select, update
 
 from rota.core import triggers
 from rota.core.model import Gap, Schedule
@@ -192,7 +192,8 @@ def audit_page(tx: Tx, org_id: str, key: str | None, after: str, limit: int = 50
         .where(s.org_id == org_id, s.id > after)
     )
     if key is not None:
-        stmt = stmt.where(or_(s.id == key, s.name == key))
+        known = select(literal(1)).where(s.org_id == org_id, s.id == key).exists()
+        stmt = stmt.where(or_(s.id == key, and_(s.name == key, ~known)))
     found = list(tx.execute(stmt.order_by(s.id).limit(limit)))
     return found, found[-1].id if len(found) == limit else None
 

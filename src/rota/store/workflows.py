@@ -135,6 +135,7 @@ def get(tx: Tx, org_id: str, key: str, hold: bool = False) -> Flow:
 def finding(_: Tx, hold: bool) -> Any:
     org, key = bindparam("org", type_=w.org_id.type), bindparam("key", type_=Text)
     stmt = select(workflows).where(w.org_id == org, or_(w.id == key, w.name == key), w.deleted_at.is_(None))
+    stmt = stmt.order_by(w.id != key)
     return stmt.with_for_update() if hold else stmt
 
 

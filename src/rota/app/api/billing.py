@@ -69,7 +69,7 @@ async def top_up(request: Request, caller: Admin) -> Response:
     form = parse.Form(await read_body(request), frozenset({"amount_credits", "reason", "reference", "account_id"}))
     amount = form.need("amount_credits", lambda value, field: parse.whole(value, field, 1, billing.MOST)) or 0
     reason = form.take("reason", lambda value, field: parse.text(value, field, 40, required=True), None) or "top_up"
-    reference = form.need("reference", parse.name) or ""
+    reference = form.need("reference", parse.label) or ""
     account_id = form.take("account_id", parse.ulid, None)
     form.done()
     account_id = await seen(request, caller, account_id)
@@ -155,7 +155,7 @@ async def add_key(request: Request, caller: Operator) -> Response:
     """One more for an account: `{label, account_id?}`."""
     engine = engine_of(request)
     form = parse.Form(await read_body(request), frozenset({"label", "account_id"}))
-    label, account_id = form.need("label", parse.name) or "", form.take("account_id", parse.ulid, None)
+    label, account_id = form.need("label", parse.label) or "", form.take("account_id", parse.ulid, None)
     form.done()
     account_id = await seen(request, caller, account_id)
     key_id = await engine.db.tx(billing.add_key, caller.org_id, account_id, label, engine.clock.now())

@@ -231,7 +231,7 @@ async def shown(request: Request, caller: Caller, server_id: str) -> dict[str, A
 
 def traits(form: parse.Form) -> dict[str, Any]:
     return {
-        "type": form.take("type", parse.name, None),
+        "type": form.take("type", parse.label, None),
         "config": form.take("config", read_config, None),
         "labels": form.take("labels", read_labels, None),
     }

@@ -254,8 +254,8 @@ def wanted_of(body: dict[str, Any]) -> dict[str, Any]:
         raise Invalid("filter", among, "is not an object")
     form = parse.Form({"tag": tag} if among is None else among, FILTERS)
     found = {
-        "name": form.take("name", parse.name, None), "kind": form.take("kind", parse.name, None),
-        "tag": form.take("tag", parse.name, None), "enabled": form.take("enabled", parse.flag, None),
+        "name": form.take("name", parse.label, None), "kind": form.take("kind", parse.label, None),
+        "tag": form.take("tag", parse.label, None), "enabled": form.take("enabled", parse.flag, None),
         "paused": form.take("paused", parse.flag, None),
         "condition": form.take("condition", lambda value, field: choice(Condition, value, field).value, None),
     }  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from rota.app.cli.connection import Answered, Connection, Exit, explain, fail
-from rota.app.cli.show import as_data, local
+from rota.app.cli.show import as_data, local, visible
 
 PATIENCE = 60.0  # seconds without a word from the server
 PAUSE = 0.5  # seconds before the next try
@@ -31,7 +31,7 @@ def events(
             if len(known) > MOST:
                 del known[next(iter(known))]
             if not as_data(connection, data):
-                print(f"{local(data['at'])}  {name:<17} {words(data)}", flush=True)
+                print(f"{local(data['at'])}  {name:<17} {visible(words(data))}", flush=True)
     except KeyboardInterrupt:
         pass  # that is how it ends
 

@@ -9,7 +9,7 @@ import typer
 
 from rota.app.cli.connection import Answered, Connection, Exit, Output, explain, fail, say
 from rota.app.cli.follow import follow as stream
-from rota.app.cli.show import as_data, details, listing, took, when
+from rota.app.cli.show import as_data, details, listing, output, took, visible, when
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what ran, and what is running.")
 
@@ -59,7 +59,7 @@ def show(ctx: typer.Context, run_id: RunId) -> None:
     found = find(ctx.obj, run_id)
     details(ctx.obj, found, SHOWN)
     if found["error"] and ctx.obj.output is Output.TABLE:
-        print(f"\n{found['error'].get('traceback') or found['error'].get('message')}")
+        print(f"\n{visible(found['error'].get('traceback') or found['error'].get('message') or '')}")
 
 
 @app.command()
@@ -123,7 +123,7 @@ def print_logs(connection: Connection, run_id: str) -> None:
         page = connection.get(f"/runs/{run_id}/logs", after=after)
         if page["items"] and not as_data(connection, page):
             for line in page["items"]:
-                print(line["text"], flush=True)
+                print(output(line["text"]), flush=True)
         after = page["next_cursor"]
 
 
@@ -136,7 +136,7 @@ def stream_logs(connection: Connection, run_id: str) -> None:
         if line["id"] not in known:
             known.add(line["id"])
             if not as_data(connection, line):
-                print(line["text"], flush=True)
+                print(output(line["text"]), flush=True)
 
 
 def give(connection: Connection, answer: dict[str, Any], wait: bool, timeout: float) -> None:
@@ -153,10 +153,10 @@ def give(connection: Connection, answer: dict[str, Any], wait: bool, timeout: fl
 def print_result(outcome: Any) -> None:
     """A result as people read it: text as text, of a command or a graph what it said, everything else as JSON."""
     if isinstance(outcome, dict) and outcome.keys() == {"exit_code", "stdout", "stderr"}:
-        print(outcome["stdout"], end="")
-        print(outcome["stderr"], end="", file=sys.stderr)
+        print(output(outcome["stdout"]), end="")
+        print(output(outcome["stderr"]), end="", file=sys.stderr)
     elif isinstance(outcome, dict) and outcome.get("content") and outcome.keys() == {"content", "artifact_id"}:
-        print(outcome["content"])
+        print(output(outcome["content"]))
     elif outcome is not None:
         print(outcome if isinstance(outcome, str) else json.dumps(outcome, indent=2, ensure_ascii=False))
 

@@ -13,7 +13,7 @@ import typer
 
 from rota.app.cli.connection import Answered, Connection, Exit, explain, fail, say
 from rota.app.cli.runs import wait_for_job
-from rota.app.cli.show import as_data, details, listing, local, progress, table, when
+from rota.app.cli.show import as_data, details, listing, local, progress, table, visible, when
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Say when things run, and see what is planned.")
 
@@ -374,7 +374,7 @@ def tell(connection: Connection, one: dict[str, Any]) -> None:
     """A schedule in a line, after it was changed."""
     if not as_data(connection, one):
         planned = f"next {local(one['next_run_at'])}" if one["next_run_at"] else "nothing planned"
-        print(f"{one['name']}: {one['words']}, {state_of(one)}, {planned}")
+        print(f"{visible(one['name'])}: {one['words']}, {visible(state_of(one))}, {planned}")
 
 
 def state_of(one: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from rota.app.cli.connection import Connection, Output, say
 from rota.core.words import short
 
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and ends of lines
+COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[a-z_]+")  # what YAML reads as the text it is
 
 
@@ -64,7 +67,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for name in columns:
         grid.add_column(name.upper(), overflow="fold", no_wrap=name in ("id", "slot"))
     for row in rows:
-        grid.add_row(*(Text(cell) for cell in row))  # as text: what users named must not be read as markup
+        grid.add_row(*(Text(visible(cell)) for cell in row))  # as text: what users named must not be read as markup
     Console(highlight=False).print(grid)
 
 
@@ -89,7 +92,19 @@ def details(connection: Connection, data: dict[str, Any], fields: Iterable[str])
     width = max(len(field) for field, _ in found)
     for field, value in found:
         if value:
-            print(f"{field:<{width}}  {value}")
+            print(f"{field:<{width}}  {visible(value)}")
+
+
+def visible(text: str) -> str:
+    """The text with control characters as escapes: stored text must not move the cursor or rename the window."""
+    return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def output(text: str) -> str:
+    """What a run printed: as it is for files and pipes; on a terminal only its colours stay control sequences."""
+    if not sys.stdout.isatty():
+        return text
+    return "".join(part if COLOUR.fullmatch(part) else visible(part) for part in COLOUR.split(text))
 
 
 def plain(value: Any) -> str:

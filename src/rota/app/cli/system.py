@@ -6,7 +6,7 @@ from urllib.parse import quote
 import typer
 
 from rota.app.cli.connection import Exit, say
-from rota.app.cli.show import as_data, details, listing, local, when
+from rota.app.cli.show import as_data, details, listing, local, visible, when
 
 slots = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what became of slots.")
 queues = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See, pause and limit queues.")
@@ -141,4 +141,4 @@ def why(
     else:
         told = ctx.obj.get("/slots/$why", schedule=what, slot=slot)
     if not as_data(ctx.obj, told):
-        print("\n".join(told["sentences"]))
+        print(visible("\n".join(told["sentences"])))

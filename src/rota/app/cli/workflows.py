@@ -9,7 +9,7 @@ import typer
 
 from rota.app.cli.connection import Answered, Output, explain, say
 from rota.app.cli.schedules import read_input
-from rota.app.cli.show import as_data, details, listing, when
+from rota.app.cli.show import as_data, details, listing, visible, when
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Producers and consumers that talk through topics.")
 
@@ -39,7 +39,7 @@ def show(ctx: typer.Context, key: Key) -> None:
     if ctx.obj.output is Output.TABLE and found["recent"]:
         print("\nLately:")
         for one in found["recent"]:
-            print(f"  {when(one['at'])}  {one['text']}")
+            print(f"  {when(one['at'])}  {visible(one['text'])}")
 
 
 @app.command()

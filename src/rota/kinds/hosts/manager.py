@@ -34,7 +34,7 @@ class HostManager:
         """A job on a server at once; returns its id."""
         form = parse.Form(body, OF_JOB)
         server_id, terms = form.need("server_instance_id", parse.ulid) or "", read_terms(form)
-        form.need("job_type", parse.name)
+        form.need("job_type", parse.label)
         form.done()
         if await self.engine.db.read(hosts.find_server, self.org_id, server_id) is None:
             raise NotFound(f"server instance {server_id}: there is none")
@@ -47,7 +47,7 @@ class HostManager:
         form = parse.Form(body, OF_BATCH)
         labels = form.take("labels", read_labels, None)
         ids = form.take("server_instance_ids", lambda value, field: [parse.ulid(one, field) for one in value], None)
-        form.need("job_type", parse.name)
+        form.need("job_type", parse.label)
         terms = read_terms(form)
         form.done()
         if bool(labels) == bool(ids):
@@ -102,7 +102,7 @@ def read_labels(value: Any, field: str) -> dict[str, str]:
     if not isinstance(value, Mapping) or len(value) > 50:
         raise Invalid(field, value, "is not an object of at most 50 labels")
     for name, label in value.items():
-        parse.name(name, field)
+        parse.label(name, field)
         if set("=,") & {*name, *parse.text(label, f"{field}.{name}", 200)}:
             raise Invalid(field, name, "has = or , in its name or value")
     return dict(value)

@@ -162,7 +162,7 @@ def read_order(value: Any, field: str = "input") -> None:
     if not isinstance(value, Mapping):
         raise Invalid(field, value, "is not an object like {job_type, payload}")
     form = parse.Form(value, FIELDS)
-    form.need("job_type", parse.name)
+    form.need("job_type", parse.label)
     given: Any = form.take("payload", parse.payload, {})
     form.take("max_parallel", lambda one, name: parse.whole(one, name, 1, MOST_AT_ONCE), None)
     form.take("stop_on_failure", parse.flag, None)

@@ -52,7 +52,7 @@ class TaskManager:
 
     async def create(self, body: Mapping[str, Any]) -> Record:
         """Store a task. A function that nobody knows is refused, unless the task waits switched off."""
-        fields = read_task(body)
+        fields = read_task(body, body.get("id"))
         await self.check_function(fields)
 
         def step(tx: Tx) -> str:
@@ -70,7 +70,7 @@ class TaskManager:
         said = {
             name: value for name, value in body.items() if name != "id" and (value is not None or name in EMPTIABLE)
         }
-        fields = read_task({**base, **said})
+        fields = read_task({**base, **said}, old.name)
         runs_else = any(fields[name] != getattr(old, name) for name in tasks.WHAT_RUNS)
         if old.source == tasks.CODE and runs_else:
             raise Conflict(f"task {old.name}: a program declares it; change it there. It can be switched off here")
@@ -108,7 +108,7 @@ class TaskManager:
 
     async def save(self, task: TaskIn) -> Record:
         """Make the task be so: a new one or, where its id is known, that one written anew."""
-        fields = read_task(task.body())
+        fields = read_task(task.body(), task.id)
         now = self.engine.clock.now()
 
         def step(tx: Tx) -> str:
@@ -235,12 +235,13 @@ def check_own(schedule: Mapping[str, Any]) -> None:
         raise Invalid(given[0], schedule[given[0]], "is known already: it is this task")
 
 
-def read_task(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a task from its flat form."""
+def read_task(body: Mapping[str, Any], old_name: str | None = None) -> dict[str, Any]:
+    """The columns of a task from its flat form. A name that stays is not checked again: that of a task without one is
+    its id, and rules for names may be younger than it."""
     form = parse.Form(body, FIELDS)
     fields = {
         "id": form.take("id", parse.ulid, None),
-        "name": form.take("name", parse.name, None),
+        "name": form.take("name", lambda value, field: value if value == old_name else parse.name(value, field), None),
         "command": form.need("command", lambda value, field: parse.text(value, field, COMMAND_LIMIT, required=True)),
         "task_type": form.take(
             "task_type", lambda value, field: parse.one_of(value, field, ["shell", "python"]), "shell"

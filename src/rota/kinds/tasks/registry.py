@@ -196,9 +196,9 @@ def read_span(value: Any, field: str) -> timedelta:
 
 def read_env(value: Any, field: str) -> Mapping[str, str] | tuple[str, ...]:
     if isinstance(value, Mapping):
-        return {parse.name(name, field): parse.text(text, f"{field}.{name}", 100_000) for name, text in value.items()}
+        return {parse.label(name, field): parse.text(text, f"{field}.{name}", 100_000) for name, text in value.items()}
     if isinstance(value, list | tuple):
-        return tuple(parse.name(name, field) for name in value)
+        return tuple(parse.label(name, field) for name in value)
     raise Invalid(field, value, "is neither an object of variables nor a list of names to let through")
 
 
