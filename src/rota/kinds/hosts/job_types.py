@@ -28,7 +28,7 @@ def read_types(value: Any, field: str) -> dict[str, Any]:
     if not isinstance(value, dict) or len(value) > JOB_TYPES_LIMIT:
         raise Invalid(field, type(value).__name__, f"is not an object of at most {JOB_TYPES_LIMIT} job types")
     for name, job_type in value.items():
-        parse.name(name, field)
+        parse.label(name, field)
         if not isinstance(job_type, dict) or set(job_type) != {"read_only", "schema"}:
             raise Invalid(f"{field}.{name}", job_type, "is not an object of read_only and schema")
         parse.flag(job_type["read_only"], f"{field}.{name}.read_only")
