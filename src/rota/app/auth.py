@@ -258,7 +258,7 @@ def act_of(request: Request, caller: Caller) -> Act:
     return Act(
         caller.org_id, caller.user_id, resource_of(request), last[1:] if last[0] == "$" else VERBS[request.method],
         target_of(request), caller.key_id, address_of(request),
-        structlog.contextvars.get_contextvars().get("request_id"), reason_of(request),
+        structlog.contextvars.get_contextvars().get("request_id"), reason_of(request), caller.role >= Role.ADMIN,
     )  # fmt: skip
 
 

@@ -41,7 +41,8 @@ async def declare(
     new = [body for body in wanted if body["name"] not in known]
 
     def acting(verb: str, name: object) -> Engine:
-        return engine.acting(Act(org_id, system, "schedules", verb, str(name) if verb != "create" else None))
+        target = str(name) if verb != "create" else None
+        return engine.acting(Act(org_id, system, "schedules", verb, target, admin=True))
 
     for body in new:
         await create(acting("create", body["name"]), org_id, body, source, system)

@@ -16,10 +16,11 @@ from rota.core.plan import FIRE_LIMIT
 from rota.core.policy import Billing, Misfire, Terms, choice, parse_overlap
 from rota.core.states import State, Status
 from rota.engine import tracing
+from rota.engine.authority import check_grant, check_owner, with_grant
 from rota.engine.meter import Meter
 from rota.engine.runner import Runners
 from rota.engine.trail import Act, Told
-from rota.store import accounts, billing, grants, reports, runs, schedules
+from rota.store import billing, grants, reports, runs, schedules
 from rota.store import jobs as queue
 from rota.store.database import Database
 from rota.store.dialect import Tx, lock_keys
@@ -63,12 +64,13 @@ class Engine:
         self.db, self.clock, self.wake, self.runners, self.settings = db, clock, wake, runners, settings
         self.meter = meter or Meter()
         self.tracing = tracing.found()
+        self.act: Act | None = None  # for whom it acts; None: the program itself
         self.defaults = {kind: runner.defaults for kind, runner in runners.items()}
 
     def acting(self, act: Act, db: Database | None = None) -> Self:
         """The same engine, on the same database or the given one; the audit log records what it writes as this act."""
         engine = copy.copy(self)
-        engine.db = Told(db or self.db, act, self.clock)
+        engine.db, engine.act = Told(db or self.db, act, self.clock), act
         return engine
 
     def signal(self, topic: str) -> None:
@@ -106,7 +108,7 @@ class Engine:
             raise together(wrong)
 
         def step(tx: Tx) -> list[Schedule]:
-            granted = [self.granted(tx, one, now) for one in new]
+            granted = [with_grant(tx, self.runners, self.act, one, now) for one in new]
             schedules.insert(tx, granted, now)
             return granted
 
@@ -142,7 +144,7 @@ class Engine:
             if check is not None:
                 check(new, due.schedule)
             if {"target", "grant_id", "input"} & set(changes):
-                new = self.granted(tx, new, now, due.schedule.grant_id)
+                new = with_grant(tx, self.runners, self.act, new, now, due.schedule)
             return schedules.replace_schedule(tx, due, replace(new, route=route), now, expected)
 
         return await self.clocked(step)
@@ -219,8 +221,9 @@ class Engine:
             due = schedules.lock(tx, org_id, key)
             if check is not None:
                 check(replace(due.schedule, input=payload), due.schedule)
-            if payload != due.schedule.input:
-                self.granted(tx, replace(due.schedule, input=payload), now)
+            if payload != due.schedule.input and due.schedule.grant_id is not None:
+                check_grant(tx, self.runners, replace(due.schedule, input=payload), now)
+                check_owner(tx, self.act, org_id, due.schedule.grant_id)
             return schedules.run_now(tx, due.schedule, payload, policy or due.schedule.overlap, trace, now)
 
         return await self.clocked(step)
@@ -260,27 +263,6 @@ class Engine:
 
     # grants
 
-    def granted(self, tx: Tx, schedule: Schedule, now: datetime, before: str | None = None) -> Schedule:
-        """A schedule whose grant allows what it does. Where its kind needs one and none is named, that is the one it
-        had before, if that will do, else one that is minted here."""
-        if schedule.grant_id is not None:
-            names = self.runners[schedule.kind].known_as(tx, schedule.org_id, schedule.target, schedule.input)
-            code = grants.trouble(tx, schedule.org_id, schedule.grant_id, schedule.kind, names, now)
-            if code is not None:
-                raise Invalid(
-                    "grant_id", schedule.grant_id, f"does not allow {schedule.kind} {schedule.target} ({code})"
-                )
-        elif self.runners[schedule.kind].under_grant:
-            same = [schedule.target]
-            if before and grants.trouble(tx, schedule.org_id, before, schedule.kind, same, now) is None:
-                return replace(schedule, grant_id=before)
-            grants.revoke_minted(tx, schedule.id, now)
-            owner = schedule.owner_id or accounts.system_user(tx, schedule.org_id, now)
-            scope = grants.scope_for(schedule.kind, schedule.target)
-            minted = grants.mint(tx, schedule.org_id, owner, [scope], now, schedule_id=schedule.id)
-            return replace(schedule, grant_id=minted)
-        return schedule
-
     async def trouble_with_grant(self, job: Job, resource: str) -> str | None:
         """Why a job may not run under its grant, as a code."""
         assert job.terms.grant_id is not None
@@ -313,6 +295,7 @@ class Engine:
         now = self.clock.now()
 
         def step(tx: Tx) -> str:
+            check_owner(tx, self.act, org_id, grant_id)
             grants.revoke(tx, org_id, grant_id, now)
             if cancel_running:
                 queue.request_cancel(tx, grants.jobs_under(tx, org_id, grant_id), "grant_revoked", now)

@@ -49,6 +49,7 @@ class Act:
     address: str | None = None
     request_id: str | None = None
     reason: str | None = None  # why, in the words of whoever does it
+    admin: bool = False  # whether they may use what belongs to others: admins, and programs at their start
 
 
 class Told:

@@ -102,6 +102,11 @@ def get(tx: Tx, org_id: str, grant_id: str) -> Any:
     return found
 
 
+def minted_for(tx: Tx, grant_id: str) -> str | None:
+    """The id of the schedule that a grant was minted with, if any."""
+    return tx.execute(select(g.schedule_id).where(g.id == grant_id)).scalar_one_or_none()
+
+
 def trouble(tx: Tx, org_id: str, grant_id: str, kind: str, targets: Collection[str], now: datetime) -> str | None:
     """Why work may not run under a grant, as a code; None if it may. Checked in this order."""
     grant = find(tx, org_id, grant_id)

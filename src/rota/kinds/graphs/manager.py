@@ -8,6 +8,7 @@ from rota.core import parse
 from rota.core.errors import Invalid, NotFound
 from rota.core.model import NewJob
 from rota.core.policy import Terms
+from rota.engine.authority import check_owner
 from rota.engine.engine import Engine
 from rota.kinds.graphs.runner import GraphRunner, graph_of
 from rota.store import accounts, grants, jobs, workers
@@ -68,4 +69,5 @@ class GraphManager:
         wrong = grants.trouble(tx, self.org_id, grant_id, "graph", [graph_id], now)
         if wrong is not None:
             raise Invalid("grant_id", grant_id, f"does not allow graph {graph_id} ({wrong})")
+        check_owner(tx, self.engine.act, self.org_id, grant_id)
         return grant_id
