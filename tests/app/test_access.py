@@ -68,6 +68,9 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "GET /api/v1/runs/{run}": (READ, None),
     "GET /api/v1/runs/{run}/logs": (READ, None),
     "GET /api/v1/runs/{run}/$why": (READ, None),
+    "GET /api/v1/failing": (LIST, None),
+    "POST /api/v1/runs/{run}/$acknowledge": (row(403, 409, 409, 404), {}),  # it has not failed
+    "POST /api/v1/runs/{run}/$unacknowledge": (row(403, 409, 409, 404), None),
     "POST /api/v1/runs/{run}/$cancel": (row(403, 409, 409, 404), None),  # it has ended
     "POST /api/v1/runs/{run}/$retry": (row(403, 202, 202, 404), None),
     "GET /api/v1/jobs": (LIST, None),

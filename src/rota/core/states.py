@@ -1,6 +1,8 @@
 """States of jobs and the moves between them; what a run can end as. SQL, docs and tests derive from these tables."""
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 
 class State(StrEnum):
@@ -146,3 +148,11 @@ PHASE_MOVES: frozenset[tuple[Phase, Phase]] = frozenset(
         (Phase.EMITTING, Phase.COMMITTED),
     }
 )
+
+
+def shown_status(run: Mapping[str, Any]) -> str:
+    """The status of a run as people read it: an attempt that failed for a passing reason is `retrying` while its next
+    attempt is planned (`retry_at`), `retried` afterwards. The wire keeps `paused: transient`."""
+    if run["status"] == Status.PAUSED and run.get("reason") == "transient":
+        return "retrying" if run.get("retry_at") else "retried"
+    return str(run["status"])

@@ -379,6 +379,13 @@ def list_hosts(tx: Tx, org_id: str, now: datetime, *, limit: int, cursor: str | 
     return page(tx, stmt, limit, host_record, lambda row: [row.name])
 
 
+def offline(tx: Tx, org_id: str, now: datetime, limit: int) -> list[Record]:
+    """Hosts whose agent was connected once and is not now, by name."""
+    stmt = host_query(now).where(h.org_id == org_id, h.last_heartbeat_at.is_not(None)).subquery()
+    rows = tx.execute(select(stmt).where(~stmt.c.online).order_by(stmt.c.name).limit(limit))
+    return [host_record(row) for row in rows]
+
+
 def host(tx: Tx, org_id: str, key: str, now: datetime) -> Record:
     """A host by its id or name."""
     mine = or_(and_(h.org_id == org_id, h.id == key), and_(h.org_id == org_id, h.name == key))

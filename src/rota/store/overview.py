@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Text, func, literal, literal_column, select, type_coerce
 
 from rota.core.states import State, Status
-from rota.store import reports
+from rota.store import failing, hosts, reports
 from rota.store.dialect import Tx
 from rota.store.jobs import is_in
 from rota.store.reports import RUNNING, STARTED, Record, dict_of
@@ -24,7 +24,8 @@ def overview(tx: Tx, org_id: str, kinds: Iterable[str], now: datetime) -> Record
     """What needs attention, what runs, what comes, what was."""
     return {
         "freeze": reports.freeze(tx, org_id, now),
-        "failed": failed(tx, org_id, now - DAY),
+        "failing": failing.failing(tx, org_id, now),
+        "offline": hosts.offline(tx, org_id, now, FEW),
         "broken": broken(tx, org_id),
         "parked": parked(tx, org_id),
         "running": running(tx, org_id),
@@ -34,27 +35,6 @@ def overview(tx: Tx, org_id: str, kinds: Iterable[str], now: datetime) -> Record
         "workers": reports.list_workers(tx, limit=FEW, state="alive")[0],
         "any_schedule": tx.execute(select(s.id).where(s.org_id == org_id, s.deleted_at.is_(None)).limit(1)).first(),
     }
-
-
-def failed(tx: Tx, org_id: str, since: datetime) -> list[Record]:
-    """Runs that failed or whose worker died under them, newest first."""
-    columns = (
-        r.id,
-        r.schedule_id,
-        s.name.label("schedule"),
-        r.target,
-        r.status,
-        r.reason,
-        r.error,
-        r.attempt,
-        r.finished_at,
-    )
-    stmt = select(*columns).select_from(runs.outerjoin(schedules, s.id == r.schedule_id))
-    stmt = stmt.where(r.org_id == org_id, r.recorded_at >= since).order_by(r.recorded_at.desc(), r.id.desc())
-    found: list[Record] = []
-    for status in (Status.FAILED, Status.CRASHED):
-        found += [dict_of(row) for row in tx.execute(stmt.where(*ended_as(status)).limit(FEW))]
-    return sorted(found, key=lambda run: (run["finished_at"], run["id"]), reverse=True)[:FEW]
 
 
 def broken(tx: Tx, org_id: str) -> list[Record]:
@@ -92,23 +72,27 @@ def due_record(row: Any) -> Record:
     return {**dict_of(row), "words": reports.timing_record(row.timing)["words"]}
 
 
-def counts(tx: Tx, org_id: str, since: datetime) -> dict[Status, int]:
-    """Runs by how they ended, up to MOST of each; read from indexes alone. No index tells successes: they are what is
-    left of all runs, and are not told when others are too many to count."""
+def counts(tx: Tx, org_id: str, since: datetime) -> dict[str, int]:
+    """Attempts by how they ended, up to MOST of each; those that failed for a passing reason are `retried`. No index
+    has successes: they are what is left of all attempts, and are left out when others are too many to count."""
 
-    def count(most: int, *such: Any) -> Any:
-        some = select(literal(1).label("one")).where(r.org_id == org_id, r.recorded_at >= since, *such).limit(most)
+    def count(most: int, *conditions: Any) -> Any:
+        of_day = (r.org_id == org_id, r.recorded_at >= since, *conditions)
+        some = select(literal(1).label("one")).where(*of_day).limit(most)
         return select(func.count()).select_from(some.subquery()).scalar_subquery()
 
-    other = [status for status in Status if status not in (Status.PENDING, Status.RUNNING, Status.SUCCESS)]
-    rest = tx.execute(select(*(count(MOST, *ended_as(status)) for status in other))).one()
-    found = dict(zip(other, rest, strict=True))
-    if MOST in rest:
-        return found
-    total = tx.execute(select(count(sum(rest) + MOST))).scalar_one()
-    return {Status.SUCCESS: max(0, total - sum(rest)), **found}
+    ended = (status for status in Status if status not in (Status.PENDING, Status.RUNNING, Status.SUCCESS))
+    conditions = {status.value: ended_as(status) for status in ended}
+    paused = conditions.pop(Status.PAUSED.value)
+    conditions |= {"retried": (*paused, r.reason == "transient"), "paused": (*paused, r.reason != "transient")}
+    numbers = tx.execute(select(*(count(MOST, *those) for those in conditions.values()))).one()
+    counted = dict(zip(conditions, numbers, strict=True))
+    if MOST in numbers:
+        return counted
+    total = tx.execute(select(count(sum(numbers) + MOST))).scalar_one()
+    return {Status.SUCCESS.value: max(0, total - sum(numbers)), **counted}
 
 
-def ended_as(status: Status) -> tuple[Any, Any]:
+def ended_as(status: Status) -> tuple[Any, ...]:
     """In the statement's text, as the partial index has it."""
     return r.status == literal_column(f"'{status.value}'"), r.status != literal_column("'success'")

@@ -298,8 +298,17 @@ def run(tx: Tx, org_id: str, run_id: str) -> Record:
     return with_phases(tx, [ended_run(ended)])[0]
 
 
+def with_retry_times(tx: Tx, found: list[Record]) -> list[Record]:
+    """Runs with `retry_at`: when the next attempt of the job is planned, if it waits for one after this run."""
+    ids = {run["job_id"] for run in found if run["finished_at"] is not None and run["status"] != Status.SUCCESS}
+    waiting = select(j.last_run_id, j.run_at).where(j.id.in_(ids), j.state == literal_column(f"'{State.RETRY.value}'"))
+    planned = {row.last_run_id: row.run_at for row in tx.execute(waiting)} if ids else {}
+    return [{**run, "retry_at": planned.get(run["id"])} for run in found]
+
+
 def with_phases(tx: Tx, found: list[Record]) -> list[Record]:
-    """Runs of workflows with what they have beside a status."""
+    """Runs with `retry_at`; those of workflows with what they have beside a status."""
+    found = with_retry_times(tx, found)
     ids = [one["id"] for one in found if one["kind"] == WORKFLOW and one["id"] is not None]
     rows = tx.execute(select(workflow_runs).where(workflow_runs.c.id.in_(ids))) if ids else ()
     same = ("workflow_id", "handler_id", "handler_type", "phase", "mutation_outcome", "prepare_result",

@@ -672,6 +672,17 @@ partial(
 )
 partial("ix_runs_server", runs.c.org_id, runs.c.target, runs.c.recorded_at, runs.c.id, where=text("kind = 'host_job'"))
 
+acknowledgements = Table(  # of failing schedules and targets, until their next success
+    "acknowledgements",
+    metadata,
+    Column("org_id", Id, ForeignKey("orgs.id"), primary_key=True),
+    Column("subject", Text, primary_key=True),  # id of the schedule, else kind:target
+    Column("run_id", Id, nullable=False),
+    Column("user_id", Id),
+    Column("note", Text, nullable=False),
+    Column("at", Instant, nullable=False),
+)
+
 workflows = Table(  # its row is the lock of everything that changes together in it
     "workflows",
     metadata,

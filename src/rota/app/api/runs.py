@@ -8,8 +8,9 @@ from rota.app.api.manners import Cursor, Limit, Moment, answer, answer_page, eng
 from rota.app.api.schedules import span
 from rota.app.api.streams import log_stream
 from rota.app.auth import Operator, Viewer
+from rota.core import parse
 from rota.core.states import Status
-from rota.store import reports, why
+from rota.store import failing, reports, why
 
 router = APIRouter(tags=["runs"])
 
@@ -81,6 +82,31 @@ async def retry(request: Request, caller: Operator, run_id: str) -> Response:
     """Another attempt of a run that ended."""
     await read_body(request, [], optional=True)
     return answer({"job_id": await engine_of(request).retry(caller.org_id, run_id)}, 202)
+
+
+@router.get("/failing")
+async def list_failing(request: Request, caller: Viewer) -> Response:
+    """Schedules, and targets of jobs without a schedule, whose newest job of the last 24 hours failed and that have
+    not succeeded since; latest failure first, at most 200. `times` counts failed jobs."""
+    engine = engine_of(request)
+    return answer_page((await engine.db.read(failing.failing, caller.org_id, engine.clock.now()), None))
+
+
+@router.post("/runs/{run_id}/$acknowledge", status_code=204)
+async def acknowledge(request: Request, caller: Operator, run_id: str) -> Response:
+    """Acknowledge the failure of a run's schedule or target `{note?}`, until its next success."""
+    body, engine = await read_body(request, ["note"], optional=True), engine_of(request)
+    note = parse.text(body.get("note", ""), "note", 1000)
+    await engine.db.tx(failing.acknowledge, caller.org_id, run_id, caller.user_id, note, engine.clock.now())
+    return Response(status_code=204)
+
+
+@router.post("/runs/{run_id}/$unacknowledge", status_code=204)
+async def unacknowledge(request: Request, caller: Operator, run_id: str) -> Response:
+    """Withdraw an acknowledgement."""
+    await read_body(request, [], optional=True)
+    await engine_of(request).db.tx(failing.unacknowledge, caller.org_id, run_id)
+    return Response(status_code=204)
 
 
 @router.get("/jobs", tags=["jobs"])

@@ -252,8 +252,15 @@ SCHEMAS: dict[str, Schema] = {
         schedule_id=maybe(ID), slot=maybe(AT), trigger=a("string", examples=["schedule:0 2 * * *"]), attempt=WHOLE,
         retry_of=maybe(ID), status=among(Status), reason=maybe(TEXT), error=one_of(ref("Error")), outcome=ANY,
         queued_at=AT, started_at=maybe(AT), finished_at=maybe(AT), worker=maybe(ID), artifact_id=maybe(ID),
-        trace_id=maybe(TEXT), usage=ANY,
+        trace_id=maybe(TEXT), usage=ANY, retry_at=maybe(AT),
     ),
+    "Failing": gives(
+        id=ID, job_id=ID, schedule_id=maybe(ID), schedule=maybe(TEXT), kind=TEXT, target=TEXT, target_name=TEXT,
+        status=among((Status.FAILED, Status.CRASHED)), reason=maybe(TEXT), error=one_of(ref("Error")), attempt=WHOLE,
+        finished_at=AT, last_at=AT, times=WHOLE,
+        acknowledged=one_of(gives(at=AT, by=maybe(TEXT), note=TEXT)),
+    ),
+    "AcknowledgeBody": takes({"note": "known; fixed tomorrow"}, note=maybe(REASON)),
     "Error": a("object", properties={"code": TEXT, "type": TEXT, "message": TEXT, "traceback": maybe(TEXT)}),
     "Line": gives(
         {"id": 17, "at": "2026-05-04T09:00:00+00:00", "stream": "stdout", "text": "hello"},
@@ -567,7 +574,7 @@ SCHEMAS["TaskSchedule"] = gives(**SCHEMAS["Schedule"]["properties"], task_id=ID)
 SCHEMAS["JobBrief"] = gives(**{name: one for name, one in SCHEMAS["Job"]["properties"].items() if name != "run_ids"})
 PAGED = (
     *("Schedule", "Run", "Line", "Slot", "Worker", "Queue", "Task", "TaskSchedule", "ArtifactBrief", "JobBrief", "Org"),
-    *("Grant", "Account", "Entry", "Receipt", "Usage", "VirtualKey"),
+    *("Failing", "Grant", "Account", "Entry", "Receipt", "Usage", "VirtualKey"),
     *("User", "Key", "Act", "Pipeline", "Workflow", "TopicEvent", "Input", "Output", "Host", "Server", "BatchBrief"),
     "WorkflowVersion",
 )
@@ -599,6 +606,9 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "GET /runs/{run_id}/$why": (None, 200, "Why"),
     "GET /runs/{run_id}/logs": (None, 200, "LinePage"),
     "POST /runs/{run_id}/$cancel": (None, 202, "JobRef"),
+    "POST /runs/{run_id}/$acknowledge": ("AcknowledgeBody", 204, None),
+    "POST /runs/{run_id}/$unacknowledge": (None, 204, None),
+    "GET /failing": (None, 200, "FailingPage"),
     "POST /runs/{run_id}/$retry": (None, 202, "JobRef"),
     "GET /jobs": (None, 200, "JobBriefPage"),
     "GET /jobs/{job_id}": (None, 200, "Job"),

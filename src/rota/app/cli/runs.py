@@ -104,6 +104,21 @@ def retry(ctx: typer.Context, run_id: RunId) -> None:
     details(ctx.obj, ctx.obj.post(f"/runs/{find(ctx.obj, run_id)['id']}/$retry"), ["job_id"])
 
 
+@app.command()
+def acknowledge(
+    ctx: typer.Context, run_id: RunId, note: Annotated[str, typer.Option(help="why it may wait")] = ""
+) -> None:
+    """Acknowledge the failure of a run's schedule or task: the first page lists it apart until the next success."""
+    ctx.obj.post(f"/runs/{find(ctx.obj, run_id)['id']}/$acknowledge", {"note": note})
+    say("acknowledged until the next success")
+
+
+@app.command()
+def unacknowledge(ctx: typer.Context, run_id: RunId) -> None:
+    """Withdraw an acknowledgement."""
+    ctx.obj.post(f"/runs/{find(ctx.obj, run_id)['id']}/$unacknowledge")
+
+
 def find(connection: Connection, run_id: str) -> dict[str, Any]:
     """A run by its id, or the newest run of a job by the job's id."""
     try:
@@ -193,5 +208,9 @@ def sleep(seconds: float = LOOK) -> None:
     clock.sleep(seconds)
 
 
-def status_of(one: dict[str, Any]) -> str:
-    return f"{one['status']}: {one['reason']}" if one["reason"] else str(one["status"])
+def status_of(run: dict[str, Any]) -> str:
+    """The status and reason of a run as people read it; `retrying` and `retried` need no reason."""
+    from rota.core.states import shown_status
+
+    status = shown_status(run)
+    return f"{status}: {run['reason']}" if run["reason"] and status == run["status"] else status

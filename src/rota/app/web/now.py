@@ -11,8 +11,8 @@ from rota.app.web.pages import Place, engine_of, page
 from rota.app.web.sessions import SignedIn, Viewer, read_form, set_cookie
 from rota.core.triggers import parse_zone
 from rota.store import dashboard
+from rota.store.failing import FAILING_MOST
 from rota.store.overview import DAY, FEW, MOST, overview
-from rota.store.reports import Record
 
 router = APIRouter()
 
@@ -28,25 +28,19 @@ async def now(request: Request, caller: Viewer) -> Response:
     found = await db.read(overview, caller.org_id, kinds, at)
     grace = engine.settings.misfire_grace
     ids = [one["schedule_id"] for one in found["running"] if one["schedule_id"]]
-    for name in ("failed", "running", "parked"):
+    for name in ("running", "parked"):
         found[name] = await db.read(dashboard.with_names, found[name])
-    found["failed"] = grouped(found["failed"])
+    acknowledged = [row for row in found["failing"] if row["acknowledged"]]
+    found["failing"] = [row for row in found["failing"] if not row["acknowledged"]]
     return page(
-        request, "now.html", **found, few=FEW, most=MOST, soon=at + HOUR,
+        request, "now.html", **found, acknowledged=acknowledged, few=FEW, most=MOST, soon=at + HOUR,
+        failing_most=FAILING_MOST,
         late=await db.read(dashboard.late, caller.org_id, kinds, at - grace, FEW),
         paused=await db.read(dashboard.paused, caller.org_id, FEW),
         missed=await db.read(dashboard.missed, caller.org_id, at - DAY, FEW),
         lateness=await db.read(dashboard.lateness, caller.org_id),
         usual=await db.read(dashboard.usual, ids),
     )  # fmt: skip
-
-
-def grouped(failed: list[Record]) -> list[Record]:
-    """One line for each thing that fails again and again: its last failure, and how many there are of it."""
-    found: dict[str, Record] = {}
-    for one in failed:
-        found.setdefault(one["schedule_id"] or one["target"], {**one, "times": 0})["times"] += 1
-    return list(found.values())
 
 
 @router.post("/preferences")

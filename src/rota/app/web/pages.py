@@ -24,6 +24,7 @@ from rota.app.http import status_of
 from rota.app.web import charts
 from rota.app.web.forms import kind_of
 from rota.core.errors import RotaError
+from rota.core.states import shown_status
 from rota.core.wall import zone_names, zone_of
 from rota.core.why import BECAUSE
 from rota.core.words import short
@@ -244,6 +245,6 @@ TEMPLATES = Environment(
 )
 TEMPLATES.filters.update(
     utc=utc, said=said, sentence=sentence, short=short, pretty=pretty, span=span, credits=credits, of=of,
-    query=lambda text: quote(str(text), safe=""), sh=shlex.quote,
+    query=lambda text: quote(str(text), safe=""), sh=shlex.quote, shown_status=shown_status,
 )  # fmt: skip
 TEMPLATES.globals.update(charts=charts, kind_of=kind_of, to_span=span)
