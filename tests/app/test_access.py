@@ -101,7 +101,7 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "GET /api/v1/billing/accounts": (ADMIN_LIST, None),
     "POST /api/v1/billing/accounts/{account}/$close": (row(403, 403, 200, 404), None),
     "POST /api/v1/billing/accounts/{account}/$reopen": (row(403, 403, 200, 404), None),
-    "POST /api/v1/billing/credits": (row(403, 403, 201, 201), {"amount_credits": 5, "reference": "{fresh}"}),
+    "POST /api/v1/billing/credits": (row(403, 403, 403, 403), {"amount_credits": 5, "reference": "{fresh}"}),  # 2 orgs
     "GET /api/v1/billing/ledger": (LIST, None),
     "GET /api/v1/billing/ledger?account_id={account}": (ADMIN_READ, None),
     "GET /api/v1/billing/receipts": (LIST, None),

@@ -160,7 +160,7 @@ async def test_each_sees_their_own_account_and_admins_all_of_their_org(api: Api)
         headers = {"authorization": f"Bearer {theirs}"}
         assert (await api.call("GET", f"/billing/{path}", headers=headers)).status_code == 404
     stolen = {"amount_credits": 5, "reference": "x", "account_id": account}
-    assert (await api.call("POST", "/billing/credits", stolen, headers=headers)).status_code == 404
+    assert (await api.call("POST", "/billing/credits", stolen, headers=headers)).status_code == 403
 
 
 async def test_receipts_are_found_by_what_they_are_for_page_by_page(api: Api) -> None:

@@ -150,7 +150,7 @@ async def test_why_tells_the_story_of_a_run(api: Api) -> None:
     job_id = await api.job()
     told = await sentences(api, f"/runs/{job_id}/$why")
     assert "system (key first admin key) asked for schedule nightly to run at once" in told
-    assert "No live worker can run task:hello." in told
+    assert "No live worker can run task:default:hello." in told
     await api.call("PUT", "/queues/default", {"paused": True, "max_running": 4})
     told = await sentences(api, f"/runs/{job_id}/$why")
     assert "Queue default is paused" in told

@@ -113,6 +113,7 @@ def populate(live: LiveApi) -> dict[str, str]:
         for _ in range(3):
             assert client.post("/schedules/real/$run").status_code == 202
         client.post("/schedules/real/$skip-next")
+        assert client.post("/orgs", json={"name": "Real", "slug": "real"}).status_code == 201
         person = {"email": "grace@example.org", "password": "correct horse", "role": "viewer"}
         user_id = client.post("/users", json=person).json()["id"]
         key_id = client.post("/api-keys", json={"name": "x", "role": "viewer"}).json()["id"]
@@ -135,7 +136,10 @@ def populate(live: LiveApi) -> dict[str, str]:
         ids |= {"server_instance_id": server, "batch_id": batch}
     ids |= asyncio.run(work(live.database_url))
     asyncio.run(lose(live.database_url, ids["host_id"]))
-    named = {"graph_id": "python:echo", "key": "real", "name": "default", "user_id": user_id, "key_id": key_id}
+    named = {
+        "graph_id": "python:echo", "key": "real", "name": "default", "user_id": user_id, "key_id": key_id,
+        "slug": "real",
+    }  # fmt: skip
     return {**named, **ids, "artifact_id": ids["run_id"], "namespace": "sales", "layer": "bronze"}
 
 

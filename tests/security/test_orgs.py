@@ -8,7 +8,7 @@ import pytest
 from rota.core.model import new_id
 from rota.engine.worker import Worker
 from rota.kinds.tasks import TaskRunner
-from rota.store import reports, workers
+from rota.store import workers
 from tests.app.conftest import Api
 
 
@@ -139,4 +139,32 @@ async def test_a_worker_learns_of_an_org_that_may_run_commands_while_it_runs(api
     assert "shell:acme" in worker.routes
     assert "shell:acme" in await api.db.read(workers.live_routes, api.clock.now())
     assert acme.id
-    assert await api.db.read(reports.list_workers)
+
+
+async def test_only_the_installation_gives_credits_where_there_are_several_orgs(api: Api, acme: Org) -> None:
+    body = {"amount_credits": 10**12, "reference": "myself"}
+    assert (await acme.call("POST", "/billing/credits", body)).status_code == 403
+    account = (await acme.call("GET", "/billing/account")).json()
+    assert account["balance_credits"] == 0
+    given = await api.call("POST", "/billing/credits", {**body, "account_id": account["id"]})
+    assert given.status_code == 201
+    assert (await acme.call("GET", "/billing/account")).json()["balance_credits"] == 10**12
+    assert (await api.get("/billing/account"))["balance_credits"] == 0
+
+
+async def test_an_org_sees_of_workers_only_how_many_of_its_own_jobs_run(api: Api, acme: Org) -> None:
+    await api.schedule("nightly")
+    await api.job()
+    worker = Worker(api.engine)
+    await worker.register()
+    await api.start(worker.id)
+    viewer = await api.call("POST", "/api-keys", {"name": "v", "role": "viewer"})
+    theirs = {"authorization": f"Bearer {viewer.json()['key']}"}
+
+    def shown(answer: Any) -> tuple[Any, ...]:
+        (row,) = answer.json()["items"]
+        return row["running"], row["host"] is not None, row["pid"] is not None
+
+    assert shown(await api.call("GET", "/workers")) == (1, True, True)
+    assert shown(await api.call("GET", "/workers", headers=theirs)) == (1, True, True)
+    assert shown(await acme.call("GET", "/workers")) == (0, False, False)

@@ -56,6 +56,11 @@ class Caller:
         """The resources that the key is restricted to; empty means all."""
         return self.scopes - ADDING_SCOPES
 
+    @property
+    def sees_org(self) -> str | None:
+        """The org whose share of common things the caller sees; None: an instance admin sees that of all."""
+        return None if self.instance_admin else self.org_id
+
     def check(self, role: Role, resource: str) -> None:
         """The one place that compares roles and scopes."""
         if self.role < role:

@@ -49,7 +49,7 @@ def run_until_signal(main: Callable[[Shutdown], Coroutine[Any, Any, None]]) -> N
 
 def mind_processes(count: int) -> None:
     """Start worker processes like this one, start dead ones again, and pass signals on."""
-    command = [sys.executable, "-m", "rota.app.cli", *sys.argv[1:], "--processes", "1"]  # the last one counts
+    command = [sys.executable, "-P", "-m", "rota.app.cli", *sys.argv[1:], "--processes", "1"]  # the last one counts
 
     async def mind(shutdown: Shutdown) -> None:
         async def pass_on(child: asyncio.subprocess.Process) -> None:

@@ -99,7 +99,7 @@ async def ask_child(
         "billing": settings.billing.value, "markup": str(settings.markup), **order,
     }  # fmt: skip
     try:
-        command = [sys.executable, "-m", "rota.app.child"]
+        command = [sys.executable, "-P", "-m", "rota.app.child"]  # nothing is imported from its cwd
         process = await start(ctx, command, os.environ, cwd, memory_mb, [writing])
     finally:
         os.close(writing)

@@ -74,6 +74,11 @@ def account_of(tx: Tx, org_id: str, user_id: str, now: datetime) -> Any:
     return found
 
 
+def org_of(tx: Tx, account_id: str) -> str | None:
+    """The id of the org that an account belongs to; None if the account is not found."""
+    return tx.execute(select(b.org_id).where(b.id == account_id)).scalar_one_or_none()
+
+
 def get(tx: Tx, org_id: str, account_id: str) -> Any:
     """An account that can be charged."""
     found = tx.execute(select(billing_accounts).where(b.org_id == org_id, b.id == account_id)).one_or_none()

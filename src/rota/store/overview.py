@@ -20,8 +20,8 @@ MOST = 10_000  # as far as runs are counted
 s, k, j, r = schedules.c, clocks.c, jobs.c, runs.c
 
 
-def overview(tx: Tx, org_id: str, kinds: Iterable[str], now: datetime) -> Record:
-    """What needs attention, what runs, what comes, what was."""
+def overview(tx: Tx, org_id: str, kinds: Iterable[str], now: datetime, *, all_orgs: bool = False) -> Record:
+    """What needs attention, what runs, what comes, what was. `all_orgs`: workers are shown with what all orgs run."""
     return {
         "freeze": reports.freeze(tx, org_id, now),
         "failing": failing.failing(tx, org_id, now),
@@ -32,7 +32,7 @@ def overview(tx: Tx, org_id: str, kinds: Iterable[str], now: datetime) -> Record
         "running_count": tx.execute(select(func.count()).where(j.org_id == org_id, RUNNING)).scalar_one(),
         "due": due(tx, org_id, kinds),
         "counts": counts(tx, org_id, now - DAY),
-        "workers": reports.list_workers(tx, limit=FEW, state="alive")[0],
+        "workers": reports.list_workers(tx, None if all_orgs else org_id, limit=FEW, state="alive")[0],
         "any_schedule": tx.execute(select(s.id).where(s.org_id == org_id, s.deleted_at.is_(None)).limit(1)).first(),
     }
 

@@ -12,7 +12,20 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Select, Text, and_, case, func, literal, literal_column, or_, select, type_coerce
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    Text,
+    and_,
+    case,
+    func,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    type_coerce,
+)
 
 from rota.core import parse, triggers
 from rota.core.errors import Invalid, NotFound
@@ -22,6 +35,7 @@ from rota.core.redact import redacted
 from rota.core.states import RAN, State, Status, Verdict, WorkerState
 from rota.core.triggers import Once, Timing
 from rota.store import grants as authority
+from rota.store.accounts import slug_of
 from rota.store.dialect import Tx
 from rota.store.schedules import called
 from rota.store.tables import (
@@ -426,13 +440,18 @@ def slot_record(row: Any) -> Record:
 # workers, queues, tasks, freeze
 
 
-def list_workers(tx: Tx, *, limit: int = LIMIT, cursor: str | None = None, state: str | None = None) -> Page:
-    """Worker processes, newest first. They serve every org."""
+def list_workers(
+    tx: Tx, org_id: str | None = None, *, limit: int = LIMIT, cursor: str | None = None, state: str | None = None
+) -> Page:
+    """Worker processes, newest first. They serve every org: for one org `running` counts its own jobs, and host and pid
+    are shown to org `default` alone. None: everything, for the installation's admin."""
     w = workers.c
-    counted = select(j.lease_owner, func.count().label("n")).where(RUNNING)
+    counted = select(j.lease_owner, func.count().label("n")).where(RUNNING, *([j.org_id == org_id] if org_id else []))
+    shown = org_id is None or slug_of(tx, org_id) == "default"
+    host, pid = (w.host, w.pid) if shown else (null().label("host"), null().label("pid"))
     held = counted.group_by(j.lease_owner).subquery()
     columns = (
-        w.id, w.state, w.host, w.pid, w.version, w.concurrency, w.kinds, w.queues, w.started_at, w.renewed_at,
+        w.id, w.state, host, pid, w.version, w.concurrency, w.kinds, w.queues, w.started_at, w.renewed_at,
         w.lease_until, func.coalesce(held.c.n, 0).label("running"),
     )  # fmt: skip
     joined = workers.outerjoin(held, held.c.lease_owner == w.id)

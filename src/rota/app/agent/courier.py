@@ -310,7 +310,7 @@ def lines_of(claim: Claim, start: int) -> tuple[list[Any], int]:
 
 
 def shim(claim: Claim) -> list[str]:
-    return [sys.executable, "-m", "rota.app.agent.shim", str(claim.home)]
+    return [sys.executable, "-P", "-m", "rota.app.agent.shim", str(claim.home)]
 
 
 def environment() -> dict[str, str]:

@@ -11,7 +11,8 @@ from rota.app.api.manners import Cursor, Limit, Moment, answer, answer_page, eng
 from rota.app.api.schedules import span
 from rota.app.auth import Admin, Caller, Operator, Role, Viewer
 from rota.core import parse
-from rota.store import billing, bills
+from rota.core.errors import Refused
+from rota.store import billing, bills, sessions
 from rota.store.database import Database
 
 router = APIRouter(prefix="/billing", tags=["billing"])
@@ -64,7 +65,8 @@ async def change_account(request: Request, caller: Caller, account_id: str, clos
 @router.post("/credits", status_code=201)
 async def top_up(request: Request, caller: Admin) -> Response:
     """Put credits on an account: `{amount_credits, reference, reason?, account_id?}`; 10,000,000 are one US dollar. The
-    reference, an invoice's number for instance, counts once for each account: a repeat changes nothing."""
+    reference, an invoice's number for instance, counts once for each account: a repeat changes nothing. Where there are
+    several orgs it needs the first key of the installation, which may name an account of any org."""
     engine = engine_of(request)
     form = parse.Form(await read_body(request), frozenset({"amount_credits", "reason", "reference", "account_id"}))
     amount = form.need("amount_credits", lambda value, field: parse.whole(value, field, 1, billing.MOST)) or 0
@@ -72,9 +74,15 @@ async def top_up(request: Request, caller: Admin) -> Response:
     reference = form.need("reference", parse.label) or ""
     account_id = form.take("account_id", parse.ulid, None)
     form.done()
-    account_id = await seen(request, caller, account_id)
+    if not caller.instance_admin and await engine.db.read(sessions.several_orgs):
+        raise Refused(
+            "where there are several orgs, credits need the key of the installation: admin.key in its data directory"
+        )
+    named = await engine.db.read(billing.org_of, account_id) if account_id and caller.instance_admin else None
+    org_id = named or caller.org_id
+    account_id = account_id if named and account_id else await seen(request, caller, account_id)
     now = engine.clock.now()
-    await engine.db.tx(billing.credit, caller.org_id, account_id, amount, reason, reference, now)
+    await engine.db.tx(billing.credit, org_id, account_id, amount, reason, reference, now)
     return answer(await engine.db.read(bills.credited, account_id, reference), 201)
 
 

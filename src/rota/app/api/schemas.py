@@ -287,8 +287,8 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "SlotAudit": gives(ok=FLAG, schedules=WHOLE, slots=WHOLE, problems=listed(TEXT)),
     "Worker": gives(
-        id=ID, state=among(WorkerState), host=TEXT, pid=WHOLE, version=TEXT, concurrency=WHOLE, kinds=listed(TEXT),
-        queues=maybe(listed(TEXT)), started_at=AT, renewed_at=AT, lease_until=AT, running=WHOLE,
+        id=ID, state=among(WorkerState), host=maybe(TEXT), pid=maybe(WHOLE), version=TEXT, concurrency=WHOLE,
+        kinds=listed(TEXT), queues=maybe(listed(TEXT)), started_at=AT, renewed_at=AT, lease_until=AT, running=WHOLE,
     ),
     "QueueBody": takes({"max_running": 5}, max_running=maybe(a("integer", minimum=0, maximum=1_000_000)), paused=FLAG),
     "Queue": gives(

@@ -59,13 +59,15 @@ async def why_slot(
 @router.get("/workers", tags=["workers"])
 async def list_workers(
     request: Request,
-    _: Viewer,
+    caller: Viewer,
     limit: Limit = 50,
     cursor: Cursor = None,
     state: Literal["alive", "stopped", "dead"] | None = None,
 ) -> Response:
-    """Worker processes, newest first."""
-    return answer_page(await engine_of(request).db.read(reports.list_workers, limit=limit, cursor=cursor, state=state))
+    """Worker processes, newest first. `running` counts the jobs of the caller's org, of all orgs for the first key of
+    the installation; `host` and `pid` are null for other orgs than `default`."""
+    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "state": state}
+    return answer_page(await engine_of(request).db.read(reports.list_workers, caller.sees_org, **given))
 
 
 @router.get("/queues", tags=["queues"])

@@ -62,7 +62,8 @@ def workers(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> N
     page = ctx.obj.get("/workers", limit=limit, cursor=cursor)
     rows = (
         [
-            one["id"], one["state"], f"{one['host']}:{one['pid']}", f"{one['running']}/{one['concurrency']}",
+            one["id"], one["state"], f"{one['host']}:{one['pid']}" if one["host"] else "",
+            f"{one['running']}/{one['concurrency']}",
             when(one["started_at"]), when(one["renewed_at"]),
         ]
         for one in page["items"]

@@ -25,7 +25,7 @@ HOUR = timedelta(hours=1)
 async def now(request: Request, caller: Viewer) -> Response:
     engine = engine_of(request)
     at, kinds, db = engine.clock.now(), sorted(engine.runners), engine.db
-    found = await db.read(overview, caller.org_id, kinds, at)
+    found = await db.read(overview, caller.org_id, kinds, at, all_orgs=caller.instance_admin)
     grace = engine.settings.misfire_grace
     ids = [one["schedule_id"] for one in found["running"] if one["schedule_id"]]
     for name in ("running", "parked"):

@@ -17,7 +17,7 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     db, given = engine_of(request).db, asked(request, "cursor", "state")
     queues = await db.read(reports.list_queues, caller.org_id)
     state = given["state"] if given["state"] in ("alive", "stopped", "dead") else "alive"
-    workers, cursor = await db.read(reports.list_workers, state=state, cursor=given["cursor"])
+    workers, cursor = await db.read(reports.list_workers, caller.sees_org, state=state, cursor=given["cursor"])
     return page(
         request, "queues.html", queues=queues, workers=workers, older=older(request, cursor), state=state,
         states=[one.value for one in State],

@@ -7,9 +7,9 @@ from typing import Any
 import structlog
 
 from rota.core import parse
-from rota.core.errors import Conflict, Invalid, NotFound, NotRunnable
+from rota.core.errors import Conflict, Invalid, NotFound, NotRunnable, together
 from rota.engine.engine import Engine
-from rota.kinds.tasks.registry import OPTIONS, task_options
+from rota.kinds.tasks.registry import OF_COMMANDS, OPTIONS, task_options
 from rota.kinds.tasks.runner import TaskRunner, row_route
 from rota.store import accounts, reports, schedules, tasks, workers
 from rota.store.dialect import Tx
@@ -250,13 +250,17 @@ def read_task(body: Mapping[str, Any], old_name: str | None = None) -> dict[str,
         "enabled": form.take("enabled", parse.flag, True),
     }
     options = {name: body[name] for name in WIRED if body.get(name) is not None}
-    form.check(lambda: check_options(options))
+    form.check(lambda: check_options(options, str(fields["task_type"])))
     form.done()
     return {**fields, "options": options or None}
 
 
-def check_options(options: Mapping[str, Any]) -> None:
+def check_options(options: Mapping[str, Any], task_type: str) -> None:
     task_options(options)
+    wrong = [name for name in OF_COMMANDS if name in options] if task_type == "python" else []
+    if wrong:
+        right = "is an option of commands; a function runs where its program does, with its parameters. null removes it"
+        raise together([Invalid(name, options[name], right) for name in wrong])
 
 
 def parameters(value: Any, field: str) -> Any:

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import inspect
+import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, fields, replace
@@ -20,6 +21,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 VERSION_LIMIT = 60  # characters
+OF_COMMANDS = ("cwd", "env", "stdin")  # options that stored functions do not have
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+PATTERN = re.compile(r"[A-Za-z_*?][A-Za-z0-9_*?]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +200,21 @@ def read_span(value: Any, field: str) -> timedelta:
 
 def read_env(value: Any, field: str) -> Mapping[str, str] | tuple[str, ...]:
     if isinstance(value, Mapping):
-        return {parse.label(name, field): parse.text(text, f"{field}.{name}", 100_000) for name, text in value.items()}
+        variables = {variable(name, field): text for name, text in value.items()}
+        return {name: parse.text(text, f"{field}.{name}", 100_000) for name, text in variables.items()}
     if isinstance(value, list | tuple):
-        return tuple(parse.label(name, field) for name in value)
+        return tuple(variable(name, field, PATTERN) for name in value)
     raise Invalid(field, value, "is neither an object of variables nor a list of names to let through")
+
+
+def variable(value: Any, field: str, allowed: re.Pattern[str] = VARIABLE) -> str:
+    name = parse.label(value, field)
+    if not allowed.fullmatch(name):
+        wildcards = ", or * and ? for several variables" if allowed is PATTERN else ""
+        raise Invalid(
+            field, value, f"is not the name of a variable: letters, digits and _, not a digit first{wildcards}"
+        )
+    return name
 
 
 OPTIONS: dict[str, Callable[[Any, str], Any]] = {

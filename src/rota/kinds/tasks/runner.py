@@ -21,7 +21,7 @@ from rota.engine import processes
 from rota.engine.calls import call
 from rota.engine.injection import Injector
 from rota.engine.runner import RunContext, Skipped, WorkFailed
-from rota.kinds.tasks.registry import VERSION_LIMIT, Task, TaskRegistry, task_options
+from rota.kinds.tasks.registry import OF_COMMANDS, VERSION_LIMIT, Task, TaskRegistry, task_options
 from rota.store import accounts, tasks
 from rota.store.database import Database
 from rota.store.dialect import Tx
@@ -190,6 +190,7 @@ class TaskRunner:
         known = await self.function(row)
         if known is None:
             raise WorkError(f"task {row.name}: its function {row.command} is not known to this worker")
+        options = {name: value for name, value in options.items() if name not in OF_COMMANDS}  # of rows of long ago
         version = f"{row.version}/{known.version}"[:VERSION_LIMIT]  # of the row, and of the function
         return replace(known, **{"name": row.name, "parameters": row.parameters, "version": version, **options})
 
