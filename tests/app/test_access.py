@@ -43,7 +43,7 @@ USER = {"name": "x", "password": "long enough", "role": "viewer"}
 # `{fresh}` is a name that nobody has.
 TABLE: dict[str, tuple[Row, Any]] = {
     "GET /health/live": (OPEN, None),
-    "GET /health/ready": (OPEN, None),
+    "GET /health/ready": ((503,) * 7, None),  # for all: no worker is alive here
     "GET /metrics": (OPEN, None),  # on loopback
     "POST /api/v1/schedules": (row(403, 201, 201, 422), SCHEDULE),  # the other org has no task `hello`
     "GET /api/v1/schedules": (LIST, None),

@@ -47,8 +47,9 @@ async def test_a_key_may_come_in_either_header(api: Api) -> None:
 
 async def test_some_paths_are_open(api: Api) -> None:
     api.client.headers.pop("authorization")
-    for path in ("/health/live", "/health/ready", "/openapi.json", "/docs"):
+    for path in ("/health/live", "/openapi.json", "/docs"):
         assert (await api.client.get(path)).status_code == 200, path
+    assert (await api.client.get("/health/ready")).json()["problems"] == ["no_worker"]
 
 
 async def test_a_role_may_do_what_it_may(api: Api) -> None:
@@ -221,23 +222,6 @@ async def test_what_the_database_says_becomes_a_problem(
     answer = await api.call("POST", "/schedules", CREATE)
     problem(answer, status, code)
     assert "constraint" not in answer.text
-
-
-async def test_not_ready_while_the_database_is_away(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def away(*_: Any, **__: Any) -> None:
-        raise Unavailable("the database is out of reach")
-
-    monkeypatch.setattr(api.db, "read", away)
-    answer = await api.client.get("/health/ready")
-    assert answer.status_code == 503
-    assert answer.json()["checks"]["database"] == "the database is out of reach"
-    assert (await api.client.get("/health/live")).status_code == 200
-
-
-async def test_ready_asks_the_scheduler_of_its_process(api: Api) -> None:
-    api.app.state.scheduler = lambda: "it stopped"
-    answer = await api.client.get("/health/ready")
-    assert (answer.status_code, answer.json()["checks"]["scheduler"]) == (503, "it stopped")
 
 
 async def test_the_api_describes_itself(api: Api) -> None:

@@ -99,7 +99,9 @@ def fuzz(operation: Any, mode: GenerationMode, live: LiveApi, known: dict[str, s
             if isinstance(case.body, dict) and "target" in case.body:
                 case.body["target"] = "hello"
         response = case.call(headers=live.headers, timeout=20)
-        case.validate_response(response, checks=CHECKS)
+        documented = operation.path == "/health/ready"  # 503 is an answer there
+        checks = [check for check in CHECKS if not (documented and check is not_a_server_error)]
+        case.validate_response(response, checks=checks)
 
     with contextlib.suppress(Unsatisfiable):  # an operation that takes nothing cannot be asked wrongly
         ask()

@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,12 +127,18 @@ class Node:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.scheduler: Scheduler | None = None
         self.worker: Worker | None = None
+        self.stopping = False
         self.meter = Meter()
         self.heard: Callable[[], None] = lambda: None  # tells the API of this process that something happened
 
-    def trouble(self) -> str | None:
-        """Why this process does not fire, if so."""
-        return "starting" if self.scheduler is None else self.scheduler.trouble()
+    def problems(self) -> Mapping[str, str]:
+        """Why this process does not fire or run anything, by code; see `rota.app.health`."""
+        if self.stopping:
+            return {"stopping": "this process is stopping"}
+        if self.scheduler is None or self.worker is None or not self.worker.registered:
+            return {"starting": "this process is starting"}
+        stalled = {"scheduler_stalled": self.scheduler.trouble(), "worker_stalled": self.worker.trouble()}
+        return {code: reason for code, reason in stalled.items() if reason is not None}
 
     def signal(self, what: str) -> None:
         """A wake-up from another thread."""
@@ -212,7 +218,7 @@ class Node:
         stopping = asyncio.ensure_future(shutdown.drain.wait())
         done, _ = await asyncio.wait([working, minding, stopping], return_when=asyncio.FIRST_COMPLETED)
         if stopping in done and not one.lost:
-            scheduler.stopping = True
+            self.stopping = scheduler.stopping = True
             minding.cancel()
             await one.drain(timedelta(seconds=self.settings.drain_seconds), shutdown.cancel)
             await asyncio.wait([working])
@@ -265,7 +271,7 @@ class ApiThread(threading.Thread):
         self.api = create_site(
             engine,
             db,
-            scheduler=self.node.trouble if self.node else None,
+            loops=self.node.problems if self.node else None,
             service_token=settings.service_token,
             trace_url=settings.trace_url,
         )

@@ -188,7 +188,7 @@ class ServiceBuilder:
                 await db.close()
 
         app = create_api(
-            engine, db, routers=self.routers, scheduler=node.trouble, title=self.info.display_name, lifespan=lifespan
+            engine, db, routers=self.routers, loops=node.problems, title=self.info.display_name, lifespan=lifespan
         )
         app.version = self.info.version
         for router in self.extra:

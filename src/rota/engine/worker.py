@@ -128,6 +128,8 @@ class Worker:
     logs: list[tuple[str, datetime, str, str]] = field(default_factory=list)
     learned: tuple[int, float] = (-1, 0.0)  # at which change and when `learn` last read
     registered: bool = False
+    claimed_at: float = field(default_factory=stopwatch)  # when it last looked for work
+    stored_at: float = field(default_factory=stopwatch)  # when results were last stored, or came to an empty list
     draining: bool = False
     lost: bool = False
     turn: int = field(default_factory=lambda: random.randrange(1000))
@@ -177,6 +179,15 @@ class Worker:
     def appetite(self) -> int:
         """How many jobs it takes as they are made: only what can start while others that came before lie ready."""
         return self.space if self.sated else self.room
+
+    def trouble(self) -> str | None:
+        """Why it does not work, if so: it has not looked for work, or not stored results, for long."""
+        now, longest = stopwatch(), 2 * SAFETY_LOOK
+        if now - self.claimed_at > longest:
+            return f"has not looked for work for {now - self.claimed_at:.0f} s"
+        if self.ended and now - self.stored_at > longest:
+            return f"has {len(self.ended)} results that could not be stored for {now - self.stored_at:.0f} s"
+        return None
 
     # life
 
@@ -283,6 +294,7 @@ class Worker:
             if self.waiting:
                 await pause(GATHER)  # there is enough to do: more is heard of meanwhile, and one look is for all of it
             wake.clear()
+            self.claimed_at = stopwatch()
             if not self.draining:
                 try:
                     await self.learn_changes()
@@ -502,6 +514,7 @@ class Worker:
                 log.exception("a run could not be settled", run=one.attempt.run_id)
                 ended = self.failed(one, classify(bug), FailureClass.INTERNAL)
             if ended is not None:
+                self.stored_at = self.stored_at if self.ended else stopwatch()
                 self.ended.append(ended)
                 self.logs.extend(one.ctx.log.take(last=True))
         self.idle.set()
@@ -582,6 +595,7 @@ class Worker:
                 await pause(random.uniform(0.2, 1))
                 return
             del self.ended[: len(batch)]
+            self.stored_at = stopwatch()
         self.report(batch, lost)
 
     def foresight(self, batch: Sequence[Ended]) -> int:

@@ -68,6 +68,15 @@ async def wake_up(db: Database, patience: float = 3.0) -> float | None:
 
 
 def poke(tx: Tx) -> None:
-    stmt = upsert(tx, counters).values(name="doctor", value=0)
-    tx.execute(stmt.on_conflict_do_update(index_elements=["name"], set_={"value": counters.c.value + 1}))
+    count(tx, "doctor")
     notify(tx, "doctor")
+
+
+def write_probe(tx: Tx) -> None:
+    """Write something: raises what the database refuses writes with."""
+    count(tx, "write probe")
+
+
+def count(tx: Tx, name: str) -> None:
+    stmt = upsert(tx, counters).values(name=name, value=0)
+    tx.execute(stmt.on_conflict_do_update(index_elements=["name"], set_={"value": counters.c.value + 1}))

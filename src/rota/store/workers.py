@@ -80,6 +80,12 @@ def lives(tx: Tx, worker: str) -> bool:
     return tx.execute(select(w.id).where(w.id == worker, ALIVE)).first() is not None
 
 
+def any_alive(tx: Tx, now: datetime) -> bool:
+    """Whether a worker process is alive; agents of hosts are not workers."""
+    alive = select(w.id).where(ALIVE, w.lease_until >= now, w.host_id.is_(None))
+    return tx.execute(alive.limit(1)).first() is not None
+
+
 def dead_with_jobs(tx: Tx, limit: int = 20) -> list[str]:
     """Workers that are gone but still own running jobs: a rescue that was cut short."""
     gone = w.state != WorkerState.ALIVE

@@ -30,6 +30,7 @@ from rota.app.api import (
 from rota.app.api.idempotency import Idempotency
 from rota.app.api.schemas import describe
 from rota.app.auth import Failures, note_caller
+from rota.app.health import Problems, Readiness
 from rota.core.errors import RotaError
 from rota.engine.engine import Engine
 from rota.store.database import Database
@@ -46,17 +47,18 @@ def create_api(
     db: Database,
     *,
     routers: Sequence[APIRouter] = EVERYTHING,
-    scheduler: Callable[[], str | None] | None = None,
+    loops: Callable[[], Problems] | None = None,
     service_token: str = "",
     title: str = "Rota",
     lifespan: Any = None,
 ) -> FastAPI:
-    """The API over an engine. `scheduler` says what is wrong with the scheduler of this process, where it has one."""
+    """The API over an engine. `loops` returns the problems of this process, if it has a scheduler and worker."""
     app = FastAPI(
         title=title, version="1", description=__doc__, lifespan=lifespan, redirect_slashes=False,
         telemetry={"exclude": lambda scope: scope["path"] == "/login"},  # its link has a token, which no trace may tell
     )  # fmt: skip
-    app.state.engine, app.state.db, app.state.scheduler = engine, db, scheduler
+    app.state.engine, app.state.db = engine, db
+    app.state.readiness = Readiness(db, engine.clock, loops)
     app.state.failures, app.state.service_token = Failures(), service_token
     app.add_exception_handler(RotaError, manners.on_rota_error)
     app.add_exception_handler(HTTPException, manners.on_http_error)

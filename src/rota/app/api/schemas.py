@@ -296,7 +296,13 @@ SCHEMAS: dict[str, Schema] = {
         max_running=maybe(WHOLE), paused=FLAG,
     ),
     "Freeze": gives(frozen=FLAG, frozen_at=maybe(AT), until=maybe(AT), reason=maybe(TEXT)),
-    "Health": a("object", properties={"status": among(("ok", "unavailable"))}, required=["status"]),
+    "Health": a(
+        "object", required=["status"],
+        properties={
+            "status": among(("ok", "unavailable")), "problems": {"type": "array", "items": TEXT},
+            "details": a("object", additionalProperties=TEXT),
+        },
+    ),
     # tasks
     "TaskBody": takes(
         {"name": "disk", "command": "df -h", "timeout": "30s"}, ("command",),

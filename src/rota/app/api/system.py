@@ -8,9 +8,8 @@ from rota.app.api.manners import Cursor, Limit, Moment, answer, answer_page, eng
 from rota.app.api.schedules import span
 from rota.app.auth import Operator, Viewer
 from rota.core import parse, triggers
-from rota.core.errors import Unavailable
 from rota.engine.audit import audit
-from rota.store import reports, schema, why
+from rota.store import reports, why
 
 router = APIRouter(tags=["system"])
 health = APIRouter(prefix="/health", tags=["health"])
@@ -135,16 +134,9 @@ async def live() -> Response:
 
 @health.get("/ready")
 async def ready(request: Request) -> Response:
-    """The database can be reached, has the schema that this version needs, and the scheduler here runs."""
+    """Whether slots can fire, jobs can run and results can be stored; 503 with the problems, if not."""
     state = request.app.state
-    checks = {"database": "ok", "migrations": "ok", "scheduler": "ok"}
-    try:
-        checks["migrations"] = await state.db.read(schema.check) or "ok"
-    except Unavailable as error:
-        checks.update(database=error.message, migrations="unknown")
-    if state.scheduler is not None:
-        checks["scheduler"] = state.scheduler() or "ok"
-    else:
-        checks["scheduler"] = "elsewhere"
-    fine = all(found in ("ok", "elsewhere") for found in checks.values())
-    return answer({"status": "ok" if fine else "unavailable", "checks": checks}, 200 if fine else 503)
+    state.readiness.stopping = state.closing
+    problems = await state.readiness.problems()
+    status = "unavailable" if problems else "ok"
+    return answer({"status": status, "problems": list(problems), "details": problems}, 503 if problems else 200)
