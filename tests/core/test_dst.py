@@ -53,7 +53,7 @@ class Fields:
     minutes: frozenset[int]
     hours: frozenset[int]
     weekdays: frozenset[int]
-    cadence: bool
+    elapsed: bool  # has all 24 hours: follows elapsed time
 
     def match(self, wall: datetime) -> bool:
         return wall.minute in self.minutes and wall.hour in self.hours and wall.isoweekday() % 7 in self.weekdays
@@ -70,7 +70,7 @@ def minutes_around(zone: str, change: str) -> list[tuple[datetime, datetime]]:
 
 def walk(fields: Fields, minutes: list[tuple[datetime, datetime]]) -> list[datetime]:
     """All slots, by looking at each minute."""
-    if fields.cadence:
+    if fields.elapsed:
         return [at for at, wall in minutes if fields.match(wall)]
     found, seen = set(), set()
     previous = minutes[0][1] - MINUTE
@@ -116,8 +116,7 @@ def expressions(draw: st.DrawFn) -> Fields:
     early = st.integers(0, 4).map(lambda hour: (str(hour), frozenset([hour])))  # where clocks change
     hour, hours = draw(st.one_of(part(24), early))
     weekday, weekdays = draw(st.one_of(st.just(("*", frozenset(range(7)))), part(7)))
-    cadence = minute.startswith("*") or hour.startswith("*")
-    return Fields(f"{minute} {hour} * * {weekday}", minutes, hours, weekdays, cadence)
+    return Fields(f"{minute} {hour} * * {weekday}", minutes, hours, weekdays, len(hours) == 24)
 
 
 changes = st.sampled_from(CHANGES)
@@ -245,11 +244,12 @@ def test_from_every_second_between_two_slots_next_is_the_later_and_last_the_earl
         ("0-30/5 2 * * *", "2026-03-08", ["07:00"]),
         ("30 2,3 * * *", "2026-03-08", ["07:00", "07:30"]),
         ("0 3 * * *", "2026-03-08", ["07:00"]),
-        ("*/5 2 * * *", "2026-03-08", []),  # a cadence has nothing in the gap
-        ("0 */2 * * *", "2026-03-08", ["05:00", "08:00", "10:00"]),
+        ("*/5 2 * * *", "2026-03-08", ["07:00"]),
+        ("0 */2 * * *", "2026-03-08", ["05:00", "07:00", "08:00", "10:00"]),
+        ("30 * * * *", "2026-03-08", ["05:30", "06:30", "07:30", "08:30", "09:30", "10:30"]),  # nothing in the gap
         ("30 1 * * *", "2026-11-01", ["05:30"]),  # comes twice: the first time
         ("30 * * * *", "2026-11-01", ["04:30", "05:30", "06:30", "07:30", "08:30", "09:30", "10:30"]),
-        ("*/30 1 * * *", "2026-11-01", ["05:00", "05:30", "06:00", "06:30"]),
+        ("*/30 1 * * *", "2026-11-01", ["05:00", "05:30"]),
         ("0 0 * * *", "2026-03-09", ["04:00"]),
     ],
 )
@@ -260,10 +260,29 @@ def test_new_york_when_the_clock_changes(expression: str, day: str, expected: li
     assert [f"{slot:%H:%M}" for slot in slots] == expected
 
 
-def test_a_cadence_of_one_day_a_year_meets_the_repeated_hour_twice() -> None:
-    timing = Timing(parse_cron("*/30 1 1 11 *"), "America/New_York")
+def test_all_hours_of_one_day_a_year_meet_the_repeated_hour_twice() -> None:
+    timing = Timing(parse_cron("*/30 * 1 11 *"), "America/New_York")
     first_round = datetime(2026, 11, 1, 5, 30, tzinfo=UTC)
     assert next_slot(timing, first_round) == datetime(2026, 11, 1, 6, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(("zone", "change"), CHANGES)
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        ["0 * * * *", "0 */1 * * *", "0 0-23 * * *", "0 0-11,12-23 * * *", "@hourly"],
+        ["*/20 * * * *", "0,20,40 * * * *", "0-59/20 0-23 * * *"],
+        ["*/15 2 * * *", "0,15,30,45 2 * * *", "0-59/15 2-2 * * *"],
+        ["0 */2 * * *", "0 0-23/2 * * *", "0 0,2,4,6,8,10,12,14,16,18,20,22 * * *"],
+        ["0 0-22 * * *", "0 0-11,12-22 * * *"],
+    ],
+)
+def test_equal_sets_of_times_have_equal_slots_however_they_are_spelt(
+    zone: str, change: str, spellings: list[str]
+) -> None:
+    begin, end = found_bounds(change)
+    slots = {tuple(slots_between(Timing(parse_cron(text), zone), begin, end)) for text in spellings}
+    assert len(slots) == 1
 
 
 def test_the_day_that_samoa_skipped_has_one_daily_slot_at_its_end() -> None:

@@ -121,7 +121,17 @@ def test_nothing_is_due_before_its_slot() -> None:
 def test_a_year_of_missed_minutes_takes_no_year() -> None:
     one = replace(schedule(cron_expression="* * * * *"), misfire=Misfire.SKIP)
     found = plan(due(one), NINE + timedelta(days=365), GRACE)
-    assert found.gaps[0].count is None  # counted later
+    assert found.gaps[0].count == 365 * 24 * 60 - 2  # the last two are within the grace
+
+
+def test_all_slots_of_a_schedule_are_delayed_alike() -> None:
+    one = schedule(interval="7m", jitter_seconds=300)
+    slot, at = first_plan(one, NINE)
+    assert slot is not None
+    assert at is not None
+    found = plan(due(replace(one, misfire=Misfire.ALL)), at + timedelta(minutes=70), GRACE)
+    assert len(found.fires) == 11
+    assert {fire.run_at - fire.slot for fire in found.fires} == {at - slot}
 
 
 @pytest.mark.parametrize("jitter", [0, 30, 600])

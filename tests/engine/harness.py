@@ -329,7 +329,7 @@ def count_slots(tx: Tx, now: datetime) -> None:
             slot
             for span in tx.execute(mine.order_by(trigger_spans.c.from_at)).all()
             for slot in triggers.slots_between(
-                triggers.load(span.timing), max(span.from_at, floor), min(span.until_at or edge, edge)
+                triggers.load(span.timing), max(span.from_at, floor), min(span.until_at or edge, edge), span.from_at
             )
         ]
         rows: Sequence[Any] = tx.execute(

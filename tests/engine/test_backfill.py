@@ -1,12 +1,15 @@
 """Firing slots of the past, by consent."""
 
+import asyncio
+from datetime import datetime
 from typing import Any
 
 import pytest
 from sqlalchemy import select, update
 
-from rota.core.errors import Invalid
+from rota.core.errors import Conflict, Invalid
 from rota.engine.maintenance import Maintenance
+from rota.store import schedules
 from rota.store import slots as slot_rows
 from rota.store.dialect import insert_rows
 from rota.store.tables import queues, runs, slots
@@ -188,3 +191,66 @@ async def test_a_long_backfill_of_a_long_gap(house: House) -> None:
     assert len(await house.backfill(at("9:05"), at("9:00") + 20 * HOUR, limit=500)) == 500
     rows = await house.rows(select(slots).where(slots.c.job_id.is_(None)).order_by(slots.c.slot))
     assert [row.count for row in rows] == [4, 1200 - 4 - 500 - 2, 1]  # of the two within the grace one fired
+
+
+async def test_an_interval_has_slots_before_its_anchor(house: House) -> None:
+    await house.schedule(cron=None, interval="1h", anchor=at("9:20").isoformat())
+    assert await house.backfill(at("6:00"), at("8:30"), dry_run=True) == ["6:20", "7:20", "8:20"]
+    assert await house.backfill(at("7:00"), at("9:00")) == ["7:20", "8:20"]
+    await house.work()
+    await house.live(at("9:30"))
+    assert await house.verdicts() == ["7:20 ran", "8:20 ran", "9:20 ran"]
+
+
+async def test_a_window_does_not_backfill_slots_that_were_due_before_the_schedule_existed(house: House) -> None:
+    await house.schedule(cron="0 8 * * *", window_start="10:00", window_end="11:00")
+    assert await house.planned() == ("+1 10:00", "+1 10:00")
+    await house.live(at("12:00"))
+    assert await house.verdicts() == []
+    assert await house.backfill(at("9:05"), at("12:00")) == []
+    house.clock.set(at("10:30") + DAY)
+    await house.fire()
+    await house.check()  # the audit expects the same slots
+    assert await house.backfill(at("9:05"), at("11:00") + DAY, reprocess=True, dry_run=True) == []  # it is on its way
+    await house.work()
+    assert await house.verdicts() == ["+1 10:00 ran"]
+    assert await house.backfill(at("9:05"), at("11:00") + DAY, reprocess=True) == ["+1 10:00"]
+    await house.work()
+
+
+async def test_slots_are_computed_before_the_transaction_that_fires_them(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search takes no lock: another command commits while it runs, and the backfill fires what is still unfired."""
+    await outage(house)
+    loop, unfired, others = asyncio.get_running_loop(), schedules.Past.unfired, list[list[str]]()
+
+    def search(past: schedules.Past, limit: int, *, reprocess: bool) -> list[datetime]:
+        slots = unfired(past, limit, reprocess=reprocess)
+        if not others:
+            others.append([])
+            other = house.backfill(at("9:20"), at("9:20"))
+            others.append(asyncio.run_coroutine_threadsafe(other, loop).result(timeout=30))
+        return slots
+
+    monkeypatch.setattr(schedules.Past, "unfired", search)
+    assert await house.backfill(at("9:15"), at("9:40")) == ["9:30", "9:40"]
+    assert others == [[], ["9:20"]]
+    await house.work()
+    assert await house.verdicts() == ["9:10 ran", "9:20 ran", "9:30 ran", "9:40 ran", "9:50-10:10 x3 missed"]
+
+
+async def test_a_backfill_of_a_schedule_that_is_edited_at_the_same_time_is_refused(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await outage(house)
+    loop, unfired = asyncio.get_running_loop(), schedules.Past.unfired
+
+    def search(past: schedules.Past, limit: int, *, reprocess: bool) -> list[datetime]:
+        asyncio.run_coroutine_threadsafe(house.edit(cron_expression="5 * * * *"), loop).result(timeout=30)
+        return unfired(past, limit, reprocess=reprocess)
+
+    monkeypatch.setattr(schedules.Past, "unfired", search)
+    with pytest.raises(Conflict, match="edited while its slots were computed"):
+        await house.backfill(at("9:15"), at("9:40"))
+    assert await house.queue() == []

@@ -18,6 +18,7 @@ from rota.core.errors import Invalid
 
 HORIZON = 50  # years; 29 February on a given weekday comes back after at most 40
 LONGEST = 200  # characters
+HOURS_PER_DAY = 24
 LAST = 32  # the last day of a month, the last such weekday of it
 MACROS = {
     "@hourly": "0 * * * *",
@@ -44,7 +45,7 @@ class Calendar(NamedTuple):
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
     times: tuple[int, ...]  # minutes of the day, ascending
-    cadence: bool  # follows the real clock, see wall.py
+    elapsed: bool  # follows elapsed time, see wall.py
     days: tuple[int, ...]
     months: tuple[int, ...]
     weekdays: tuple[int | Nth, ...]
@@ -83,20 +84,20 @@ def calendar_of(expression: str) -> Calendar:
         raise wrong(expression, "must have five fields: minute, hour, day of month, month, day of week")
     minute, hour, day, month, weekday = texts
     try:
-        minutes, hours, times, cadence = times_of(minute, hour)
+        minutes, hours, times, elapsed = times_of(minute, hour)
         days, months, weekdays, both, masks = days_of(day, month, weekday)
     except ValueError as error:
         raise wrong(expression, f"is not a cron expression ({error})") from None
     if not masks:
         raise wrong(expression, "names a day that no month has")
-    return Calendar(texts, minutes, hours, times, cadence, days, months, weekdays, both, masks)
+    return Calendar(texts, minutes, hours, times, elapsed, days, months, weekdays, both, masks)
 
 
 @lru_cache(maxsize=4096)  # few ways to name times and days serve many schedules
 def times_of(minute: str, hour: str) -> Times:
     minutes, hours = MINUTE.numbers(minute), HOUR.numbers(hour)
     times = tuple(60 * each + past for each in hours for past in minutes)
-    return minutes, hours, times, minute.startswith("*") or hour.startswith("*")
+    return minutes, hours, times, len(hours) == HOURS_PER_DAY
 
 
 @lru_cache(maxsize=4096)
@@ -191,7 +192,7 @@ class Field:
             raise ValueError(f"{self.name} {text!r} goes backwards")
         step = whole(pace) if slash else 1
         if step is None or not 1 <= step <= self.high - self.low + 1:
-            raise ValueError(f"bad step in {self.name} {text!r}")
+            raise ValueError(f"bad step in {self.name} {text!r}, it goes from 1 to {self.high - self.low + 1}")
         return range(low, high + 1, step)
 
     def number(self, text: str) -> int:

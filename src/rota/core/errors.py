@@ -2,7 +2,8 @@
 
 RotaError
 ├── Invalid            a value from outside is wrong; names the field, the value and what would be right
-│   └── InvalidMany    several of them at once
+│   ├── InvalidMany    several of them at once
+│   └── TooMuchEffort  the answer takes more computing than one request may cause
 ├── NotFound           no such thing (or it belongs to another org)
 ├── Conflict           the thing is not in a state that allows this
 │   ├── StaleRevision  it changed since it was read
@@ -64,6 +65,10 @@ class InvalidMany(Invalid):
     @property
     def all(self) -> Sequence[Invalid]:
         return self.errors
+
+
+class TooMuchEffort(Invalid):
+    """The slots that a request asks for take more steps to compute than one request may cause."""
 
 
 def together(wrong: Sequence[Invalid]) -> Invalid:

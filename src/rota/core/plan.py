@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 
+from rota.core.counting import count_slots
 from rota.core.model import Due, Fire, Gap, Plan, Schedule
 from rota.core.policy import Misfire, Overlap
 from rota.core.states import Verdict
-from rota.core.triggers import Timing, count_slots, last_slot, next_slot, run_at, slots_between
+from rota.core.triggers import Timing, delay_of, last_slot, next_slot, run_at, slots_between
 
 TICK = timedelta(microseconds=1)
 COUNT_LIMIT = 2_000  # steps spent on counting one gap while firing
@@ -79,7 +80,7 @@ def plan_at(due: Due, now: datetime, grace: timedelta) -> Plan:
 
 def first_plan(schedule: Schedule, after: datetime) -> tuple[datetime | None, datetime | None]:
     """Where the clock of a new, edited or enabled schedule starts: next slot, next run."""
-    slot = next_slot(schedule.timing, after)
+    slot = next_slot(schedule.timing, after, after)
     return slot, next_run_at(schedule, slot, after)
 
 
@@ -97,11 +98,7 @@ def passed_gap(timing: Timing, first: datetime, until: datetime, verdict: Verdic
 
 def latest_due(schedule: Schedule, first: datetime, now: datetime) -> datetime:
     """The latest slot that is due, its jitter included; at least the clock's own."""
-    timing = schedule.timing
-    latest = last_slot(timing, now, first) or first
-    while latest > first and run_at(schedule.id, latest, timing.jitter) > now:
-        latest = last_slot(timing, latest - TICK, first) or first
-    return latest
+    return last_slot(schedule.timing, now - delay_of(schedule.id, schedule.timing.jitter), first) or first
 
 
 def holds(due: Due, now: datetime) -> list[Hold]:
@@ -141,12 +138,7 @@ def cut_one(timing: Timing, piece: tuple[Range, Hold | None], hold: Hold) -> Ite
 
 def late_before(schedule: Schedule, moment: datetime) -> datetime:
     """Slots before this are late: those that were due before the moment. A delay by jitter is no lateness."""
-    timing = schedule.timing
-    if timing.jitter:
-        for slot in islice(slots_between(timing, moment - timing.jitter, moment), COUNT_LIMIT):
-            if run_at(schedule.id, slot, timing.jitter) >= moment:
-                return slot
-    return moment
+    return moment - delay_of(schedule.id, schedule.timing.jitter)
 
 
 def decide(schedule: Schedule, free: list[Range], threshold: datetime) -> tuple[list[Fire], list[Gap]]:

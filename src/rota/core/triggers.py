@@ -1,11 +1,12 @@
 """When a schedule is due. Pure: the caller brings the time, and every instant is UTC.
 
-How cron meets a clock change is told in `wall.py`: fixed times are never lost and never doubled, cadences follow the
-real clock.
+How cron meets a clock change: see `wall.py`. Fixed times are never lost and never doubled; an expression that has all
+24 hours follows elapsed time.
 
 How a window meets a trigger. An instant is inside the window when its local wall time is, whatever the clock did
 before. If the trigger has times of day inside, its slots outside do not exist (also those that a gap pushed out of
-the window). If it has none, each slot moves to the next moment inside. An interval's times of day are
+the window). If it has none, each slot moves to the next instant inside, unless it was due before the trigger began to
+rule. An interval's times of day are
 judged by the offsets that the zone has in the year after the anchor: a daily interval that is inside only in summer
 has slots only in summer. Nothing further away than 50 years is a slot.
 """
@@ -22,7 +23,9 @@ from typing import Any, assert_never
 from zoneinfo import ZoneInfo
 
 from rota.core.cron import HORIZON, calendar_of, tidy
+from rota.core.effort import spend
 from rota.core.errors import Invalid
+from rota.core.grid import first_in_window, last_in_window
 from rota.core.wall import (
     SECOND,
     TICK,
@@ -41,7 +44,8 @@ LONGEST = timedelta(days=3660)
 EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)  # slots lie between these two, so no step leaves what datetime can hold
 LATEST = datetime(9900, 1, 1, tzinfo=UTC)
 INSTANT = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?"
+    r"([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 )
 
 
@@ -90,7 +94,7 @@ class Timing:
     window: Window | None = None
     starts_at: datetime | None = None  # slots >= starts_at
     ends_at: datetime | None = None  # slots < ends_at
-    jitter: timedelta = timedelta(0)  # upper bound of the stable offset
+    jitter: timedelta = timedelta(0)  # upper bound of the schedule's delay
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +171,11 @@ def check_timing(timing: Timing, now: datetime) -> None:
     if isinstance(timing.trigger, Cron) and not (starts_at or ends_at or timing.window):
         calendar_of(timing.trigger.expression)  # its days come again and again, or it is refused
         return
-    if next_slot(timing, now):
+    if next_slot(timing, now, now):
         return
-    if ends_at and (slot := next_slot(replace(timing, ends_at=None), now)):
+    if ends_at and (slot := next_slot(replace(timing, ends_at=None), now, now)):
         raise Invalid("ends_at", ends_at.isoformat(), f"leaves no slot: the next one is {slot.isoformat()}")
-    if starts_at and (slot := next_slot(replace(timing, starts_at=None, ends_at=None), now)):
+    if starts_at and (slot := next_slot(replace(timing, starts_at=None, ends_at=None), now, now)):
         raise Invalid("starts_at", starts_at.isoformat(), f"leaves no slot: the next one is {slot.isoformat()}")
     if timing.window and next_slot(replace(timing, window=None, starts_at=None, ends_at=None), now):
         raise Invalid("window_start", f"{timing.window.start:%H:%M}", f"meets no slot within {HORIZON} years")
@@ -189,8 +193,19 @@ def check_timing(timing: Timing, now: datetime) -> None:
 # Slots
 
 
-def next_slot(timing: Timing, after: datetime) -> datetime | None:
-    """The first slot strictly after `after`; None when none is left."""
+def reaching_back(timing: Timing, since: datetime) -> Timing:
+    """The same timing; an interval also has the slots of its grid from `since` up to its anchor."""
+    match timing.trigger:
+        case Every(span, anchor) if anchor > since:
+            steps = (anchor - max(since, EARLIEST)) // span
+            return replace(timing, trigger=Every(span, anchor - steps * span))
+        case _:
+            return timing
+
+
+def next_slot(timing: Timing, after: datetime, since: datetime | None = None) -> datetime | None:
+    """The first slot strictly after `after`; None when none is left. What was due up to `since`, when the trigger began
+    to rule, does not move into a later window."""
     after = in_utc(after)
     if timing.starts_at and after < timing.starts_at:
         after = timing.starts_at - TICK
@@ -201,7 +216,7 @@ def next_slot(timing: Timing, after: datetime) -> datetime | None:
     if timing.window is None:
         slot = upcoming(timing.trigger, timing.zone, after)
     else:
-        slot = upcoming_in_window(timing, timing.window, after)
+        slot = upcoming_in_window(timing, timing.window, after, since)
     if slot is None or slot >= (timing.ends_at or LATEST):
         return None
     return slot
@@ -223,30 +238,28 @@ def last_slot(timing: Timing, until: datetime, since: datetime) -> datetime | No
     return slot if slot and slot > since else None
 
 
-def slots_between(timing: Timing, after: datetime, until: datetime) -> Iterator[datetime]:
-    """Each slot with `after < slot <= until`, ascending."""
-    slot, until = next_slot(timing, after), in_utc(until)
+def slots_between(
+    timing: Timing, after: datetime, until: datetime, since: datetime | None = None
+) -> Iterator[datetime]:
+    """Each slot with `after < slot <= until`, ascending; `since` as in `next_slot`."""
+    slot, until = next_slot(timing, after, since), in_utc(until)
     while slot and slot <= until:
         yield slot
+        spend()
         slot = next_slot(timing, slot)
 
 
-@lru_cache(maxsize=1024)  # after an outage many schedules have the same rule and the same gap
-def count_slots(timing: Timing, after: datetime, until: datetime, limit: int) -> int | None:
-    """How many slots lie in `after < slot <= until`; None when finding out takes more than `limit` steps."""
-    if isinstance(timing.trigger, Every) and timing.window is None:
-        first, last = next_slot(timing, after), last_slot(timing, until, after)
-        return (last - first) // timing.trigger.span + 1 if first and last else 0
-    count = sum(1 for _ in islice(slots_between(timing, after, until), limit + 1))
-    return count if count <= limit else None
-
-
 def run_at(schedule_id: str, slot: datetime, jitter: timedelta) -> datetime:
-    """The slot plus its jitter: the same in every process, below `jitter`."""
+    """The slot plus the schedule's delay."""
+    return slot + delay_of(schedule_id, jitter)
+
+
+def delay_of(schedule_id: str, jitter: timedelta) -> timedelta:
+    """By how much all slots of a schedule are delayed: the same in every process, below `jitter`."""
     if not jitter:
-        return slot
-    digest = blake2b(f"{schedule_id}:{in_utc(slot).isoformat()}".encode(), digest_size=8).digest()
-    return slot + TICK * (jitter // TICK * int.from_bytes(digest) >> 64)
+        return jitter
+    digest = blake2b(schedule_id.encode(), digest_size=8).digest()
+    return TICK * (jitter // TICK * int.from_bytes(digest) >> 64)
 
 
 # Windows
@@ -295,11 +308,11 @@ def words(timing: Timing) -> str:
     return text
 
 
-def preview(timing: Timing, after: datetime, count: int) -> list[Preview]:
-    """The next `count` slots."""
+def preview(timing: Timing, after: datetime, count: int, since: datetime | None = None) -> list[Preview]:
+    """The next `count` slots; `since` as in `next_slot`."""
     zone, trigger = zone_of(timing.zone), timing.trigger
     calendar = calendar_of(trigger.expression) if isinstance(trigger, Cron) else None
-    slots = islice(slots_between(timing, after, LATEST), count)
+    slots = islice(slots_between(timing, after, LATEST, since), count)
     return [
         Preview(slot, slot.astimezone(timezone(offset(zone, slot))), clock_note(calendar, zone, slot)) for slot in slots
     ]
@@ -381,16 +394,21 @@ def latest(trigger: Trigger, zone: str, until: datetime) -> datetime | None:
 # Triggers in a window
 
 
-def upcoming_in_window(timing: Timing, window: Window, after: datetime) -> datetime | None:
+def upcoming_in_window(timing: Timing, window: Window, after: datetime, since: datetime | None) -> datetime | None:
     trigger, zone = timing.trigger, zone_of(timing.zone)
     if moves(trigger, timing.zone, window):
         if not inside(window, zone, after):
             after = last_closing(window, zone, after) - TICK  # what was due since then waits for the window
+            after = max(after, since) if since else after
         slot = upcoming(trigger, timing.zone, after)
         return opening(window, zone, slot) if slot else None
     end = after + HORIZON * 366 * DAY
+    if isinstance(trigger, Every):
+        bounds = since_midnight(window.start), window_length(window)
+        return first_in_window(trigger.span, trigger.anchor, *bounds, timing.zone, after, min(end, LATEST))
     slot = upcoming(trigger, timing.zone, after)
     while slot and not inside(window, zone, slot):
+        spend()
         slot = upcoming(trigger, timing.zone, opening(window, zone, slot) - TICK) if slot < end else None
     return slot
 
@@ -403,8 +421,12 @@ def latest_in_window(timing: Timing, window: Window, until: datetime, since: dat
         slot = latest(trigger, timing.zone, until)
         return opening(window, zone, slot) if slot else None
     since = max(since, until - HORIZON * 366 * DAY)
+    if isinstance(trigger, Every):
+        bounds = since_midnight(window.start), window_length(window)
+        return last_in_window(trigger.span, trigger.anchor, *bounds, timing.zone, until, since)
     slot = latest(trigger, timing.zone, until)
     while slot and not inside(window, zone, slot):
+        spend()
         slot = latest(trigger, timing.zone, last_closing(window, zone, slot) - TICK) if slot > since else None
     return slot
 
@@ -417,7 +439,7 @@ def moves(trigger: Trigger, zone: str, window: Window) -> bool:
             return not any(window.holds(time(*divmod(minute, 60))) for minute in calendar_of(expression).times)
         case Every(span, anchor):
             grid = TICK * gcd(span // TICK, DAY // TICK)  # its times of day are all those that lie on this grid
-            length = (since_midnight(window.end) - since_midnight(window.start)) % DAY
+            length = window_length(window)
             start = min(anchor, LATEST)
             changes = {offset(zone_of(zone), start + timedelta(weeks=week)) for week in range(53)}
             lead = since_midnight(anchor.time()) - since_midnight(window.start)
@@ -475,6 +497,10 @@ def in_utc(at: datetime) -> datetime:
     if at.utcoffset() is None:
         raise ValueError(f"{at} has no offset: instants are UTC")
     return at.astimezone(UTC)
+
+
+def window_length(window: Window) -> timedelta:
+    return (since_midnight(window.end) - since_midnight(window.start)) % DAY
 
 
 def since_midnight(wall: time) -> timedelta:

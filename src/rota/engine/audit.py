@@ -1,17 +1,20 @@
 """EVERY_SLOT_HAS_ONE_VERDICT, proven: recompute the slots of the recorded spans and compare them with the rows."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from rota.core import triggers
+from rota.core.counting import count_slots
 from rota.core.plan import TICK
 from rota.core.triggers import Timing
+from rota.engine.compute import compute
 from rota.store import slots
 from rota.store.database import Database
-from rota.store.dialect import Tx
 
 PROBLEM_LIMIT = 100
+ROWS_PER_READ = 2_000
 
 
 async def audit(
@@ -23,61 +26,81 @@ async def audit(
     while after is not None:
         found, after = await db.read(slots.audit_page, org_id, schedule, after)
         for one in found:
-            count, wrong = await db.read(check_schedule, one, since, now)
+            count, wrong = await check_schedule(db, one, since, now)
             checked, total = checked + 1, total + count
             problems += wrong
     return {"ok": not problems, "schedules": checked, "slots": total, "problems": problems[:PROBLEM_LIMIT]}
 
 
-def check_schedule(tx: Tx, schedule: Any, since: datetime | None, now: datetime) -> tuple[int, list[str]]:
+async def check_schedule(db: Database, schedule: Any, since: datetime | None, now: datetime) -> tuple[int, list[str]]:
     """One schedule: the number of slots it had, and what is wrong with their rows."""
     edge = now if schedule.next_slot is None else min(now, schedule.next_slot - TICK)
-    floor = max((one for one in (since, schedule.decided_until) if one is not None), default=None)
-    spans = slots.spans_of(tx, schedule.id)
-    rows = slots.rows_between(tx, schedule.id, floor, edge)
+    floor = max((at for at in (since, schedule.decided_until) if at is not None), default=None)
+    spans = await db.read(slots.spans_of, schedule.id)
+    rows: list[Any] = []
+    orphaned: set[str] = set()
+    after = floor
+    while page := await db.read(slots.rows_between, schedule.id, after, edge, ROWS_PER_READ):
+        rows += page
+        orphaned |= await db.read(slots.without_job_or_run, page)
+        after = page[-1].slot
+    total, wrong = await compute(compare, spans, rows, orphaned, floor, edge, now)
+    return total, [f"schedule {schedule.name}: {text}" for text in wrong]
+
+
+def compare(
+    spans: Sequence[Any], rows: Sequence[Any], orphaned: Collection[str], floor: datetime | None, edge: datetime,
+    now: datetime,
+) -> tuple[int, list[str]]:  # fmt: skip
+    """The slots of a schedule's spans against its rows: their number, and what is wrong with the rows."""
     total, wrong = 0, []
     claimed = [False] * len(rows)
     for span in spans:
-        timing = triggers.load(span.timing)
         start = max(span.from_at, floor) if floor is not None else span.from_at
         end = min(span.until_at, edge) if span.until_at is not None else edge
-        count, complaints = walk(timing, start, end, rows, claimed)
+        count, complaints = walk(triggers.load(span.timing), span.from_at, start, end, rows, claimed)
         total += count
-        wrong += [f"schedule {schedule.name}: {text}" for text in complaints]
-    orphaned = slots.without_job_or_run(tx, rows)
-    for row, mine in zip(rows, claimed, strict=True):
-        ruled = any(one.from_at < row.slot <= (one.until_at or now) for one in spans)
-        if not mine and (ruled or row.job_id is None):  # where no trigger ruled, only a backfill can have fired it
-            wrong.append(f"schedule {schedule.name}: {row.slot.isoformat()} is no slot of its triggers")
+        wrong += complaints
+    for row, is_slot in zip(rows, claimed, strict=True):
+        ruled = any(span.from_at < row.slot <= (span.until_at or now) for span in spans)
+        if not is_slot and (ruled or row.job_id is None):  # where no trigger ruled, only a backfill can have fired it
+            wrong.append(f"{row.slot.isoformat()} is no slot of its triggers")
         if row.verdict is None and (row.job_id is None or row.job_id in orphaned):
-            wrong.append(f"schedule {schedule.name}: slot {row.slot.isoformat()} has neither a job nor a run")
+            wrong.append(f"slot {row.slot.isoformat()} has neither a job nor a run")
     return total, wrong
 
 
 def walk(
-    timing: Timing, start: datetime, end: datetime, rows: Sequence[Any], claimed: list[bool]
+    timing: Timing, since: datetime, start: datetime, end: datetime, rows: Sequence[Any], claimed: list[bool]
 ) -> tuple[int, list[str]]:
-    """The slots of one span against the rows, both ascending. A gap row stands for all slots from its first to last."""
-    total, wrong = 0, []
-    slot = triggers.next_slot(timing, start)
+    """The slots of one span, which began at `since`, against the rows, both ascending. A gap row stands for all slots
+    from its first to last."""
+    total, wrong = 0, list[str]()
+    slot = triggers.next_slot(timing, start, since)
     for position, row in enumerate(rows):
         last = row.last_slot or row.slot
         if row.slot <= start or row.slot > end:
             continue
-        while slot is not None and slot < row.slot:
-            wrong.append(f"slot {slot.isoformat()} has no row")
-            total += 1
-            slot = triggers.next_slot(timing, slot)
+        if slot is not None and slot < row.slot:
+            count, complaints = without_row(timing, slot, row.slot - TICK)
+            total, wrong = total + count, wrong + complaints
+            slot = triggers.next_slot(timing, row.slot - TICK)
         if slot != row.slot:
             continue
         claimed[position] = True
-        inside = triggers.count_slots(timing, row.slot - TICK, last, 2_000_000)
+        inside = count_slots(timing, row.slot - TICK, last, 2_000_000)
         total += inside or 0
         if row.count is not None and row.count >= 0 and inside != row.count:
             wrong.append(f"gap from {row.slot.isoformat()} says {row.count} slots, the trigger has {inside}")
         slot = triggers.next_slot(timing, last)
-    while slot is not None and slot <= end and len(wrong) < PROBLEM_LIMIT:
-        wrong.append(f"slot {slot.isoformat()} has no row")
-        total += 1
-        slot = triggers.next_slot(timing, slot)
+    if slot is not None and slot <= end:
+        count, complaints = without_row(timing, slot, end)
+        total, wrong = total + count, wrong + complaints
     return total, wrong
+
+
+def without_row(timing: Timing, first: datetime, until: datetime) -> tuple[int, list[str]]:
+    """The slots from `first` up to `until`, which have no row: their number, and a complaint for the first of them."""
+    missing = islice(triggers.slots_between(timing, first - TICK, until), PROBLEM_LIMIT)
+    count = count_slots(timing, first - TICK, until, 2_000_000)
+    return count or 0, [f"slot {slot.isoformat()} has no row" for slot in missing]

@@ -17,6 +17,7 @@ from rota.core.policy import Billing, Misfire, Terms, choice, parse_overlap
 from rota.core.states import State, Status
 from rota.engine import tracing
 from rota.engine.authority import check_grant, check_owner, with_grant
+from rota.engine.compute import compute
 from rota.engine.meter import Meter
 from rota.engine.runner import Runners
 from rota.engine.trail import Act, Told
@@ -246,11 +247,16 @@ class Engine:
             raise Invalid("to", until, f"lies before `from` ({first.isoformat()})")
         most = parse.whole(limit, "limit", 1, FIRE_LIMIT)
 
-        def step(tx: Tx) -> list[datetime]:
-            due = schedules.lock(tx, org_id, key)
-            return schedules.backfill(tx, due, first, last, reprocess=reprocess, limit=most, dry_run=dry_run, now=now)
+        def read(tx: Tx) -> schedules.Past:
+            return schedules.past(tx, schedules.clock_of(tx, org_id, key), first, last, now)
 
-        return await (self.db.read(step) if dry_run else self.clocked(step))
+        before = await self.db.read(read)
+        wanted = await compute(before.unfired, most, reprocess=reprocess)
+        if dry_run or not wanted:
+            return wanted
+        return await self.clocked(
+            lambda tx: schedules.backfill(tx, before, wanted, reprocess=reprocess, now=self.clock.now())
+        )
 
     async def freeze(self, org_id: str, *, reason: str = "", until: Any = None) -> None:
         """Let every slot of an org pass, until it is unfrozen."""

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from rota.core import triggers
 from rota.core.clock import JUMP, SystemClock, pause
+from rota.core.counting import count_slots
 from rota.core.errors import Unavailable
 from rota.core.model import Ended
 from rota.core.plan import TICK
@@ -134,6 +134,6 @@ def fill_counts(tx: Tx, limit: int = 20) -> int:
     """Count the slots of gaps that were too long to count while firing."""
     open_gaps = slots.uncounted(tx, limit)
     for timing, gap in open_gaps:
-        counted = triggers.count_slots(timing, gap.slot - TICK, gap.last_slot, 2_000_000)
+        counted = count_slots(timing, gap.slot - TICK, gap.last_slot, 2_000_000)
         slots.set_count(tx, gap, counted if counted is not None else -1)
     return len(open_gaps)

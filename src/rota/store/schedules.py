@@ -6,8 +6,9 @@ one schedule follow each other; the primary key of `slots` decides whatever is l
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -53,6 +54,27 @@ from rota.store.tables import (
 
 s, k = schedules.c, clocks.c
 LIVING = s.deleted_at.is_(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A stretch of a schedule's past: its triggers, the slots that ran and those whose job is still in the queue."""
+
+    schedule: Schedule
+    spans: Sequence[Any]
+    since: datetime
+    until: datetime
+    ran: Collection[datetime]
+    living: Collection[datetime]
+
+    def unfired(self, limit: int, *, reprocess: bool) -> list[datetime]:
+        """The first `limit` slots that a backfill fires: those that never ran, or with `reprocess` also those that
+        did."""
+        slots = slot_rows.slots_that_were(self.schedule, self.spans, self.since, self.until)
+        return list(islice((slot for slot in slots if self.fires(slot, reprocess)), limit))
+
+    def fires(self, slot: datetime, reprocess: bool) -> bool:
+        return slot not in self.living and (reprocess or slot not in self.ran)
 
 
 def insert(tx: Tx, new: Sequence[Schedule], now: datetime) -> None:
@@ -478,28 +500,41 @@ def run_now(
     return job.id
 
 
-def backfill(
-    tx: Tx, due: Due, since: datetime, until: datetime, *, reprocess: bool, limit: int, dry_run: bool, now: datetime
-) -> list[datetime]:
-    """Fire slots of the past: those that never ran, or with `reprocess` also those that did. Only before the clock's
-    slot, one after the other, behind everything else that the schedule has to do."""
+def past(tx: Tx, due: Due, since: datetime, until: datetime, now: datetime) -> Past:
+    """What decides which slots of a stretch a backfill fires. Only slots before the clock's own are in it, and none
+    that retention has pruned."""
     schedule = due.schedule
-    edge = (due.next_slot or now) - TICK
     decided = tx.execute(select(k.decided_until).where(k.schedule_id == schedule.id)).scalar_one()
     since = max(since, decided + TICK) if decided is not None else since
-    wanted: list[datetime] = []
+    until = min(until, (due.next_slot or now) - TICK)
     homes = slot_rows.homes_of(tx, schedule.id, since, until)
-    living = {row.slot for row in queue.of_schedules(tx, [schedule.id]).get(schedule.id, [])}
     too_late = slot_rows.never_ran(tx, [home.job_id for home in homes.values() if home.job_id is not None])
-    for slot in slot_rows.slots_that_were(tx, schedule, since, min(until, edge)):
-        home = homes.get(slot)
-        ran = home is not None and home.verdict in (None, Verdict.RAN) and home.job_id not in too_late
-        if slot not in living and (reprocess or not ran):
-            wanted.append(slot)
-        if len(wanted) == limit:
-            break
-    if dry_run or not wanted:
-        return wanted
+    ran = {
+        slot for slot, home in homes.items()
+        if home.verdict in (None, Verdict.RAN) and home.job_id not in too_late
+    }  # fmt: skip
+    living = {row.slot for row in queue.of_schedules(tx, [schedule.id]).get(schedule.id, [])}
+    return Past(schedule, slot_rows.spans_of(tx, schedule.id), since, until, ran, living)
+
+
+def clock_of(tx: Tx, org_id: str, key: str) -> Due:
+    """A schedule with its clock, as `lock`, but only read."""
+    schedule = get(tx, org_id, key)
+    clock = tx.execute(select(k.next_slot, k.fired).where(k.schedule_id == schedule.id)).one()
+    return Due(schedule, clock.next_slot, clock.fired, None, None)
+
+
+def backfill(tx: Tx, before: Past, wanted: Sequence[datetime], *, reprocess: bool, now: datetime) -> list[datetime]:
+    """Fire slots that were chosen from the past; those that ran or were fired since then are left out. One after the
+    other, behind everything else that the schedule has to do. Raises Conflict if the schedule's timing changed."""
+    due = lock(tx, before.schedule.org_id, before.schedule.id)
+    schedule = due.schedule
+    if (schedule.timing, schedule.enabled) != (before.schedule.timing, before.schedule.enabled):
+        raise Conflict(f"schedule {schedule.name!r} was edited while its slots were computed; ask again")
+    current = past(tx, due, wanted[0], wanted[-1], now)
+    wanted = [slot for slot in wanted if current.since <= slot <= current.until and current.fires(slot, reprocess)]
+    if not wanted:
+        return []
     slot_rows.take_from_gaps(tx, schedule, wanted)
     serial = schedule.lane  # serial, also where live slots may overlap
     lock_keys(tx, [serial])

@@ -8,6 +8,9 @@ from typing import Any
 from sqlalchemy import BigInteger, Text, and_, delete, func, literal, or_, select, update
 
 from rota.core import triggers
+from rota.core.counting import count_slots
+from rota.core.effort import REQUEST_STEPS
+from rota.core.errors import TooMuchEffort
 from rota.core.model import Gap, Schedule
 from rota.core.plan import TICK
 from rota.core.states import Status, Verdict
@@ -69,22 +72,29 @@ def edge_of(tx: Tx, schedule_id: str, now: datetime) -> datetime:
 
 
 def homes_of(tx: Tx, schedule_id: str, since: datetime, until: datetime) -> dict[datetime, Any]:
-    """The rows of single slots in a stretch; slots inside a gap have none of their own."""
-    stmt = select(slots).where(t.schedule_id == schedule_id, t.slot.between(since, until))
-    return {row.slot: row for row in tx.execute(stmt) if row.last_slot is None or row.last_slot == row.slot}
+    """The rows of single slots in a stretch; slots inside a gap have none of their own. Raises TooMuchEffort if there
+    are more than one request may read."""
+    stmt = select(slots).where(t.schedule_id == schedule_id, t.slot.between(since, until)).order_by(t.slot)
+    rows = tx.execute(stmt.limit(REQUEST_STEPS + 1)).all()
+    if len(rows) > REQUEST_STEPS:
+        raise TooMuchEffort(
+            "from", since.isoformat(), f"begins a stretch with more than {REQUEST_STEPS} slots; ask for a shorter one"
+        )
+    return {row.slot: row for row in rows if row.last_slot is None or row.last_slot == row.slot}
 
 
-def slots_that_were(tx: Tx, schedule: Schedule, since: datetime, until: datetime) -> Iterator[datetime]:
+def slots_that_were(schedule: Schedule, spans: Sequence[Any], since: datetime, until: datetime) -> Iterator[datetime]:
     """The slots of the past by the triggers that ruled then; where none did (it was not made yet, or disabled) by the
     one it has now."""
     after = since - TICK
-    for span in spans_of(tx, schedule.id):
-        yield from triggers.slots_between(schedule.timing, after, min(span.from_at, until))
+    present = triggers.reaching_back(schedule.timing, since)
+    for span in spans:
+        yield from triggers.slots_between(present, after, min(span.from_at, until))
         after = max(after, span.from_at)
         end = until if span.until_at is None else min(span.until_at, until)
-        yield from triggers.slots_between(triggers.load(span.timing), after, end)
+        yield from triggers.slots_between(triggers.load(span.timing), after, end, span.from_at)
         after = max(after, end)
-    yield from triggers.slots_between(schedule.timing, after, until)
+    yield from triggers.slots_between(present, after, until)
 
 
 def never_ran(tx: Tx, job_ids: Collection[str]) -> set[str]:
@@ -116,7 +126,7 @@ def take_from_gaps(tx: Tx, schedule: Schedule, wanted: Sequence[datetime]) -> No
         values = [
             {
                 "schedule_id": schedule.id, "slot": one.first, "last_slot": one.last,
-                "count": triggers.count_slots(timing, one.first - TICK, one.last, 10_000),
+                "count": count_slots(timing, one.first - TICK, one.last, 10_000),
                 "verdict": one.verdict, "reason": one.reason, "into_slot": one.into, "attempts": 0,
             }
             for one in pieces
@@ -203,9 +213,11 @@ def spans_of(tx: Tx, schedule_id: str) -> list[Any]:
     return list(tx.execute(select(trigger_spans).where(spans.schedule_id == schedule_id).order_by(spans.from_at)))
 
 
-def rows_between(tx: Tx, schedule_id: str, since: datetime | None, until: datetime) -> list[Any]:
+def rows_between(tx: Tx, schedule_id: str, since: datetime | None, until: datetime, limit: int) -> list[Any]:
+    """The rows of a schedule with `since < slot <= until`, ascending, up to `limit`."""
     stmt = select(slots).where(t.schedule_id == schedule_id, t.slot <= until)
-    return list(tx.execute((stmt if since is None else stmt.where(t.slot > since)).order_by(t.slot)))
+    stmt = stmt if since is None else stmt.where(t.slot > since)
+    return list(tx.execute(stmt.order_by(t.slot).limit(limit)))
 
 
 def without_job_or_run(tx: Tx, found: Sequence[Any]) -> set[str]:

@@ -1,0 +1,21 @@
+"""Computing that must not hold up the event loop: it runs in threads of its own."""
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+COMPUTE_THREADS = 2
+
+_threads = ThreadPoolExecutor(COMPUTE_THREADS, "rota-compute")
+
+
+async def compute(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a function that reads and writes nothing outside in a compute thread, under the caller's effort budget."""
+    step = partial(contextvars.copy_context().run, function, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_threads, step)
