@@ -19,10 +19,14 @@ from rota import (
 )
 from rota.core.errors import Conflict, Invalid
 from rota.core.states import Phase, Status
-from rota.core.workflows import legal
+from rota.core.workflows import Effect, legal
+from rota.engine.maintenance import Maintenance
 from rota.store import workflow_reports as views
+from rota.store import workflow_upkeep
 from rota.store import workflows as store
-from rota.store.tables import effects, events
+from rota.store.database import sql
+from rota.store.dialect import Tx
+from rota.store.tables import effects, events, workflow_runs
 from rota.testing import World, world
 from tests.workflows.inbox import Inbox, broken_step, make_inbox
 from tests.workflows.test_runs import rows, statuses
@@ -154,7 +158,7 @@ async def test_a_failure_after_the_mutation_only_goes_forward(clean_url: str) ->
         assert inbox.sheets.rows == ["a"]
         assert inbox.calls[:4] == ["prepare", "mutate", "next", "next"]
         assert inbox.mutations[-1] == ("a", "applied", {"row": 1})
-        assert await history(one) == ["#1 failed: logic mutated", "#2 success committed"]
+        assert await history(one) == ["#1 failed: logic emitting", "#2 success committed"]
         assert (await statuses(one))[0] == "mail 1 consumed"
 
 
@@ -254,6 +258,145 @@ async def test_a_rejected_run_skips_its_events_and_the_workflow_goes_on(clean_ur
             "mail 1 skipped",
             "mail 2 consumed",
         ]
+
+
+async def mail_statuses(one: World) -> list[str]:
+    return [line for line in await statuses(one) if line.startswith("mail")]
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+async def test_rejecting_a_failed_prepare_skips_its_only_event(clean_url: str, isolate: bool) -> None:
+    inbox = make_inbox(isolate=isolate)
+    async with world(inbox.app, database_url=clean_url) as one:
+        await one.drain()
+        inbox.trouble["prepare"] = [KeyError("subject")]
+        await one_mail(one, inbox)
+        await one.workflows.resolve("inbox", "reject", None, "ada")
+        await one.drain()
+        assert await mail_statuses(one) == ["mail 1 skipped"]
+        shown = await one.workflow("inbox")
+        assert (shown["status"], shown["issue"]) == ("idle", None)
+        await one.publish("inbox", "mail", message_id="2", payload="b")
+        await one.drain()
+        assert inbox.sheets.rows == ["b"]
+
+
+async def test_rejecting_a_failed_prepare_skips_the_oldest_event_and_looks_at_the_rest(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        await one.drain()
+        await one.workflows.pause("inbox", "")
+        for number in ("1", "2"):
+            await one.publish("inbox", "mail", message_id=number, payload=number)
+        inbox.trouble["prepare"] = [KeyError("subject")]
+        await one.workflows.resume("inbox")
+        await one.drain()
+        await one.workflows.resolve("inbox", "reject", None, "ada")
+        await one.drain()
+        assert await mail_statuses(one) == ["mail 1 skipped", "mail 2 consumed"]
+        assert inbox.sheets.rows == ["2"]
+
+
+async def test_an_event_that_came_after_a_failed_prepare_is_not_skipped(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        inbox.trouble["prepare"] = [KeyError("at deploy, without any event")]
+        await one.drain()
+        await one.advance(seconds=1)
+        await one.publish("inbox", "mail", message_id="1", payload="a")
+        await one.workflows.resolve("inbox", "reject", None, "ada")
+        await one.drain()
+        assert inbox.sheets.rows == ["a"]
+
+
+def lose_needs(tx: Tx) -> None:
+    """What rejecting a run did to its consumer before."""
+    tx.execute(sql("DELETE FROM jobs"))
+    tx.execute(sql("UPDATE handlers SET dirty = false"))
+
+
+async def test_maintenance_finds_a_consumer_that_missed_an_event(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        await one.drain()
+        await one.advance(seconds=1)
+        await one.publish("inbox", "mail", message_id="1", payload="a")
+        await one.engine.db.tx(lose_needs)
+        await one.drain()
+        assert inbox.sheets.rows == []
+        missed = await one.engine.db.read(workflow_upkeep.stranded_consumers)
+        assert [handler.name for handler in missed] == ["inbox.AddRow"]
+        await Maintenance(one.engine).reconcile()
+        await one.drain()
+        assert inbox.sheets.rows == ["a"]
+
+
+async def test_maintenance_leaves_alone_what_a_consumer_saw_and_left_waiting(clean_url: str) -> None:
+    app, looks = Rota(), []
+    flow = Workflow("pairs", topics=["halves"])
+
+    @flow.consumer(subscribe=["halves"])
+    class Pair:
+        async def prepare(self, ctx: Any, state: Any) -> Prepare:
+            waiting = await ctx.peek("halves")
+            looks.append(len(waiting))
+            return Prepare(reservations={"halves": [event.id for event in waiting] if len(waiting) == 2 else []})
+
+    app.workflow(flow)
+    async with world(app, database_url=clean_url) as one:
+        await one.drain()
+        await one.publish("pairs", "halves", message_id="1")
+        await one.drain()
+        await one.advance(seconds=1)
+        await Maintenance(one.engine).reconcile()
+        await one.drain()
+        assert looks == [0, 1]
+
+
+# the ledger
+
+
+async def test_the_ledger_has_what_became_of_a_mutation(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        await one_mail(one, inbox)
+        inbox.sheets.breaks = [ConnectionError("no answer")]  # reconciled in the same attempt
+        await one.publish("inbox", "mail", message_id="2", payload="b")
+        await one.drain()
+        ledger = await rows(one, select(workflow_runs).order_by(workflow_runs.c.id))
+        outcomes = [(row.handler_id, row.mutation_outcome) for row in ledger if row.prepare_result]
+        assert outcomes.count(("AddRow", "applied")) == 2
+        assert {outcome for handler, outcome in outcomes if handler == "Tell"} == {"none"}
+
+
+async def test_next_is_a_phase_of_its_own_in_the_ledger(clean_url: str) -> None:
+    inbox = make_inbox()
+    phases: list[str] = []
+    async with world(inbox.app, database_url=clean_url) as one:
+        await one.drain()
+
+        async def look(step: str) -> None:
+            if step == "next":
+                phases.extend(row.phase for row in await rows(one, select(workflow_runs.c.phase)))
+
+        inbox.during = look
+        inbox.trouble["next"] = [KeyError("subject")]
+        await one_mail(one, inbox)
+        assert "emitting" in phases
+        assert await history(one) == ["#1 failed: logic emitting"]
+
+
+async def test_a_mutation_moves_only_as_its_table_allows(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        await one_mail(one, inbox)
+        (effect,) = await rows(one, select(effects.c.id))
+        now = one.clock.now()
+        await one.engine.db.tx(store.move_effect, effect.id, Effect.APPLIED, now)  # a repeat
+        for status in (Effect.FAILED, Effect.NEEDS_RECONCILE, Effect.INDETERMINATE, Effect.IN_FLIGHT):
+            with pytest.raises(Conflict, match="it is applied"):
+                await one.engine.db.tx(store.move_effect, effect.id, status, now)
+        assert await effect_status(one) == ["applied"]
 
 
 # reconciliation

@@ -69,7 +69,7 @@ async def test_a_next_that_fails_after_the_mutation_is_repaired_at_emitting(clea
     async with world(program(sheets), database_url=clean_url, repairer=repairer(tmp_path, SCRIPT)) as one:
         await deploy(one, wrong)
         await send(one, "1", subject="a")
-        assert await history(one) == [("1.0", "failed: logic", "mutated"), ("1.1", "success", "committed")]
+        assert await history(one) == [("1.0", "failed: logic", "emitting"), ("1.1", "success", "committed")]
         assert sheets.rows == ["a"]
         told = json.loads((tmp_path / "asked-0").read_text())
         assert told["inputs"]["prepared"]["data"] == ["a"]

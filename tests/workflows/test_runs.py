@@ -6,8 +6,10 @@ import pytest
 from sqlalchemy import select
 
 from rota import Prepare, Rota, Workflow, every
+from rota.app import doctor
 from rota.core.errors import Conflict
-from rota.store import reports
+from rota.engine.maintenance import Maintenance
+from rota.store import accounts, reports, schedules, workflow_upkeep
 from rota.store import workflow_reports as views
 from rota.store.tables import events, handlers, jobs, workflow_runs
 from rota.testing import World, world
@@ -244,3 +246,28 @@ async def test_a_program_that_starts_again_leaves_its_producers_planned(clean_ur
         async with world(make_inbox().app, database_url=clean_url) as one:
             found, _ = await one.engine.db.read(lambda tx: reports.list_schedules(tx, one.org_id))
             assert [(plan["name"], plan["paused"]) for plan in found] == [("inbox.poll", False)]
+
+
+async def test_a_producer_whose_schedule_was_deleted_is_planned_again(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        await one.drain()
+        engine, org_id = one.engine, one.org_id
+        grant = await engine.create_grant(
+            org_id,
+            {"scopes": ["workflow:run:inbox"]},
+            await engine.db.tx(accounts.system_user, org_id, one.clock.now()),
+        )
+        await engine.edit_schedule(org_id, "inbox.poll", {"grant_id": grant})
+        first = await engine.db.read(schedules.get, org_id, "inbox.poll")
+        await engine.db.tx(schedules.drop, org_id, first.id, one.clock.now())
+        found = [finding async for finding in doctor.look(engine.db, None, patient=False)]
+        assert ("producers", "wrong") in [(finding.what, finding.verdict) for finding in found]
+        await Maintenance(engine).reconcile()
+        again = await engine.db.read(schedules.get, org_id, "inbox.poll")
+        assert (again.id != first.id, again.grant_id, again.source) == (True, grant, first.source)
+        polls = inbox.count("poll")
+        await one.advance(minutes=6)
+        assert inbox.count("poll") == polls + 1
+        assert await engine.db.read(workflow_upkeep.lost_producers) == []
+        await Maintenance(engine).reconcile()  # a no-op

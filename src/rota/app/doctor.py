@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -12,8 +12,9 @@ from rota.app.data_dir import is_shared, open_to_others
 from rota.app.settings import Settings
 from rota.core.clock import wall
 from rota.core.errors import RotaError
-from rota.store import checkup, jobs, reports, schema, workers
+from rota.store import checkup, jobs, reports, schema, workers, workflow_upkeep
 from rota.store.database import Database, open_database
+from rota.store.dialect import Tx
 
 OFFSET = timedelta(seconds=2)  # between this machine and the database, from which on it is worth a word
 NETWORK = re.compile(r"nfs|cifs|smb|9p|afs|sshfs|gluster|ceph|lustre")
@@ -75,11 +76,17 @@ async def look(db: Database, path: Path | None, *, patient: bool = True) -> Asyn
         ("orphans", await db.read(workers.dead_with_jobs), f"workers that are gone still hold jobs; {later}"),
         ("serial keys", await db.read(jobs.headless), f"have jobs that wait for nobody; {later}"),
         ("unplanned", await db.read(checkup.unplanned, now), f"schedules have nothing planned; {later}"),
+        ("producers", await names_of(db, workflow_upkeep.lost_producers), f"have lost their schedule; {later}"),
+        ("consumers", await names_of(db, workflow_upkeep.stranded_consumers), f"do not see events that wait; {later}"),
         ("overdue", await db.read(checkup.overdue, now), "schedules were due and did not fire: is a worker up?"),
         ("broken", await db.read(checkup.broken), "schedules are broken; `rota schedule show` says why"),
     ):
         more = f"{len(names)} {means}: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
         yield Finding(what, "wrong" if names else "ok", more if names else "none")
+
+
+async def names_of(db: Database, step: Callable[[Tx], Sequence[workflow_upkeep.HandlerRef]]) -> list[str]:
+    return [handler.name for handler in await db.read(step)]
 
 
 def modes_finding(settings: Settings) -> Finding:

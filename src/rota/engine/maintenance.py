@@ -8,12 +8,24 @@ import structlog
 
 from rota.core.clock import JUMP, SystemClock, pause
 from rota.core.counting import count_slots
-from rota.core.errors import Unavailable
+from rota.core.errors import RotaError, Unavailable
 from rota.core.model import Ended
 from rota.core.plan import TICK
 from rota.core.states import Status
 from rota.engine.engine import Engine
-from rota.store import idempotency, jobs, pipelines, runs, schedules, slots, tasks, trail, workers, workflows
+from rota.store import (
+    idempotency,
+    jobs,
+    pipelines,
+    runs,
+    schedules,
+    slots,
+    tasks,
+    trail,
+    workers,
+    workflow_upkeep,
+    workflows,
+)
 from rota.store.dialect import Tx
 
 RECONCILE_EVERY = timedelta(minutes=5)
@@ -96,8 +108,23 @@ class Maintenance:
             await self.db.tx(jobs.park_unroutable, routes, now - UNROUTABLE_AFTER)
         for one in await self.db.read(workflows.orphans):  # what nobody understands is told, not mended
             log.error("a reserved event has no run; somebody must look", event=one.id, topic=one.topic)
+        await self.mend_workflows(now)
         await self.db.tx(fill_counts)
         await self.prune(now)
+
+    async def mend_workflows(self, now: datetime) -> None:
+        """Plan producers again whose schedule was deleted, and let consumers look at events that they missed."""
+        for lost in await self.db.read(workflow_upkeep.lost_producers):
+            try:
+                self.repaired("producers without a schedule", await self.db.tx(workflow_upkeep.plan_again, lost, now))
+            except RotaError as error:  # its name is taken, for instance; `rota doctor` names the producer
+                log.error("a producer cannot be planned again", producer=lost.name, error=error.message)
+        stranded = await self.db.read(workflow_upkeep.stranded_consumers)
+        for consumer in stranded:
+            mended = await self.db.tx(workflow_upkeep.look_again, consumer, now)
+            self.repaired("consumers that missed events", mended)
+        if stranded:
+            self.engine.wake.signal("ready")
 
     async def prune(self, now: datetime) -> None:
         """Retention by age and status; nothing in scheduling reads what it deletes."""

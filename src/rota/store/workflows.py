@@ -34,6 +34,7 @@ from rota.core.model import WORKFLOW, Attempt, Ended, Job, NewJob, Schedule, lin
 from rota.core.policy import RECONCILIATION
 from rota.core.states import Move, Phase, State, Status
 from rota.core.workflows import (
+    EFFECT_MOVES,
     OPEN_EFFECTS,
     Candidate,
     Effect,
@@ -437,7 +438,7 @@ def start(tx: Tx, flow: Flow, handler: Any, before: Any | None, run_id: str, now
         tx.execute(update(events).where(mine).values(reserved_by=run_id, updated_at=now))
         tx.execute(update(effects).where(f.run_id == kept.id).values(run_id=run_id, updated_at=now))
         if effect is not None and effect.status == Effect.IN_FLIGHT:  # the worker died, or could not tell
-            tx.execute(update(effects).where(f.id == effect.id).values(status=Effect.NEEDS_RECONCILE.value))
+            move_effect(tx, effect.id, Effect.NEEDS_RECONCILE, now)
     elif before is not None:
         release(tx, before, now)
     if phase is Phase.PREPARING:  # whatever comes from now on is for the next run
@@ -548,8 +549,23 @@ def settle(
         tx, job, run, Phase.MUTATED, now, mutation_outcome=outcome.value, mutation_result=result
     ):  # fmt: skip
         return
-    known = {"status": status.value, "error": error, "reconcile_attempts": asked, "result": result, "updated_at": now}
-    update_row(tx, effects, {"id": effect_id}, known)
+    move_effect(tx, effect_id, status, now, error=error, reconcile_attempts=asked, result=result)
+
+
+def move_effect(tx: Tx, /, effect_id: str, to: Effect, now: datetime, **values: Any) -> None:
+    """Move a mutation in its ledger, as EFFECT_MOVES allows; a repeat changes nothing. Raises Conflict."""
+    sources = [before.value for before, after in EFFECT_MOVES if after is to]
+    moved = update(effects).where(f.id == effect_id, f.status.in_(sources))
+    if tx.execute(moved.values(status=to.value, updated_at=now, **values)).rowcount:
+        return
+    status = tx.execute(select(f.status).where(f.id == effect_id)).scalar_one()
+    if status != to:
+        raise Conflict(f"mutation {effect_id}: it cannot become {to.value}, because it is {status}")
+
+
+def emitting(tx: Tx, job: Job, run: Begun, now: datetime) -> None:
+    """Record that `next` runs, or failed."""
+    move_phase(tx, job, run, Phase.EMITTING, now)
 
 
 def commit(
@@ -763,10 +779,11 @@ def resolve(tx: Tx, org_id: str, key: str, how: Resolution, result: Any, by: str
             decide(tx, run, effect, Effect.FAILED, Outcome.SKIPPED, by, now)
             skip_events(tx, run, now)
         case Resolution.TRY_AGAIN if effect is not None:
-            asked = {"status": Effect.NEEDS_RECONCILE.value, "reconcile_attempts": 0, "updated_at": now}
-            tx.execute(update(effects).where(f.id == effect.id).values(asked))
+            move_effect(tx, effect.id, Effect.NEEDS_RECONCILE, now, reconcile_attempts=0)
         case Resolution.REJECT:
             skip_events(tx, run, now)
+            if run.phase == Phase.PREPARING and run.handler_id in flow.handlers:
+                skip_oldest(tx, run, flow.handlers[run.handler_id].subscribe, now)
             drop(tx, flow, stuck, run, now)
             return str(flow.id)
         case _:  # approve, or try again what needs nothing but that
@@ -779,8 +796,7 @@ def decide(
     tx: Tx, run: Any, effect: Any | None, status: Effect, outcome: Outcome, by: str, now: datetime, result: Any = None
 ) -> None:
     if effect is not None:
-        values = {"status": status.value, "result": result, "resolved_by": by, "updated_at": now}
-        tx.execute(update(effects).where(f.id == effect.id).values(values))
+        move_effect(tx, effect.id, status, now, result=result, resolved_by=by)
     known = {"mutation_outcome": outcome.value, "mutation_result": result, "updated_at": now}
     phase = Phase.MUTATED if may_move(Phase(run.phase), Phase.MUTATED) else Phase(run.phase)
     tx.execute(update(workflow_runs).where(r.id == run.id).values(known | {"phase": phase.value}))
@@ -791,6 +807,15 @@ def skip_events(tx: Tx, run: Any, now: datetime) -> None:
     tx.execute(update(events).where(mine).values(status=EventStatus.SKIPPED.value, updated_at=now))
 
 
+def skip_oldest(tx: Tx, run: Any, topics: Iterable[str], now: datetime) -> None:
+    """Skip the oldest event that a failed `prepare` could see: it had reserved none, and most likely failed on it."""
+    mine = and_(e.workflow_id == run.workflow_id, e.topic.in_(list(topics)), is_pending())
+    stmt = select(e.id).where(mine, e.updated_at <= run.created_at).order_by(e.id).limit(1)
+    first = tx.execute(stmt).scalar_one_or_none()
+    if first is not None:
+        tx.execute(update(events).where(e.id == first).values(status=EventStatus.SKIPPED.value, updated_at=now))
+
+
 def drop(tx: Tx, flow: Flow, stuck: Any | None, run: Any, now: datetime) -> None:
     """A person rejected the run: it has failed, and the workflow goes on without it."""
     if stuck is None:
@@ -799,6 +824,9 @@ def drop(tx: Tx, flow: Flow, stuck: Any | None, run: Any, now: datetime) -> None
         lock_keys(tx, [stuck.serial_key])
         queue.withdraw(tx, j.id == stuck.id, Status.FAILED, "logic", now)
         notify(tx, "ready")
+    handler = flow.handlers.get(run.handler_id)
+    if handler is not None and handler.type == Kind.CONSUMER and oldest(tx, flow.id, handler.subscribe) is not None:
+        note(tx, handler, dirty=True)  # the run had cleared the flag when it began
     arm(tx, flow, now)
 
 

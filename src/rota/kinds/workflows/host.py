@@ -7,7 +7,7 @@ a call raises ends the run with its class, also if the handler swallows it.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -18,7 +18,7 @@ from rota.core.errors import Invalid, LogicError, WorkError
 from rota.core.model import Job, new_id
 from rota.core.policy import Failure, FailureClass, classify
 from rota.core.states import Phase
-from rota.core.workflows import ALLOWED, HANDLER_LIMIT, RECONCILE, RECONCILE_LIMIT, Effect, Op, may_call
+from rota.core.workflows import ALLOWED, HANDLER_LIMIT, RECONCILE, RECONCILE_LIMIT, Effect, Op, Outcome, may_call
 from rota.engine.engine import Engine
 from rota.engine.patience import patiently
 from rota.engine.runner import WorkFailed
@@ -169,6 +169,7 @@ class Host:
     async def applied(self, effect_id: str, result: Any) -> Any:
         await self.settle(effect_id, Effect.APPLIED, result=result)
         self.mutation = Mutation("applied", result)
+        self.run = replace(self.run, outcome=Outcome.APPLIED, result=result)  # the commit keeps what is known
         return result
 
     async def settle(self, effect_id: str, status: Effect, **known: Any) -> None:
@@ -180,6 +181,11 @@ class Host:
         if self.decided is not None:
             one, self.decided = self.decided, None
             await self.write(workflows.prepared, one.result, one.wanted, one.wake_at, self.engine.clock.now())
+
+    async def write_emitting(self) -> None:
+        """Record that the run is past its mutation, once what `prepare` decided is in the database."""
+        if self.decided is None and self.run.phase is not Phase.EMITTING:
+            await self.write(workflows.emitting, self.engine.clock.now())
 
     async def read(self, step: Any, *args: Any) -> Any:
         return await patiently(lambda: self.engine.db.read(step, *args))

@@ -1,7 +1,7 @@
 """The commands for workflows: deploy what a program declares or somebody uploads, publish, run, pause, resolve."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ from typing import Any
 from rota.core import parse
 from rota.core.errors import Conflict, Invalid
 from rota.core.model import WORKFLOW, Schedule
-from rota.core.parse import Defaults
 from rota.core.policy import choice
 from rota.core.workflows import Resolution
 from rota.engine.engine import Engine
@@ -23,6 +22,7 @@ from rota.store import accounts, scripts
 from rota.store import workflows as store
 from rota.store.dialect import Tx
 from rota.store.reports import Record
+from rota.store.workflow_upkeep import producer_schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +77,10 @@ class WorkflowManager:
         """The row of a workflow, and the schedules of its producers."""
         now = self.engine.clock.now()
         producers = {
-            one["name"]: replace(
-                parse.parse_schedule(
-                    {**one["schedule"], "name": f"{workflow.name}.{one['name']}", "kind": WORKFLOW,
-                     "target": workflow.name, "input": {"handler": one["name"]}},
-                    org_id=self.org_id, defaults={WORKFLOW: Defaults()}, now=now, source=source, by=None,
-                ),
-                route=declaration["route"],
-            )
-            for one in declaration["handlers"]
-            if one["schedule"] is not None
-        }  # fmt: skip
+            handler["name"]: producer_schedule(self.org_id, workflow.name, source, declaration["route"], handler, now)
+            for handler in declaration["handlers"]
+            if handler["schedule"] is not None
+        }
         fields = {
             "name": workflow.name, "description": workflow.description, "source": source, "version": workflow.version,
             "declaration": declaration,

@@ -143,11 +143,14 @@ async def consume(host: Host) -> tuple[Any, Mapping[str, Any]]:
     mutation = host.mutation or Mutation("none" if run.outcome is None else run.outcome.value, run.result)
     state = None
     if "next" in handler.steps:
+        await host.write_emitting()
         host.phase = Phase.EMITTING
         try:
             state = await step(host, "next", prepared, mutation)
         except WorkFailed:
-            await host.write_decision()  # whoever decides about this run sees which events it is about
+            if host.decided is not None:  # the person who decides about this run sees which events it is about
+                await host.write_decision()
+                await host.write_emitting()
             raise
     return state, {"title": prepared.title, "taken": taken, "mutation": mutation.status, "published": counted(host)}
 
