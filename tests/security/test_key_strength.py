@@ -82,7 +82,7 @@ def test_a_secret_file_replaces_what_has_its_name(tmp_path: Path, existing: str)
     elif existing == "link":
         path.symlink_to(target)
     write_secret(path, "secret")
-    assert (path.read_text(), target.read_text()) == ("secret\n", "theirs")
+    assert (path.read_text(), target.read_text()) == ("secret", "theirs")
     assert stat.S_IMODE(path.lstat().st_mode) == 0o600
     assert not path.is_symlink()
     assert sorted(tmp_path.iterdir()) == [path, target]

@@ -3,9 +3,12 @@
 import asyncio
 import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -366,3 +369,16 @@ async def test_sqlites_log_is_written_anew_and_a_long_read_holds_nobody_up(
         async with asyncio.timeout(60):  # SQLite's own patience with a reader is five seconds for each write
             assert await fill(40) > database.LOG_LIMIT
     assert await fill(1) < database.LOG_LIMIT
+
+
+async def test_a_second_database_object_of_a_process_keeps_the_locks_of_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "rota.db"
+    first = open_database(f"sqlite:///{path}")
+    await first.tx(lambda tx: tx.execute(sql("CREATE TABLE t (a)")))
+    second = open_database(f"sqlite:///{path}")
+    read = f"import sqlite3; c = sqlite3.connect({str(path)!r}); c.execute('SELECT * FROM t').fetchall(); c.close()"
+    await asyncio.to_thread(subprocess.run, [sys.executable, "-c", read], check=True)
+    # a process that closes the file as the last one deletes its log
+    assert {"rota.db-wal"} <= set(os.listdir(tmp_path))
+    await first.close()
+    await second.close()

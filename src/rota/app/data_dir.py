@@ -34,7 +34,7 @@ def close_to_others(settings: Settings) -> None:
     closed, failed = [], []
     for path in open_to_others(settings):
         try:
-            close(path)
+            path.chmod(mode_of(path) & ~OTHERS)  # not by a handle: to close one would drop the locks of SQLite
             closed.append(str(path))
         except OSError as error:
             failed.append(f"{path}: {error.strerror}")
@@ -77,11 +77,3 @@ def mode_of(path: Path) -> int:
     except OSError:
         return 0
     return 0 if stat.S_ISLNK(mode) else stat.S_IMODE(mode)
-
-
-def close(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        os.fchmod(handle, stat.S_IMODE(os.fstat(handle).st_mode) & ~OTHERS)
-    finally:
-        os.close(handle)

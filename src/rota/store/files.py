@@ -13,6 +13,10 @@ def make_private_dir(path: Path) -> None:
 
 
 def make_private_file(path: Path) -> None:
-    """Create an empty file of mode 0600 unless it exists. Where that is impossible, its first use fails instead."""
+    """Create an empty file of mode 0600 unless it exists. Where that is impossible, its first use fails instead.
+
+    An existing file is not opened: to close a file drops all POSIX locks that this process has on it, and so those of
+    SQLite.
+    """
     with contextlib.suppress(OSError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
