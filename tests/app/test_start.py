@@ -7,13 +7,17 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
 from rota.app import main
 from rota.app.application import Rota
 from rota.app.settings import Settings
+from rota.app.signals import Shutdown
 from rota.core.errors import Unavailable
+from rota.engine.declare import declare
+from tests.app.shell import run
 
 
 @pytest.fixture
@@ -56,3 +60,40 @@ def test_a_worker_loads_no_more_than_it_needs() -> None:
     heavy = "alembic", "duckdb", "fastapi", "httpx", "jinja2", "sqlalchemy.orm"
     script = f"import sys, rota.app.cli, rota.app.main; print([one for one in {heavy} if one in sys.modules])"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("command", ["migrate", "up", "worker"])
+def test_a_database_that_does_not_exist_is_one_sentence_and_exit_code_1(
+    command: str, tmp_path: Path, postgres_url: str
+) -> None:
+    parts = urlsplit(postgres_url)
+    user = parts.username or "postgres"
+    there = f"{user}:secret-word@{parts.hostname}:{parts.port}"
+    url = urlunsplit(parts._replace(netloc=there, path="/no_such_database"))
+    answer = run(tmp_path, command, "--database-url", url, ROTA_PORT="0")
+    assert answer.returncode == 1, answer.stderr
+    last = answer.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: the database cannot be used: ")
+    assert "no_such_database" in last
+    assert "Traceback" not in answer.stderr
+    assert "secret-word" not in answer.stderr
+
+
+async def test_a_start_goes_on_when_the_database_blinks(node: main.Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    main.migrate(node.settings)
+    failures = [Unavailable("the connection was lost"), Unavailable("connection refused")]
+    prepared = asyncio.Event()
+
+    async def blinking(*given: Any) -> None:
+        if failures:
+            raise failures.pop()
+        await declare(*given)
+
+    monkeypatch.setattr(main, "declare", blinking)
+    node.on_prepared = prepared.set
+    shutdown = Shutdown()
+    running = asyncio.ensure_future(node.run(shutdown))
+    await asyncio.wait_for(prepared.wait(), 30)
+    shutdown.drain.set()
+    await asyncio.wait_for(running, 30)
+    assert not failures

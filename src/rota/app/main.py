@@ -23,7 +23,7 @@ from rota.app.logs import configure_logs
 from rota.app.settings import Settings
 from rota.app.signals import Shutdown, mind_processes, run_until_signal
 from rota.core.clock import SystemClock, pause
-from rota.core.errors import Refused, Unavailable
+from rota.core.errors import Refused, RotaError, Unavailable
 from rota.core.model import WORKFLOW
 from rota.engine import tracing
 from rota.engine.declare import declare
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from rota.kinds.graphs.remote import Remote
 
 LEARN, RELEARN = 5.0, 30.0  # seconds that a start waits for the graph endpoint, and between looks at its graphs
-STARTING = 30.0  # seconds that a start waits for a database that is just starting too
+STARTING = 20.0  # seconds that a start waits for a database that is just starting too
 SETTLED = 0.2  # seconds after which a worker that is not full has time for other things
 RESYNC = 10.0  # seconds between measurements of the database's clock
 
@@ -62,7 +62,7 @@ log = structlog.get_logger("rota")
 def up(settings: Settings, app: str | None) -> None:
     """Everything in one process: migrate, then API, dashboard, scheduler and worker."""
     configure_logs(settings)
-    migrate(settings)
+    asyncio.run(patiently(lambda: asyncio.to_thread(migrate, settings), STARTING))
     asyncio.run(refuse_exposure(settings))
     program = load_app(app) if app else Rota()
     node = Node(settings, program, app)
@@ -70,7 +70,7 @@ def up(settings: Settings, app: str | None) -> None:
         api = ApiThread(settings, program, app, sock, node)
         api.start()
         api.ready.wait()
-        announce(settings, url, api.link)
+        node.on_prepared = lambda: announce(settings, url, api.link)
         try:
             run_until_signal(node.run)
         finally:
@@ -129,6 +129,7 @@ class Node:
         self.worker: Worker | None = None
         self.stopping = False
         self.meter = Meter()
+        self.on_prepared: Callable[[], None] = lambda: None  # called when all that the program declares is stored
         self.heard: Callable[[], None] = lambda: None  # tells the API of this process that something happened
 
     def problems(self) -> Mapping[str, str]:
@@ -151,6 +152,15 @@ class Node:
         db = open_database(self.settings.database_url)
         engine = make_engine(self.settings, self.program, self.app, db, self.clock, self.wake, self.meter)
         self.program.use(engine)
+        try:
+            await patiently(lambda: self.prepare(engine), STARTING)
+            self.on_prepared()
+            await self.work(engine, shutdown)
+        finally:
+            await db.close()
+
+    async def prepare(self, engine: Engine) -> None:
+        """Make the database say what the program declares. Can be repeated."""
         await move_in(engine, self.settings)
         if (remote := remote_of(engine)) is not None:
             with contextlib.suppress(TimeoutError):  # it may come up later
@@ -160,10 +170,6 @@ class Node:
         if self.app is not None:
             await TaskManager(engine, await org_of(engine, self.program)).disable_orphans(Path(self.app).stem)
         await deploy_all(engine, self.program.org, self.app, self.program.workflows)
-        try:
-            await self.work(engine, shutdown)
-        finally:
-            await db.close()
 
     async def work(self, engine: Engine, shutdown: Shutdown) -> None:
         """Fire and run what is due, until asked to stop."""
@@ -248,6 +254,9 @@ class ApiThread(threading.Thread):
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(self.serve())
+        except RotaError as error:
+            print(f"error: {error.message}", file=sys.stderr)
+            os._exit(1)
         except BaseException:
             log.exception("the API failed")
             os._exit(1)
@@ -263,9 +272,7 @@ class ApiThread(threading.Thread):
         wake = Wake(self.node.signal if self.node else None)
         meter = self.node.meter if self.node else Meter()
         engine = make_engine(settings, self.program, None, db, clock, wake, meter)
-        await move_in(engine, settings)
-        await pipelines.declare(engine, self.program.org, self.program.pipelines)
-        await declare(engine, self.program.org, None, rows_of(self.program, self.app), [])
+        await patiently(lambda: self.prepare(engine), STARTING)
         if is_loopback(settings.host):  # who reads its terminal may log in; others read the logs of servers elsewhere
             self.link = await db.tx(sessions.first_link, clock.now())
         self.api = create_site(
@@ -298,6 +305,11 @@ class ApiThread(threading.Thread):
             for loop in loops:
                 loop.cancel()
             await db.close()
+
+    async def prepare(self, engine: Engine) -> None:
+        await move_in(engine, self.settings)
+        await pipelines.declare(engine, self.program.org, self.program.pipelines)
+        await declare(engine, self.program.org, None, rows_of(self.program, self.app), [])
 
     def stir(self) -> None:
         """Let those look who follow what changes; called from other threads, often, and mostly for nobody."""

@@ -13,6 +13,7 @@ RotaError
 ├── NotRunnable        a task cannot be executed now: unknown, disabled, or without its function
 ├── Refused            who asks may not
 ├── Unavailable        the database is out of reach or its schema is old; try again, or migrate
+│   └── DatabaseMisconfigured  missing database, refused login, wrong file: an operator must act
 ├── DataRefused        the database refused a row: a constraint held, or a value that it cannot store
 ├── LeaseLost          a worker wrote about a job that it no longer holds
 └── WorkError          raised by the work itself, to say how it failed
@@ -110,6 +111,10 @@ class Refused(RotaError):
 
 class Unavailable(RotaError):
     code = "unavailable"
+
+
+class DatabaseMisconfigured(Unavailable):
+    """The database cannot be used until an operator acts: it does not exist, or refuses the login."""
 
 
 class DataRefused(RotaError):

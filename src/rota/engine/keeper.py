@@ -85,7 +85,7 @@ class Keeper:
             async with asyncio.timeout(seconds / 2 if db.judged_from_afar else None):
                 sample, holds, cancels = await db.tx(workers.beat, self.worker, self.lease)
         except (RotaError, TimeoutError) as error:
-            log.warning("the lease was not renewed; trying again", error=str(error))
+            log.debug("the lease was not renewed; trying again", error=str(error))
             return True
         if not holds:
             log.error("this worker was declared dead; its work goes to others")

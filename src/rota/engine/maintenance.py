@@ -54,7 +54,7 @@ class Maintenance:
                     reconciled = now
                 expiry = await self.db.read(workers.next_expiry, self.worker)
             except Unavailable as error:
-                log.warning("maintenance waits for the database", error=error.message)
+                log.debug("maintenance waits for the database", error=error.message)
                 await pause(random.uniform(0.5, 2))
                 continue
             except Exception:  # the runs of this process must not suffer for it

@@ -64,7 +64,7 @@ class Scheduler:
                 if view is not None and not view.come(self.clock.now()):
                     view = None if await self.clock.wait(wake, self.rest(view)) else view
             except Unavailable as error:
-                log.warning("cannot fire; trying again", error=error.message)
+                log.debug("cannot fire; trying again", error=error.message)
                 view = None
                 await pause(random.uniform(0.2, 1))
             except Exception:  # whatever it is, the other schedules must go on

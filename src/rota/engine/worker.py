@@ -392,7 +392,7 @@ class Worker:
 
     async def reclaim(self, error: Exception) -> None:
         """After a lost answer this worker may own jobs that it does not know of: hand those back."""
-        log.warning("cannot claim; trying again", error=str(error))
+        log.debug("cannot claim; trying again", error=str(error))
         await pause(random.uniform(0.2, 1))
         async with self.takings.none():
             await patiently(lambda: self.engine.db.tx(jobs.hand_back, self.id, None, self.known))
@@ -590,7 +590,7 @@ class Worker:
             try:
                 lost = await self.finish(batch, lines)
             except Unavailable as error:
-                log.warning("results are not written yet; trying again", count=len(batch), error=error.message)
+                log.debug("results are not written yet; trying again", count=len(batch), error=error.message)
                 self.logs = lines + self.logs
                 await pause(random.uniform(0.2, 1))
                 return
@@ -673,7 +673,7 @@ class Worker:
                     await self.let_go()
             except Unavailable as error:
                 self.logs.extend(lines)
-                log.warning("starts and logs are not written yet; trying again", error=error.message)
+                log.debug("starts and logs are not written yet; trying again", error=error.message)
                 await pause(random.uniform(0.2, 1))
 
     async def mark(self, some: Sequence[Active], raising: bool = True) -> None:
@@ -699,7 +699,7 @@ class Worker:
                 try:
                     self.heed(await self.engine.db.read(jobs.cancels, self.id))
                 except Unavailable as error:
-                    log.warning("could not ask which runs to stop", error=error.message)
+                    log.debug("could not ask which runs to stop", error=error.message)
 
     def heed(self, found: dict[str, str]) -> None:
         for job_id, by in found.items():

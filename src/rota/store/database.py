@@ -28,6 +28,7 @@ from rota.core.clock import pause, stopwatch
 from rota.core.errors import DataRefused, Invalid, Unavailable
 from rota.store.dialect import SAYS, Straight, Tx
 from rota.store.files import make_private_dir, make_private_file
+from rota.store.outages import Outage, first_line, is_misconfiguration, outage_of, unavailable
 from rota.store.turn import Turn
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class PostgresDatabase:
     judged_from_afar = True
 
     def __init__(self, url: str, pool: int) -> None:
-        self.url, self.writers = url, pool
+        self.url, self.writers, self.outage = url, pool, outage_of(url)
         # no AsyncEngine: a step is run as a whole in a greenlet, and what comes with that class takes long to load
         self._engine = create_engine(
             async_url(url),
@@ -168,10 +169,14 @@ class PostgresDatabase:
         """Try a transaction again that lost to a deadlock."""
         for attempt in range(1, TRIES + 1):
             try:
-                return await go(*args, **kwargs)
+                result = await go(*args, **kwargs)
             except FAILURES as error:
                 if not is_deadlock(error) or attempt == TRIES:
-                    raise translated(error) from error
+                    raise noted(self.outage, error) from error
+            else:
+                if self.outage.since is not None:
+                    self.outage.back()
+                return result
             await pause(random.uniform(0, 0.02 * 2**attempt))
         raise AssertionError("unreachable")
 
@@ -189,6 +194,7 @@ class SqliteDatabase:
     def __init__(self, url: str) -> None:
         self.url = url
         self.path = Path(url.removeprefix("sqlite:///")).absolute()
+        self.outage = outage_of(url)
         self._log = Path(f"{self.path}-wal")  # where commits are written first
         self._tidied = stopwatch()
         self.writer_thread = ThreadPoolExecutor(1, "rota-sqlite-writer")
@@ -203,7 +209,13 @@ class SqliteDatabase:
     async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         notified: list[str] = []
         try:
-            return await self._in(self.writer_thread, self._write, notified, step, *args, **kwargs)
+            result: R = await self._in(self.writer_thread, self._write, notified, step, *args, **kwargs)
+            if self.outage.since is not None:
+                self.outage.back()
+            return result
+        except Unavailable as error:
+            self.outage.lost(error, "")
+            raise
         finally:  # before the caller goes on: where it also signals, both wake a loop once
             for topic in notified:
                 self.on_notify(topic)
@@ -340,6 +352,14 @@ def orig(error: BaseException) -> BaseException:
     return found or error
 
 
+def noted(outage: Outage, error: BaseException) -> Exception:
+    """The driver's error in our words; an outage that begins with it is logged."""
+    ours = translated(error)
+    if isinstance(ours, Unavailable):
+        outage.lost(ours, getattr(orig(error), "sqlstate", None) or "")
+    return ours
+
+
 def translated(error: BaseException) -> Exception:
     """The driver's error in our words: out of reach, or a row refused."""
     if isinstance(error, StatementError) and not isinstance(error, DBAPIError):
@@ -352,15 +372,10 @@ def translated(error: BaseException) -> Exception:
         lost = isinstance(error, DBAPIError) and error.connection_invalidated
         gone = state[:2] in ("08", "57", "53", "55", "25") or isinstance(error, OUT_OF_REACH) or is_deadlock(error)
         locked = isinstance(error, OperationalError | sqlite3.OperationalError) and not state
-        if not (lost or gone or locked):
+        if not (lost or gone or locked or is_misconfiguration(driver)):
             return DataRefused(f"the database refused a row: {first_line(driver)}")
-        return Unavailable(f"the database is out of reach: {first_line(driver)}")
-    return Unavailable(f"the database is out of reach: {first_line(error) or type(error).__name__}")
-
-
-def first_line(error: BaseException | None) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else ""
+        return unavailable(driver)
+    return unavailable(error)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Bring a database to the schema that this code expects."""
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from rota.core.errors import Unavailable
-from rota.store.database import async_url, sync_transaction
+from rota.store.database import FAILURES, async_url, sync_transaction, translated
 from rota.store.dialect import Tx, on_sqlite
 from rota.store.schema import MIGRATIONS, check
 
@@ -20,11 +21,16 @@ LOCK = 0x_524F_5441  # one migration at a time
 def migrate(url: str, step: Callable[[int], None] = lambda _: None) -> None:
     """Upgrade to the newest schema. Any number of processes may call this at once: one migrates, the others wait.
     `step` is called after each migration with 1."""
-    if url.startswith("sqlite:///"):
-        with sync_transaction(Path(url.removeprefix("sqlite:///")).absolute()) as tx:
-            upgrade(tx, step)
-    else:
-        asyncio.run(migrate_postgres(url, step))
+    try:
+        if url.startswith("sqlite:///"):
+            with sync_transaction(Path(url.removeprefix("sqlite:///")).absolute()) as tx:
+                upgrade(tx, step)
+        else:
+            asyncio.run(migrate_postgres(url, step))
+    except (*FAILURES, sqlite3.Error) as error:
+        if isinstance(unusable := translated(error), Unavailable):
+            raise unusable from error
+        raise
 
 
 async def migrate_postgres(url: str, step: Callable[[int], None]) -> None:
@@ -32,8 +38,6 @@ async def migrate_postgres(url: str, step: Callable[[int], None]) -> None:
     try:
         async with engine.begin() as connection:
             await connection.run_sync(upgrade, step)
-    except OSError as error:
-        raise Unavailable(f"the database is out of reach: {error}") from error
     finally:
         await engine.dispose()
 

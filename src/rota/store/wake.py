@@ -12,7 +12,7 @@ import asyncpg
 import structlog
 
 from rota.core.clock import pause, stopwatch
-from rota.store.database import Database, SqliteDatabase
+from rota.store.database import FROM_THE_DRIVER, Database, SqliteDatabase
 from rota.store.dialect import CHANNEL
 from rota.store.filewatch import writes_to
 from rota.store.turn import WORDS
@@ -94,7 +94,7 @@ class Wake:
                 finally:
                     with contextlib.suppress(Exception):
                         await connection.close(timeout=1)
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
-                log.warning("listening for wake-ups failed; looking by myself meanwhile", error=str(error))
+            except (OSError, *FROM_THE_DRIVER, TimeoutError) as error:
+                log.debug("LISTEN connection lost; polling until it is back", error=str(error))
             await pause(delay * random.uniform(0.5, 1))
             delay = min(delay * 2, 5)

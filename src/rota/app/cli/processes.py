@@ -132,3 +132,5 @@ def start(ctx: typer.Context, process: Callable[[Any, Any], None], **given: Any)
         fail(error.message, Exit.USAGE)
     except RotaError as error:
         fail(error.message, Exit.REFUSED if isinstance(error, Refused) else Exit.FAILED)
+    except OSError as error:  # of the data directory: a full disk, or no permission
+        fail(f"{error.filename or given['data_dir']}: {error.strerror or error}")

@@ -1,0 +1,111 @@
+"""A database that is lost and comes back, or that cannot be used at all."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+from structlog.testing import capture_logs
+
+from rota.core.errors import DatabaseMisconfigured, Unavailable
+from rota.engine.patience import patiently
+from rota.store import workers
+from rota.store.database import open_database
+from rota.store.migrate import migrate
+from rota.store.outages import plain_reason
+
+
+@asynccontextmanager
+async def forwarding(port: int, target: str) -> AsyncIterator[None]:
+    """Let PostgreSQL answer on this port too."""
+    there = urlsplit(target)
+    copies: set[asyncio.Task[None]] = set()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while chunk := await reader.read(65_536):
+                writer.write(chunk)
+        finally:
+            writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        other, to_other = await asyncio.open_connection(there.hostname, there.port)
+        copies.update(asyncio.ensure_future(way) for way in (copy(reader, to_other), copy(other, writer)))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", port)
+    yield
+    server.close()
+    for way in copies:
+        way.cancel()
+    await asyncio.gather(*copies, return_exceptions=True)
+
+
+async def test_an_outage_is_one_line_in_the_log_and_its_end_another(postgres_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    parts = urlsplit(postgres_url)
+    user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
+    url = urlunsplit(parts._replace(netloc=f"{user}127.0.0.1:{port}"))
+    db, other = open_database(url), open_database(url)
+    with capture_logs() as lines:
+        for one in (db, other, db):
+            with pytest.raises(Unavailable, match="connection refused"):
+                await one.read(workers.measure)
+        with pytest.raises(Unavailable):
+            await db.statement(workers.measure)
+        async with forwarding(port, postgres_url):
+            await db.read(workers.measure)
+            await other.read(workers.measure)
+            await db.close()
+            await other.close()
+    assert [line["event"] for line in lines] == ["database lost; trying again until it is back", "database is back"]
+    assert lines[0]["reason"] == "the database is out of reach: connection refused"
+    assert lines[1]["after_seconds"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (TimeoutError(), "no answer in time"),
+        (asyncpg.InternalClientError("unexpected connection_lost() call"), "the connection was lost"),
+        (
+            asyncpg.ConnectionDoesNotExistError("closed in the middle of operation"),
+            "the connection was lost",
+        ),
+        (OSError("Multiple exceptions: [Errno 111] Connect call failed ('::1', 5432, 0, 0)"), "connection refused"),
+        (PermissionError(), "PermissionError"),
+    ],
+)
+def test_reasons_have_plain_words(error: Exception, reason: str) -> None:
+    assert plain_reason(error) == reason
+
+
+async def test_a_database_that_does_not_exist_is_reported_at_once(postgres_url: str) -> None:
+    parts = urlsplit(postgres_url)
+    url = urlunsplit(parts._replace(path="/no_such_database"))
+    db = open_database(url)
+    asked = []
+
+    async def ask() -> object:
+        asked.append(1)
+        return await db.read(workers.measure)
+
+    try:
+        with pytest.raises(DatabaseMisconfigured, match=r"no_such_database.*does not exist; create it"):
+            await patiently(ask, 20)
+        assert asked == [1]
+        with pytest.raises(DatabaseMisconfigured, match="no_such_database"):
+            await asyncio.to_thread(migrate, url)
+    finally:
+        await db.close()
+
+
+def test_a_file_that_is_no_database_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "rota.db"
+    path.write_text("this is a letter to my grandmother " * 100)
+    with pytest.raises(DatabaseMisconfigured, match="file is not a database; name another file"):
+        migrate(f"sqlite:///{path}")
