@@ -13,7 +13,7 @@ from tests.app.conftest import NINE, WORKER, Api
 RUN_FIELDS = {
     "id", "job_id", "kind", "target", "target_name", "target_version", "schedule_id", "slot", "trigger", "attempt",
     "retry_of", "status", "reason", "error", "outcome", "queued_at", "started_at", "finished_at", "worker",
-    "artifact_id", "trace_id", "usage",
+    "artifact_id", "trace_id", "usage", "input",
 }  # fmt: skip
 
 
@@ -243,3 +243,24 @@ async def test_workers_and_queues_are_told(api: Api, schedule: Any) -> None:
     assert (queue["name"], queue["max_running"], queue["paused"]) == ("default", None, False)
     assert (queue["depth"]["running"], queue["depth"]["ready"]) == (1, 1)
     assert queue["oldest_ready_at"] == "2026-05-04T09:00:01+00:00"
+
+
+async def test_a_run_of_a_task_shows_name_input_and_who_asked_while_it_is_alive(api: Api) -> None:
+    task = (await api.call("POST", "/tasks", {"name": "greet", "command": "hello", "task_type": "python"})).json()
+    asked = await api.call("POST", "/tasks/greet/$execute", {"parameters": {"name": "you"}})
+    job_id = asked.json()["job_id"]
+    for target in ("greet", task["id"]):
+        (pending,) = (await api.get("/runs", target=target))["items"]
+        assert (pending["target_name"], pending["target"], pending["input"]) == ("greet", task["id"], {"name": "you"})
+    assert (await api.get("/runs", target="other"))["items"] == []
+    sentences = (await api.get(f"/runs/{job_id}/$why"))["sentences"]
+    assert "Somebody" not in " ".join(sentences)
+    assert "admin" in sentences[0]
+
+
+async def test_secrets_in_the_input_of_a_run_are_hidden(api: Api, schedule: Any) -> None:
+    await api.call("POST", "/schedules/nightly/$run", {"input": {"name": "postgresql://me:s3cret@host/db"}})
+    for _ in range(2):
+        (run,) = (await api.get("/runs"))["items"]
+        assert run["input"] == {"name": "postgresql://me:***@host/db"}
+        await api.end(await api.start())

@@ -447,6 +447,10 @@ async def test_a_schedule_tells_the_final_outcome_and_counts_each_failure_once(a
     assert (one["last_job_id"], one["last_run_at"]) == (order["job_id"], "2026-05-04T09:30:00+00:00")
     assert one["next_run_at"] == "2026-05-04T09:50:00+00:00"
     assert await slots(api, made) == ["09:10 ran: logic", "09:20 skipped: busy", "09:30 ran", "09:40 skipped: operator"]
+    await at(api, 50)
+    (job,) = (await api.get("/jobs", status="pending"))["items"]
+    assert (await api.call("POST", f"/jobs/{job['id']}/$cancel")).status_code == 202
+    assert await told() == ("skipped", 3, 1, 2)
 
 
 async def test_while_the_agent_is_away_the_job_waits_and_further_slots_are_skipped(api: Api) -> None:

@@ -191,3 +191,28 @@ async def test_a_retried_run_now_still_waits_for_the_schedules_other_jobs(house:
 
 def runs_of(name: str) -> Any:
     return select(runs).where(runs.c.target == name).order_by(runs.c.id)
+
+
+@pytest.mark.parametrize("overlap", ["queue_one", "replace"])
+async def test_run_now_with_another_input_than_the_waiting_job_is_refused(house: House, overlap: str) -> None:
+    house.hands.long, house.hands.stubborn = lambda job: job.slot == at("9:10"), True
+    await house.schedule(overlap=overlap)
+    await house.live(at("9:25"))
+    (waiting,) = [row.id for row in await house.queue() if row.state == "blocked"]
+    with pytest.raises(Conflict, match=f"job {waiting} waits with another input"):
+        await house.run_now(input={"day": "monday"})
+    assert await house.run_now(input={"day": "monday"}, overlap="queue_all") != waiting
+
+
+async def test_no_slot_takes_the_place_of_a_waiting_job_with_an_input_of_its_own(house: House) -> None:
+    house.hands.long = lambda job: job.slot == at("9:10")
+    await house.schedule(overlap="queue_one")
+    await house.live(at("9:15"))
+    job_id = await house.run_now(input={"day": "monday"})
+    assert await house.run_now(input={"day": "monday"}) == job_id
+    with pytest.raises(Conflict, match=f"job {job_id} waits with another input"):
+        await house.run_now()
+    await house.live(at("9:35"))
+    await house.release()
+    ran = [(job.trigger, job.slot, job.payload) for job in house.hands.began]
+    assert ran[1:] == [("manual", None, {"day": "monday"}), ("schedule:*/10 * * * *", at("9:30"), None)]

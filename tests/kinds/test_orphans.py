@@ -7,8 +7,9 @@ from structlog.testing import capture_logs
 
 from rota import TaskIn
 from rota.core.errors import Invalid, NotRunnable
-from rota.store import workers
+from rota.store import jobs, workers
 from rota.store.dialect import Tx
+from tests.engine.harness import at
 from tests.kinds.shop import Shop
 
 
@@ -94,3 +95,40 @@ async def test_functions_of_living_workers_are_spared_and_can_be_executed(shop: 
     assert len(await shop.queue()) == 1
     shop.clock.set(shop.clock.now() + timedelta(minutes=5))
     assert await shop.manager.disable_orphans() == 1
+
+
+async def orphaned(shop: Shop) -> str:
+    """A declared task with a schedule, whose function has left the program."""
+    shop.program.task("leaving")(known)
+    await shop.declare("reports")
+    await shop.schedule("nightly", target="leaving")
+    shop.program.registry.clear()
+    assert await shop.manager.disable_orphans("reports") >= 1
+    return "leaving"
+
+
+async def test_slots_of_an_orphaned_task_are_skipped_as_disabled(shop: Shop) -> None:
+    await orphaned(shop)
+    await shop.live(at("9:25"))
+    assert await shop.verdicts("nightly") == ["9:10 skipped: disabled", "9:20 skipped: disabled"]
+    assert (await shop.stats("nightly")).skipped_count == 2
+
+
+async def test_jobs_that_waited_before_their_task_was_orphaned_are_skipped_too(shop: Shop) -> None:
+    await shop.declare("reports")
+    (job_id,) = await shop.engine.enqueue(shop.org_id, "task", "known", [None])
+    await shop.db.tx(jobs.park_unroutable, ["shell"], shop.clock.now() + timedelta(seconds=1))
+    shop.program.registry.clear()
+    await shop.manager.disable_orphans("reports")
+    await shop.work()
+    run = await shop.last_run(job_id)
+    assert (run["status"], run["reason"]) == ("skipped", "disabled")
+
+
+async def test_an_orphaned_task_that_is_back_and_enabled_runs_again(shop: Shop) -> None:
+    name = await orphaned(shop)
+    shop.program.task("leaving")(known)
+    await shop.declare("reports")
+    await shop.manager.edit(name, {"enabled": True})
+    await shop.live(at("9:15"))
+    assert await shop.verdicts("nightly") == ["9:10 ran"]

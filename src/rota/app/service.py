@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import structlog
 from fastapi import APIRouter, FastAPI, Response
+from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute
 
 from rota.app.api import artifacts as artifact_routes
@@ -62,7 +63,7 @@ class CrudPermissions:
     delete: bool = True
 
     def allow(self, route: BaseRoute, path: str) -> bool:
-        """Whether a route of the rows themselves is left in; operations on them (`$…`) always are."""
+        """Whether a route of tasks or of their schedules is left in; other operations on tasks always are."""
         methods: set[str] = getattr(route, "methods", None) or set()
         granted = {
             "POST": self.create,
@@ -71,7 +72,8 @@ class CrudPermissions:
             "PATCH": self.update,
             "DELETE": self.delete,
         }
-        return "$" in path or all(granted.get(method, True) for method in methods)
+        operation = "$" in path and "/$schedule" not in path  # `$execute` changes no row
+        return operation or all(granted.get(method, True) for method in methods)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +224,19 @@ async def validate_and_disable_orphaned_tasks(app: FastAPI) -> int:
 
 
 def chosen(router: APIRouter, allow: Callable[[BaseRoute, str], bool]) -> APIRouter:
-    """The same router with those routes only that are allowed."""
+    """The same router; routes that are not allowed answer 405."""
     some = APIRouter()
-    some.routes.extend(route for route in router.routes if allow(route, getattr(route, "path", "")))
+    for route in router.routes:
+        if allow(route, path := getattr(route, "path", "")):
+            some.routes.append(route)
+        else:
+            methods = sorted(getattr(route, "methods", None) or ())
+            some.add_api_route(path, switched_off, methods=methods, include_in_schema=False)
     return some
+
+
+async def switched_off() -> Response:
+    raise HTTPException(405, "this service has switched this operation off (CrudPermissions)")
 
 
 def add_health(app: FastAPI, checks: Mapping[str, Callable[[], Any]]) -> None:

@@ -78,7 +78,7 @@ def why_slot(slot: Row, schedule: Row) -> list[str]:
 
 def wanted(row: Row, schedule: Row | None, who: str) -> str:
     """Who or what asked for it, and when."""
-    of = f"schedule {schedule['name']}" if schedule else f"{row['kind']} {row['target']}"
+    of = f"schedule {schedule['name']}" if schedule else f"{row['kind']} {row['target_name'] or row['target']}"
     queued = f"queued at {at(row['queued_at'])}"
     slot: datetime | None = row["slot"]
     match row["trigger"]:

@@ -95,8 +95,8 @@ def write(tx: Tx, act: Act, before: Record | None, result: object, now: datetime
     old, new = before or {}, after or {}
     changed = [field for field in {**old, **new} if field not in NOISE and old.get(field) != new.get(field)]
     outcome: Record = {"count": len(result)} if isinstance(result, list) and len(made) != 1 else {}
-    if act.target is not None and isinstance(result, str):
-        outcome["result"] = result  # the job that somebody asked for
+    if act.target is not None and len(jobs := made_ids(result)) == 1 and not hasattr(result, "id"):
+        outcome["result"] = jobs[0]  # the job that was asked for
     if act.reason is not None:
         outcome["because"] = act.reason
     line = {

@@ -11,7 +11,7 @@ from rota.core.errors import NotFound
 from rota.store import reports
 from rota.store.dialect import Tx
 from rota.store.reports import Record, dict_of, slot_query, slot_record, such_as
-from rota.store.tables import clocks, jobs, logs, runs, schedules, server_instances, slots, trigger_spans, workflow_runs
+from rota.store.tables import clocks, jobs, logs, runs, schedules, slots, trigger_spans, workflow_runs
 
 STRIP = 30
 HISTORY = 20
@@ -50,12 +50,8 @@ def names_of(tx: Tx, ids: Sequence[str]) -> dict[str, str]:
 
 
 def with_names(tx: Tx, found: Sequence[Record]) -> list[Record]:
-    """With the names of servers, whose ids nobody knows by heart."""
-    v, ids = server_instances.c, {one["target"] for one in found if one["target"] and len(one["target"]) == 26}
-    names = {row.id: row.name for row in tx.execute(select(v.id, v.name).where(v.id.in_(ids)))} if ids else {}
-    return [
-        {**one, "target_name": names.get(one["target"]) or one.get("target_name") or one["target"]} for one in found
-    ]
+    """Schedules, jobs or runs with the names of the servers and tasks that they know by an id."""
+    return reports.with_target_names(tx, [{"target_name": None, **record} for record in found])
 
 
 def spans(tx: Tx, schedule_id: str) -> list[Record]:
@@ -81,9 +77,9 @@ def job_of(tx: Tx, org_id: str, key: str) -> Record:
     past = tx.execute(select(runs).where(r.org_id == org_id, r.job_id == job_id).order_by(r.attempt)).all()
     if job_id is None or (living is None and not past):
         raise NotFound(f"run {key}: there is none")
-    attempts = [reports.shown_input({**reports.ended_run(row), "input": row.input}) for row in past]
+    attempts = [reports.ended_run(row) for row in past]
     if living is not None:
-        attempts.append(reports.shown_input({**reports.living_run(living), "input": living.payload}))
+        attempts.append(reports.living_run(living))
     x, ids = workflow_runs.c, [one["id"] for one in attempts if one["kind"] == "workflow"]
     phases = {row.id: row.phase for row in tx.execute(select(x.id, x.phase).where(x.id.in_(ids)))} if ids else {}
     attempts = [{**one, "phase": phases.get(one["id"])} for one in with_names(tx, attempts)]

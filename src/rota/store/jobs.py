@@ -615,6 +615,11 @@ def find(tx: Tx, org_id: str, key: str) -> Any | None:
     return None
 
 
+def payload_of(tx: Tx, job_id: str) -> Any:
+    """The input of a living job."""
+    return tx.execute(select(c.payload).where(c.id == job_id)).scalar()
+
+
 def is_unwanted(tx: Tx, job_id: str) -> bool:
     """Whether somebody wants a job stopped."""
     return tx.execute(select(c.id).where(c.id == job_id, c.cancel_requested_at.is_not(None))).first() is not None

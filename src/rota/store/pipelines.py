@@ -162,7 +162,7 @@ def last_runs(tx: Tx, org_id: str, path: str, limit: int) -> list[Record]:
     """Runs of a pipeline, newest first: what waits or runs, then what ended."""
     j, of_kind = jobs.c, runs.c.kind == literal_column("'pipeline'")  # in the text: a partial index serves no parameter
     living = select(jobs).where(j.org_id == org_id, j.kind == "pipeline", j.target == path).order_by(j.id.desc())
-    found = [reports.living_run(row) for row in tx.execute(living.limit(limit))]
+    found = reports.with_target_names(tx, [reports.living_run(row) for row in tx.execute(living.limit(limit))])
     ended = select(*reports.RUN).where(of_kind, runs.c.org_id == org_id, runs.c.target == path)
     ended = ended.order_by(runs.c.recorded_at.desc(), runs.c.id.desc()).limit(limit)
     return (found + [reports.ended_run(row) for row in tx.execute(ended)])[:limit]

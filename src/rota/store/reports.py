@@ -51,6 +51,7 @@ from rota.store.tables import (
     runs,
     schedule_stats,
     schedules,
+    server_instances,
     slots,
     tasks,
     users,
@@ -72,13 +73,13 @@ PLAIN = (  # columns that stand on the wire as they are
     s.timeout_seconds, s.retry, s.priority, s.queue, s.enabled, s.tags, s.description, s.grant_id, s.id, k.next_run_at,
     k.next_slot, st.last_run_at, st.last_run_id, st.last_job_id, st.last_run_status, k.fired.label("run_count"),
     st.failure_count, st.skipped_count, s.revision, s.condition, s.condition_reason, s.paused_at, s.paused_until,
-    s.pause_reason, s.source, s.created_at, s.updated_at,
+    s.pause_reason, s.source, s.created_at, s.updated_at, s.owner_id, s.created_by,
 )  # fmt: skip
 NO_TIMING = dict.fromkeys(parse.flat_timing(Timing(Once(EPOCH))))
 RUN = (
     r.id, r.job_id, r.kind, r.target, r.target_name, r.target_version, r.schedule_id, r.slot, r.trigger, r.attempt,
     r.retry_of, r.status, r.reason, r.error, r.outcome, r.queued_at, r.started_at, r.finished_at, r.worker,
-    r.artifact_id, r.trace_id, r.usage,
+    r.artifact_id, r.trace_id, r.usage, r.input,
 )  # fmt: skip
 TASK = (
     tasks.c.id, tasks.c.name, tasks.c.task_type, tasks.c.command, tasks.c.parameters, tasks.c.enabled, tasks.c.source,
@@ -156,12 +157,15 @@ def schedule(tx: Tx, org_id: str, key: str) -> Record:
 def new_schedule(one: Schedule) -> Record:
     """A schedule that was just stored, as reading it would tell: ten thousand of them need not be read back."""
     next_slot, next_run_at = first_plan(one, one.created_at) if one.enabled else (None, None)
-    same = ("id", "revision", "condition_reason", "paused_at", "paused_until", "pause_reason", "source", "created_at")
+    same = (
+        "id", "revision", "condition_reason", "paused_at", "paused_until", "pause_reason", "created_at", "owner_id",
+        "created_by",
+    )  # fmt: skip
     return {
         **shown_input(parse.flat(one)), **{field: getattr(one, field) for field in same}, "next_run_at": next_run_at,
         "next_slot": next_slot, "last_run_at": None, "last_run_id": None, "last_job_id": None, "last_run_status": None,
         "run_count": 0, "failure_count": 0, "skipped_count": 0, "condition": one.condition.value,
-        "updated_at": one.updated_at, "words": triggers.words(one.timing), "paused": False,
+        "updated_at": one.updated_at, "words": triggers.words(one.timing), "paused": False, **origin(one.source),
     }  # fmt: skip
 
 
@@ -181,7 +185,13 @@ def schedule_query() -> Select[Any]:
 def schedule_record(row: Any) -> Record:
     found = shown_input(dict_of(row))
     told = timing_record(found.pop("timing_text"))
-    return {**found, "paused": row.paused_at is not None, **told}
+    return {**found, "paused": row.paused_at is not None, **told, **origin(row.source)}
+
+
+def origin(source: str) -> Record:
+    """Where a schedule comes from, and the name of that: `code:jobs` is the program `jobs`."""
+    kind, _, name = source.partition(":")
+    return {"source": kind, "source_ref": name or None}
 
 
 def shown_input(found: Record) -> Record:
@@ -244,7 +254,9 @@ def list_runs(
     if part == "job" and status in (None, Status.PENDING, Status.RUNNING):
         stmt = select(jobs).where(j.org_id == org_id).order_by(j.id.desc())
         living = ((j.schedule_id, schedule_id), (j.id, job_id), (j.parked_reason, reason), (j.kind, kind))
-        stmt = matching(stmt, *living, (j.target, target)).where(*such_pipelines(j.target, *parts))
+        stmt = matching(stmt, *living).where(*such_pipelines(j.target, *parts))
+        if target is not None:
+            stmt = stmt.where(j.target.in_([target, *ids_of_targets(tx, org_id, target)]))
         if status is not None:
             stmt = stmt.where(STARTED if status == Status.RUNNING else ~STARTED)
         stmt = within(stmt, func.coalesce(j.started_at, j.queued_at, type_=j.queued_at.type), since, until)
@@ -252,9 +264,9 @@ def list_runs(
             stmt = stmt.where(j.id < last)
         items, more = page(tx, stmt, limit, living_run, lambda row: ["job", "", row.id])
         if more:
-            return items, more
+            return completed(tx, items), more
     if status in (Status.PENDING, Status.RUNNING):
-        return items, None
+        return completed(tx, items), None
     stmt = select(*RUN, r.recorded_at).where(r.org_id == org_id).order_by(r.recorded_at.desc(), r.id.desc())
     ended = ((r.schedule_id, schedule_id), (r.job_id, job_id), (r.reason, reason), (r.kind, kind))
     stmt = matching(stmt, *ended).where(*such_pipelines(r.target, *parts))
@@ -275,11 +287,11 @@ def list_runs(
         at = triggers.parse_instant(moment, "cursor")
         stmt = stmt.where(r.recorded_at <= at, or_(r.recorded_at < at, r.id < last))
     if len(items) == limit:  # the living ones fill the page: only see whether the ledger has any
-        return with_phases(tx, items), write_cursor("run", "", "") if tx.execute(stmt.limit(1)).first() else None
+        return completed(tx, items), write_cursor("run", "", "") if tx.execute(stmt.limit(1)).first() else None
     older, more = page(
         tx, stmt, limit - len(items), ended_run, lambda row: ["run", row.recorded_at.isoformat(), row.id]
     )
-    return with_phases(tx, items + older), more
+    return completed(tx, items + older), more
 
 
 def such_pipelines(
@@ -296,6 +308,7 @@ def ended_run(row: Any) -> Record:
     found = dict_of(row)
     found.pop("recorded_at", None)
     found["trace_id"] = found["trace_id"] or trace_id_of(row.job_id)
+    found["input"] = redacted(found["input"])
     if found["kind"] == "task" and found["started_at"] is not None:
         found["artifact_id"] = found["id"]
     return found
@@ -305,11 +318,39 @@ def run(tx: Tx, org_id: str, run_id: str) -> Record:
     """One run, ended or still running."""
     living = tx.execute(select(jobs).where(j.org_id == org_id, j.run_id == run_id, STARTED)).one_or_none()
     if living is not None:  # looked for first: one that ends between two looks is found by the second
-        return with_phases(tx, [living_run(living)])[0]
+        return completed(tx, [living_run(living)])[0]
     ended = tx.execute(select(*RUN).where(r.org_id == org_id, r.id == run_id)).one_or_none()
     if ended is None:
         raise NotFound(f"run {run_id}: there is none")
-    return with_phases(tx, [ended_run(ended)])[0]
+    return completed(tx, [ended_run(ended)])[0]
+
+
+def completed(tx: Tx, found: list[Record]) -> list[Record]:
+    """Runs with what other tables have about them."""
+    return with_target_names(tx, with_phases(tx, found))
+
+
+def ids_of_targets(tx: Tx, org_id: str, name: str) -> list[str]:
+    """The ids of the tasks and server instances that have a name."""
+    t, v = tasks.c, server_instances.c
+    both = (
+        select(t.id)
+        .where(t.org_id == org_id, t.name == name)
+        .union_all(select(v.id).where(v.org_id == org_id, v.name == name))
+    )
+    return list(tx.execute(both).scalars())
+
+
+def with_target_names(tx: Tx, found: list[Record]) -> list[Record]:
+    """Runs with the names of the tasks and server instances that they know by an id. A run that began has recorded the
+    name of its target then."""
+    ids = {run["target"] for run in found if run["target_name"] is None}
+    if not ids:
+        return found
+    t, v = tasks.c, server_instances.c
+    both = select(t.id, t.name).where(t.id.in_(ids)).union_all(select(v.id, v.name).where(v.id.in_(ids)))
+    names = {row.id: row.name for row in tx.execute(both)}
+    return [{**run, "target_name": run["target_name"] or names.get(run["target"], run["target"])} for run in found]
 
 
 def with_retry_times(tx: Tx, found: list[Record]) -> list[Record]:
@@ -373,12 +414,13 @@ def living_run(row: Any) -> Record:
     started = row.state == State.RUNNING and row.run_id is not None
     return {
         "id": row.run_id if started else None, "job_id": row.id, "kind": row.kind, "target": row.target,
-        "target_name": row.target, "target_version": None, "schedule_id": row.schedule_id, "slot": row.slot,
+        "target_name": None, "target_version": None, "schedule_id": row.schedule_id, "slot": row.slot,
         "trigger": row.trigger, "attempt": row.attempt if started else row.attempt + 1, "retry_of": row.last_run_id,
         "status": (Status.RUNNING if started else Status.PENDING).value, "reason": row.parked_reason, "error": None,
         "outcome": None, "queued_at": row.queued_at, "started_at": row.started_at if started else None,
         "finished_at": None, "worker": row.lease_owner if started else None, "artifact_id": None,
         "trace_id": row.trace[3:35] if row.trace else trace_id_of(row.id), "usage": None,
+        "input": redacted(row.payload),
     }  # fmt: skip
 
 

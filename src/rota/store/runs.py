@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Integer, Text, and_, delete, func, select, update
 
-from rota.core.model import About, Ended, trace_id_of, traceparent
+from rota.core.model import HOST_JOB, About, Ended, trace_id_of, traceparent
 from rota.core.states import Status, Verdict, verdict_of
 from rota.store.dialect import Batch, Tx, hot, insert_rows
 from rota.store.tables import (
@@ -59,7 +59,9 @@ def count(tx: Tx, ended: Sequence[Ended]) -> None:
         if one.started_at is not None:
             entry[:3] = [one.started_at, one.run_id, one.job.id]
         if one.final and one.status is not Status.COALESCED:
-            entry[3] = one.status.value
+            # of hosts, a job that was canceled counts as a slot that was skipped
+            canceled = one.status is Status.CANCELED and one.job.kind == HOST_JOB
+            entry[3] = Status.SKIPPED.value if canceled else one.status.value
             entry[4] += one.status is Status.FAILED
             entry[5] += one.status is Status.SKIPPED
     counting(tx, COUNTED.given(tx, [(key, *per[key]) for key in sorted(per)]))

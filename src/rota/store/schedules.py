@@ -482,22 +482,35 @@ def run_now(
     tx: Tx, schedule: Schedule, payload: Any, overlap: Overlap, trace: str | None, now: datetime,
     trigger: str = "manual",
 ) -> str:  # fmt: skip
-    """A job beside the slots, under the schedule's overlap policy; the next slot stays where it is."""
+    """A job beside the slots, under the schedule's overlap policy; the next slot stays where it is. Where at most one
+    job may wait and one does, that is the job, if it has the same input; else raises Conflict."""
+    own_input = payload != schedule.input
     schedule = replace(schedule, overlap=overlap, input=payload)
     if schedule.serial_key:
         lock_keys(tx, [schedule.serial_key])
     busy = queue.of_schedules(tx, [schedule.id]).get(schedule.id, [])
     if is_busy(schedule, {schedule.id: busy}):
         raise Conflict(f"schedule {schedule.name}: job {busy[0].id} is not done yet, and its overlap policy is skip")
-    waiting = next((row.id for row in busy if row.solo_key is not None), None)
+    waiting = next((row.id for row in busy if row.solo_key is not None or is_waiting_request(row)), None)
     if schedule.waits and waiting is not None:
+        if queue.payload_of(tx, waiting) != payload:
+            raise Conflict(
+                f"schedule {schedule.name}: job {waiting} waits with another input, and the overlap policy lets one "
+                "job wait; cancel that job, wait until it starts, or run with overlap queue_all"
+            )
         return str(waiting)
     if overlap is Overlap.REPLACE:
         clear_the_way(tx, busy, now)
-    job = job_of(schedule, Fire(now, now, schedule.waits), new_id())
+    # a slot may take the place of a job that waits, but not of one with an input of its own
+    job = job_of(schedule, Fire(now, now, schedule.waits and not own_input), new_id())
     job = replace(job, slot=None, job_key=None, trigger=trigger, trace=trace)
     queue.add(tx, [job], now)
     return job.id
+
+
+def is_waiting_request(row: Any) -> bool:
+    """Whether a job was asked for beside the slots and has not started."""
+    return row.trigger == "manual" and row.state in (State.READY, State.BLOCKED, State.LATER)
 
 
 def past(tx: Tx, due: Due, since: datetime, until: datetime, now: datetime) -> Past:

@@ -8,9 +8,11 @@ from sqlalchemy import delete, or_, select, update
 
 from rota.core.errors import Conflict, NotFound
 from rota.core.model import new_id
+from rota.core.states import State
 from rota.store import accounts
+from rota.store import jobs as queue
 from rota.store.dialect import Tx, insert_new, notify
-from rota.store.tables import cached_results, orgs, task_versions, tasks
+from rota.store.tables import cached_results, jobs, orgs, schedules, task_versions, tasks
 
 t, v, c = tasks.c, task_versions.c, cached_results.c
 
@@ -81,6 +83,19 @@ def sync(tx: Tx, org_id: str, declared: Sequence[Mapping[str, Any]], now: dateti
         elif any(getattr(row, name) != value for name, value in one.items()) or row.source != CODE:
             changed.append(change(tx, row, {**one, "source": CODE}, now))
     return changed
+
+
+def reroute(tx: Tx, task: Any, route: str) -> None:
+    """Let other workers take the jobs of a task that wait, and those of its slots to come."""
+    targets = [task.id, task.name]
+    s, j = schedules.c, jobs.c
+    of_task = (s.org_id == task.org_id, s.kind == "task", s.target.in_(targets), s.deleted_at.is_(None))
+    tx.execute(update(schedules).where(*of_task).values(route=route))
+    waiting = (j.org_id == task.org_id, j.kind == "task", j.target.in_(targets), j.state != State.RUNNING.value)
+    tx.execute(update(jobs).where(*waiting).values(route=route))
+    queue.route(tx, [route])
+    notify(tx, "ready")
+    notify(tx, "clocks")
 
 
 def disabled(tx: Tx) -> set[tuple[str, str]]:

@@ -20,10 +20,16 @@ from rota.store.reports import (
     schedule_id_of,
     schedule_query,
     schedule_record,
+    with_target_names,
 )
 from rota.store.tables import jobs, queues, runs, schedules, slots
 
 AROUND = timedelta(seconds=10)  # between a command's moment and its line in the audit log
+
+ASKS = (  # actions of the audit log by which a job is asked for
+    *("schedules.run", "tasks.execute", "graphs.run", "pipelines.run", "workflows.run", "runs.retry"),
+    *("jobs.create", "host-jobs.create", "batches.create"),
+)
 
 j, r, t = jobs.c, runs.c, slots.c
 
@@ -58,7 +64,9 @@ def of_job(tx: Tx, org_id: str, job_id: str, now: datetime) -> Record:
     row = tx.execute(select(jobs).where(j.org_id == org_id, j.id == job_id)).one_or_none()
     if row is None and not ended:
         raise NotFound(f"job {job_id}: its runs are forgotten; they were older than what is kept")
-    living = None if row is None else {**dict_of(row), "retry_of": row.last_run_id}
+    ended = with_target_names(tx, ended)
+    named = with_target_names(tx, [{**dict_of(row), "retry_of": row.last_run_id, "target_name": None}] if row else [])
+    living = named[0] if named else None
     first: Record = living or ended[0]
     status = ended[-1]["status"] if living is None else living["state"]
     found = waits(tx, row, now) if living else []
@@ -70,10 +78,10 @@ def of_job(tx: Tx, org_id: str, job_id: str, now: datetime) -> Record:
 def asker(tx: Tx, org_id: str, job_id: str, job: Record) -> str:
     """Who pressed the button, as the audit log tells; it has forgotten those of long ago."""
     about = {"since": job["queued_at"] - AROUND, "until": job["queued_at"] + AROUND}
-    for action in ("schedules.run", "graphs.run", "runs.retry"):
+    for action in ASKS:
         lines, _ = list_audit(tx, org_id, limit=LIMIT_MAX, action=action, **about)
         for line in lines:
-            if (line["after"] or {}).get("result") == job_id:
+            if job_id in (line["resource_id"], (line["after"] or {}).get("result")):
                 return f"{line['user_name'] or 'Somebody'} (key {line['key_name']})"
     return "Somebody"
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from rota.app.api.manners import Cursor, Limit, answer, answer_page, engine_of, read_body
+from rota.app.api.manners import Cursor, Limit, answer, answer_page, answer_part, engine_of, read_body
 from rota.app.auth import Operator, Role, Viewer
 from rota.core import parse
 from rota.store import grants, reports
@@ -33,11 +33,13 @@ async def list_all(request: Request, caller: Viewer, limit: Limit = 50, cursor: 
 
 
 @router.get("/$forecast")
-async def forecast(request: Request, caller: Viewer, days: Days = 30) -> Response:
+async def forecast(
+    request: Request, caller: Viewer, days: Days = 30, limit: Limit = 200, cursor: Cursor = None
+) -> Response:
     """The schedules whose grant lapses within so many days, or has lapsed: what will not run, since when and why."""
     engine = engine_of(request)
     before = engine.clock.now() + timedelta(days=days)
-    return answer({"items": await engine.db.read(grants.lapsing, caller.org_id, before), "next_cursor": None})
+    return answer_part(await engine.db.read(grants.lapsing, caller.org_id, before), limit, cursor)
 
 
 @router.get("/{grant_id}")

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request, Response
 
-from rota.app.api.manners import answer, engine_of, read_body, trace_of
+from rota.app.api.manners import Cursor, Limit, answer, answer_part, engine_of, read_body, trace_of
 from rota.app.auth import Operator, Viewer
 from rota.core import parse
 from rota.kinds.graphs import GraphManager
@@ -11,10 +11,10 @@ router = APIRouter(prefix="/graphs", tags=["graphs"])
 
 
 @router.get("")
-async def list_all(request: Request, caller: Viewer) -> Response:
+async def list_all(request: Request, caller: Viewer, limit: Limit = 200, cursor: Cursor = None) -> Response:
     """The graphs that this server's program declares, or a live worker announces (`live`)."""
     items = await GraphManager(engine_of(request), caller.org_id).list_all()
-    return answer({"items": items, "next_cursor": None})
+    return answer_part(items, limit, cursor)
 
 
 @router.post("/{graph_id}/$run", status_code=202)

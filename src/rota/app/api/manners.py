@@ -2,7 +2,7 @@
 
 import re
 import traceback
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -19,6 +19,7 @@ from rota.core import errors, parse
 from rota.core.errors import Invalid, RotaError, StaleRevision, shown, together
 from rota.core.model import new_id
 from rota.engine.engine import Engine
+from rota.store.reports import read_cursor, write_cursor
 
 DEPTH_LIMIT = 100
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -116,6 +117,13 @@ def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = Non
 
 def answer_page(page: tuple[list[dict[str, Any]], str | None]) -> Response:
     return answer({"items": page[0], "next_cursor": page[1]})
+
+
+def answer_part(items: Sequence[Any], limit: int, cursor: str | None) -> Response:
+    """A page of a list that is computed as a whole; the cursor is a position in it."""
+    start = int(position) if cursor and (position := read_cursor(cursor)[0]).isdecimal() else 0
+    end = start + limit
+    return answer_page((list(items[start:end]), write_cursor(str(end)) if end < len(items) else None))
 
 
 def problem(

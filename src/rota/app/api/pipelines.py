@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Request, Response
 
-from rota.app.api.manners import Cursor, Limit, answer, answer_page, engine_of, read_body
+from rota.app.api.manners import Cursor, Limit, answer, answer_page, answer_part, engine_of, read_body
 from rota.app.auth import Caller, Operator, Viewer
 from rota.core import parse
 from rota.kinds.pipelines import PipelineManager
@@ -46,10 +46,10 @@ async def graph(request: Request, caller: Viewer) -> Response:
 
 
 @router.get("/$namespaces")
-async def namespaces(request: Request, caller: Viewer) -> Response:
+async def namespaces(request: Request, caller: Viewer, limit: Limit = 200, cursor: Cursor = None) -> Response:
     """A namespace is made by its first pipeline."""
     items = await engine_of(request).db.read(pipelines.namespaces, caller.org_id)
-    return answer({"items": items, "next_cursor": None})
+    return answer_part(items, limit, cursor)
 
 
 @router.get(ONE)
@@ -72,10 +72,18 @@ async def delete(request: Request, caller: Operator, namespace: Slug, layer: Slu
 
 
 @router.get(f"{ONE}/versions")
-async def versions(request: Request, caller: Viewer, namespace: Slug, layer: Slug, name: Slug) -> Response:
+async def versions(
+    request: Request,
+    caller: Viewer,
+    namespace: Slug,
+    layer: Slug,
+    name: Slug,
+    limit: Limit = 200,
+    cursor: Cursor = None,
+) -> Response:
     """What it ran, newest first."""
     found = await engine_of(request).db.read(pipelines.list_versions, caller.org_id, f"{namespace}/{layer}/{name}")
-    return answer({"items": found, "next_cursor": None})
+    return answer_part(found, limit, cursor)
 
 
 @router.post(f"{ONE}/$run", status_code=202)
@@ -102,10 +110,18 @@ async def validate(request: Request, caller: Operator, namespace: Slug, layer: S
 
 
 @router.get(f"{ONE}/triggers")
-async def triggers(request: Request, caller: Viewer, namespace: Slug, layer: Slug, name: Slug) -> Response:
+async def triggers(
+    request: Request,
+    caller: Viewer,
+    namespace: Slug,
+    layer: Slug,
+    name: Slug,
+    limit: Limit = 200,
+    cursor: Cursor = None,
+) -> Response:
     """What makes it run, beside schedules and people."""
     found = await engine_of(request).db.read(pipelines.list_triggers, caller.org_id, f"{namespace}/{layer}/{name}")
-    return answer({"items": found, "next_cursor": None})
+    return answer_part(found, limit, cursor)
 
 
 @router.post(f"{ONE}/triggers", status_code=201)

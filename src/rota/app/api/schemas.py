@@ -56,8 +56,11 @@ def takes(example: Any, needed: tuple[str, ...] = (), /, **fields: Schema) -> Sc
     return {**told, "required": list(needed)} if needed else told
 
 
+NEXT = maybe(a("string", description="`cursor` of the next page"))
+
+
 def page(name: str) -> Schema:
-    return gives(items=listed(ref(name)), next_cursor=maybe(a("string", description="`cursor` of the next page")))
+    return gives(items=listed(ref(name)), next_cursor=NEXT)
 
 
 ANY: Schema = {}
@@ -223,8 +226,9 @@ SCHEMAS: dict[str, Schema] = {
         id=ID, next_run_at=maybe(AT), next_slot=maybe(AT), last_run_at=maybe(AT), last_run_id=maybe(ID),
         last_job_id=maybe(ID), last_run_status=maybe(TEXT), run_count=WHOLE, failure_count=WHOLE, skipped_count=WHOLE,
         revision=WHOLE, condition=among(Condition), condition_reason=maybe(TEXT), paused=FLAG, paused_at=maybe(AT),
-        paused_until=maybe(AT), pause_reason=maybe(TEXT), source=TEXT, created_at=AT, updated_at=AT,
-        words=maybe(a("string", examples=["at 02:00 every day"])),
+        paused_until=maybe(AT), pause_reason=maybe(TEXT), source=a("string", examples=["code", "api"]),
+        source_ref=maybe(a("string", examples=["jobs"])), owner_id=maybe(ID), created_by=maybe(ID), created_at=AT,
+        updated_at=AT, words=maybe(a("string", examples=["at 02:00 every day"])),
     ),
     "SchedulesBody": takes({"items": [NIGHTLY]}, ("items",), items=a("array", items=ref("ScheduleBody"), minItems=1)),
     "Schedules": gives(items=listed(ref("Schedule"))),
@@ -252,7 +256,7 @@ SCHEMAS: dict[str, Schema] = {
         schedule_id=maybe(ID), slot=maybe(AT), trigger=a("string", examples=["schedule:0 2 * * *"]), attempt=WHOLE,
         retry_of=maybe(ID), status=among(Status), reason=maybe(TEXT), error=one_of(ref("Error")), outcome=ANY,
         queued_at=AT, started_at=maybe(AT), finished_at=maybe(AT), worker=maybe(ID), artifact_id=maybe(ID),
-        trace_id=maybe(TEXT), usage=ANY, retry_at=maybe(AT),
+        trace_id=maybe(TEXT), usage=ANY, input=ANY, retry_at=maybe(AT),
     ),
     "Failing": gives(
         id=ID, job_id=ID, schedule_id=maybe(ID), schedule=maybe(TEXT), kind=TEXT, target=TEXT, target_name=TEXT,
@@ -336,7 +340,7 @@ SCHEMAS: dict[str, Schema] = {
                 reason=among(("grant_revoked", "grant_expired", "grant_not_found")),
             )
         ),
-        next_cursor=a("null"),
+        next_cursor=NEXT,
     ),
     # billing
     "Account": gives(
@@ -377,7 +381,7 @@ SCHEMAS: dict[str, Schema] = {
         items=listed(
             gives(id=TEXT, provider=TEXT, name=NAME, version=maybe(TEXT), description=maybe(TEXT), live=FLAG)
         ),
-        next_cursor=a("null"),
+        next_cursor=NEXT,
     ),
     "GraphBody": takes(
         {"input": {"messages": [{"role": "user", "content": "spring"}]}}, input=maybe(a("object")), grant_id=maybe(ID),
@@ -407,7 +411,7 @@ SCHEMAS: dict[str, Schema] = {
         items=listed(
             gives(version=WHOLE, type=among(("sql", "python")), sql=maybe(TEXT), function=maybe(TEXT), created_at=AT)
         ),
-        next_cursor=a("null"),
+        next_cursor=NEXT,
     ),
     "PipelineRunBody": takes({}, input=maybe(a("object"))),
     "DraftBody": takes({"sql": "SELECT 1 AS one"}, sql=maybe(TEXT)),
@@ -417,7 +421,7 @@ SCHEMAS: dict[str, Schema] = {
         nodes=listed(gives(path=PATH, namespace=SLUG, layer=LAYER, name=SLUG, type=TEXT)),
         edges=listed(gives(**{"from": PATH, "to": PATH, "kind": among(("reads", *TRIGGERS))})),
     ),
-    "Namespaces": gives(items=listed(gives(name=SLUG, pipelines=WHOLE)), next_cursor=a("null")),
+    "Namespaces": gives(items=listed(gives(name=SLUG, pipelines=WHOLE)), next_cursor=NEXT),
     "TriggerBody": takes(
         {"type": "pipeline_success", "upstream": "sales/silver/daily_totals"}, ("type",), type=among(TRIGGERS),
         upstream=maybe(PATH), upstreams=maybe(listed(PATH)), cron_expression=maybe(TEXT), timezone=maybe(TEXT),
@@ -428,7 +432,7 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "Trigger": gives(**TRIGGER),
     "NewTrigger": gives(**TRIGGER, token=maybe(TEXT)),
-    "Triggers": gives(items=listed(gives(**TRIGGER)), next_cursor=a("null")),
+    "Triggers": gives(items=listed(gives(**TRIGGER)), next_cursor=NEXT),
     # artifacts
     "Artifact": gives(**ARTIFACT),
     "ArtifactBrief": gives(**{name: schema for name, schema in ARTIFACT.items() if name != "data"}),

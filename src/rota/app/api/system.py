@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from rota.app.api.manners import Cursor, Limit, Moment, answer, answer_page, engine_of, read_body
+from rota.app.api.manners import Cursor, Limit, Moment, answer, answer_page, answer_part, engine_of, read_body
 from rota.app.api.schedules import span
 from rota.app.auth import Operator, Viewer
 from rota.core import parse, triggers
@@ -70,9 +70,9 @@ async def list_workers(
 
 
 @router.get("/queues", tags=["queues"])
-async def list_queues(request: Request, caller: Viewer) -> Response:
+async def list_queues(request: Request, caller: Viewer, limit: Limit = 200, cursor: Cursor = None) -> Response:
     """Those that have work, a limit or a pause: how much lies in each, by state, and since when the oldest is ready."""
-    return answer_page((await engine_of(request).db.read(reports.list_queues, caller.org_id), None))
+    return answer_part(await engine_of(request).db.read(reports.list_queues, caller.org_id), limit, cursor)
 
 
 @router.get("/queues/{name}", tags=["queues"])

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from rota.app.api.manners import Cursor, Limit, answer, answer_page, engine_of, read_body
+from rota.app.api.manners import Cursor, Limit, answer, answer_page, answer_part, engine_of, read_body
 from rota.app.auth import Caller, Operator, Viewer
 from rota.core.workflows import EventStatus
 from rota.kinds.workflows import WorkflowManager
@@ -107,10 +107,10 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
 
 
 @router.get("/{key}/handlers")
-async def handlers(request: Request, caller: Viewer, key: str) -> Response:
+async def handlers(request: Request, caller: Viewer, key: str, limit: Limit = 200, cursor: Cursor = None) -> Response:
     """Its inside, for developers: producers and consumers with their states, flags and moments."""
     items = await engine_of(request).db.read(views.inside, caller.org_id, key)
-    return answer({"items": items, "next_cursor": None})
+    return answer_part(items, limit, cursor)
 
 
 @router.get("/{key}/runs")

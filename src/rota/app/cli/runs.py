@@ -16,8 +16,9 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what ra
 RunId = Annotated[str, typer.Argument(help="id of the run, or of its job")]
 LIVING = ("pending", "running")
 SHOWN = (
-    "id", "job_id", "status", "reason", "kind", "target", "target_version", "schedule_id", "slot", "trigger", "attempt",
-    "retry_of", "queued_at", "started_at", "finished_at", "worker", "outcome", "artifact_id", "trace_id", "usage",
+    "id", "job_id", "status", "reason", "kind", "target_name", "target", "target_version", "input", "schedule_id",
+    "slot", "trigger", "attempt", "retry_of", "queued_at", "started_at", "finished_at", "worker", "outcome",
+    "artifact_id", "trace_id", "usage",
 )  # fmt: skip
 LOOK = 0.5  # seconds between looks at something that goes on
 

@@ -33,7 +33,8 @@ SHOWN = (
     "id", "name", "description", "words", "kind", "target", "input", "next_run_at", "timezone", "enabled", "paused",
     "pause_reason", "paused_until", "condition", "condition_reason", "overlap", "misfire", "retry", "timeout_seconds",
     "priority", "queue", "tags", "grant_id", "run_count", "failure_count", "skipped_count", "last_run_at",
-    "last_run_status", "last_run_id", "source", "revision", "created_at", "updated_at",
+    "last_run_status", "last_run_id", "source", "source_ref", "owner_id", "created_by", "revision", "created_at",
+    "updated_at",
 )  # fmt: skip
 
 

@@ -52,8 +52,8 @@ class PipelineRunner:
         if row.path != target:
             raise Invalid("target", target, f"is an id; name the pipeline by its path, {row.path}")
         declared = self.registry.known.get(row.function or "")
-        if row.type == "sql" and payload is not None:
-            raise Invalid("input", payload, "is nothing that a pipeline of type sql could take")
+        if row.type == "sql" and payload not in (None, {}):
+            raise Invalid("input", payload, "is not empty, and a pipeline of type sql takes no input")
         if declared is not None and declared.function is not None:
             self.injector.signature(declared.function).check(payload, "input")
         return pipelines.route_of(await self.db.read(accounts.slug_of, org_id), row.type, row.function)

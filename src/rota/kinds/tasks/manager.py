@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import structlog
@@ -10,7 +11,7 @@ from rota.core import parse
 from rota.core.errors import Conflict, Invalid, NotFound, NotRunnable, together
 from rota.engine.engine import Engine
 from rota.kinds.tasks.registry import OF_COMMANDS, OPTIONS, task_options
-from rota.kinds.tasks.runner import TaskRunner, row_route
+from rota.kinds.tasks.runner import DISABLED_ROUTE, TaskRunner, row_route
 from rota.store import accounts, reports, schedules, tasks, workers
 from rota.store.dialect import Tx
 from rota.store.reports import Record
@@ -79,11 +80,16 @@ class TaskManager:
         ):
             raise Conflict(f"task {old.name}: a schedule knows it by this name; let that name the task's id first")
         await self.check_function(fields)
+        new = SimpleNamespace(**{**old._mapping, **fields})
+        route = await self.runner.route_of(new)
 
         def step(tx: Tx) -> str:
             if fields["task_type"] == "shell" and runs_else:
                 accounts.check_shell(tx, self.org_id)
-            return tasks.change(tx, tasks.get(tx, self.org_id, old.id), fields, self.engine.clock.now())
+            task_id = tasks.change(tx, tasks.get(tx, self.org_id, old.id), fields, self.engine.clock.now())
+            if new.enabled != old.enabled:
+                tasks.reroute(tx, new, route)
+            return task_id
 
         return await self.write(step)
 
@@ -187,12 +193,18 @@ class TaskManager:
         functions = {*await self.functions(), *rows}
         found = await self.engine.db.read(tasks.orphans, self.org_id, functions)
         for row in found:
-            await self.engine.db.tx(tasks.change, row, {"enabled": False}, self.engine.clock.now())
+            await self.engine.db.tx(self.disable, row)
         if found:
             facts: dict[str, Any] = {"task_ids": [row.id for row in found], "commands": [row.command for row in found]}
             log.warning("disabled tasks whose function is gone", count=len(found), **facts)
             self.engine.signal("tasks")
         return len(found)
+
+    def disable(self, tx: Tx, row: Any) -> str:
+        """Switch a task off; its jobs and slots are skipped from now on, also where no worker has its function."""
+        task_id = tasks.change(tx, row, {"enabled": False}, self.engine.clock.now())
+        tasks.reroute(tx, row, DISABLED_ROUTE)
+        return task_id
 
     # helpers
 

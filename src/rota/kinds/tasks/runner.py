@@ -27,6 +27,7 @@ from rota.store.database import Database
 from rota.store.dialect import Tx
 
 DECLARED = "task"  # how routes of declared tasks begin
+DISABLED_ROUTE = "disabled"  # jobs of tasks that are switched off: any worker skips them
 RESOLVED_FOR = 1.0  # seconds that a look-up of a task is trusted where nobody told of a change
 ISOLATED_AT_ONCE = 4
 
@@ -60,6 +61,7 @@ class TaskRunner:
         """A declared task is reached as `task:ORG:NAME`, the function of task rows that name it as `row:ORG:FUNCTION`,
         and the stored commands of an org as `shell:ORG`."""
         return {
+            DISABLED_ROUTE,
             *(f"shell:{slug}" for slug in self._shell_orgs),
             *(f"{DECLARED}:{self.org}:{name}" for name in self.registry.list_all()),
             *(row_route(self.org, name) for name in self.registry.functions()),
@@ -72,8 +74,15 @@ class TaskRunner:
         return before != self._shell_orgs
 
     async def resolve(self, org_id: str, target: str, payload: Any) -> str:
-        row, slug = await self.look_up(org_id, target), await self.slug(org_id)
+        row = await self.look_up(org_id, target)
         await self.check(row, payload, "input")
+        return await self.route_of(row)
+
+    async def route_of(self, row: Any) -> str:
+        """Which workers take jobs of a task: those that have its function or, while it is switched off, any."""
+        if not row.enabled:
+            return DISABLED_ROUTE
+        slug = await self.slug(row.org_id)
         if row.source == tasks.CODE:
             return f"{DECLARED}:{slug}:{row.name}"
         return f"shell:{slug}" if row.task_type == "shell" else row_route(slug, row.command)
