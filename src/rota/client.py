@@ -228,6 +228,11 @@ class Client:
     def resume_schedule(self, key: str, gap: str = "skip") -> Schedule:
         return self.call("POST", f"/schedules/{quoted(key)}/$resume", {"gap": gap})
 
+    def add_job(self, target: str, **fields: Any) -> str:
+        """Make a job of a task, or with `kind` of a graph, a pipeline or a server; the job's id. Fields: input, queue,
+        priority, run_at, job_key, key_mode."""
+        return str(self.call("POST", "/jobs", {"target": target, **fields})["job_id"])
+
     def job(self, job_id: str) -> Job:
         return self.call("GET", f"/jobs/{quoted(job_id)}")
 
@@ -335,6 +340,11 @@ class AsyncClient:
 
     async def resume_schedule(self, key: str, gap: str = "skip") -> Schedule:
         return await self.call("POST", f"/schedules/{quoted(key)}/$resume", {"gap": gap})
+
+    async def add_job(self, target: str, **fields: Any) -> str:
+        """Make a job of a task, or with `kind` of a graph, a pipeline or a server; the job's id. Fields: input, queue,
+        priority, run_at, job_key, key_mode."""
+        return str((await self.call("POST", "/jobs", {"target": target, **fields}))["job_id"])
 
     async def job(self, job_id: str) -> Job:
         return await self.call("GET", f"/jobs/{quoted(job_id)}")

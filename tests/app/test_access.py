@@ -51,6 +51,8 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "POST /api/v1/schedules/$preview": (LIST, {"cron_expression": "0 12 * * *"}),
     "POST /api/v1/schedules/$pause": (row(403, 200, 200, 200), {"tag": "none"}),
     "POST /api/v1/schedules/$resume": (row(403, 200, 200, 200), {"tag": "none"}),
+    "POST /api/v1/schedules/$enable": (row(403, 200, 200, 200), {"tag": "none"}),
+    "POST /api/v1/schedules/$disable": (row(403, 200, 200, 200), {"tag": "none"}),
     "POST /api/v1/schedules/$delete": (row(403, 200, 200, 200), {"tag": "none"}),
     "GET /api/v1/schedules/{schedule}": (READ, None),
     "PUT /api/v1/schedules/{schedule}": (row(403, 200, 200, 404), SCHEDULE),
@@ -73,6 +75,7 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "POST /api/v1/runs/{run}/$unacknowledge": (row(403, 409, 409, 404), None),
     "POST /api/v1/runs/{run}/$cancel": (row(403, 409, 409, 404), None),  # it has ended
     "POST /api/v1/runs/{run}/$retry": (row(403, 202, 202, 404), None),
+    "POST /api/v1/jobs": (row(403, 202, 202, 400), {"target": "hello"}),
     "GET /api/v1/jobs": (LIST, None),
     "GET /api/v1/jobs/{job}": (READ, None),
     "DELETE /api/v1/jobs/{job}": (row(403, 204, 204, 404), None),
@@ -216,7 +219,7 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "GET /api/v1/audit": (ADMIN_LIST, None),
 }
 SILENT = {  # these change nothing here
-    f"POST /api/v1/schedules/{verb}" for verb in ("$preview", "$pause", "$resume", "$delete")
+    f"POST /api/v1/schedules/{verb}" for verb in ("$preview", "$pause", "$resume", "$enable", "$disable", "$delete")
 }
 SILENT |= {"POST /api/v1/workflows/$check"}
 SILENT |= {f"POST /api/v1/pipelines/{{namespace}}/{{layer}}/{{pipeline}}/{verb}" for verb in ("$preview", "$validate")}

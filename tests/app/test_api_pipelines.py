@@ -172,3 +172,11 @@ async def test_without_duckdb_sql_is_refused_with_what_to_install(api: Api) -> N
     runner.executor = None
     answer = await api.call("POST", "/pipelines", ORDERS)
     assert (answer.status_code, "rota[duckdb]" in answer.json()["detail"]) == (409, True)
+
+
+async def test_a_sql_pipeline_takes_an_empty_input_and_no_other(api: Api) -> None:
+    body = {"namespace": "sales", "layer": "bronze", "name": "empty", "type": "sql", "sql": "SELECT 1 AS a"}
+    assert (await api.call("POST", "/pipelines", body)).status_code == 201
+    for given, status in (({}, 202), ({"a": 1}, 422)):
+        answer = await api.call("POST", "/pipelines/sales/bronze/empty/$run", {"input": given})
+        assert answer.status_code == status

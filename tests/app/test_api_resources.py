@@ -279,3 +279,31 @@ async def run_many(api: Api, count: int) -> None:
     assert len(taken) == count
     ended = [Ended(job, Status.SUCCESS, None, NINE, new_id(), 1, NINE) for job in taken]
     await api.db.tx(jobs.finish, ended, WORKER)
+
+
+async def test_every_list_takes_a_limit_of_200(api: Api) -> None:
+    paths = [path for path, operations in api.app.openapi()["paths"].items() if "get" in operations]
+    listed = [
+        path
+        for path in paths
+        if "{" not in path and "Page" in str(api.app.openapi()["paths"][path]["get"]["responses"]["200"])
+    ]
+    for path in (
+        *listed,
+        "/api/v1/graphs",
+        "/api/v1/queues",
+        "/api/v1/pipelines/$namespaces",
+        "/api/v1/grants/$forecast",
+    ):
+        answer = await api.client.get(path, params={"limit": 200})
+        assert answer.status_code == 200, (path, answer.text)
+        assert (await api.client.get(path, params={"limit": 201})).status_code == 422, path
+
+
+async def test_a_computed_list_is_read_page_by_page(api: Api) -> None:
+    for name in ("a", "b", "c"):
+        await api.call("PUT", f"/queues/{name}", {"max_running": 1})
+    first = await api.get("/queues", limit=2)
+    second = await api.get("/queues", limit=2, cursor=first["next_cursor"])
+    assert [queue["name"] for queue in first["items"] + second["items"]] == ["a", "b", "c"]
+    assert second["next_cursor"] is None

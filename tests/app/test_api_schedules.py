@@ -244,3 +244,31 @@ async def test_shell_tasks_are_made_and_deleted(api: Api) -> None:
     assert (await api.call("DELETE", "/tasks/disk")).status_code == 204
     assert (await api.call("GET", "/schedules/nightly")).status_code == 404  # it goes with its task
     assert (await api.call("DELETE", "/tasks/hello")).status_code == 409
+
+
+async def test_schedules_are_disabled_and_enabled_by_tag(api: Api) -> None:
+    for name in ("one", "two"):
+        await api.schedule(name, tags=["night"])
+    await api.schedule("other")
+    for verb, enabled, count in (("disable", False, 2), ("disable", False, 0), ("enable", True, 2)):
+        answer = await api.call("POST", f"/schedules/${verb}", {"tag": "night"})
+        assert (answer.status_code, answer.json()) == (200, {"count": count})
+        shown = await api.get("/schedules/one")
+        assert (shown["enabled"], shown["next_run_at"] is not None) == (enabled, enabled)
+        assert (await api.get("/schedules/other"))["enabled"]
+    assert (await api.call("POST", "/schedules/$enable", {})).status_code == 422
+
+
+async def test_a_schedule_shows_where_it_comes_from_and_whose_it_is(api: Api) -> None:
+    made = await api.schedule("nightly")
+    assert made == await api.get("/schedules/nightly")
+    me = await api.get("/users/me")
+    assert (made["source"], made["source_ref"], made["owner_id"], made["created_by"]) == (
+        "api",
+        None,
+        me["id"],
+        me["id"],
+    )
+    await api.execute("UPDATE schedules SET source = 'code:jobs'")
+    shown = await api.get("/schedules/nightly")
+    assert (shown["source"], shown["source_ref"]) == ("code", "jobs")

@@ -471,3 +471,16 @@ async def test_unknown_artifacts_are_not_found(office: Office) -> None:
     for tail in ("", "/$tree", "/$expand", "/$content"):
         for unknown in (TASK_ID, "not-a-ulid", "%00"):
             assert (await office.api.call("GET", f"/artifacts/{unknown}{tail}")).status_code == 404
+
+
+async def test_a_task_made_for_a_schedule_goes_with_the_last_schedule_that_runs_it(office: Office) -> None:
+    made = await office.make(name="made", delete_with_schedule=True)
+    await office.make(name="kept")
+    for name, target in (("one", "made"), ("two", made["id"]), ("three", "kept")):
+        await office.api.schedule(name, target=target, input={"a": 1, "b": 2})
+    await office.ask("DELETE", "/schedules/one", status=204)
+    await office.ask("DELETE", "/schedules/three", status=204)
+    assert (await office.ask("GET", "/tasks/made"))["delete_with_schedule"] is True
+    await office.ask("DELETE", "/schedules/two", status=204)
+    assert await office.wrong("GET", "/tasks/made", None, 404) == ["not_found"]
+    await office.ask("GET", "/tasks/kept")

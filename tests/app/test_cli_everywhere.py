@@ -261,3 +261,23 @@ def test_events_are_followed_through_a_break(rota: Rota, home: Path, wire: Wire)
     assert told_twice == []
     assert rota("events", "--since", "yesterday").returncode == 2
     assert rota("--key", "rota_wrong", "events").returncode == 5
+
+
+def test_a_job_is_added_shown_listed_and_canceled(rota: Rota) -> None:
+    assert rota("task", "add", "later", "--shell", "echo later").returncode == 0
+    options = ("--at", "2099-01-01T00:00:00Z", "--key", "k", "--queue", "night")
+    job_id = read(rota("-o", "json", "job", "add", "later", *options))["job_id"]
+    assert rota("job", "add", "later", "--key", "k").returncode == 4
+    assert read(rota("-o", "json", "job", "show", job_id))["status"] == "pending"
+    assert job_id in rota("job", "list", "--target", "later").stdout
+    assert rota("job", "cancel", job_id).returncode == 0
+    assert read(rota("-o", "json", "job", "show", job_id))["status"] == "canceled"
+
+
+def test_schedules_are_disabled_and_enabled(rota: Rota) -> None:
+    for name in ("first", "second"):
+        assert rota("schedule", "add", name, "--shell", "true", "--every", "1h", "--tag", "switched").returncode == 0
+    assert "2 schedules disabled" in rota("schedule", "disable", "--tag", "switched").stdout
+    assert rota("schedule", "enable", "first").returncode == 0
+    shown = [read(rota("-o", "json", "schedule", "show", name))["enabled"] for name in ("first", "second")]
+    assert shown == [True, False]

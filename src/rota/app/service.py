@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute
 
 from rota.app.api import artifacts as artifact_routes
 from rota.app.api import create_api
+from rota.app.api import jobs as job_routes
 from rota.app.api import runs as run_routes
 from rota.app.api import schedules as schedule_routes
 from rota.app.api import system as system_routes
@@ -118,7 +119,7 @@ class ServiceBuilder:
     def with_jobs(self, max_concurrency: int | None = None) -> Self:
         """Jobs and runs over the API, and how many may run at once."""
         self.concurrency = max_concurrency
-        self.routers += [run_routes.router, streams]
+        self.routers += [run_routes.router, job_routes.router, streams]
         return self
 
     def with_tasks(self, permissions: CrudPermissions | None = None, *, validate_on_startup: bool = False) -> Self:

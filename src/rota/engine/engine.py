@@ -190,6 +190,24 @@ class Engine:
         paused = {**wanted, "paused": True}
         return await self.each(org_id, paused, lambda tx, due: schedules.resume(tx, due, policy, now))
 
+    async def enable_many(self, org_id: str, wanted: Mapping[str, Any], *, enabled: bool) -> list[Schedule]:
+        """Enable or disable all schedules that `wanted` finds; returns those that changed. Left out are producers of
+        workflows, which are paused with their workflow, and schedules that have no slot left."""
+        now = self.clock.now()
+        if wanted.get("enabled") is enabled:
+            return []
+
+        def change(tx: Tx, due: Due) -> Schedule | None:
+            if due.schedule.enabled is enabled or due.schedule.kind == WORKFLOW:
+                return None
+            try:
+                new = parse.parse_patch(due.schedule, {"enabled": enabled}, defaults=self.defaults, now=now)
+            except Invalid:
+                return None
+            return schedules.replace_schedule(tx, due, new, now)
+
+        return await self.each(org_id, {**wanted, "enabled": not enabled}, change)
+
     async def delete_many(self, org_id: str, wanted: Mapping[str, Any]) -> list[Schedule]:
         """Take away all schedules that `wanted` finds and that are not managed elsewhere; returns them."""
         now = self.clock.now()

@@ -85,7 +85,17 @@ TASK = (
     tasks.c.id, tasks.c.name, tasks.c.task_type, tasks.c.command, tasks.c.parameters, tasks.c.enabled, tasks.c.source,
     tasks.c.version, tasks.c.options, tasks.c.created_at, tasks.c.updated_at,
 )  # fmt: skip
-TASK_OPTIONS = ("retry", "timeout", "isolation", "cache_ttl", "env", "cwd", "stdin", "memory_mb")
+TASK_OPTIONS = (
+    "retry",
+    "timeout",
+    "isolation",
+    "cache_ttl",
+    "env",
+    "cwd",
+    "stdin",
+    "memory_mb",
+    "delete_with_schedule",
+)
 decided: ColumnElement[Any] = case(  # what became of a slot that fired
     (t.verdict.is_not(None), t.verdict),
     (j.id.is_not(None), None),

@@ -21,7 +21,7 @@ from rota.core.plan import TICK, first_plan, next_run_at, passed_gap, plan
 from rota.core.policy import Misfire, Overlap, Terms, parse_retry
 from rota.core.states import Condition, State, Status, Verdict
 from rota.core.triggers import Cron, Every, Once, Timing
-from rota.store import grants, runs
+from rota.store import grants, runs, tasks
 from rota.store import jobs as queue
 from rota.store import slots as slot_rows
 from rota.store.dialect import (
@@ -165,6 +165,8 @@ def replace_schedule(tx: Tx, due: Due, new: Schedule, now: datetime, expected: i
         tx.execute(update(clocks).where(k.schedule_id == old.id).values(moment))
         notify(tx, "clocks")
     tx.execute(update(schedules).where(s.id == old.id).values(row_of(new)))
+    if new.deleted_at is not None and old.kind == "task":
+        tasks.remove_with_schedule(tx, old.org_id, old.target)
     return new
 
 

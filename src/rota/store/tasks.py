@@ -71,6 +71,20 @@ def remove(tx: Tx, task: Any) -> None:
     tx.execute(delete(tasks).where(t.id == task.id))
 
 
+def remove_with_schedule(tx: Tx, org_id: str, target: str) -> None:
+    """Delete a task that was stored for its schedules, if none of them is left."""
+    s = schedules.c
+    try:
+        task = get(tx, org_id, target)
+    except NotFound:
+        return
+    if task.source == CODE or not (task.options or {}).get("delete_with_schedule"):
+        return
+    left = (s.org_id == org_id, s.kind == "task", s.target.in_([task.id, task.name]), s.deleted_at.is_(None))
+    if tx.execute(select(s.id).where(*left).limit(1)).first() is None:
+        remove(tx, task)
+
+
 def sync(tx: Tx, org_id: str, declared: Sequence[Mapping[str, Any]], now: datetime) -> list[str]:
     """Mirror what code declares. What another program declared stays. Returns ids of changes."""
     changed = []

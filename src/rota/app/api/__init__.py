@@ -15,6 +15,7 @@ from rota.app.api import (
     graphs,
     hosts,
     internal,
+    jobs,
     manners,
     metrics,
     people,
@@ -36,7 +37,7 @@ from rota.engine.engine import Engine
 from rota.store.database import Database
 
 MODULES = (
-    *(schedules, runs, streams, tasks, artifacts, grants, billing),
+    *(schedules, runs, jobs, streams, tasks, artifacts, grants, billing),
     *(graphs, pipelines, workflows, hosts, system, people),
 )
 EVERYTHING = tuple(one.router for one in MODULES)

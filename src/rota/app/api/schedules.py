@@ -17,7 +17,7 @@ from rota.app.api.manners import (
     read_body,
     trace_of,
 )
-from rota.app.auth import Operator, Viewer
+from rota.app.auth import Caller, Operator, Viewer
 from rota.core import parse, triggers
 from rota.core.errors import Invalid
 from rota.core.policy import choice
@@ -79,6 +79,24 @@ async def resume_many(request: Request, caller: Operator) -> Response:
     wanted = wanted_of(body)
     resumed = await engine_of(request).resume_many(caller.org_id, wanted, **body)
     return answer({"count": len(resumed)})
+
+
+@router.post("/$enable")
+async def enable_many(request: Request, caller: Operator) -> Response:
+    """Enable all schedules with a tag, or as a filter has it: `{tag | filter}`; slots are planned from now."""
+    return await switch_many(request, caller, enabled=True)
+
+
+@router.post("/$disable")
+async def disable_many(request: Request, caller: Operator) -> Response:
+    """Disable all schedules with a tag, or as a filter has it: `{tag | filter}`; no slot of theirs is planned."""
+    return await switch_many(request, caller, enabled=False)
+
+
+async def switch_many(request: Request, caller: Caller, *, enabled: bool) -> Response:
+    wanted = wanted_of(await read_body(request, ["tag", "filter"]))
+    changed = await engine_of(request).enable_many(caller.org_id, wanted, enabled=enabled)
+    return answer({"count": len(changed)})
 
 
 @router.post("/$delete")

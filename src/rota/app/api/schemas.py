@@ -164,6 +164,7 @@ TASK = {
     "cwd": a("string", minLength=1, maxLength=4096),
     "stdin": TEXT,
     "memory_mb": a("integer", minimum=16, maximum=1_048_576),
+    "delete_with_schedule": a("boolean", description="whether the task goes with the last schedule that runs it"),
 }
 BUDGET = {name: maybe(a("integer", minimum=0, maximum=2**53)) for name in ("per_day", "total")}
 GRANT = {
@@ -241,6 +242,7 @@ SCHEMAS: dict[str, Schema] = {
     "PauseManyBody": takes({"tag": "reports", "reason": "x"}, tag=NAME, filter=FILTER, reason=REASON, until=AT),
     "ResumeManyBody": takes({"filter": {"kind": "task"}}, tag=NAME, filter=FILTER, gap=among(Misfire)),
     "DeleteManyBody": takes({"tag": "reports"}, tag=NAME, filter=FILTER),
+    "EnableManyBody": takes({"tag": "reports"}, tag=NAME, filter=FILTER),
     "Count": gives({"count": 3}, count=WHOLE),
     "RunBody": takes({"input": {"day": "today"}}, input=ANY, overlap=maybe(among(Overlap))),
     "SkipBody": takes({"reason": "holiday"}, reason=maybe(REASON)),
@@ -273,6 +275,12 @@ SCHEMAS: dict[str, Schema] = {
     "Job": gives(
         id=ID, submitted_at=AT, status=among(Status), kind=TEXT, target=TEXT, attempt=WHOLE, started_at=maybe(AT),
         finished_at=maybe(AT), error=one_of(ref("Error")), artifact_id=maybe(ID), run_ids=listed(ID),
+    ),
+    "JobBody": takes(
+        {"target": "report", "input": {"day": "today"}}, ("target",), target=a("string", minLength=1, maxLength=500),
+        kind=maybe(among(("task", "graph", "pipeline", "host_job"))), input=ANY, queue=maybe(NAME),
+        priority=maybe(a("integer", minimum=-100, maximum=100)), run_at=maybe(AT), job_key=maybe(NAME),
+        key_mode=maybe(among(("reject", "preserve", "replace"))),
     ),
     "JobRef": gives({"job_id": ID["examples"][0]}, job_id=ID),
     "Why": gives(
@@ -597,6 +605,8 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "POST /schedules/$preview": ("PreviewBody", 200, "Coming"),
     "POST /schedules/$pause": ("PauseManyBody", 200, "Count"),
     "POST /schedules/$resume": ("ResumeManyBody", 200, "Count"),
+    "POST /schedules/$enable": ("EnableManyBody", 200, "Count"),
+    "POST /schedules/$disable": ("EnableManyBody", 200, "Count"),
     "POST /schedules/$delete": ("DeleteManyBody", 200, "Count"),
     "GET /schedules": (None, 200, "SchedulePage"),
     "GET /schedules/{key}": (None, 200, "Schedule"),
@@ -620,6 +630,7 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "POST /runs/{run_id}/$unacknowledge": (None, 204, None),
     "GET /failing": (None, 200, "FailingPage"),
     "POST /runs/{run_id}/$retry": (None, 202, "JobRef"),
+    "POST /jobs": ("JobBody", 202, "JobRef"),
     "GET /jobs": (None, 200, "JobBriefPage"),
     "GET /jobs/{job_id}": (None, 200, "Job"),
     "DELETE /jobs/{job_id}": (None, 204, None),

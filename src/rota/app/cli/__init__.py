@@ -18,6 +18,7 @@ from rota.app.cli import (
     grants,
     graphs,
     hosts,
+    jobs,
     people,
     pipelines,
     processes,
@@ -35,6 +36,7 @@ INTERRUPTED = 130
 app = typer.Typer(name="rota", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.add_typer(schedules.app, name="schedule")
 app.add_typer(runs.app, name="run")
+app.add_typer(jobs.app, name="job")
 app.add_typer(system.slots, name="slots")
 app.add_typer(tasks.app, name="task")
 app.add_typer(tasks.artifacts, name="artifact")

@@ -196,11 +196,11 @@ def ask_editor(text: str) -> str:
 
 
 def add_shell(connection: Connection, command: str, body: dict[str, Any]) -> Any:
-    """A shell task with a schedule for it, or neither. The same task left by an earlier schedule will do."""
+    """A shell task that goes with its schedule, and the schedule; or neither. The same task that is there will do."""
     wanted = {"name": body["name"], "task_type": "shell", "command": command}
     fresh = None
     try:
-        fresh = connection.try_call("POST", "/tasks", wanted)
+        fresh = connection.try_call("POST", "/tasks", {**wanted, "delete_with_schedule": True})
     except Answered as refusal:
         if refusal.status != 409 or wanted.items() - connection.get(f"/tasks/{quote(wanted['name'], safe='')}").items():
             explain(refusal)
@@ -275,6 +275,25 @@ def resume(
 ) -> None:
     """End a pause: of one schedule, of all with a tag, or of all."""
     change(ctx.obj, "resume", name, tag, everything, {"gap": gap})
+
+
+@app.command()
+def enable(ctx: typer.Context, name: OneName = None, tag: OfTag = None, everything: All = False) -> None:
+    """Enable one schedule, all with a tag, or all; slots are planned from now."""
+    switch(ctx.obj, name, tag, everything, enabled=True)
+
+
+@app.command()
+def disable(ctx: typer.Context, name: OneName = None, tag: OfTag = None, everything: All = False) -> None:
+    """Disable one schedule, all with a tag, or all; no slot of theirs is planned."""
+    switch(ctx.obj, name, tag, everything, enabled=False)
+
+
+def switch(connection: Connection, name: str | None, tag: str | None, everything: bool, *, enabled: bool) -> None:
+    if name is None or tag is not None or everything:
+        change(connection, "enable" if enabled else "disable", name, tag, everything, {})
+        return
+    tell(connection, connection.call("PATCH", path_of(name), {"enabled": enabled}))
 
 
 def change(

@@ -45,8 +45,13 @@ class GraphManager:
             for one in sorted({*here, *announced})
         ]  # fmt: skip
 
-    async def run(self, graph_id: str, given: Any, grant_id: str | None, by: str, trace: str | None = None) -> str:
-        """A job at once, under this grant or one that is minted for this graph alone and ends in a day."""
+    async def run(
+        self, graph_id: str, given: Any, grant_id: str | None, by: str, trace: str | None = None, *,
+        run_at: datetime | None = None, queue_name: str = "default", priority: int = 0, job_key: str | None = None,
+        key_mode: str = "reject",
+    ) -> str:  # fmt: skip
+        """A job, at once or later, under this grant or one that is minted for this graph alone and ends a day after the
+        job is due."""
         try:
             route = await self.runner.resolve(self.org_id, graph_id, given)
         except Invalid as error:
@@ -56,16 +61,20 @@ class GraphManager:
         payload, now = parse.payload(given or {}, "input"), self.engine.clock.now()
 
         def step(tx: Tx) -> str:
-            terms = Terms(grant_id=self.authority(tx, graph_id, grant_id, by, now))
-            job = NewJob(self.org_id, "graph", graph_id, payload, now, "manual", route=route, terms=terms, trace=trace)
-            return jobs.enqueue(tx, [job], now)[0]
+            due = max(run_at or now, now)
+            terms = Terms(grant_id=self.authority(tx, graph_id, grant_id, by, now, due + ONE_RUN))
+            job = NewJob(
+                self.org_id, "graph", graph_id, payload, due, "manual", route=route, terms=terms, trace=trace,
+                queue=queue_name, priority=priority, job_key=job_key,
+            )  # fmt: skip
+            return jobs.enqueue(tx, [job], now, key_mode)[0]
 
         return await self.engine.clocked(step)
 
-    def authority(self, tx: Tx, graph_id: str, grant_id: str | None, by: str, now: datetime) -> str:
+    def authority(self, tx: Tx, graph_id: str, grant_id: str | None, by: str, now: datetime, until: datetime) -> str:
         if grant_id is None:
             scope = grants.scope_for("graph", graph_id)
-            return grants.mint(tx, self.org_id, by, [scope], now, expires_at=now + ONE_RUN)
+            return grants.mint(tx, self.org_id, by, [scope], now, expires_at=until)
         wrong = grants.trouble(tx, self.org_id, grant_id, "graph", [graph_id], now)
         if wrong is not None:
             raise Invalid("grant_id", grant_id, f"does not allow graph {graph_id} ({wrong})")

@@ -78,10 +78,10 @@ class PipelineManager:
 
     # work
 
-    async def run(self, path: str, given: Any = None, trace: str | None = None) -> str:
-        """A job at once; returns its id."""
+    async def run(self, path: str, given: Any = None, trace: str | None = None, **options: Any) -> str:
+        """A job, at once or as the options of `Engine.enqueue` have it; returns its id."""
         await self.row(path)
-        (job_id,) = await self.engine.enqueue(self.org_id, "pipeline", path, [given], trace=trace)
+        (job_id,) = await self.engine.enqueue(self.org_id, "pipeline", path, [given], trace=trace, **options)
         return job_id
 
     async def preview(self, path: str, sql: Any = None) -> Record:

@@ -150,10 +150,8 @@ class TaskManager:
 
     # work
 
-    async def execute_task(
-        self, key: str, parameters: Mapping[str, Any] | None = None, *, trace: str | None = None
-    ) -> str:
-        """Make a job of a task at once; returns the job's id."""
+    async def execute_task(self, key: str, parameters: Mapping[str, Any] | None = None, **options: Any) -> str:
+        """Make a job of a task, at once or as the options of `Engine.enqueue` have it; returns the job's id."""
         try:
             row = await self.row(key)
         except NotFound as error:
@@ -163,7 +161,7 @@ class TaskManager:
         if row.task_type == "python" and row.command not in await self.functions():
             raise NotRunnable(f"Cannot execute task {row.id}: no program that is up has its function {row.command}")
         await self.runner.check(row, parameters, "parameters")
-        return (await self.engine.enqueue(self.org_id, "task", row.id, [parameters], trace=trace))[0]
+        return (await self.engine.enqueue(self.org_id, "task", row.id, [parameters], **options))[0]
 
     async def schedule(self, key: str, body: Mapping[str, Any]) -> Record:
         """Say when a task runs, in the fields of a schedule."""

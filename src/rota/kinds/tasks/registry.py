@@ -43,6 +43,7 @@ class Task:
     cwd: str | None = None
     stdin: str | None = None
     memory_mb: int | None = None
+    delete_with_schedule: bool = False  # of a stored task: it goes with the last schedule that runs it
 
     @property
     def type(self) -> str:
@@ -227,5 +228,6 @@ OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "cwd": lambda value, field: parse.text(value, field, 4096, required=True),
     "stdin": lambda value, field: parse.text(value, field, PAYLOAD_LIMIT),
     "memory_mb": lambda value, field: parse.whole(value, field, 16, 1_048_576),
+    "delete_with_schedule": parse.flag,
 }
 DEFAULTS = {one.name: one.default for one in fields(Task)}

@@ -1,0 +1,59 @@
+"""Jobs beside schedules: work of any kind, once, now or later."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from rota.app.api.manners import answer, engine_of, read_body, trace_of
+from rota.app.auth import Caller, Operator
+from rota.core import parse, triggers
+from rota.core.errors import Invalid, NotFound
+from rota.core.model import HOST_JOB
+from rota.kinds.graphs import GraphManager
+from rota.kinds.pipelines import PipelineManager
+from rota.kinds.tasks import TaskManager
+
+router = APIRouter(tags=["jobs"])
+
+KINDS = ("task", "graph", "pipeline", HOST_JOB)
+KEY_MODES = ("reject", "preserve", "replace")
+FIELDS = frozenset({"target", "kind", "input", "queue", "priority", "run_at", "job_key", "key_mode"})
+
+
+@router.post("/jobs", status_code=202)
+async def create(request: Request, caller: Operator) -> Response:
+    """A job: `{target, kind?, input?, queue?, priority?, run_at?, job_key?, key_mode?}`. Where a job with the same
+    `job_key` has not ended, `key_mode` decides: `reject` (409, the default), `preserve` (that job is the answer) or
+    `replace` (if it has not started, this one takes its place). A graph runs under a grant minted for this job."""
+    body = await read_body(request)
+    form = parse.Form(body, FIELDS)
+    kind = form.take("kind", lambda value, field: parse.one_of(value, field, list(KINDS)), "task") or "task"
+    target = form.need("target", lambda value, field: parse.text(value, field, 500, required=True)) or ""
+    payload = form.take("input", parse.payload, None)
+    options: dict[str, Any] = {
+        "queue_name": form.take("queue", parse.name, "default"),
+        "priority": form.take("priority", lambda value, field: parse.whole(value, field, -100, 100), 0),
+        "run_at": form.take("run_at", triggers.parse_instant, None),
+        "job_key": form.take("job_key", parse.label, None),
+        "key_mode": form.take("key_mode", lambda value, field: parse.one_of(value, field, list(KEY_MODES)), "reject"),
+        "trace": trace_of(request),
+    }
+    form.done()
+    return answer({"job_id": await make(request, caller, kind, target, payload, options)}, 202)
+
+
+async def make(request: Request, caller: Caller, kind: str, target: str, payload: Any, options: dict[str, Any]) -> str:
+    engine, org_id = engine_of(request), caller.org_id
+    try:
+        if kind == "task":
+            return await TaskManager(engine, org_id, caller.user_id).execute_task(target, payload, **options)
+        if kind == "graph":
+            return await GraphManager(engine, org_id).run(target, payload, None, caller.user_id, **options)
+        if kind == "pipeline":
+            return await PipelineManager(engine, org_id, caller.user_id).run(target, payload, **options)
+    except NotFound as error:
+        raise Invalid("target", target, f"is not a known {kind}") from error
+    if ":" in target:
+        raise Invalid("target", target, "names several servers; make a batch of it (POST /batches)")
+    caller.check_job_type(payload.get("job_type") if isinstance(payload, dict) else None)
+    return (await engine.enqueue(org_id, HOST_JOB, target, [payload], **options))[0]

@@ -1,0 +1,70 @@
+"""`rota job …`"""
+
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from rota.app.cli.schedules import read_input
+from rota.app.cli.show import details, listing, when
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make jobs beside schedules, and see them.")
+
+JobId = Annotated[str, typer.Argument(help="id of the job")]
+SHOWN = (
+    "id", "status", "kind", "target", "attempt", "submitted_at", "started_at", "finished_at", "error", "artifact_id",
+    "run_ids",
+)  # fmt: skip
+
+
+@app.command()
+def add(
+    ctx: typer.Context,
+    target: Annotated[str, typer.Argument(help="a task, graph, pipeline or server instance, as in schedules")],
+    kind: Annotated[str | None, typer.Option(help="task (the default), graph, pipeline or host_job")] = None,
+    input: Annotated[str | None, typer.Option(help="input as JSON, or @file")] = None,
+    queue: Annotated[str | None, typer.Option(help="the queue; default: default")] = None,
+    priority: Annotated[int | None, typer.Option(help="from -100 to 100; higher goes first")] = None,
+    at: Annotated[str | None, typer.Option(help="when it runs; default: now")] = None,
+    key: Annotated[str | None, typer.Option(help="at most one job with this key at a time")] = None,
+    key_mode: Annotated[
+        str | None, typer.Option(help="where a job has the key: reject, preserve that job, or replace it")
+    ] = None,
+) -> None:
+    """Make a job of something that can run."""
+    fields = {
+        "target": target, "kind": kind, "input": read_input(input), "queue": queue, "priority": priority, "run_at": at,
+        "job_key": key, "key_mode": key_mode,
+    }  # fmt: skip
+    body = {field: value for field, value in fields.items() if value is not None}
+    details(ctx.obj, ctx.obj.post("/jobs", body), ("job_id",))
+
+
+@app.command("list")
+def list_all(
+    ctx: typer.Context,
+    status: Annotated[str | None, typer.Option(help="pending, running, success, failed, …")] = None,
+    kind: Annotated[str | None, typer.Option()] = None,
+    target: Annotated[str | None, typer.Option(help="name or id")] = None,
+    limit: Annotated[int | None, typer.Option(help="how many at most, up to 200")] = None,
+    cursor: Annotated[str | None, typer.Option(help="where the page before ended")] = None,
+) -> None:
+    """List jobs, newest first."""
+    page = ctx.obj.get("/jobs", status=status, kind=kind, target=target, limit=limit, cursor=cursor)
+    rows = (
+        [job["id"], job["target"], job["status"], str(job["attempt"]), when(job["submitted_at"])]
+        for job in page["items"]
+    )
+    listing(ctx.obj, page, ("id", "target", "status", "try", "submitted"), rows)
+
+
+@app.command()
+def show(ctx: typer.Context, job_id: JobId) -> None:
+    """Everything about one job."""
+    details(ctx.obj, ctx.obj.get(f"/jobs/{quote(job_id, safe='')}"), SHOWN)
+
+
+@app.command()
+def cancel(ctx: typer.Context, job_id: JobId) -> None:
+    """Stop a job: at once if it waits, through its worker if it runs."""
+    details(ctx.obj, ctx.obj.post(f"/jobs/{quote(job_id, safe='')}/$cancel", {}), ("job_id",))
