@@ -288,13 +288,8 @@ async def test_every_list_takes_a_limit_of_200(api: Api) -> None:
         for path in paths
         if "{" not in path and "Page" in str(api.app.openapi()["paths"][path]["get"]["responses"]["200"])
     ]
-    for path in (
-        *listed,
-        "/api/v1/graphs",
-        "/api/v1/queues",
-        "/api/v1/pipelines/$namespaces",
-        "/api/v1/grants/$forecast",
-    ):
+    computed = ("graphs", "queues", "pipelines/$namespaces", "grants/$forecast")
+    for path in (*listed, *(f"/api/v1/{name}" for name in computed)):
         answer = await api.client.get(path, params={"limit": 200})
         assert answer.status_code == 200, (path, answer.text)
         assert (await api.client.get(path, params={"limit": 201})).status_code == 422, path

@@ -264,7 +264,7 @@ def test_events_are_followed_through_a_break(rota: Rota, home: Path, wire: Wire)
 
 
 def test_a_job_is_added_shown_listed_and_canceled(rota: Rota) -> None:
-    assert rota("task", "add", "later", "--shell", "echo later").returncode == 0
+    assert rota("task", "add", "later", "--command", "echo later").returncode == 0
     options = ("--at", "2099-01-01T00:00:00Z", "--key", "k", "--queue", "night")
     job_id = read(rota("-o", "json", "job", "add", "later", *options))["job_id"]
     assert rota("job", "add", "later", "--key", "k").returncode == 4

@@ -1,12 +1,14 @@
 """Settings: where they come from, and that each is told."""
 
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from rota.app.settings import Settings
 from rota.core.errors import Invalid
+from rota.core.policy import Backoff, Retry
 
 DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -66,3 +68,17 @@ def test_a_wrong_setting_is_named(name: str, value: object) -> None:
         Settings.load(**{name: value})
     assert told.value.field == name
     assert "secret" not in str(told.value)
+
+
+def test_the_engine_gets_the_limits_of_workflows_and_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("HANDLER", 1), ("RECONCILE", 2), ("WAKE_MIN", 3), ("WAKE_MAX", 4), ("BACKOFF", 6)):
+        monkeypatch.setenv(f"ROTA_{name}_SECONDS", str(value))
+    monkeypatch.setenv("ROTA_MAX_RETRIES", "5")
+    monkeypatch.setenv("ROTA_MAX_BACKOFF_SECONDS", "7")
+    engine = Settings.load().engine_settings()
+    limits = (engine.handler_limit, engine.reconcile_limit, engine.wake_min, engine.wake_max)
+    assert limits == tuple(timedelta(seconds=seconds) for seconds in (1, 2, 3, 4))
+    assert engine.passing_retry == Retry(5, 6000, Backoff.EXPONENTIAL, 7000)
+    monkeypatch.setenv("ROTA_WAKE_MIN_SECONDS", "5")
+    with pytest.raises(Invalid, match="wake_min_seconds is larger than wake_max_seconds"):
+        Settings.load()

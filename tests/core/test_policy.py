@@ -174,3 +174,11 @@ def test_names_of_kubernetes_are_understood() -> None:
     ]  # fmt: skip
     with pytest.raises(Invalid):
         parse_overlap("sometimes")
+
+
+def test_a_transient_failure_without_a_policy_backs_off_as_the_operator_has_set_it() -> None:
+    passing = Retry(1, 3000, Backoff.EXPONENTIAL, 60_000)
+    failure = Failure(FailureClass.TRANSIENT, "Lost", "connection lost")
+    assert after_failure(failure, None, 1, passing) == Again(timedelta(seconds=3))
+    assert after_failure(failure, None, 2, passing) == GiveUp()
+    assert after_failure(failure, Retry(2, 1000), 2, passing) == Again(timedelta(seconds=1))

@@ -149,3 +149,9 @@ def test_reservations_name_each_event_once() -> None:
     for wrong in given:
         with pytest.raises(Invalid, match="reservations"):
             check_prepared({"reservations": wrong}, ["a", "b"])
+
+
+def test_a_wake_time_is_moved_into_the_limits_of_the_operator() -> None:
+    limits = (timedelta(seconds=1), timedelta(hours=1))
+    assert clamp_wake(NOW, NOW, *limits)[0] == NOW + timedelta(seconds=1)
+    assert clamp_wake(NOW + timedelta(days=1), NOW, *limits)[0] == NOW + timedelta(hours=1)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from rota.core.errors import Invalid, together
-from rota.core.policy import Billing
+from rota.core.policy import Backoff, Billing, Retry
 from rota.engine.engine import EngineSettings
 
 
@@ -42,6 +42,13 @@ class Settings(BaseModel):
     trust_scripts: bool = False
     repair_command: str = ""
     repair_timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
+    handler_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
+    reconcile_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
+    wake_min_seconds: Annotated[int, Field(ge=1, le=86_400)] = 30
+    wake_max_seconds: Annotated[int, Field(ge=1, le=31_622_400)] = 86_400
+    max_retries: Annotated[int, Field(ge=0, le=1000)] = 5
+    backoff_seconds: Annotated[int, Field(ge=1, le=86_400)] = 10
+    max_backoff_seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
     allow_remote: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
@@ -72,6 +79,14 @@ class Settings(BaseModel):
         return value.rstrip("/")
 
     @model_validator(mode="after")
+    def ordered_limits(self) -> Self:
+        if self.wake_min_seconds > self.wake_max_seconds:
+            raise ValueError("wake_min_seconds is larger than wake_max_seconds")
+        if self.backoff_seconds > self.max_backoff_seconds:
+            raise ValueError("backoff_seconds is larger than max_backoff_seconds")
+        return self
+
+    @model_validator(mode="after")
     def default_database(self) -> Self:
         if not self.database_url:  # frozen for others; this is still its making
             object.__setattr__(self, "database_url", f"sqlite:///{self.data_dir.absolute() / 'rota.db'}")
@@ -100,6 +115,13 @@ class Settings(BaseModel):
             artifact_limit=self.max_artifact_mb << 20,
             billing=self.billing,
             markup=self.markup,
+            handler_limit=timedelta(seconds=self.handler_seconds),
+            reconcile_limit=timedelta(seconds=self.reconcile_seconds),
+            wake_min=timedelta(seconds=self.wake_min_seconds),
+            wake_max=timedelta(seconds=self.wake_max_seconds),
+            passing_retry=Retry(
+                self.max_retries, self.backoff_seconds * 1000, Backoff.EXPONENTIAL, self.max_backoff_seconds * 1000
+            ),
         )
 
 

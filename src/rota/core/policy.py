@@ -211,8 +211,11 @@ def classify(error: BaseException) -> Failure:
     return Failure(kind, name, str(error) or name, text, final=isinstance(error, LogicError))
 
 
-def after_failure(failure: Failure, retry: Retry | None, tries: int) -> Again | Park | GiveUp:
-    """What follows the `tries`-th failure of a job."""
+def after_failure(
+    failure: Failure, retry: Retry | None, tries: int, passing: Retry = TRANSIENT
+) -> Again | Park | GiveUp:
+    """What follows the `tries`-th failure of a job. `passing` is the policy for transient failures where the job has
+    none."""
     match failure.kind:
         case FailureClass.AUTH | FailureClass.PERMISSION:
             return Park("approval")
@@ -223,7 +226,7 @@ def after_failure(failure: Failure, retry: Retry | None, tries: int) -> Again | 
         case FailureClass.LOGIC if failure.final:
             return GiveUp()
         case FailureClass.TRANSIENT:
-            rule = retry or TRANSIENT
+            rule = retry or passing
         case _:
             rule = retry or Retry()
     return Again(rule.delay(tries)) if tries <= rule.max_retries else GiveUp()

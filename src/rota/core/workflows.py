@@ -156,11 +156,13 @@ def legal(phase: Phase, status: Status, reason: str | None) -> bool:
     return phase is not Phase.COMMITTED
 
 
-def clamp_wake(value: object, now: datetime) -> tuple[datetime | None, str | None]:
-    """When a consumer wakes that asked for this moment, and what was wrong with it if anything was."""
+def clamp_wake(
+    value: object, now: datetime, soonest: timedelta = WAKE_MIN, latest: timedelta = WAKE_MAX
+) -> tuple[datetime | None, str | None]:
+    """When a consumer wakes that asked for this instant, within the limits, and what was wrong with it, if anything."""
     if value is None:
         return None, None
-    low, high = now + WAKE_MIN, now + WAKE_MAX
+    low, high = now + soonest, now + latest
     try:
         wanted = parse_instant(value, "wake_at")
     except Invalid as error:

@@ -13,8 +13,9 @@ from rota.core.clock import Clock
 from rota.core.errors import Conflict, Invalid, NotFound, Refused, together
 from rota.core.model import WORKFLOW, Due, Job, NewJob, Schedule, lane_of
 from rota.core.plan import FIRE_LIMIT
-from rota.core.policy import Billing, Misfire, Terms, choice, parse_overlap
+from rota.core.policy import TRANSIENT, Billing, Misfire, Retry, Terms, choice, parse_overlap
 from rota.core.states import State, Status
+from rota.core.workflows import HANDLER_LIMIT, RECONCILE_LIMIT, WAKE_MAX, WAKE_MIN
 from rota.engine import tracing
 from rota.engine.authority import check_grant, check_owner, with_grant
 from rota.engine.compute import compute
@@ -50,6 +51,11 @@ class EngineSettings:
     artifact_limit: int = 10 * 1024 * 1024  # bytes
     billing: Billing = Billing.RECORD
     markup: Decimal = Decimal(2)  # price over cost
+    handler_limit: timedelta = HANDLER_LIMIT  # of a step of a workflow's handler, or a call of a connector
+    reconcile_limit: timedelta = RECONCILE_LIMIT
+    wake_min: timedelta = WAKE_MIN  # how soon and how late a consumer may ask to be woken
+    wake_max: timedelta = WAKE_MAX
+    passing_retry: Retry = TRANSIENT  # of transient failures of jobs without a policy of their own
 
 
 class Engine:

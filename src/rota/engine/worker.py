@@ -24,6 +24,7 @@ from rota.core.model import About, Attempt, Ended, Finished, Fired, Job, Lease, 
 from rota.core.policy import (
     QUARANTINE,
     RECONCILIATION,
+    TRANSIENT,
     Again,
     Failure,
     FailureClass,
@@ -567,7 +568,8 @@ class Worker:
         return replace(base, status=Status.CRASHED, error=error, move=Move.RESCUE, run_at=base.finished_at)
 
     def failed(self, one: Active, failure: Failure, kind: FailureClass) -> Ended:
-        return failed_attempt(one.attempt, one.ctx.about, replace(failure, kind=kind), self.engine.clock.now())
+        passing = self.engine.settings.passing_retry
+        return failed_attempt(one.attempt, one.ctx.about, replace(failure, kind=kind), self.engine.clock.now(), passing)
 
     # write down
 
@@ -727,15 +729,17 @@ class Stranger(Exception):
     """The job is not ours any more."""
 
 
-def failed_attempt(attempt: Attempt, about: About, failure: Failure, now: datetime) -> Ended:
-    """A failure and what follows it, by the job's terms."""
+def failed_attempt(
+    attempt: Attempt, about: About, failure: Failure, now: datetime, passing: Retry = TRANSIENT
+) -> Ended:
+    """A failure and what follows it, by the job's terms; `passing` as in `after_failure`."""
     job, kind = attempt.job, failure.kind
     base = Ended(
         job, Status.FAILED, kind.value, now, attempt.run_id, attempt.number, attempt.started_at,
         error=failure.dump(), counts=True, about=about,
     )  # fmt: skip
     retry = NEVER if about.delegates else job.terms.retry or about.retry
-    match after_failure(failure, retry, job.tries + 1):
+    match after_failure(failure, retry, job.tries + 1, passing):
         case Again(delay):
             at = job.terms.not_before(now + delay)
             again = replace(base, move=Move.BACK_OFF, run_at=at)

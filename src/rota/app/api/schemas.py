@@ -832,9 +832,9 @@ def complete(operation: Schema, method: str, path: str) -> None:
     if path in ("/schedules/{key}", "/tasks/{key}/$schedules/{schedule_id}") and method != "GET":
         problems.append(412)
         headers.append("If-Match")
-    if path.endswith(("$run", "$execute")) or (method, path) == ("POST", "/host-jobs"):
+    if path.endswith(("$run", "$execute")) or (method, path) in (("POST", "/host-jobs"), ("POST", "/jobs")):
         headers.append("traceparent")
-    if path.endswith("$execute"):
+    if path.endswith("$execute") or (method, path) == ("POST", "/jobs"):
         problems.append(400)
     content = {"application/json": {"schema": ref(answer)}} if answer else {}
     if path.endswith("$content"):

@@ -18,7 +18,7 @@ from rota.core.errors import Invalid, LogicError, WorkError
 from rota.core.model import Job, new_id
 from rota.core.policy import Failure, FailureClass, classify
 from rota.core.states import Phase
-from rota.core.workflows import ALLOWED, HANDLER_LIMIT, RECONCILE, RECONCILE_LIMIT, Effect, Op, Outcome, may_call
+from rota.core.workflows import ALLOWED, RECONCILE, Effect, Op, Outcome, may_call
 from rota.engine.engine import Engine
 from rota.engine.patience import patiently
 from rota.engine.runner import WorkFailed
@@ -118,7 +118,7 @@ class Host:
         method = self.connectors.find(name)
         self.allow(method.op, name)
         if method.op is Op.READ:
-            async with asyncio.timeout(HANDLER_LIMIT.total_seconds()):
+            async with asyncio.timeout(self.engine.settings.handler_limit.total_seconds()):
                 return await method.invoke(params)
         return await self.mutate(method, parse.payload(dict(params), "params"))
 
@@ -128,7 +128,7 @@ class Host:
         effect_id = new_id()
         await self.write(workflows.call, effect_id, method.name, params, self.title, self.engine.clock.now())
         try:
-            async with asyncio.timeout(HANDLER_LIMIT.total_seconds()):
+            async with asyncio.timeout(self.engine.settings.handler_limit.total_seconds()):
                 result = storable(await method.invoke(params, effect_id))
         except Exception as error:
             if surely_failed(error):
@@ -147,7 +147,7 @@ class Host:
             await self.settle(effect_id, Effect.INDETERMINATE, error=failure.dump())
             raise WorkFailed(failure)
         try:
-            async with asyncio.timeout(RECONCILE_LIMIT.total_seconds()):
+            async with asyncio.timeout(self.engine.settings.reconcile_limit.total_seconds()):
                 found = await method.ask(effect_id, params)
         except Exception as trouble:
             log.warning("a mutation could not be reconciled", call=method.name, effect=effect_id, error=repr(trouble))

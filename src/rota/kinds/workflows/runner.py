@@ -14,7 +14,7 @@ from rota.core.model import WORKFLOW, Ended, Job
 from rota.core.parse import Defaults
 from rota.core.policy import Again, Failure, FailureClass, Park, after_failure
 from rota.core.states import Phase, Status
-from rota.core.workflows import HANDLER_LIMIT, Kind, check_prepared, clamp_wake
+from rota.core.workflows import Kind, check_prepared, clamp_wake
 from rota.engine.patience import patiently
 from rota.engine.runner import RunContext, SetAside, Skipped, WorkFailed, Written
 from rota.kinds.workflows.connectors import Connectors
@@ -161,7 +161,9 @@ async def prepare(host: Host) -> Mapping[str, Any]:
         raise LogicError(f"{host.handler.name}: prepare must return a Prepare, not {type(found).__name__}")
     told = parse.payload(found.dump(), "prepare")
     wanted = check_prepared(told, host.handler.subscribe)
-    wake_at, wrong = clamp_wake(told["wake_at"], host.engine.clock.now())
+    wake_at, wrong = clamp_wake(
+        told["wake_at"], host.engine.clock.now(), host.engine.settings.wake_min, host.engine.settings.wake_max
+    )
     if wrong is not None:
         log.warning("a wake time is wrong; looking again soon", handler=host.handler.name, error=wrong)
     told = {**told, "reservations": wanted, "wake_at": wake_at and wake_at.isoformat()}
@@ -184,13 +186,13 @@ async def ask_again(host: Host) -> None:
 
 async def step(host: Host, name: str, *args: Any) -> Any:
     """One step of a handler. What a host call raised stands above whatever the handler made of it."""
-    call = host.handler.steps[name]
+    call, seconds = host.handler.steps[name], host.engine.settings.handler_limit.total_seconds()
     try:
-        async with asyncio.timeout(HANDLER_LIMIT.total_seconds()) as limit:
+        async with asyncio.timeout(seconds) as limit:
             result = await call(Context(host), *args)
     except TimeoutError as error:
         if limit.expired():
-            text = f"{host.handler.name}: {name} still ran after {HANDLER_LIMIT.total_seconds():g} s"
+            text = f"{host.handler.name}: {name} still ran after {seconds:g} s"
             raise WorkFailed(Failure(FailureClass.TIMEOUT, "Timeout", text)) from error
         raise WorkFailed(host.failure or failure_of(error)) from error
     except Exception as error:
@@ -213,7 +215,7 @@ def ending(ctx: RunContext, run: Begun) -> Ended:
 def given_up(ctx: RunContext, run: Begun, failure: Failure) -> Ended | None:
     """How a run ends whose handler is put aside, if nothing more is tried by itself."""
     ended = replace(ending(ctx, run), error=failure.dump(), counts=True)
-    match after_failure(failure, None, ctx.job.tries + 1):
+    match after_failure(failure, None, ctx.job.tries + 1, ctx.engine.settings.passing_retry):
         case Again():
             return None
         case Park(reason):
