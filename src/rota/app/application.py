@@ -249,7 +249,7 @@ def make_engine(
         program.workflows, program.connectors, db, program.org, Sandbox(settings.trust_scripts), repairer is not None
     )
     runners = (
-        TaskRunner(program.registry, db, app, settings.concurrency, program.injector, program.org),
+        TaskRunner(program.registry, db, app, settings.concurrency, program.injector, program.org, settings.orgs),
         GraphRunner(program.graphs, db, clock, program.org, remote, app),
         PipelineRunner(program.pipelines, db, executor, program.org, program.injector),
         workflows,

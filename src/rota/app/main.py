@@ -173,7 +173,7 @@ class Node:
 
     async def work(self, engine: Engine, shutdown: Shutdown) -> None:
         """Fire and run what is due, until asked to stop."""
-        self.scheduler = scheduler = Scheduler(engine)
+        self.scheduler = scheduler = Scheduler(engine, self.settings.orgs)
         loops = [
             start_supervised("wake-ups", lambda: engine.wake.listen(engine.db)),
             start_supervised("scheduler", scheduler.run),
@@ -217,7 +217,7 @@ class Node:
 
     async def one_worker(self, engine: Engine, scheduler: Scheduler, shutdown: Shutdown) -> None:
         """A worker until it is asked to stop or loses its lease; then the caller starts a new one, with a new id."""
-        one = self.worker = scheduler.worker = Worker(engine, self.settings.queues)
+        one = self.worker = scheduler.worker = Worker(engine, self.settings.queues, self.settings.orgs)
         keeping = Maintenance(engine, one.id, lambda: one.keeper is None or one.keeper.may_judge)
         working = asyncio.ensure_future(one.run())
         minding = start_supervised("maintenance", keeping.run)

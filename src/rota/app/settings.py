@@ -23,6 +23,8 @@ class Settings(BaseModel):
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 50
     processes: Annotated[int, Field(ge=1, le=256)] = 1
     queues: list[str] | None = None
+    orgs: list[str] | None = None
+    default_timeout_seconds: Annotated[int | None, Field(ge=1, le=31_536_000)] = None
     lease_seconds: Annotated[int, Field(ge=1, le=600)] = 30
     misfire_grace_seconds: Annotated[int, Field(ge=0, le=86_400)] = 60
     cancel_grace_seconds: Annotated[int, Field(ge=0, le=3600)] = 10
@@ -53,10 +55,10 @@ class Settings(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
 
-    @field_validator("queues", mode="before")
+    @field_validator("queues", "orgs", mode="before")
     @classmethod
-    def split_queues(cls, value: Any) -> Any:
-        """`a,b` is two queues; nothing is all of them."""
+    def split_names(cls, value: Any) -> Any:
+        """`a,b` is two names; nothing is all of them."""
         return [one.strip() for one in value.split(",") if one.strip()] or None if isinstance(value, str) else value
 
     @field_validator("log_level", "log_format", "billing", mode="before")
@@ -108,6 +110,7 @@ class Settings(BaseModel):
             misfire_grace=timedelta(seconds=self.misfire_grace_seconds),
             cancel_grace=timedelta(seconds=self.cancel_grace_seconds),
             concurrency=self.concurrency,
+            default_timeout=timedelta(seconds=self.default_timeout_seconds) if self.default_timeout_seconds else None,
             keep_success=timedelta(days=self.keep_success_days),
             keep_failed=timedelta(days=self.keep_failed_days),
             keep_audit=timedelta(days=self.keep_audit_days),

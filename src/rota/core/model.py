@@ -3,7 +3,7 @@
 import os
 import random
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
@@ -245,9 +245,15 @@ class Lease:
     room: int  # how many can start at once
     line: int  # and how many more may wait with it
     until: datetime  # what is due by then it takes ahead, to start it at its moment
+    orgs: Collection[str] | None = None  # ids; None: of all orgs
+    org_room: Callable[[str], int | None] | None = None  # how many jobs of an org it takes; None: as many as fit
 
     def fits(self, job: "NewJob | Schedule") -> bool:
-        return job.route in self.routes and (self.queues is None or job.queue in self.queues)
+        return (
+            job.route in self.routes
+            and (self.queues is None or job.queue in self.queues)
+            and (self.orgs is None or job.org_id in self.orgs)
+        )
 
 
 @record

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from rota.core.errors import AuthError, Invalid, LogicError, PermissionDenied, TransientError, WorkError
@@ -241,15 +242,18 @@ class Lane:
     cap: int | None = None
 
 
-def shares(lanes: Sequence[Lane], room: int, turn: int) -> list[tuple[Lane, int]]:
-    """Divide the room fairly: first among orgs, then among an org's queues; whoever came last goes first next time."""
+def shares(
+    lanes: Sequence[Lane], room: int, turn: int, org_room: Mapping[str, int] = MappingProxyType({})
+) -> list[tuple[Lane, int]]:
+    """Divide the room fairly: first among orgs, then among an org's queues; whoever came last goes first next time. An
+    org gets at most its `org_room`, where it has one."""
     by_org: dict[str, list[Lane]] = defaultdict(list)
     for lane in lanes:
         if lane.cap is None or lane.cap > 0:
             by_org[lane.org_id].append(lane)
     given: list[tuple[Lane, int]] = []
     for org, part in zip(rotated(list(by_org), turn), split(room, len(by_org)), strict=True):
-        queues = rotated(by_org[org], turn)
+        part, queues = min(part, org_room.get(org, part)), rotated(by_org[org], turn)
         for lane, count in zip(queues, split(part, len(queues)), strict=True):
             count = count if lane.cap is None else min(count, lane.cap)
             if count:

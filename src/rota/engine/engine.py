@@ -44,6 +44,7 @@ class EngineSettings:
     misfire_grace: timedelta = timedelta(seconds=60)
     cancel_grace: timedelta = timedelta(seconds=10)
     concurrency: int = 50
+    default_timeout: timedelta | None = None  # of runs whose schedule and target name none
     keep_success: timedelta = timedelta(days=30)
     keep_failed: timedelta = timedelta(days=90)
     keep_audit: timedelta = timedelta(days=400)

@@ -22,14 +22,21 @@ class Lines:
     def orgs(self) -> Collection[str]:
         return self._lines.keys()
 
+    def count(self, org_id: str) -> int:
+        return len(self._lines.get(org_id, ()))
+
     def extend(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
             self._lines.setdefault(job.org_id, deque()).append(job)
             self._count += 1
 
-    def next(self) -> Job:
-        """The first job of the org whose turn it is; it is the next org's turn then."""
-        org_id, line = next(iter(self._lines.items()))
+    def next(self, full: Collection[str] = ()) -> Job | None:
+        """The first job of the org whose turn it is, but for orgs that are `full`; it is the next org's turn then. None
+        if no other org has one."""
+        org_id = next((org for org in self._lines if org not in full), None)
+        if org_id is None:
+            return None
+        line = self._lines[org_id]
         job = line.popleft()
         self._count -= 1
         if not line or len(self._lines) > 1:

@@ -34,8 +34,9 @@ log = structlog.get_logger("rota.scheduler")
 
 
 class Scheduler:
-    def __init__(self, engine: Engine) -> None:
-        self.engine, self.db, self.clock = engine, engine.db, engine.clock
+    def __init__(self, engine: Engine, orgs: Sequence[str] | None = None) -> None:
+        """`orgs` are the slugs of the orgs whose schedules it fires; None: of all."""
+        self.engine, self.db, self.clock, self.orgs = engine, engine.db, engine.clock, orgs
         self.worker: Worker | None = None  # of this process: it may have what is fired at once
         self.stopping = False
         self.looked = stopwatch()  # when it last knew what is due
@@ -78,7 +79,7 @@ class Scheduler:
         return await self.act(view) is not view
 
     async def look(self) -> "View":
-        rows, jobs_at, then, cut = await self.db.read(read_rows, self.kinds, self.clock.now() + AHEAD)
+        rows, jobs_at, then, cut = await self.db.read(read_rows, self.kinds, self.clock.now() + AHEAD, self.orgs)
         self.engine.meter.looked = self.looked = stopwatch()
         due: list[Due] = []
         broken: list[tuple[str, int, str]] = []
@@ -232,10 +233,10 @@ class View:
 
 
 def read_rows(
-    tx: Tx, kinds: Sequence[str], soon: datetime
+    tx: Tx, kinds: Sequence[str], soon: datetime, orgs: Sequence[str] | None = None
 ) -> tuple[Sequence[Any], datetime | None, datetime | None, bool]:
     """The schedules that come due so soon; when the first waiting job does, and the first schedule behind them; and
     whether these are only the first of them."""
-    rows = schedules.due(tx, kinds, soon, CROWD)
+    rows = schedules.due(tx, kinds, soon, CROWD, orgs)
     cut = len(rows) == CROWD
     return rows, jobs.next_due(tx), None if cut else schedules.next_run(tx, kinds, soon), cut

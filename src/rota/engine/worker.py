@@ -10,6 +10,7 @@ that died, has its start written down first.
 import asyncio
 import os
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -20,7 +21,7 @@ import structlog
 
 from rota.core.clock import Clock, SystemClock, pause, stopwatch
 from rota.core.errors import DataRefused, Unavailable
-from rota.core.model import About, Attempt, Ended, Finished, Fired, Job, Lease, new_id
+from rota.core.model import WORKFLOW, About, Attempt, Ended, Finished, Fired, Job, Lease, new_id
 from rota.core.policy import (
     QUARANTINE,
     RECONCILIATION,
@@ -53,9 +54,10 @@ from rota.engine.runner import (
     Written,
     current_log,
 )
+from rota.engine.shares import Shares
 from rota.engine.supervision import start_supervised
 from rota.engine.takings import Takings
-from rota.store import jobs, runs, workers
+from rota.store import accounts, jobs, runs, workers
 from rota.store.dialect import Tx
 from rota.version import __version__
 
@@ -121,6 +123,7 @@ class Worker:
 
     engine: Engine
     queues: Collection[str] | None = None
+    orgs: Collection[str] | None = None  # slugs of those that it serves; None: all
     id: str = field(default_factory=new_id)
     waiting: Lines = field(default_factory=Lines)
     alarm: asyncio.TimerHandle | None = None  # for what waits for its moment
@@ -128,6 +131,7 @@ class Worker:
     ended: list[Ended] = field(default_factory=list)
     logs: list[tuple[str, datetime, str, str]] = field(default_factory=list)
     learned: tuple[int, float] = (-1, 0.0)  # at which change and when `learn` last read
+    org_ids: Collection[str] | None = None  # of `orgs`, as `learn` read them
     registered: bool = False
     claimed_at: float = field(default_factory=stopwatch)  # when it last looked for work
     stored_at: float = field(default_factory=stopwatch)  # when results were last stored, or came to an empty list
@@ -140,6 +144,7 @@ class Worker:
     sated: bool = False  # it has all there was: it need not look again before it is told of more
     ahead: int = 0  # jobs to claim beyond those that run
     keeper: Keeper | None = None
+    shares: Shares = field(init=False)
     takings: Takings = field(default_factory=Takings)
     flush_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     doubts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))  # one suspect begins at a time
@@ -147,6 +152,9 @@ class Worker:
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     busy: asyncio.Event = field(default_factory=asyncio.Event)
     idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.shares = Shares(self.engine.settings.concurrency)
 
     @property
     def routes(self) -> list[str]:
@@ -230,8 +238,11 @@ class Worker:
             self.keeper.start()
 
     async def learn(self) -> bool:
-        """Read again what can be run here; True if that changed."""
+        """Read again which orgs share this worker, and what can be run here; True if the routes changed."""
         self.learned = (self.engine.wake.tasks, stopwatch())
+        known = await self.engine.db.read(accounts.limits)
+        self.shares.learn(len(known) > 1, {org.id for org in known if org.max_running is not None})
+        self.org_ids = None if self.orgs is None else {org.id for org in known if org.slug in self.orgs}
         learners = [runner for runner in self.engine.runners.values() if isinstance(runner, Learns)]
         return any([await runner.learn() for runner in learners])
 
@@ -289,6 +300,11 @@ class Worker:
 
     # claim
 
+    @property
+    def chooses_all(self) -> bool:
+        """Whether it serves all orgs and queues."""
+        return self.queues is None and self.orgs is None
+
     async def claiming(self) -> None:
         wake = self.engine.wake.work
         while not self.finished.is_set():
@@ -335,7 +351,9 @@ class Worker:
                 most = min(count, self.appetite)
                 room = min(most, self.room)
                 this.expect(most)
-                fired = await fire(Lease(self.id, self.routes, self.queues, room, most - room, until))
+                fired = await fire(
+                    Lease(self.id, self.routes, self.queues, room, most - room, until, self.org_ids, self.org_room)
+                )
                 await self.receive(fired.taken)
                 return fired
         except Unavailable as error:
@@ -359,19 +377,28 @@ class Worker:
         self.start_waiting()
         return True
 
+    def org_room(self, org_id: str) -> int | None:
+        """How many more jobs of an org this worker takes; None: as many as it has space for."""
+        room = self.shares.room(org_id)
+        return None if room is None else max(0, room + self.ahead - self.waiting.count(org_id))
+
     async def take_from_sole(self, room: int) -> list[Job]:
         """Work that lies in one lane is taken without looking first where it lies."""
         if self.sole is None or self.stopping:
             return []
+        most = self.org_room(self.sole.org_id)
+        if most is not None and most < room:
+            return []  # the long way knows of shares
         return await self.engine.db.statement(jobs.claim_sole, self.sole, worker=self.id, routes=self.routes, room=room)
 
     async def take(self, room: int) -> list[Job]:
-        found = await self.engine.db.read(jobs.lanes, self.queues, self.after)
+        found = await self.engine.db.read(jobs.lanes, self.queues, self.after, self.org_ids)
         if not found or self.stopping:
             self.unlimited = not found
             return []
-        self.unlimited = all(lane.cap is None for lane in found)
-        self.sole = found[0] if len(found) == 1 and self.unlimited and self.queues is None else None
+        limited = {lane.org_id for lane in found if (most := self.org_room(lane.org_id)) is not None and most < room}
+        self.unlimited = not limited and all(lane.cap is None for lane in found)
+        self.sole = found[0] if len(found) == 1 and self.unlimited and self.chooses_all else None
         if len(found) == jobs.LANES_PER_CLAIM:  # too many for one look: the next one goes on behind those that get room
             self.after, self.turn = found[min(room, len(found)) - 1], 0
         else:
@@ -382,14 +409,20 @@ class Worker:
         """There is work enough for a while, but not of everybody: a job of each org that has none waiting here."""
         if not self.waiting or self.stopping:
             return []
-        found = await self.engine.db.read(jobs.lanes, self.queues, None)
+        found = await self.engine.db.read(jobs.lanes, self.queues, None, self.org_ids)
         others = {lane.org_id: lane for lane in found if lane.org_id not in self.waiting.orgs}
         return await self.take_of(list(others.values()), len(others)) if others and not self.stopping else []
 
     async def take_of(self, found: Sequence[Lane], room: int) -> list[Job]:
-        db = self.engine.db
+        db, rooms = self.engine.db, {lane.org_id: self.org_room(lane.org_id) for lane in found}
+        found = [lane for lane in found if rooms[lane.org_id] != 0]
+        if not found:
+            return []
+        org_room = {org_id: most for org_id, most in rooms.items() if most is not None}
         run = db.statement if all(lane.cap is None for lane in found) else db.tx
-        return await run(jobs.claim, found, worker=self.id, routes=self.routes, room=room, turn=self.turn)
+        return await run(
+            jobs.claim, found, worker=self.id, routes=self.routes, room=room, turn=self.turn, org_room=org_room
+        )
 
     async def reclaim(self, error: Exception) -> None:
         """After a lost answer this worker may own jobs that it does not know of: hand those back."""
@@ -420,7 +453,9 @@ class Worker:
         for _ in range(len(self.waiting)):
             if len(self.active) >= self.engine.settings.concurrency or self.draining:
                 return
-            job = self.waiting.next()
+            job = self.waiting.next(self.shares.full_of(self.waiting.orgs))
+            if job is None:
+                break
             if not now < job.run_at <= now + EARLY:  # else somebody with another clock said that it is due
                 self.start(job, now)
             else:
@@ -445,6 +480,7 @@ class Worker:
         )  # fmt: skip
         ctx.about.work = work
         one = self.active[job.id] = Active(attempt, ctx)
+        self.shares.begin(job.org_id)
         self.busy.set()
         work, tracing = self.in_doubt if job.suspect else self.enter, engine.tracing
         begun = work(one) if tracing is None else tracing.run(one.attempt, lambda: work(one))
@@ -481,11 +517,17 @@ class Worker:
             await patiently(lambda: self.mark([one]))
         if one.place is not None and not one.ctx.isolated:
             asyncio.get_running_loop().call_later(MARK_AFTER.total_seconds(), one.place.leave)
-        timeout = job.terms.timeout or about.timeout
+        timeout = self.timeout_of(job, about)
         if timeout is not None and not about.delegates:
             one.timer = asyncio.get_running_loop().call_later(timeout.total_seconds(), one.stop, "timeout")
         current_log.set(one.ctx.log)
         return await runner.execute(one.ctx)
+
+    def timeout_of(self, job: Job, about: About) -> timedelta | None:
+        """The time limit of a run: of its schedule, its target, or the installation. Workflows have none by default: to
+        interrupt a mutation needs a person afterwards."""
+        default = None if job.kind == WORKFLOW else self.engine.settings.default_timeout
+        return job.terms.timeout or about.timeout or default
 
     async def authorize(self, one: Active) -> None:
         """GRANT_NOT_SESSION: work whose grant does not hold does not begin."""
@@ -498,6 +540,7 @@ class Worker:
         """An attempt is over: note how, make room, and let the next one in."""
         now = self.engine.clock.now()
         self.active.pop(one.attempt.job.id, None)
+        self.shares.end(one.attempt.job.org_id)
         if one.timer is not None:
             one.timer.cancel()
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
@@ -551,7 +594,7 @@ class Worker:
                     return self.crashed(base, str(error))
                 return replace(self.failed(one, failure, failure.kind), outcome=getattr(error, "outcome", None))
             case "timeout":
-                limit = attempt.job.terms.timeout or about.timeout
+                limit = self.timeout_of(attempt.job, about)
                 text = f"still running after {limit.total_seconds():g} s" if limit else "it took too long"
                 return self.failed(one, Failure(FailureClass.TIMEOUT, "Timeout", text), FailureClass.TIMEOUT)
             case "shutdown":
@@ -671,12 +714,19 @@ class Worker:
                     await self.mark(unmarked, raising=False)
                 if lines:
                     await self.engine.db.tx(runs.write_logs, lines)
-                if self.waiting and len(lasting) >= self.engine.settings.concurrency:
+                if self.waiting and self.stands(lasting):
                     await self.let_go()
             except Unavailable as error:
                 self.logs.extend(lines)
                 log.debug("starts and logs are not written yet; trying again", error=error.message)
                 await pause(random.uniform(0.2, 1))
+
+    def stands(self, lasting: Sequence[Active]) -> bool:
+        """Whether runs that last hold all places, or all that an org may have of whose jobs some wait here."""
+        held = Counter(run.attempt.job.org_id for run in lasting)
+        most, shares = self.engine.settings.concurrency, self.shares
+        blocked = (shares.full(org) and held[org] >= (shares.most or most) for org in self.waiting.orgs)
+        return len(lasting) >= most or any(blocked)
 
     async def mark(self, some: Sequence[Active], raising: bool = True) -> None:
         """Write down that these runs began; one whose lease is lost must not go on."""

@@ -74,6 +74,11 @@ def edit_org(tx: Tx, slug: str, changes: dict[str, Any]) -> None:
     notify(tx, "tasks")  # workers read rights and limits again, and look for jobs that may start now
 
 
+def limits(tx: Tx) -> list[Any]:
+    """All orgs: id, slug and max_running."""
+    return list(tx.execute(select(orgs.c.id, orgs.c.slug, orgs.c.max_running)))
+
+
 def check_shell(tx: Tx, org_id: str) -> None:
     """Raises Refused where the installation does not allow an org to run commands."""
     slug, allowed = tx.execute(select(orgs.c.slug, orgs.c.shell).where(orgs.c.id == org_id)).one()

@@ -6,11 +6,12 @@ neither violate the index of heads nor wade through rows that must wait.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -109,7 +110,7 @@ def add(
     if lease is not None:
         free_now = {None, *heads}
         fit = (job for job in new if job.run_at <= lease.until and job.serial_key in free_now and lease.fits(job))
-        first = list(islice(fit, lease.room + lease.line))
+        first = list(islice(within(lease.org_room, fit), lease.room + lease.line))
         fence = draw_fence(tx) if first else 0
         taken = [held_from_start(job, now, fence) for job in first]
         holds = {"state": State.RUNNING.value, "lease_owner": lease.worker, "fence": fence, "solo_key": None}
@@ -155,30 +156,45 @@ def first_waiting(_: Tx) -> Select[Any]:
     return select(func.min(c.run_at)).where(is_in(c.state, sources(Move.DUE)))
 
 
-def lanes(tx: Tx, only: Collection[str] | None = None, after: Lane | None = None) -> list[Lane]:
+def within(org_room: Callable[[str], int | None] | None, new: Iterable[NewJob]) -> Iterator[NewJob]:
+    """The first jobs of each org that it has room for."""
+    counts: Counter[str] = Counter()
+    for job in new:
+        room = None if org_room is None else org_room(job.org_id)
+        if room is None or counts[job.org_id] < room:
+            counts[job.org_id] += 1
+            yield job
+
+
+def lanes(
+    tx: Tx, only: Collection[str] | None = None, after: Lane | None = None, orgs: Collection[str] | None = None
+) -> list[Lane]:
     """Where ready work lies: (org, queue) with its limits, from behind `after` on and then from the beginning, so that
-    many lanes all get their turn. Steps from lane to lane, however long they are."""
-    found = lanes_behind(tx, only, after)
+    many lanes all get their turn. Steps from lane to lane, however long they are. `only` has names of queues, `orgs`
+    ids."""
+    found = lanes_behind(tx, only, after, orgs)
     if after is not None and len(found) < LANES_PER_CLAIM:
         seen = {(one.org_id, one.queue) for one in found}
-        found += [one for one in lanes_behind(tx, only, None) if (one.org_id, one.queue) not in seen]
+        found += [one for one in lanes_behind(tx, only, None, orgs) if (one.org_id, one.queue) not in seen]
     return found[:LANES_PER_CLAIM]
 
 
-def lanes_behind(tx: Tx, only: Collection[str] | None, after: Lane | None) -> list[Lane]:
+def lanes_behind(tx: Tx, only: Collection[str] | None, after: Lane | None, orgs: Collection[str] | None) -> list[Lane]:
     given: dict[str, Any] = {"org": after.org_id, "queue": after.queue} if after else {"org": "", "queue": ""}
     if only is not None:
         given["only"] = list(only)
+    if orgs is not None:
+        given["orgs"] = list(orgs)
     result = []
-    for org_id, queue, queue_limit, org_limit in tx.execute(next_lanes(tx, only is not None), given):
+    for org_id, queue, queue_limit, org_limit in tx.execute(next_lanes(tx, only is not None, orgs is not None), given):
         limited = [limit for limit in (queue_limit, org_limit) if limit is not None]
         result.append(Lane(org_id, queue, min(limited, default=None)))
     return result
 
 
 @once
-def next_lanes(_: Tx, chosen: bool) -> Select[Any]:
-    """Step from lane to lane, from behind one on; all queues, or only chosen ones."""
+def next_lanes(_: Tx, chosen: bool, chosen_orgs: bool) -> Select[Any]:
+    """Step from lane to lane, from behind one on; all queues and orgs, or only chosen ones."""
     found = select(*lane_behind(bindparam("org", type_=c.org_id.type), bindparam("queue", type_=c.queue.type))).cte(
         "found", recursive=True
     )
@@ -188,6 +204,8 @@ def next_lanes(_: Tx, chosen: bool) -> Select[Any]:
     open_lanes = [found.c.org_id.is_not(None), paused_at.scalar_subquery().is_(None)]
     if chosen:
         open_lanes.append(found.c.queue.in_(bindparam("only", expanding=True)))
+    if chosen_orgs:
+        open_lanes.append(found.c.org_id.in_(bindparam("orgs", expanding=True)))
     some = select(found.c.org_id, found.c.queue).where(*open_lanes).limit(LANES_PER_CLAIM).subquery("some")
     of_queue = and_(queues.c.org_id == some.c.org_id, queues.c.name == some.c.queue)
     return (
@@ -208,10 +226,13 @@ def lane_behind(org: ColumnElement[str], queue: ColumnElement[str]) -> tuple[Col
     return case((same.is_not(None), org), else_=next_org).label("org_id"), func.coalesce(same, first).label("queue")
 
 
-def claim(tx: Tx, found: Sequence[Lane], *, worker: str, routes: Collection[str], room: int, turn: int) -> list[Job]:
-    """Take up to `room` ready jobs of these lanes for a worker, fairly across orgs, most urgent first in a lane.
-    Without limits to count against it is one statement on PostgreSQL."""
-    given = shares(capped(tx, found, turn), room, turn)
+def claim(
+    tx: Tx, found: Sequence[Lane], *, worker: str, routes: Collection[str], room: int, turn: int,
+    org_room: Mapping[str, int] = MappingProxyType({}),
+) -> list[Job]:  # fmt: skip
+    """Take up to `room` ready jobs of these lanes for a worker, fairly across orgs, most urgent first in a lane; of an
+    org at most its `org_room`. Without limits to count against it is one statement on PostgreSQL."""
+    given = shares(capped(tx, found, turn), room, turn, org_room)
     return take(tx, given, worker, routes) if given else []
 
 

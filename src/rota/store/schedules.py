@@ -277,22 +277,27 @@ def first_of_kind(_: Tx) -> Select[Any]:
     return select(func.min(k.next_run_at)).where(planned, later, k.kind == bindparam("kind"))
 
 
-def due(tx: Tx, kinds: Collection[str], now: datetime, limit: int) -> list[tuple[Any, ...]]:
-    """The rows of schedules whose moment has come, oldest first."""
+def due(
+    tx: Tx, kinds: Collection[str], now: datetime, limit: int, only_orgs: Collection[str] | None = None
+) -> list[tuple[Any, ...]]:
+    """The rows of schedules whose moment has come, oldest first; of all orgs, or of those with these slugs."""
     moment = processors(tx.dialect, clocks)["next_run_at"]
     given = {"kinds": listed(tx, kinds), "now": moment(now) if moment else now, "most": limit}
-    return records_of(tx, DUE, come_due(tx, Given(given)))
+    if only_orgs is not None:
+        given["orgs"] = listed(tx, only_orgs)
+    return records_of(tx, DUE, come_due(tx, Given(given, (only_orgs is not None,))))
 
 
 DUE = (*s, k.fired, k.next_slot, orgs.c.frozen_at, orgs.c.frozen_until, k.next_run_at)
 
 
 @hot
-def come_due(tx: Tx) -> Any:
+def come_due(tx: Tx, chosen_orgs: bool) -> Any:
+    of_orgs = [is_listed(tx, orgs.c.slug, "orgs")] if chosen_orgs else []
     return (
         select(*DUE)
         .select_from(clocks.join(schedules, s.id == k.schedule_id).join(orgs, orgs.c.id == s.org_id))
-        .where(is_listed(tx, k.kind, "kinds"), k.next_run_at <= bindparam("now", type_=Instant))
+        .where(is_listed(tx, k.kind, "kinds"), k.next_run_at <= bindparam("now", type_=Instant), *of_orgs)
         .order_by(k.next_run_at)
         .limit(bindparam("most", type_=Integer))
     )

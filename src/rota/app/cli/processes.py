@@ -66,11 +66,14 @@ def worker(
     concurrency: Concurrency = None,
     processes: Annotated[int | None, typer.Option(help="worker processes [ROTA_PROCESSES]")] = None,
     queues: Annotated[str | None, typer.Option(help="queues to serve, as a,b; else all [ROTA_QUEUES]")] = None,
+    orgs: Annotated[str | None, typer.Option(help="orgs to serve, as a,b; else all [ROTA_ORGS]")] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
     """Run scheduler and worker. Start as many as you like; `rota workers` lists them."""
-    given = {"concurrency": concurrency, "processes": processes, "queues": queues, "database_url": database_url}
+    given = {
+        "concurrency": concurrency, "processes": processes, "queues": queues, "orgs": orgs, "database_url": database_url
+    }  # fmt: skip
     start(ctx, lambda main, settings: main.worker(settings, app), data_dir=data_dir, **given)
 
 
