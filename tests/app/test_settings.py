@@ -25,7 +25,15 @@ def test_each_setting_has_its_line_in_the_docs() -> None:
 def test_the_defaults_in_the_docs_are_the_defaults() -> None:
     told = dict(re.findall(r"^\| `(ROTA_[A-Z_]+)` \| `([^`]+)` \|", DOCS.read_text(), re.MULTILINE))
     for name, field in Settings.model_fields.items():
-        unset = ("database_url", "queues", "service_token", "graph_endpoint", "max_schedules_per_task", "trace_url")
+        unset: tuple[str, ...] = (
+            "database_url",
+            "queues",
+            "service_token",
+            "graph_endpoint",
+            "max_schedules_per_task",
+            "trace_url",
+        )
+        unset = (*unset, "orgs", "run_as", "default_timeout_seconds")
         if name not in (*unset, "warehouse_dir", "repair_command"):
             assert told[f"ROTA_{name.upper()}"] == str(field.default), name
 
@@ -82,3 +90,27 @@ def test_the_engine_gets_the_limits_of_workflows_and_retries(monkeypatch: pytest
     monkeypatch.setenv("ROTA_WAKE_MIN_SECONDS", "5")
     with pytest.raises(Invalid, match="wake_min_seconds is larger than wake_max_seconds"):
         Settings.load()
+
+
+def test_a_secret_comes_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "token"
+    path.write_text("a-token-of-thirty-two-characters-or-more\n")
+    monkeypatch.setenv("ROTA_SERVICE_TOKEN_FILE", str(path))
+    assert Settings.load().service_token == "a-token-of-thirty-two-characters-or-more"
+    monkeypatch.setenv("ROTA_DATABASE_URL_FILE", str(tmp_path / "none"))
+    with pytest.raises(Invalid, match="database_url_file"):
+        Settings.load()
+    path.write_text("postgresql://user:secret@host/db")
+    monkeypatch.setenv("ROTA_DATABASE_URL_FILE", str(path))
+    assert Settings.load().database_url == "postgresql://user:secret@host/db"
+    monkeypatch.setenv("ROTA_DATABASE_URL", "sqlite:///x.db")
+    with pytest.raises(Invalid, match="set one of them"):
+        Settings.load()
+
+
+def test_users_for_commands_are_named_for_all_orgs_or_by_org(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROTA_RUN_AS", "nobody")
+    assert Settings.load().engine_settings().user_of("acme") == "nobody"
+    monkeypatch.setenv("ROTA_RUN_AS", "acme=build, ops=deploy")
+    users = Settings.load().engine_settings()
+    assert [users.user_of(org) for org in ("acme", "ops", "default")] == ["build", "deploy", None]

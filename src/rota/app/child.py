@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from rota.app.application import Rota, load_app, load_file
+from rota.app.secrets import close_memory
 from rota.core.clock import SystemClock, wall
 from rota.core.model import Job
 from rota.core.policy import Billing, Failure, Terms, classify
@@ -26,6 +27,7 @@ from rota.store.wake import Wake
 
 
 def main() -> None:
+    close_memory()  # it knows the URL of the database
     order = orjson.loads(sys.stdin.buffer.read())
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")  # to the run's log
     os.set_inheritable(order["result_fd"], False)

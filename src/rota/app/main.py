@@ -25,7 +25,7 @@ from rota.app.signals import Shutdown, mind_processes, run_until_signal
 from rota.core.clock import SystemClock, pause
 from rota.core.errors import Refused, RotaError, Unavailable
 from rota.core.model import WORKFLOW
-from rota.engine import tracing
+from rota.engine import processes, tracing
 from rota.engine.declare import declare
 from rota.engine.engine import Engine
 from rota.engine.maintenance import Maintenance
@@ -62,6 +62,7 @@ log = structlog.get_logger("rota")
 def up(settings: Settings, app: str | None) -> None:
     """Everything in one process: migrate, then API, dashboard, scheduler and worker."""
     configure_logs(settings)
+    check_users(settings)
     asyncio.run(patiently(lambda: asyncio.to_thread(migrate, settings), STARTING))
     asyncio.run(refuse_exposure(settings))
     program = load_app(app) if app else Rota()
@@ -99,14 +100,21 @@ def server(settings: Settings, app: str | None) -> None:
 def worker(settings: Settings, app: str | None) -> None:
     """Scheduler and worker. With several processes, this one only looks after them."""
     configure_logs(settings)
+    check_users(settings)
     close_to_others(settings)
     asyncio.run(refuse_old_schema(settings))
     if settings.processes > 1:
-        mind_processes(settings.processes)
+        mind_processes(settings.processes, settings.secrets())
         return
     program = load_app(app) if app else Rota()
     run_until_signal(Node(settings, program, app).run)
     leave()
+
+
+def check_users(settings: Settings) -> None:
+    """Raises Invalid where a user of ROTA_RUN_AS cannot be used."""
+    for user in (settings.run_as or {}).values():
+        processes.check_user(user)
 
 
 def migrate(settings: Settings, step: Callable[[int], None] = lambda _: None) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from rota.app import secrets
 from rota.core.errors import Invalid, together
 from rota.core.policy import Backoff, Billing, Retry
 from rota.engine.engine import EngineSettings
@@ -24,6 +25,7 @@ class Settings(BaseModel):
     processes: Annotated[int, Field(ge=1, le=256)] = 1
     queues: list[str] | None = None
     orgs: list[str] | None = None
+    run_as: dict[str, str] | None = None
     default_timeout_seconds: Annotated[int | None, Field(ge=1, le=31_536_000)] = None
     lease_seconds: Annotated[int, Field(ge=1, le=600)] = 30
     misfire_grace_seconds: Annotated[int, Field(ge=0, le=86_400)] = 60
@@ -60,6 +62,15 @@ class Settings(BaseModel):
     def split_names(cls, value: Any) -> Any:
         """`a,b` is two names; nothing is all of them."""
         return [one.strip() for one in value.split(",") if one.strip()] or None if isinstance(value, str) else value
+
+    @field_validator("run_as", mode="before")
+    @classmethod
+    def users_by_org(cls, value: Any) -> Any:
+        """`nobody` is for all orgs, `acme=build,ops=deploy` for these."""
+        if not isinstance(value, str):
+            return value
+        parts = [part.rpartition("=") for part in value.split(",") if part.strip()]
+        return {org.strip(): user.strip() for org, _, user in parts} or None
 
     @field_validator("log_level", "log_format", "billing", mode="before")
     @classmethod
@@ -98,11 +109,16 @@ class Settings(BaseModel):
     def load(cls, **given: Any) -> "Settings":
         """From the environment, and from what was given beside it and is not None. Raises Invalid."""
         values = {name: value for name in cls.model_fields if (value := os.environ.get(f"ROTA_{name.upper()}"))}
+        values |= secrets.from_files()
         try:
             return cls(**values | {name: value for name, value in given.items() if value is not None})
         except ValidationError as error:
             wrong = [wrong_setting(".".join(map(str, one["loc"])), one["input"], one["msg"]) for one in error.errors()]
             raise together(wrong) from None
+
+    def secrets(self) -> dict[str, str]:
+        """The settings that are not put on a command line or into an environment, as far as they are set."""
+        return {name: value for name in secrets.IN_FILES if (value := getattr(self, name))}
 
     def engine_settings(self) -> EngineSettings:
         return EngineSettings(
@@ -110,6 +126,7 @@ class Settings(BaseModel):
             misfire_grace=timedelta(seconds=self.misfire_grace_seconds),
             cancel_grace=timedelta(seconds=self.cancel_grace_seconds),
             concurrency=self.concurrency,
+            run_as=self.run_as,
             default_timeout=timedelta(seconds=self.default_timeout_seconds) if self.default_timeout_seconds else None,
             keep_success=timedelta(days=self.keep_success_days),
             keep_failed=timedelta(days=self.keep_failed_days),

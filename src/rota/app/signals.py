@@ -4,13 +4,14 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 import uvloop
 
+from rota.app.secrets import handed_over
 from rota.core.clock import pause
 from rota.engine.processes import die_with_parent
 
@@ -47,7 +48,7 @@ def run_until_signal(main: Callable[[Shutdown], Coroutine[Any, Any, None]]) -> N
         runner.run(guarded())
 
 
-def mind_processes(count: int) -> None:
+def mind_processes(count: int, secrets: Mapping[str, str]) -> None:
     """Start worker processes like this one, start dead ones again, and pass signals on."""
     command = [sys.executable, "-P", "-m", "rota.app.cli", *sys.argv[1:], "--processes", "1"]  # the last one counts
 
@@ -59,9 +60,11 @@ def mind_processes(count: int) -> None:
 
         async def keep() -> None:
             while not shutdown.drain.is_set():
-                child = await asyncio.create_subprocess_exec(
-                    *command, preexec_fn=die_with_parent, start_new_session=True
-                )
+                with handed_over(secrets) as (variables, descriptors):
+                    child = await asyncio.create_subprocess_exec(
+                        *command, preexec_fn=die_with_parent, start_new_session=True, pass_fds=descriptors,
+                        env={**os.environ, **variables},
+                    )  # fmt: skip
                 passing = asyncio.ensure_future(pass_on(child))
                 await child.wait()
                 passing.cancel()

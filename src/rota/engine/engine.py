@@ -44,6 +44,7 @@ class EngineSettings:
     misfire_grace: timedelta = timedelta(seconds=60)
     cancel_grace: timedelta = timedelta(seconds=10)
     concurrency: int = 50
+    run_as: Mapping[str, str] | None = None  # users for commands, by the slug of their org; "" for all others
     default_timeout: timedelta | None = None  # of runs whose schedule and target name none
     keep_success: timedelta = timedelta(days=30)
     keep_failed: timedelta = timedelta(days=90)
@@ -57,6 +58,11 @@ class EngineSettings:
     wake_min: timedelta = WAKE_MIN  # how soon and how late a consumer may ask to be woken
     wake_max: timedelta = WAKE_MAX
     passing_retry: Retry = TRANSIENT  # of transient failures of jobs without a policy of their own
+
+    def user_of(self, org: str) -> str | None:
+        """The user that runs an org's commands; None: that of the worker."""
+        users = self.run_as or {}
+        return users.get(org) or users.get("")
 
 
 class Engine:

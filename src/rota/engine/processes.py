@@ -9,8 +9,10 @@ import codecs
 import ctypes
 import fnmatch
 import os
+import pwd
 import resource
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,9 +22,11 @@ from typing import Any
 import orjson
 
 from rota.core.clock import pause, stopwatch
+from rota.core.errors import Invalid
 from rota.core.model import PAYLOAD_LIMIT
 from rota.core.policy import Failure, FailureClass
 from rota.engine.runner import Canceled, ChildCrashed, RunContext, Skipped, WorkFailed
+from rota.engine.warden import announce, warden
 
 ANSWER_LIMIT = 8 * PAYLOAD_LIMIT  # bytes of what a child process answers
 OUTPUT_LIMIT = 64 * 1024  # characters of a process's output kept in its outcome; the log has more
@@ -33,17 +37,23 @@ DYING = 5.0  # seconds until a killed process must be gone
 
 async def start(
     ctx: RunContext, command: str | Sequence[str], env: Mapping[str, str], cwd: str | None = None,
-    memory_mb: int | None = None, pass_fds: Sequence[int] = (),
+    memory_mb: int | None = None, pass_fds: Sequence[int] = (), user: str | None = None,
 ) -> asyncio.subprocess.Process:  # fmt: skip
-    """Start a process group: a text goes through the system's shell."""
+    """Start a process group, as another user where one is named: a text goes through the system's shell."""
+    account = None if user is None else pwd.getpwnam(user)
+    if account is not None:
+        env = {**env, "HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name}
     how: dict[str, Any] = {
         "stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE,
-        "start_new_session": True, "preexec_fn": limited(memory_mb), "cwd": cwd, "pass_fds": pass_fds,
-        "env": {**env, "ROTA_RUN_ID": ctx.run_id},
+        "start_new_session": True, "preexec_fn": limited(memory_mb, ctx.run_id, account), "cwd": cwd,
+        "pass_fds": pass_fds, "env": {**env, "ROTA_RUN_ID": ctx.run_id},
     }  # fmt: skip
     if isinstance(command, str):
-        return await asyncio.create_subprocess_shell(command, **how)
-    return await asyncio.create_subprocess_exec(*command, **how)
+        process = await asyncio.create_subprocess_shell(command, **how)
+    else:
+        process = await asyncio.create_subprocess_exec(*command, **how)
+    warden.began(process.pid, ctx.run_id)
+    return process
 
 
 async def supervise(ctx: RunContext, process: asyncio.subprocess.Process, feed: bytes) -> dict[str, str]:
@@ -80,6 +90,7 @@ async def supervise(ctx: RunContext, process: asyncio.subprocess.Process, feed: 
     finally:
         for task in (*readers, writer):
             task.cancel()
+        warden.ended(process.pid)
     ended.result()
     if canceled_at is not None and process.returncode != 0:
         raise asyncio.CancelledError
@@ -87,8 +98,9 @@ async def supervise(ctx: RunContext, process: asyncio.subprocess.Process, feed: 
 
 
 async def ask_child(
-    ctx: RunContext, order: Mapping[str, Any], cwd: str | None = None, memory_mb: int | None = None
-) -> dict[str, Any]:
+    ctx: RunContext, order: Mapping[str, Any], cwd: str | None = None, memory_mb: int | None = None,
+    user: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Have a run done in a Python process of its own, where it can hurt only itself; returns what that answers."""
     reading, writing = os.pipe()
     job, settings = ctx.job, ctx.engine.settings
@@ -100,7 +112,7 @@ async def ask_child(
     }  # fmt: skip
     try:
         command = [sys.executable, "-P", "-m", "rota.app.child"]  # nothing is imported from its cwd
-        process = await start(ctx, command, os.environ, cwd, memory_mb, [writing])
+        process = await start(ctx, command, os.environ, cwd, memory_mb, [writing], user)
     finally:
         os.close(writing)
     results = asyncio.StreamReader(limit=ANSWER_LIMIT)
@@ -217,16 +229,38 @@ def environment(ctx: RunContext, allowed: Sequence[str] = (), given: Mapping[str
     return inherited | dict(given or {}) | facts
 
 
-def limited(memory_mb: int | None) -> Callable[[], None]:
-    """What a new process does first: it must not outlive its worker, nor eat the machine. Linux only; elsewhere the
-    result of one that outlived its worker is refused."""
+def limited(memory_mb: int | None, run_id: str, account: pwd.struct_passwd | None = None) -> Callable[[], None]:
+    """What a new process does first: it announces itself to the warden, which ends it with its worker, becomes another
+    user where one is named, and limits its memory."""
+    pipe = warden.pipe()
 
     def first() -> None:
-        die_with_parent()
+        announce(pipe, os.getpid(), run_id)
+        if account is not None:
+            become(account)
+        die_with_parent()  # after that: a change of user resets it
         if memory_mb is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (memory_mb << 20, memory_mb << 20))
 
     return first
+
+
+def become(account: pwd.struct_passwd) -> None:
+    """Give this process the rights of a user, and no others."""
+    os.initgroups(account.pw_name, account.pw_gid)
+    os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
+    os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)
+
+
+def check_user(user: str) -> None:
+    """Raises Invalid where no process can be started as a user."""
+    try:
+        account = pwd.getpwnam(user)
+        subprocess.run(["/bin/sh", "-c", "true"], check=True, preexec_fn=lambda: become(account))
+    except KeyError:
+        raise Invalid("run_as", user, "is not a user of this machine") from None
+    except (OSError, subprocess.SubprocessError) as error:
+        raise Invalid("run_as", user, f"cannot be used by this process, which has no right to it: {error}") from error
 
 
 def die_with_parent() -> None:

@@ -120,7 +120,7 @@ def reset_key(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: Da
 
 def start(ctx: typer.Context, process: Callable[[Any, Any], None], **given: Any) -> None:
     gc.disable()  # what is loaded now stays: to look through it again and again for garbage takes a fifth of the start
-    from rota.app import main
+    from rota.app import main, secrets
     from rota.app.settings import Settings
     from rota.core.errors import Invalid, Refused, RotaError
 
@@ -130,7 +130,9 @@ def start(ctx: typer.Context, process: Callable[[Any, Any], None], **given: Any)
     connection: Connection = ctx.obj
     given["data_dir"] = given["data_dir"] or connection.data_dir
     try:
-        process(main, Settings.load(**given))
+        settings = Settings.load(**given)
+        secrets.protect()
+        process(main, settings)
     except Invalid as error:
         fail(error.message, Exit.USAGE)
     except RotaError as error:

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import hashlib
 import inspect
+import subprocess
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -149,16 +150,24 @@ class TaskRunner:
 
     def run(self, ctx: RunContext, task: Task, given: Any) -> Awaitable[Any]:
         if task.function is None:
-            return run_command(ctx, task, given)
+            return self.run_command(ctx, task, given)
         if ctx.isolated:  # its worker has counted it already
-            return run_child(ctx, self.app, task, given)
+            return self.run_child(ctx, task, given)
         if task.isolation == "process":
             return self.run_apart(ctx, task, given)
         return self.call(ctx, task.function, given)
 
     async def run_apart(self, ctx: RunContext, task: Task, given: Any) -> Any:
         async with self._isolated:
-            return await run_child(ctx, self.app, task, given)
+            return await self.run_child(ctx, task, given)
+
+    async def run_command(self, ctx: RunContext, task: Task, given: Any) -> Any:
+        return await run_command(ctx, task, given, ctx.engine.settings.user_of(await self.slug(ctx.org_id)))
+
+    async def run_child(self, ctx: RunContext, task: Task, given: Any) -> Any:
+        """On SQLite as the worker's own user: another one cannot open the database."""
+        user = None if self.db.url.startswith("sqlite") else ctx.engine.settings.user_of(await self.slug(ctx.org_id))
+        return await run_child(ctx, self.app, task, given, user)
 
     def call(self, ctx: RunContext, function: Callable[..., Any], given: Any) -> Awaitable[Any]:
         """Call a function in this process, with what it takes and what is injected."""
@@ -253,14 +262,14 @@ def checked(outcome: Any) -> Any:
 # processes
 
 
-async def run_command(ctx: RunContext, task: Task, given: Any) -> dict[str, Any]:
+async def run_command(ctx: RunContext, task: Task, given: Any, user: str | None) -> dict[str, Any]:
     """Run a command through the system's shell. Its parameters come as JSON on stdin, where the task says nothing."""
     assert task.command is not None
     allowed, given_env = ((), task.env) if isinstance(task.env, Mapping) else (task.env, {})
     env = processes.environment(ctx, allowed, given_env)
     try:
-        process = await processes.start(ctx, task.command, env, task.cwd, task.memory_mb)
-    except OSError as error:
+        process = await processes.start(ctx, task.command, env, task.cwd, task.memory_mb, user=user)
+    except (OSError, KeyError, subprocess.SubprocessError) as error:
         raise LogicError(f"the command cannot be started: {error}") from error
     feed = task.stdin.encode() if task.stdin is not None else orjson.dumps(given) if given is not None else b""
     kept = await processes.supervise(ctx, process, feed)
@@ -272,8 +281,8 @@ async def run_command(ctx: RunContext, task: Task, given: Any) -> dict[str, Any]
     return outcome
 
 
-async def run_child(ctx: RunContext, app: str | None, task: Task, given: Any) -> Any:
+async def run_child(ctx: RunContext, app: str | None, task: Task, given: Any, user: str | None) -> Any:
     """Run a function in a Python process of its own, where it can hurt only itself."""
     assert task.function is not None
     order = {"app": app, "module": inspect.getsourcefile(task.function), "task": task.command, "name": task.name}
-    return (await processes.ask_child(ctx, {**order, "payload": given}, task.cwd, task.memory_mb))["outcome"]
+    return (await processes.ask_child(ctx, {**order, "payload": given}, task.cwd, task.memory_mb, user))["outcome"]

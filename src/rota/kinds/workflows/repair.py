@@ -38,7 +38,9 @@ class CommandRepairer:
         self.command, self.limit = command, limit
 
     async def propose(self, ctx: RunContext, failure: Mapping[str, Any]) -> str | None:
-        process = await processes.start(ctx, self.command, processes.environment(ctx, ["*"]))
+        process = await processes.start(
+            ctx, self.command, processes.environment(ctx, ["*"]), user=ctx.engine.settings.user_of("")
+        )
         try:
             async with asyncio.timeout(self.limit.total_seconds()):
                 said = await processes.supervise(ctx, process, orjson.dumps(failure))
