@@ -14,7 +14,7 @@ from rota import Prepare, Workflow, every
 from rota.kinds.hosts import HostManager
 from rota.kinds.pipelines import PipelineManager
 from rota.kinds.workflows import WorkflowManager
-from rota.store import accounts, billing, hosts, scripts
+from rota.store import accounts, billing, hosts, scripts, sessions
 from rota.store.dialect import Tx
 from tests.app.conftest import NINE, Api
 
@@ -216,6 +216,8 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "GET /api/v1/api-keys/{api_key}": (ADMIN_READ, None),
     "DELETE /api/v1/api-keys/{api_key}": (row(403, 403, 204, 404), None),
     "POST /api/v1/login-links": (row(201, 201, 201, 201), None),  # each their own
+    "GET /api/v1/sessions": (LIST, None),
+    "DELETE /api/v1/sessions/{session}": (row(404, 404, 204, 404), None),  # another user's
     "GET /api/v1/audit": (ADMIN_LIST, None),
 }
 SILENT = {  # these change nothing here
@@ -280,7 +282,7 @@ async def fill(api: Api, path: str) -> str:
     """The path with new things of ours in the place of its parameters."""
     makers: dict[str, Callable[[Api, str], Awaitable[str]]] = {
         "schedule": make_schedule, "task": make_task, "job": make_job, "run": make_run, "user": make_user,
-        "api_key": make_key, "skipped": make_skipped, "queue": make_queue,
+        "api_key": make_key, "session": make_session, "skipped": make_skipped, "queue": make_queue,
         "workflow": make_workflow, "script": make_script,
         "host": make_host, "our_host": make_host, "server": make_server, "our_server": make_server,
         "host_job": make_host_job, "batch": make_batch,
@@ -420,6 +422,17 @@ async def make_own_key(api: Api, name: str) -> str:
 
 async def make_user(api: Api, name: str) -> str:
     return await api.db.tx(accounts.create_user, api.org_id, f"{name}@example.org", name, "x", "viewer", NINE)
+
+
+async def make_session(api: Api, name: str) -> str:
+    user_id = await make_user(api, name)
+
+    def step(tx: Tx) -> str:
+        user = sessions.account(tx, api.org_id, user_id)
+        assert user is not None
+        return sessions.start_session(tx, user, None, None, name, NINE)[0]
+
+    return await api.db.tx(step)
 
 
 async def make_key(api: Api, name: str) -> str:

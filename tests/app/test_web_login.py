@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from rota.app.auth import Failures
 from rota.app.web import pages
 from rota.app.web.login import path_of_ours
-from rota.app.web.sessions import COOKIE, LIFE, LOGIN_COOKIE
+from rota.app.web.sessions import COOKIE, LOGIN_COOKIE
 from rota.core.states import Status
 from rota.store import accounts, overview, sessions
 from rota.store.dialect import Tx
@@ -124,10 +124,14 @@ async def test_an_unknown_link_is_refused_kindly_and_guessing_is_limited(api: Ap
     assert (limited.status_code, limited.headers["retry-after"]) == (429, "60")
 
 
-async def test_the_server_that_starts_makes_a_link_for_the_system_user(api: Api, web: httpx.AsyncClient) -> None:
+async def test_the_session_of_the_start_link_ends_with_its_key(api: Api, web: httpx.AsyncClient) -> None:
     made = await api.db.tx(sessions.first_link, NINE)
+    assert made is not None
     await web.get(f"/login?token={made.token}")
     assert '<span class="name">system</span>' in (await web.get("/")).text
+    await api.db.tx(accounts.reset_first_key, NINE)
+    assert not await is_in(web)
+    assert await api.count("login_sessions") == 0
 
 
 async def test_a_session_made_with_a_key_is_no_more_than_the_key_and_ends_with_it(api: Api) -> None:
@@ -234,7 +238,7 @@ async def test_the_org_is_asked_for_when_there_are_several(api: Api, web: httpx.
 @on_sqlite
 async def test_a_session_ends_after_14_days(api: Api, web: httpx.AsyncClient) -> None:
     await log_in(api, web)
-    await api.clock.advance(LIFE - timedelta(seconds=1))
+    await api.clock.advance(sessions.SESSION_LIFE - timedelta(seconds=1))
     assert await is_in(web)
     await api.clock.advance(timedelta(seconds=1))
     assert not await is_in(web)
@@ -253,28 +257,91 @@ async def test_a_session_ends_with_the_password_and_the_user(
 
 
 async def test_a_cookie_that_was_changed_is_worth_nothing(api: Api, web: httpx.AsyncClient) -> None:
-    other = await api.db.tx(accounts.create_org, "Acme", "acme", NINE)
-    key = (await api.call("POST", "/api-keys", {"name": "k", "role": "admin"})).json()
-    ada = (await api.call("POST", "/users", ADA)).json()
-    await submit(web, **CREDENTIALS, org="default")
-    good = web.cookies[COOKIE].split(".")
-    system = await api.db.tx(accounts.system_user, api.org_id, NINE)
-    assert good[:3] == [ada["id"], api.org_id, "-"]
-    changed = [system, other[0], key["id"], str(int(good[3]) - 1), str(int(good[4]) + 1), "0" * 64]
-    for position, value in enumerate(changed):
-        bad = ".".join([*good[:position], value, *good[position + 1 :]])
-        async with browser(api) as thief:
-            thief.cookies.set(COOKIE, bad)
-            assert not await is_in(thief), f"field {position}"
-    for bad in ("", "x", ".".join(good[:-1]), ".".join([*good, "x"]), ".".join(good).lower(), "é.ü"):
+    await log_in(api, web)
+    good = web.cookies[COOKIE]
+    assert len(good) == 43
+    assert good not in await dump(api)  # only its hash is stored
+    for bad in ("", "x", good[:-1], f"{good}x", good[::-1], good.swapcase(), accounts.hash_of(good), "é.ü"):
         async with browser(api) as thief:
             answer = await thief.get("/", headers=[(b"cookie", f"{COOKIE}={bad}".encode())])
             assert answer.status_code == 303, bad
     async with browser(api) as same:
-        same.cookies.set(COOKIE, ".".join(good))
+        same.cookies.set(COOKIE, good)
         assert await is_in(same)
-    await api.execute("DELETE FROM signing_keys")
+
+
+async def test_two_logins_of_a_user_at_the_same_time_are_two_sessions(api: Api, web: httpx.AsyncClient) -> None:
+    await log_in(api, web)
+    async with browser(api) as other:
+        await log_in(api, other)
+        assert web.cookies[COOKIE] != other.cookies[COOKIE]
+        assert (await other.post("/logout", data={"csrf_token": csrf_of(await web.get("/"))})).status_code == 403
+
+
+async def test_a_logout_ends_the_session_at_the_server(api: Api, web: httpx.AsyncClient) -> None:
+    await log_in(api, web)
+    cookie = web.cookies[COOKIE]
+    out = await web.post("/logout", data={"csrf_token": csrf_of(await web.get("/"))})
+    assert (out.status_code, out.headers["location"]) == (303, "/login")
     assert not await is_in(web)
+    async with browser(api) as thief:
+        thief.cookies.set(COOKIE, cookie)
+        assert not await is_in(thief)
+    lines = (await api.get("/audit", resource="sessions"))["items"]
+    assert [line["action"] for line in lines] == ["sessions.delete", "sessions.create"]
+    assert len({line["resource_id"] for line in lines}) == 1
+
+
+async def test_sessions_are_listed_and_ended(api: Api, web: httpx.AsyncClient) -> None:
+    ada = (await api.call("POST", "/users", ADA)).json()
+    await submit(web, **CREDENTIALS)
+    async with browser(api) as second:
+        await submit(second, **CREDENTIALS)
+        await log_in(api, web)  # another user, in the first browser
+        listed = await api.get("/sessions")
+        assert [one["user_name"] for one in listed["items"]] == ["system", "Ada", "Ada"]
+        newest = listed["items"][0]
+        assert (newest["key_name"], newest["address"], newest["created_at"]) == (
+            "first admin key", "127.0.0.1", NINE.isoformat()
+        )  # fmt: skip
+        assert len((await api.get("/sessions", user_id=ada["id"]))["items"]) == 2
+        page = (await second.get("/settings")).text
+        assert (page.count("this one"), page.count('action="/sessions/')) == (1, 1)
+        form = {"csrf_token": csrf_of(await second.get("/")), "form_method": "DELETE", "then": "/settings"}
+        assert (await second.post(f"/sessions/{newest['id']}", data=form)).status_code == 404  # not hers
+        assert await is_in(web)
+        hers = [one["id"] for one in listed["items"][1:]]
+        assert (await second.post(f"/sessions/{hers[1]}", data=form)).status_code == 303
+        assert (await api.call("DELETE", f"/sessions/{hers[0]}")).status_code == 204
+        assert not await is_in(second)
+    assert [one["id"] for one in (await api.get("/sessions"))["items"]] == [newest["id"]]
+    assert (await api.call("DELETE", f"/sessions/{hers[0]}")).status_code == 404
+
+
+async def test_a_key_below_admin_sees_only_the_sessions_that_it_began(api: Api, web: httpx.AsyncClient) -> None:
+    await log_in(api, web)
+    made = (await api.call("POST", "/api-keys", {"name": "k", "role": "viewer"})).json()
+    plain = {"authorization": f"Bearer {made['key']}"}
+    made = (await api.call("POST", "/api-keys", {"name": "r", "role": "viewer", "scopes": ["sessions:read"]})).json()
+    reader = {"authorization": f"Bearer {made['key']}"}
+    (session,) = (await api.get("/sessions"))["items"]
+    assert (await api.call("GET", "/sessions", headers=plain)).json()["items"] == []
+    assert (await api.call("DELETE", f"/sessions/{session['id']}", headers=plain)).status_code == 404
+    async with browser(api) as other:
+        await other.get(await link(api, headers=plain))
+        (theirs,) = (await api.call("GET", "/sessions", headers=plain)).json()["items"]
+    assert (await api.call("DELETE", f"/sessions/{theirs['id']}", headers=reader)).status_code == 403
+    assert (await api.call("DELETE", f"/sessions/{theirs['id']}", headers=plain)).status_code == 204
+
+
+@on_sqlite
+async def test_the_last_use_of_a_session_is_exact_to_a_minute(api: Api, web: httpx.AsyncClient) -> None:
+    await log_in(api, web)
+    for seconds, expected in ((59, 0), (1, 60)):
+        await api.clock.advance(timedelta(seconds=seconds))
+        await web.get("/")
+        (session,) = (await api.get("/sessions"))["items"]
+        assert session["last_used_at"] == (NINE + timedelta(seconds=expected)).isoformat()
 
 
 @on_sqlite
@@ -282,14 +349,6 @@ async def test_the_api_does_not_take_the_cookie(api: Api, web: httpx.AsyncClient
     await log_in(api, web)
     assert (await web.get("/api/v1/runs")).status_code == 401
     assert (await web.put("/api/v1/freeze", json={})).status_code == 401
-
-
-@on_sqlite
-async def test_who_logs_out_is_out(api: Api, web: httpx.AsyncClient) -> None:
-    await log_in(api, web)
-    out = await web.post("/logout", data={"csrf_token": csrf_of(await web.get("/"))})
-    assert (out.status_code, out.headers["location"]) == (303, "/login")
-    assert not await is_in(web)
 
 
 @on_sqlite

@@ -18,6 +18,7 @@ from rota.engine.engine import Engine
 from rota.engine.trail import Act
 from rota.store import accounts
 from rota.store.database import Database
+from rota.store.sessions import Owner
 
 # The scopes that add to a role, for operators' keys. `shell` includes `host-shell`.
 SHELL = "shell"  # run anything on the workers
@@ -61,12 +62,12 @@ class Caller:
         """The org whose share of common things the caller sees; None: an instance admin sees that of all."""
         return None if self.instance_admin else self.org_id
 
-    def check(self, role: Role, resource: str) -> None:
-        """The one place that compares roles and scopes."""
+    def check(self, role: Role, resource: str, *, writes: bool = False) -> None:
+        """The one place that compares roles and scopes. A viewer's route that `writes` needs more than `:read`."""
         if self.role < role:
             raise Refused(f"this needs the role {role.name.lower()}; yours is {self.role.name.lower()}")
         narrow = self.narrowed_to
-        read = {f"{resource}:read"} if role is Role.VIEWER else set()
+        read = {f"{resource}:read"} if role is Role.VIEWER and not writes else set()
         if narrow and not narrow & {resource, *read}:
             raise Refused(f"this needs the scope {resource}; yours are {', '.join(sorted(narrow))}")
 
@@ -91,6 +92,10 @@ class Caller:
         if self.expires_at is not None and (expires_at is None or expires_at > self.expires_at):
             until = self.expires_at.isoformat(timespec="seconds")
             raise Refused(f"a new key cannot outlive the key that creates it: set expires_at to {until} or earlier")
+
+    def visible_sessions(self) -> Owner:
+        """Whose login sessions the caller may list and end: the org's for admins, else only the caller's own."""
+        return Owner(self.org_id) if self.role >= Role.ADMIN else Owner(self.org_id, self.user_id, self.key_id)
 
     def check_shell(self) -> None:
         if self.role < Role.ADMIN and SHELL not in self.scopes:

@@ -422,7 +422,8 @@ def listening(settings: Settings) -> Iterator[tuple[socket.socket, str]]:
     try:
         yield sock, url
     finally:
-        (Path(settings.data_dir) / "server.json").unlink(missing_ok=True)
+        for name in ("server.json", "login.url"):
+            (settings.data_dir / name).unlink(missing_ok=True)
         sock.close()
 
 
@@ -431,6 +432,9 @@ def announce(settings: Settings, url: str, link: Link | None) -> None:
     note = orjson.dumps({"url": url, "pid": os.getpid()}).decode()
     write_secret(settings.data_dir / "server.json", note)  # whoever waits for it reads all of it or nothing
     print(f"Rota is up at {url} (API docs: {url}/docs)", file=sys.stderr)
-    if link is not None:
+    if link is not None and sys.stderr.isatty():
         print(f"dashboard, for the next 15 minutes: {url}/login?token={link.token}", file=sys.stderr)
+    elif link is not None:  # others may read the file or journal that standard error goes to
+        write_secret(settings.data_dir / "login.url", f"{url}/login?token={link.token}\n")
+        print(f"dashboard, for the next 15 minutes: the link in {settings.data_dir / 'login.url'}", file=sys.stderr)
     print(f"data and admin key: {Path(settings.data_dir).absolute()}", file=sys.stderr)

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, bindparam, delete, func, or_, select, update
 
 from rota.core.errors import Conflict, NotFound, Refused
 from rota.core.model import new_id
 from rota.store.dialect import Tx, insert_new, insert_rows, notify, once
-from rota.store.tables import api_keys, grants, orgs, users
+from rota.store.tables import api_keys, grants, login_sessions, orgs, users
 
 PREFIX = 12  # characters of a key that are stored as they are: enough to find its row and to name it to people
 SYSTEM = "system"
 FIRST_KEY = "first admin key"
 NO_SHELL = "org '{slug}' may not run stored commands; the instance admin allows it: `rota org set {slug} --shell`"
 
-k, u = api_keys.c, users.c
+k, u, session = api_keys.c, users.c, login_sessions.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +127,8 @@ def edit_user(tx: Tx, org_id: str, user_id: str, changes: dict[str, Any], now: d
             raise Conflict(f"user {email}: there is already one with this address")
     if not tx.execute(update(users).where(person(org_id, user_id)).values(**changes, updated_at=now)).rowcount:
         raise NotFound(f"user {user_id}: there is none")
+    if "password_hash" in changes:
+        tx.execute(delete(login_sessions).where(session.user_id == user_id))
     keep_an_admin(tx, org_id, now)
 
 
@@ -135,6 +137,7 @@ def delete_user(tx: Tx, org_id: str, user_id: str, now: datetime) -> None:
     gone = update(users).where(person(org_id, user_id)).values(deleted_at=now, updated_at=now, password_hash=None)
     if not tx.execute(gone).rowcount:
         raise NotFound(f"user {user_id}: there is none")
+    tx.execute(delete(login_sessions).where(session.user_id == user_id))
     tx.execute(update(api_keys).where(k.user_id == user_id, k.revoked_at.is_(None)).values(revoked_at=now))
     theirs = and_(grants.c.org_id == org_id, grants.c.owner_id == user_id, grants.c.revoked_at.is_(None))
     tx.execute(update(grants).where(theirs).values(revoked_at=now))
@@ -217,6 +220,12 @@ def key_by_id(tx: Tx, key_id: str) -> Key | None:
     return None if found is None else Key(*found[1:])
 
 
+def first_key(tx: Tx, now: datetime) -> Key | None:
+    """The newest instance admin key that is good."""
+    row = tx.execute(key_query().where(*instance_admins(now)).order_by(k.id.desc()).limit(1)).one_or_none()
+    return None if row is None else Key(*row[1:])
+
+
 def key_query() -> Select[Any]:
     columns = (
         k.hash, k.id, k.org_id, k.user_id, k.role, u.role.label("user_role"), k.scopes, k.instance_admin, k.expires_at,
@@ -244,6 +253,7 @@ def revoke_key(tx: Tx, org_id: str, key_id: str, now: datetime, *, instance_admi
     if stored_key.instance_admin and not instance_admin:
         raise Refused(f"API key {key_id} is an instance admin's; only an instance admin can revoke it")
     tx.execute(update(api_keys).where(*this_key, k.revoked_at.is_(None)).values(revoked_at=now))
+    tx.execute(delete(login_sessions).where(session.key_id == key_id))
     keep_an_admin(tx, org_id, now)
     if stored_key.instance_admin and not tx.execute(select(func.count()).where(*instance_admins(now))).scalar_one():
         raise Conflict(
@@ -253,11 +263,12 @@ def revoke_key(tx: Tx, org_id: str, key_id: str, now: datetime, *, instance_admi
 
 
 def reset_first_key(tx: Tx, now: datetime) -> str:
-    """Revoke all instance admin keys and issue a new one; returns its text."""
+    """Revoke all instance admin keys, end their sessions and issue a new key; returns its text."""
     org_id, text = ensure_default_org(tx, now)
     if text is not None:
         return text
     tx.execute(update(api_keys).where(k.instance_admin, k.revoked_at.is_(None)).values(revoked_at=now))
+    tx.execute(delete(login_sessions).where(session.key_id.in_(select(k.id).where(k.instance_admin))))
     return create_key(tx, org_id, FIRST_KEY, "admin", now, instance_admin=True)
 
 

@@ -176,12 +176,21 @@ login_links = Table(  # what nobody has used yet: using one deletes it
     Column("expires_at", Instant, nullable=False),
 )
 
-signing_keys = Table(  # not a credential of anybody, hence not hashed: servers share it to know each other's sessions
-    "signing_keys",
+login_sessions = Table(  # of the dashboard; the end of a session deletes its row
+    "login_sessions",
     metadata,
-    Column("name", String(40), primary_key=True),
-    Column("key", String(64), nullable=False),
+    Column("id", Id, primary_key=True),
+    Column("hash", String(64), nullable=False, unique=True),  # of the cookie's random token
+    Column("org_id", Id, ForeignKey("orgs.id"), nullable=False),
+    Column("user_id", Id, ForeignKey("users.id"), nullable=False),
+    Column("key_id", Id, ForeignKey("api_keys.id")),  # whose login link began it; it ends with that key
+    Column("address", Text),
+    Column("user_agent", String(200)),
     Column("created_at", Instant, nullable=False),
+    Column("last_used_at", Instant, nullable=False),
+    Column("expires_at", Instant, nullable=False),
+    Index("ix_login_sessions_org", "org_id", "id"),
+    Index("ix_login_sessions_user", "user_id"),
 )
 
 audit_log = Table(  # append-only

@@ -22,6 +22,7 @@ from rota.app.api import (
     pipelines,
     runs,
     schedules,
+    sessions,
     streams,
     system,
     tasks,
@@ -38,7 +39,7 @@ from rota.store.database import Database
 
 MODULES = (
     *(schedules, runs, jobs, streams, tasks, artifacts, grants, billing),
-    *(graphs, pipelines, workflows, hosts, system, people),
+    *(graphs, pipelines, workflows, hosts, system, people, sessions),
 )
 EVERYTHING = tuple(one.router for one in MODULES)
 

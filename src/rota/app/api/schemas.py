@@ -509,6 +509,10 @@ SCHEMAS: dict[str, Schema] = {
         id=ID, name=NAME, user_id=ID, user_name=TEXT, role=ROLE, scopes=listed(TEXT), prefix=TEXT, created_at=AT,
         expires_at=maybe(AT), last_used_at=maybe(AT), revoked_at=maybe(AT),
     ),
+    "Session": gives(
+        id=ID, user_id=ID, user_name=TEXT, key_id=maybe(ID), key_name=maybe(TEXT), address=maybe(TEXT),
+        user_agent=maybe(TEXT), created_at=AT, last_used_at=AT, expires_at=AT,
+    ),
     "LoginLink": gives(url=a("string", format="uri"), expires_at=AT),
     "Act": gives(
         id=ID, at=AT, user_id=ID, user_name=maybe(TEXT), key_id=maybe(ID), key_name=maybe(TEXT), action=TEXT,
@@ -593,7 +597,20 @@ SCHEMAS["JobBrief"] = gives(**{name: one for name, one in SCHEMAS["Job"]["proper
 PAGED = (
     *("Schedule", "Run", "Line", "Slot", "Worker", "Queue", "Task", "TaskSchedule", "ArtifactBrief", "JobBrief", "Org"),
     *("Failing", "Grant", "Account", "Entry", "Receipt", "Usage", "VirtualKey"),
-    *("User", "Key", "Act", "Pipeline", "Workflow", "TopicEvent", "Input", "Output", "Host", "Server", "BatchBrief"),
+    *(
+        "User",
+        "Key",
+        "Act",
+        "Session",
+        "Pipeline",
+        "Workflow",
+        "TopicEvent",
+        "Input",
+        "Output",
+        "Host",
+        "Server",
+        "BatchBrief",
+    ),
     "WorkflowVersion",
 )
 for _name in PAGED:
@@ -755,6 +772,8 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "GET /api-keys/{key_id}": (None, 200, "Key"),
     "DELETE /api-keys/{key_id}": (None, 204, None),
     "POST /login-links": (None, 201, "LoginLink"),
+    "GET /sessions": (None, 200, "SessionPage"),
+    "DELETE /sessions/{session_id}": (None, 204, None),
     "GET /audit": (None, 200, "ActPage"),
 }
 OPTIONAL = (

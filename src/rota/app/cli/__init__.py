@@ -55,6 +55,7 @@ app.add_typer(agent.app, name="agent")
 app.add_typer(people.orgs, name="org")
 app.add_typer(people.users, name="user")
 app.add_typer(people.keys, name="key")
+app.add_typer(people.sessions, name="session")
 app.add_typer(people.profiles, name="profile")
 app.add_typer(processes.admin, name="admin")
 COMMANDS: tuple[Callable[..., None], ...] = (

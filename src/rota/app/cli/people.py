@@ -1,4 +1,4 @@
-"""`rota org …`, `rota user …`, `rota key …`, `rota profile …`, `rota login` and `rota audit`."""
+"""`rota org …`, `rota user …`, `rota key …`, `rota session …`, `rota profile …`, `rota login` and `rota audit`."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from rota.app.cli.show import as_data, details, listing, local, when
 orgs = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Keep teams apart.")
 users = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="People of the org.")
 keys = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="API keys of the org.")
+sessions = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Who is logged in to the dashboard.")
 profiles = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Names for servers and keys, on this machine.")
 
 Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
@@ -159,6 +160,32 @@ def key_state(one: dict[str, Any]) -> str:
     if one["revoked_at"]:
         return "revoked"
     return f"until {when(one['expires_at'])}" if one["expires_at"] else "good"
+
+
+@sessions.command("list")
+def list_sessions(
+    ctx: typer.Context,
+    user: Annotated[str | None, typer.Option(help="id or e-mail address; else all that you may see")] = None,
+    limit: Limit = None,
+    cursor: Cursor = None,
+) -> None:
+    """List who is logged in to the dashboard, newest first."""
+    page = ctx.obj.get("/sessions", user_id=user_id(ctx, user) if user else None, limit=limit, cursor=cursor)
+    rows = (
+        [
+            session["id"], session["user_name"], session["address"] or "-", when(session["created_at"]),
+            when(session["last_used_at"]), when(session["expires_at"]),
+        ]
+        for session in page["items"]
+    )  # fmt: skip
+    listing(ctx.obj, page, ("id", "user", "address", "began", "used", "ends"), rows)
+
+
+@sessions.command("rm")
+def rm_session(ctx: typer.Context, session_id: Annotated[str, typer.Argument(help="id")]) -> None:
+    """End a login session at once."""
+    ctx.obj.delete(f"/sessions/{quote(session_id, safe='')}")
+    say(f"session {session_id} is ended")
 
 
 def login(ctx: typer.Context) -> None:

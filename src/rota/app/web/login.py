@@ -11,13 +11,13 @@ from starlette.responses import RedirectResponse
 
 from rota.app.auth import Failures, TooManyFailures, address_of
 from rota.app.web.pages import page
-from rota.app.web.sessions import COOKIE, LOGIN_COOKIE, csrf_token, read_form, secret_of, set_cookie, start
+from rota.app.web.sessions import COOKIE, LOGIN_COOKIE, csrf_token, read_form, set_cookie
 from rota.core.errors import shown
 from rota.engine import trail
 from rota.store import accounts, sessions
 from rota.store.database import Database
 from rota.store.dialect import Tx
-from rota.store.sessions import Account
+from rota.store.sessions import SESSION_LIFE, Account
 
 PATH = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]*")  # of this site: browsers read `/\x` and `/<tab>/x` as `//x`
 EMAIL_LIMIT = 320
@@ -37,18 +37,16 @@ async def login(request: Request, token: str | None = None, then: Next = "") -> 
     failures: Failures = request.app.state.failures
     failures.check(now, *who)
 
-    def step(tx: Tx) -> tuple[Account, str | None] | None:
-        found = sessions.use_link(tx, token, now)
-        if found is not None:
-            trail.write(tx, act_of_login(request, *found), None, None, now)
-        return found
+    def step(tx: Tx) -> str | None:
+        known = sessions.use_link(tx, token, now)
+        return None if known is None else log_in(tx, request, *known)
 
-    found = await db.tx(step)
-    if found is None:
+    cookie = await db.tx(step)
+    if cookie is None:
         failures.add(now, *who)
         log.warning("a login link was refused", address=address_of(request))
         return await login_page(request, then, "This link has been used, or is older than 15 minutes.", 403)
-    return await enter(request, then, *found)
+    return enter(request, then, cookie)
 
 
 @router.post("/login")
@@ -68,19 +66,45 @@ async def login_by_password(request: Request) -> Response:
     failures.add(now, *who)  # before the password is tried: else many at once would all be tried
     found = await db.read(sessions.account_by_email, slug, email)
     hashed = None if found is None else found.password_hash
-    if not await asyncio.to_thread(accounts.password_fits, hashed, password) or found is None:
+    fits = await asyncio.to_thread(accounts.password_fits, hashed, password)
+    token = await db.tx(log_in_with_password, request, found) if fits and found is not None else None
+    if token is None:
         log.warning("a login failed", email=shown(email), org=shown(slug), address=address_of(request))
         return await login_page(request, then, "The address or the password is not right.", 403)
     failures.forgive(now, *who)
-    await db.tx(trail.write, act_of_login(request, found), None, None, now)
-    return await enter(request, then, found)
+    return enter(request, then, token)
 
 
 @router.post("/logout")
-async def logout() -> Response:
+async def logout(request: Request) -> Response:
+    """End the session at the server; the cookie is worth nothing afterwards."""
+    now = request.app.state.engine.clock.now()
+
+    def step(tx: Tx) -> None:
+        ended = sessions.log_out(tx, request.cookies.get(COOKIE, ""))
+        if ended is not None:
+            org_id, user_id, session_id, key_id = ended
+            trail.write(tx, act_of(request, org_id, user_id, "delete", session_id, key_id), None, None, now)
+
+    await request.app.state.db.tx(step)
     response = RedirectResponse("/login", 303)
     response.delete_cookie(COOKIE)
     return response
+
+
+def log_in_with_password(tx: Tx, request: Request, user: Account) -> str | None:
+    """None if the password was changed since it was compared."""
+    current = sessions.account(tx, user.org_id, user.user_id)
+    same = current is not None and current.password_hash == user.password_hash
+    return log_in(tx, request, user, None) if same else None
+
+
+def log_in(tx: Tx, request: Request, user: Account, key_id: str | None) -> str:
+    """Begin a session and record it in the audit log; returns the token for its cookie."""
+    now, user_agent = request.app.state.engine.clock.now(), request.headers.get("user-agent", "")
+    session_id, token = sessions.start_session(tx, user, key_id, address_of(request), storable(user_agent), now)
+    trail.write(tx, act_of(request, user.org_id, user.user_id, "create", session_id, key_id), None, None, now)
+    return token
 
 
 async def login_page(request: Request, then: str, message: str | None = None, status: int = 200) -> Response:
@@ -89,15 +113,15 @@ async def login_page(request: Request, then: str, message: str | None = None, st
     response = page(
         request, "login.html", status, message=message, then=path_of_ours(then), email=form.get("email", ""),
         org=form.get("org", ""), several_orgs=await request.app.state.db.read(sessions.several_orgs),
-        csrf_token=csrf_token(await secret_of(request), cookie),
+        csrf_token=csrf_token(cookie),
     )  # fmt: skip
     set_cookie(request, response, LOGIN_COOKIE, cookie)
     return response
 
 
-async def enter(request: Request, then: str, user: Account, key_id: str | None = None) -> Response:
+def enter(request: Request, then: str, token: str) -> Response:
     response = RedirectResponse(path_of_ours(then), 303)
-    start(request, response, await secret_of(request), user, key_id)
+    set_cookie(request, response, COOKIE, token, SESSION_LIFE)
     return response
 
 
@@ -110,7 +134,11 @@ def guesser(request: Request, *more: str) -> tuple[str, ...]:
     return (f"address {address_of(request)}", *more)
 
 
-def act_of_login(request: Request, user: Account, key_id: str | None = None) -> trail.Act:
+def act_of(request: Request, org_id: str, user_id: str, verb: str, session_id: str, key_id: str | None) -> trail.Act:
     request_id = structlog.contextvars.get_contextvars().get("request_id")
-    given = (user.org_id, user.user_id, "sessions", "create", user.user_id, key_id, address_of(request))
-    return trail.Act(*given, request_id)
+    return trail.Act(org_id, user_id, "sessions", verb, session_id, key_id, address_of(request), request_id)
+
+
+def storable(text: str) -> str:
+    """A header's text without control characters, which no page may show and PostgreSQL cannot store."""
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -1,9 +1,9 @@
-"""Who is logged in. Nothing is stored: a cookie names the user, their org, the key it was made with and its span.
+"""Who is logged in. A cookie holds a random token; the session is the row that has its hash, and ends with that row.
 
-It is signed over these and the user's password hash, so that it ends with the password, and with the user or the key.
 Each form carries a token that follows from the cookie: only a page of ours can have shown it to this browser.
 """
 
+import contextlib
 import hmac
 import re
 from dataclasses import dataclass
@@ -14,18 +14,16 @@ from urllib.parse import parse_qsl
 from fastapi import BackgroundTasks, Depends, Request, Response
 from starlette.exceptions import HTTPException
 
-from rota.app.auth import Caller, Role, Unauthenticated, at_least, caller_of, note_caller
+from rota.app.auth import USED_EVERY, Caller, Role, Unauthenticated, at_least, caller_of, note_caller
 from rota.app.http import read_bytes
-from rota.core.errors import Invalid, Refused
-from rota.store import accounts, sessions
+from rota.core.errors import Invalid, Refused, RotaError
+from rota.store import sessions
 from rota.store.database import Database
-from rota.store.dialect import Tx
 from rota.store.sessions import Account
 
 COOKIE = "rota_session"
 LOGIN_COOKIE = "rota_login"  # what the login form's token follows from, before there is a session
-LIFE = timedelta(days=14)
-SHAPE = re.compile(r"(([0-9A-Z]{26})\.([0-9A-Z]{26})\.([0-9A-Z]{26}|-)\.[0-9]{10}\.([0-9]{10}))\.([0-9a-f]{64})")
+SHAPE = re.compile(r"[A-Za-z0-9_-]{43}")
 FIELDS = 1000  # of a form
 
 NOT_LOGGED_IN = "nobody is logged in here"
@@ -35,41 +33,36 @@ NOT_LOGGED_IN = "nobody is logged in here"
 class Session:
     """Somebody who is logged in, as pages show them."""
 
+    id: str
     user: Account
     csrf_token: str
     role: Role
 
 
-def start(request: Request, response: Response, secret: bytes, user: Account, key_id: str | None) -> None:
-    """Log somebody in with this answer."""
-    now: datetime = request.app.state.engine.clock.now()
-    span = f"{int(now.timestamp())}.{int((now + LIFE).timestamp())}"
-    text = f"{user.user_id}.{user.org_id}.{key_id or '-'}.{span}"
-    set_cookie(request, response, COOKIE, f"{text}.{signature(secret, text, user)}", LIFE)
-
-
 async def signed_in(request: Request, later: BackgroundTasks) -> Caller:
     """The caller behind a session, who is the same to the rest of Rota as one with a key."""
-    found = SHAPE.fullmatch(request.cookies.get(COOKIE, ""))
-    if found is None:
-        raise Unauthenticated(NOT_LOGGED_IN)
-    text, user_id, org_id, key_id, expires, given = found.groups()
+    token = request.cookies.get(COOKIE, "")
     now: datetime = request.app.state.engine.clock.now()
-
-    def look(tx: Tx) -> tuple[bytes | None, Account | None, accounts.Key | None]:
-        return sessions.signing_key(tx), sessions.account(tx, org_id, user_id), accounts.key_by_id(tx, key_id)
-
     db: Database = request.app.state.db
-    secret, user, key = await db.read(look)
-    if secret is None or user is None or not hmac.compare_digest(given, signature(secret, text, user)):
+    known = await db.read(sessions.find_session, token, now) if SHAPE.fullmatch(token) else None
+    if known is None:
         raise Unauthenticated(NOT_LOGGED_IN)
-    if int(expires) <= now.timestamp() or (key is None and key_id != "-"):
-        raise Unauthenticated(NOT_LOGGED_IN)
+    session, user, key = known
     role = Role[user.role.upper()]
-    caller = caller_of(key, now) if key else Caller(org_id, user_id, None, role, frozenset(), instance_admin=False)
-    request.state.session = Session(user, csrf_token(secret, found[0]), caller.role)
+    if key is None:
+        caller = Caller(user.org_id, user.user_id, None, role, frozenset(), instance_admin=False)
+    else:
+        caller = caller_of(key, now)
+    request.state.session = Session(session.id, user, csrf_token(token), caller.role)
+    if now - session.last_used_at >= USED_EVERY:
+        later.add_task(touch, db, session.id, now)
     await note_caller(request, later, caller)
     return caller
+
+
+async def touch(db: Database, session_id: str, now: datetime) -> None:
+    with contextlib.suppress(RotaError):
+        await db.tx(sessions.touch_session, session_id, now)
 
 
 SignedIn = Annotated[Caller, Depends(signed_in)]  # where the API judges what they may do
@@ -88,8 +81,7 @@ async def check_csrf(request: Request) -> None:
     if not cookie and request.url.path != "/login":
         raise Unauthenticated(NOT_LOGGED_IN)
     given = (await read_form(request)).get("csrf_token", "")
-    secret = await secret_of(request)
-    if not cookie or not hmac.compare_digest(given.encode(), csrf_token(secret, cookie).encode()):
+    if not cookie or not hmac.compare_digest(given.encode(), csrf_token(cookie).encode()):
         raise Refused("this form is too old, or did not come from here; go back, load the page anew and try again")
 
 
@@ -112,19 +104,9 @@ async def read_form(request: Request) -> dict[str, str]:
     return form
 
 
-def csrf_token(secret: bytes, cookie: str) -> str:
-    return hmac.digest(secret, f"csrf {cookie}".encode(), "sha256").hex()
-
-
-def signature(secret: bytes, text: str, user: Account) -> str:
-    return hmac.digest(secret, f"session {text} {user.password_hash or ''}".encode(), "sha256").hex()
-
-
-async def secret_of(request: Request) -> bytes:
-    """The key that signs, made when it is first needed."""
-    db: Database = request.app.state.db
-    found = await db.read(sessions.signing_key)
-    return await db.tx(sessions.make_signing_key, request.app.state.engine.clock.now()) if found is None else found
+def csrf_token(cookie: str) -> str:
+    """The token of the forms that are shown to the browser with this cookie."""
+    return hmac.digest(cookie.encode(), b"csrf", "sha256").hex()
 
 
 def set_cookie(request: Request, response: Response, name: str, value: str, life: timedelta | None = None) -> None:

@@ -6,7 +6,7 @@ from rota.app.auth import HOST_SHELL, SHELL, Role
 from rota.app.web.pages import Place, asked, engine_of, older, page
 from rota.app.web.sessions import Viewer
 from rota.core.wall import zone_names
-from rota.store import reports
+from rota.store import reports, sessions
 from rota.store.reports import Record
 
 router = APIRouter()
@@ -24,9 +24,11 @@ async def settings(request: Request, caller: Viewer) -> Response:
     if caller.role >= Role.ADMIN:
         people, _ = await engine.db.read(reports.list_users, caller.org_id, limit=reports.LIMIT_MAX)
         keys, cursor = await engine.db.read(reports.list_keys, caller.org_id, cursor=given["cursor"])
+    logged_in, _ = await engine.db.read(sessions.list_sessions, engine.clock.now(), caller.visible_sessions())
     kept = engine.settings
     return page(
-        request, "settings.html", people=people, keys=keys, older=older(request, cursor), zones=sorted(zone_names()),
+        request, "settings.html", people=people, keys=keys, logged_in=logged_in, older=older(request, cursor),
+        zones=sorted(zone_names()),
         roles=[role.name.lower() for role in Role], shell=SHELL, host_shell=HOST_SHELL,
         freeze=await engine.db.read(reports.freeze, caller.org_id, engine.clock.now()),
         retention=(
