@@ -130,6 +130,12 @@ class TooManyFailures(Refused):
         self.seconds = seconds
 
 
+class TooManyStreams(Refused):
+    """A caller has as many event streams as it may: 429."""
+
+    code = "too_many_streams"
+
+
 class Failures:
     """Failed attempts of the last minute, by address and by what was tried. Kept in the process: each server of an
     installation counts for itself, and a guesser cannot make the database write."""

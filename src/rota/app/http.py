@@ -5,7 +5,7 @@ from http import HTTPStatus
 from fastapi import Request
 from starlette.exceptions import HTTPException
 
-from rota.app.auth import TooManyFailures, Unauthenticated
+from rota.app.auth import TooManyFailures, TooManyStreams, Unauthenticated
 from rota.core import errors
 from rota.core.errors import RotaError
 
@@ -13,6 +13,7 @@ BODY_LIMIT = 8 * 1024 * 1024
 STATUSES: dict[type[RotaError], HTTPStatus] = {  # the first that fits
     Unauthenticated: HTTPStatus.UNAUTHORIZED,
     TooManyFailures: HTTPStatus.TOO_MANY_REQUESTS,
+    TooManyStreams: HTTPStatus.TOO_MANY_REQUESTS,
     errors.Invalid: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.NotFound: HTTPStatus.NOT_FOUND,
     errors.KeyMismatch: HTTPStatus.UNPROCESSABLE_ENTITY,

@@ -1,5 +1,6 @@
 """The REST API under `/api/v1`."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from rota.app.api import (
     webhooks,
     workflows,
 )
+from rota.app.api.feeds import Feeds
 from rota.app.api.idempotency import Idempotency
 from rota.app.api.schemas import describe
 from rota.app.auth import Failures, note_caller
@@ -66,6 +68,7 @@ def create_api(
     app.add_exception_handler(HTTPException, manners.on_http_error)
     app.add_exception_handler(RequestValidationError, manners.on_bad_parameter)
     app.state.closing, app.state.streams = False, 0  # whether streams must end, and how many there are
+    app.state.feeds, app.state.open_streams = Feeds(engine), Counter[str]()  # the latter by key or user
     app.add_middleware(Idempotency)
     app.add_middleware(manners.Guard)
     app.include_router(system.health)

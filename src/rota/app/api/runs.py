@@ -65,7 +65,7 @@ async def logs(
     """What the run wrote, oldest first. `next_cursor` is the next `after`. With `Accept: text/event-stream` the lines
     come as they are written, until the run ends."""
     if "text/event-stream" in request.headers.get("accept", ""):
-        return await log_stream(request, caller.org_id, run_id, after)
+        return await log_stream(request, caller, run_id, after)
     db = engine_of(request).db
     return answer_page(await db.read(reports.run_logs, caller.org_id, run_id, after=after, limit=limit))
 

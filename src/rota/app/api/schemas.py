@@ -794,7 +794,7 @@ PROBLEMS = {
     400: "it cannot be executed now",
     401: "no key, or one that is not known", 403: "the key may not", 404: "there is none", 409: "not in this state",
     412: "it changed since it was read", 413: "the body is too long", 415: "the body is not application/json",
-    422: "a value is wrong", 429: "too many failed attempts", 503: "the database is out of reach",
+    422: "a value is wrong", 429: "too many failed attempts or open streams", 503: "the database is out of reach",
 }  # fmt: skip
 HEADERS = {
     "Idempotency-Key": ("the same key with the same request gets the first answer again", "[!-~]{1,255}"),
