@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from rota.app.cli.show import yaml_lines
+from rota.version import __version__
 from tests.app.shell import Rota, caller, environment, followed, on_terminal, read, run, serving
 
 
@@ -29,7 +30,7 @@ def rota(home: Path) -> Rota:
 def test_a_failed_run_has_an_exit_code(rota: Rota) -> None:
     assert rota("schedule", "add", "breaks", "--task", "fails", "--every", "1h").returncode == 0
     ran = rota("schedule", "run", "breaks", "--wait")
-    assert (ran.returncode, ran.stderr) == (7, "error: it does\n")
+    assert (ran.returncode, ran.stderr) == (7, "error: ValueError: it does\n")
     failed = read(rota("-o", "json", "run", "list", "--status", "failed", "--schedule", "breaks"))["items"][0]
     assert "ValueError: it does" in rota("run", "show", failed["id"]).stdout
 
@@ -80,7 +81,7 @@ def test_a_command_says_what_it_said_and_ends_as_it_ended(rota: Rota) -> None:
     said = rota("task", "run", "says", "--wait", "--param", "x=a=b")
     assert (said.returncode, said.stdout, said.stderr) == (0, '{"x":"a=b"}', "so\n")
     failed = rota("task", "run", "fails", "--wait")
-    assert (failed.returncode, failed.stdout, failed.stderr) == (7, "", "error: it does\n")
+    assert (failed.returncode, failed.stdout, failed.stderr) == (7, "", "error: ValueError: it does\n")
     assert rota("task", "add", "says", "--command", "true").returncode == 4
     assert rota("task", "rm", "says").returncode == 0
 
@@ -367,3 +368,60 @@ def test_a_login_link_is_printed_at_the_start_and_on_demand(rota: Rota, home: Pa
             assert browser.get(url).headers["location"] == "/"
             assert "<h1>Now" in browser.get(url.partition("login")[0]).text
             assert browser.get(url).status_code == 403
+
+
+def test_the_version_is_printed(rota: Rota) -> None:
+    assert rota("--version").stdout == f"rota {__version__}\n"
+
+
+def test_a_run_is_found_by_the_name_of_its_schedule_or_task(rota: Rota) -> None:
+    assert rota("schedule", "add", "greeter", "--task", "hello", "--every", "1h").returncode == 0
+    assert rota("schedule", "run", "greeter", "--wait").returncode == 0
+    assert rota("logs", "greeter").stdout == "hello you\n"
+    shown = rota("run", "show", "greeter").stdout
+    assert "success" in shown
+    assert "hello" in shown
+    assert rota("logs", "hello").stdout == "hello you\n"
+    assert "greeter" in rota("why", "greeter").stdout
+    unknown = rota("logs", "no-such-thing")
+    assert (unknown.returncode, unknown.stderr) == (
+        3, "error: 'no-such-thing' is no run or job, and no schedule or target of that name has run\n",
+    )  # fmt: skip
+
+
+def test_tables_in_a_pipe_have_a_line_per_row(rota: Rota) -> None:
+    name = "import-orders-of-the-branch-office-in-bergen-every-hour-of-the-working-day"
+    assert rota("schedule", "add", name, "--task", "hello", "--every", "1h").returncode == 0
+    lines = rota("schedule", "list").stdout.splitlines()
+    assert len([line for line in lines if name in line and "every hour" in line]) == 1
+
+
+def test_times_are_taken_as_people_write_them_and_as_they_are_printed(rota: Rota) -> None:
+    assert rota("schedule", "add", "hourly", "--task", "hello", "--every", "1h").returncode == 0
+    paused = read(rota("-o", "json", "schedule", "pause", "hourly", "--until", "1h"))
+    assert paused["paused_until"] is not None
+    assert rota("schedule", "resume", "hourly").returncode == 0
+    assert rota("schedule", "backfill", "hourly", "--from", "1d", "--to", "now", "--dry-run").returncode == 0
+    assert rota("run", "list", "--since", "2026-01-01").returncode == 0
+    printed = rota("schedule", "backfill", "hourly", "--from", "90m", "--to", "now").stdout.split()[0]
+    assert (
+        rota("schedule", "next", "--cron", "0 2 * * *", "--tz", "Europe/Oslo", "--count", "2").stdout.count("02:00")
+        == 2
+    )
+    assert rota("why", "hourly", "--slot", printed).returncode == 0
+    listed = rota("slots", "list", "--schedule", "hourly").stdout.splitlines()[1].split()
+    assert rota("why", "hourly", "--slot", f"{listed[1]} {listed[2]}").returncode == 0
+    refused = rota("run", "list", "--since", "yesterday")
+    assert (refused.returncode, "'yesterday' is not a time; write it as 1h" in refused.stderr) == (2, True)
+
+
+def test_the_status_fits_one_screen_and_fails_while_something_is_failing(rota: Rota) -> None:
+    assert rota("schedule", "add", "breaking", "--task", "fails", "--every", "1h").returncode == 0
+    assert rota("schedule", "run", "breaking", "--wait").returncode == 7
+    status = rota("status")
+    assert status.returncode == 1
+    assert "workers  1 alive" in status.stdout
+    assert "breaking: 1 failed" in status.stdout
+    assert "ValueError: it does" in status.stdout
+    assert rota("run", "acknowledge", "breaking", "--note", "known").returncode == 0
+    assert "acknowledged by" in rota("status").stdout

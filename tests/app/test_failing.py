@@ -114,8 +114,11 @@ async def test_the_api_and_the_first_page_show_the_same_failures(api: Api) -> No
     for name in ("nightly", "nightly", "weekly"):
         await api.job(name)
         await api.end(await api.start(), Status.FAILED, "logic")
+    assert (await api.call("POST", "/tasks/hello/$execute")).status_code == 202
+    await api.end(await api.start(), Status.FAILED, "logic")
     items = (await api.get("/failing"))["items"]
-    assert {item["schedule"]: item["times"] for item in items} == {"nightly": 2, "weekly": 1}
+    names = {item["schedule"] or item["target_name"]: item["times"] for item in items}
+    assert names == {"nightly": 2, "weekly": 1, "hello": 1}
     weekly = next(item for item in items if item["schedule"] == "weekly")
     answer = await api.call("POST", f"/runs/{weekly['id']}/$acknowledge", {"note": "known"})
     assert answer.status_code == 204

@@ -94,7 +94,8 @@ def with_target_names(tx: Tx, rows: list[Record]) -> list[Record]:
     ids = {row["target"] for row in rows if len(row["target"]) == 26}
     names: dict[str, str] = {}
     for table in (tasks, server_instances):
-        names |= dict(tx.execute(select(table.c.id, table.c.name).where(table.c.id.in_(ids))).tuples()) if ids else {}
+        rows_of_table = tx.execute(select(table.c.id, table.c.name).where(table.c.id.in_(ids))) if ids else ()
+        names |= {row.id: row.name for row in rows_of_table}
     return [{**row, "target_name": names.get(row["target"]) or row["target_name"] or row["target"]} for row in rows]
 
 

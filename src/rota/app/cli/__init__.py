@@ -29,6 +29,7 @@ from rota.app.cli import (
     workflows,
 )
 from rota.app.cli.connection import Connection, Output
+from rota.version import __version__
 
 WATCH = 2.0  # seconds
 INTERRUPTED = 130
@@ -59,11 +60,17 @@ app.add_typer(people.sessions, name="session")
 app.add_typer(people.profiles, name="profile")
 app.add_typer(processes.admin, name="admin")
 COMMANDS: tuple[Callable[..., None], ...] = (
-    system.workers, system.why, follow.events, people.login, people.audit, processes.up, processes.server,
-    processes.worker, processes.migrate, processes.doctor,
+    system.workers, system.status, system.why, runs.logs, follow.events, people.login, people.audit, processes.up,
+    processes.server, processes.worker, processes.migrate, processes.doctor,
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)
+
+
+def print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"rota {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
@@ -79,6 +86,9 @@ def options(
     profile: Annotated[
         str | None, typer.Option(envvar="ROTA_PROFILE", help="a server and key of `rota profile`")
     ] = None,
+    version: Annotated[  # noqa: ARG001  # its callback prints and ends
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="print the version and exit")
+    ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="again and again, until Ctrl-C")] = False,
 ) -> None:
     """A durable rota for code: runs it at the right moment, once per slot, and accounts for every slot.

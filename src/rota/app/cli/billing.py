@@ -7,6 +7,7 @@ import typer
 
 from rota.app.cli.people import user_id
 from rota.app.cli.show import details, listing, when
+from rota.app.cli.times import Since, Until
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Credits: what there is, what moved, and for what.")
 keys = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The names that charges of an account go by.")
@@ -16,8 +17,6 @@ Account = Annotated[str | None, typer.Option(help="id of an account of the org (
 Anyones = Annotated[str | None, typer.Option(help="id of an account; else your own, for admins all of the org")]
 AccountId = Annotated[str, typer.Argument(help="id of an account of the org")]
 KeyId = Annotated[str, typer.Argument(help="id of the virtual key")]
-Since = Annotated[str | None, typer.Option(help="a moment with offset")]
-Until = Annotated[str | None, typer.Option(help="a moment with offset")]
 Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
 Cursor = Annotated[str | None, typer.Option(help="where the page before ended")]
 ACCOUNT = ("id", "owner_name", "owner_id", "balance_credits", "default_virtual_key_id", "created_at", "closed_at")

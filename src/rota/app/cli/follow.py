@@ -8,6 +8,7 @@ import typer
 
 from rota.app.cli.connection import Answered, Connection, Exit, explain, fail
 from rota.app.cli.show import as_data, local, visible
+from rota.app.cli.times import past_option
 
 PATIENCE = 60.0  # seconds without a word from the server
 PAUSE = 0.5  # seconds before the next try
@@ -18,7 +19,7 @@ Event = tuple[str, str, Any]  # its name, its id, its data
 
 def events(
     ctx: typer.Context,
-    since: Annotated[str | None, typer.Option(help="also what happened since this moment, with offset")] = None,
+    since: Annotated[str | None, past_option(help="also what happened since: 1h, 13:00, …")] = None,
 ) -> None:
     """What changes in the org, as it happens, until Ctrl-C. Takes up again where a connection broke."""
     connection: Connection = ctx.obj

@@ -7,6 +7,7 @@ import typer
 
 from rota.app.cli.connection import Output, say
 from rota.app.cli.show import details, listing, when
+from rota.app.cli.times import future_option
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The authority that unattended work runs under.")
 
@@ -31,7 +32,7 @@ def list_all(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> 
 def create(
     ctx: typer.Context,
     scope: Annotated[list[str], typer.Option(help="such as graph:execute:langgraph:poet; may be given several times")],
-    expires_at: Annotated[str | None, typer.Option("--expires", help="a moment with offset")] = None,
+    expires_at: Annotated[str | None, future_option("--expires", help="when it ends: 30d, 2027-01-01, …")] = None,
     per_day: Annotated[int | None, typer.Option("--budget-per-day", help="credits")] = None,
     total: Annotated[int | None, typer.Option("--budget-total", help="credits")] = None,
     account: Annotated[str | None, typer.Option(help="id of the billing account; else yours")] = None,

@@ -9,6 +9,7 @@ import typer
 
 from rota.app.cli.connection import Exit, fail, profiles_file, read_profiles, say
 from rota.app.cli.show import as_data, details, listing, local, when
+from rota.app.cli.times import Since, Until, future_option
 
 orgs = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Keep teams apart.")
 users = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="People of the org.")
@@ -134,7 +135,7 @@ def add_key(
     scope: Annotated[
         list[str] | None, typer.Option(help="such as runs:read, shell or host-shell; may be given several times")
     ] = None,
-    expires_at: Annotated[str | None, typer.Option("--expires", help="a moment with offset")] = None,
+    expires_at: Annotated[str | None, future_option("--expires", help="when it ends: 30d, 2027-01-01, …")] = None,
 ) -> None:
     """Make a key. Its text is told only now."""
     body = {"name": name, "role": role, "scopes": scope or None, "expires_at": expires_at}
@@ -202,8 +203,8 @@ def audit(
     resource: Annotated[str | None, typer.Option(help="such as schedules")] = None,
     resource_id: Annotated[str | None, typer.Option("--id", help="of the thing")] = None,
     user: Annotated[str | None, typer.Option(help="id or e-mail address")] = None,
-    since: Annotated[str | None, typer.Option(help="a moment with offset")] = None,
-    until: Annotated[str | None, typer.Option(help="a moment with offset")] = None,
+    since: Since = None,
+    until: Until = None,
     limit: Limit = None,
     cursor: Cursor = None,
 ) -> None:

@@ -10,10 +10,11 @@ import typer
 from rota.app.cli.connection import Answered, Connection, Exit, Output, explain, fail, say
 from rota.app.cli.follow import follow as stream
 from rota.app.cli.show import as_data, details, listing, output, took, visible, when
+from rota.app.cli.times import Since, Until
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what ran, and what is running.")
 
-RunId = Annotated[str, typer.Argument(help="id of the run, or of its job")]
+RunId = Annotated[str, typer.Argument(help="id of the run or its job; or a schedule or task, for its newest run")]
 LIVING = ("pending", "running")
 SHOWN = (
     "id", "job_id", "status", "reason", "kind", "target_name", "target", "target_version", "input", "schedule_id",
@@ -34,8 +35,8 @@ def list_all(
     target: Annotated[str | None, typer.Option()] = None,
     namespace: Annotated[str | None, typer.Option(help="of pipelines")] = None,
     layer: Annotated[str | None, typer.Option(help="of pipelines")] = None,
-    since: Annotated[str | None, typer.Option(help="a moment with offset")] = None,
-    until: Annotated[str | None, typer.Option(help="a moment with offset")] = None,
+    since: Since = None,
+    until: Until = None,
     limit: Annotated[int | None, typer.Option(help="how many at most, up to 200")] = None,
     cursor: Annotated[str | None, typer.Option(help="where the page before ended")] = None,
 ) -> None:
@@ -120,16 +121,19 @@ def unacknowledge(ctx: typer.Context, run_id: RunId) -> None:
     ctx.obj.post(f"/runs/{find(ctx.obj, run_id)['id']}/$unacknowledge")
 
 
-def find(connection: Connection, run_id: str) -> dict[str, Any]:
-    """A run by its id, or the newest run of a job by the job's id."""
+def find(connection: Connection, key: str) -> dict[str, Any]:
+    """A run by its id; or the newest run of a job by the job's id, of a schedule or of a task by its name."""
     try:
-        found: dict[str, Any] = connection.try_call("GET", f"/runs/{quote(run_id, safe='')}")
-        return found
+        run: dict[str, Any] = connection.try_call("GET", f"/runs/{quote(key, safe='')}")
+        return run
     except Answered as refusal:
         if refusal.status != 404:
             explain(refusal)
-        items = connection.get("/runs", job_id=run_id, limit=1)["items"]
-        return dict(items[0]) if items else explain(refusal)
+    for field in ("job_id", "schedule_id", "target"):
+        items = connection.get("/runs", **{field: key}, limit=1)["items"]
+        if items:
+            return dict(items[0])
+    return fail(f"'{key}' is no run or job, and no schedule or target of that name has run", Exit.NOT_FOUND)
 
 
 def print_logs(connection: Connection, run_id: str) -> None:
@@ -199,8 +203,14 @@ def ended_job(connection: Connection, job_id: str, timeout: float) -> dict[str, 
 def end_as(one: dict[str, Any]) -> None:
     """Let this program end well only if a job or run did."""
     if one["status"] != "success":
-        say(f"error: {(one['error'] or {}).get('message') or one['status']}")
+        say(f"error: {error_text(one['error'] or {}) or one['status']}")
         raise typer.Exit(Exit.RUN_FAILED)
+
+
+def error_text(error: dict[str, Any]) -> str:
+    """The message of an error, with its type in front unless the message begins with it."""
+    kind, message = str(error.get("type") or ""), str(error.get("message") or "")
+    return message if message.startswith(kind) else f"{kind}: {message}"
 
 
 def sleep(seconds: float = LOOK) -> None:

@@ -14,6 +14,7 @@ import typer
 from rota.app.cli.connection import Answered, Connection, Exit, explain, fail, say
 from rota.app.cli.runs import wait_for_job
 from rota.app.cli.show import as_data, details, listing, local, progress, table, visible, when
+from rota.app.cli.times import future_option, past_option
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Say when things run, and see what is planned.")
 
@@ -46,7 +47,7 @@ All = Annotated[bool, typer.Option("--all", help="all schedules of the org, inst
 def schedule_fields(
     cron: Annotated[str | None, typer.Option(help="five fields, such as '0 2 * * *'")] = None,
     every: Annotated[str | None, typer.Option(help="an interval, such as 30s, 5m, 2h, 1d")] = None,
-    at: Annotated[str | None, typer.Option(help="one moment, such as 2026-11-20T09:00:00+01:00")] = None,
+    at: Annotated[str | None, future_option(help="once: 2h, 13:00, '2026-11-20 09:00', …")] = None,
     tz: Annotated[str | None, typer.Option(help="time zone, such as Europe/Oslo")] = None,
     input: Input = None,
     overlap: Annotated[str | None, typer.Option(help="queue_one, queue_all, skip, allow or replace")] = None,
@@ -54,22 +55,34 @@ def schedule_fields(
     timeout: Annotated[int | None, typer.Option(help="seconds a run may take")] = None,
     retries: Annotated[int | None, typer.Option(help="attempts after a failed one")] = None,
     backoff: Annotated[str | None, typer.Option(help="between retries: fixed or exponential")] = None,
+    backoff_ms: Annotated[int | None, typer.Option(help="milliseconds before the first retry")] = None,
+    max_backoff_ms: Annotated[int | None, typer.Option(help="milliseconds before a retry at most")] = None,
     window: Annotated[str | None, typer.Option(help="only between these times of day, as 22:00-06:00")] = None,
     jitter: Annotated[float | None, typer.Option(help="seconds by which slots are spread")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="may be given several times")] = None,
     priority: Annotated[int | None, typer.Option(help="-100 to 100; higher goes first")] = None,
+    queue: Annotated[str | None, typer.Option(help="the queue that its jobs wait in")] = None,
+    max_runs: Annotated[int | None, typer.Option(help="finished after so many slots")] = None,
+    start_deadline: Annotated[float | None, typer.Option(help="seconds after the slot; later it is skipped")] = None,
+    catch_up_limit: Annotated[int | None, typer.Option(help="missed slots that are fired at most")] = None,
+    starts: Annotated[str | None, future_option(help="no slot before this time")] = None,
+    ends: Annotated[str | None, future_option(help="no slot after this time")] = None,
     grant: Annotated[str | None, typer.Option(help="id of the grant that it runs under")] = None,
     description: Annotated[str | None, typer.Option()] = None,
     enabled: Annotated[bool | None, typer.Option("--enabled/--disabled", help="whether anything is planned")] = None,
 ) -> dict[str, Any]:
     """When something runs, and how, as the API takes it: what the options say."""
     start, _, end = window.partition("-") if window is not None else (None, "", None)
-    retry = {"max_retries": retries, "backoff_type": backoff}
+    retry = {
+        "max_retries": retries, "backoff_type": backoff, "backoff_ms": backoff_ms, "max_backoff_ms": max_backoff_ms,
+    }  # fmt: skip
     fields = {
         "cron_expression": cron, "interval": every, "run_at": at, "timezone": tz, "input": read_input(input),
         "overlap": overlap, "misfire": misfire, "timeout_seconds": timeout, "window_start": start, "window_end": end,
         "retry": {name: value for name, value in retry.items() if value is not None} or None, "jitter_seconds": jitter,
         "tags": tag or None, "priority": priority, "grant_id": grant, "description": description, "enabled": enabled,
+        "queue": queue, "max_runs": max_runs, "start_deadline_seconds": start_deadline,
+        "catch_up_limit": catch_up_limit, "starts_at": starts, "ends_at": ends,
     }  # fmt: skip
     return {field: value for field, value in fields.items() if value is not None}
 
@@ -242,13 +255,26 @@ def show(ctx: typer.Context, name: Name) -> None:
 
 
 @app.command("next")
-def upcoming(ctx: typer.Context, name: Name, count: Annotated[int, typer.Option(help="up to 100")] = 10) -> None:
-    """The coming slots."""
-    told = ctx.obj.get(f"{path_of(name)}/$next", count=count)
-    if as_data(ctx.obj, told):
+def upcoming(
+    ctx: typer.Context,
+    name: OneName = None,
+    count: Annotated[int, typer.Option(help="up to 100")] = 10,
+    cron: Annotated[str | None, typer.Option(help="instead of a name: an expression, such as '0 2 * * *'")] = None,
+    every: Annotated[str | None, typer.Option(help="instead of a name: an interval, such as 90m")] = None,
+    tz: Annotated[str | None, typer.Option(help="time zone for --cron, such as Europe/Oslo")] = None,
+) -> None:
+    """The coming slots of a schedule, or of an expression or interval before anything is saved."""
+    one_of(NAME=name, cron=cron, every=every)
+    if name is not None:
+        coming = ctx.obj.get(f"{path_of(name)}/$next", count=count)
+    else:
+        fields = {"cron_expression": cron, "interval": every, "timezone": tz, "count": count}
+        body = {field: value for field, value in fields.items() if value is not None}
+        coming = ctx.obj.post("/schedules/$preview", body)
+    if as_data(ctx.obj, coming):
         return
-    table(("utc", "local", "note"), ([utc(one["at"]), one["local"], one["note"] or ""] for one in told["slots"]))
-    for warning in told["warnings"]:
+    table(("utc", "local", "note"), ([utc(slot["at"]), slot["local"], slot["note"] or ""] for slot in coming["slots"]))
+    for warning in coming["warnings"]:
         say(f"note: {warning}")
 
 
@@ -259,7 +285,7 @@ def pause(
     tag: OfTag = None,
     everything: All = False,
     reason: Annotated[str, typer.Option(help="why, for those who wonder later")] = "",
-    until: Annotated[str | None, typer.Option(help="a moment at which it resumes by itself")] = None,
+    until: Annotated[str | None, future_option(help="when it resumes by itself: 1h, 13:00, …")] = None,
 ) -> None:
     """Let slots pass without firing: of one schedule, of all with a tag, or of all."""
     change(ctx.obj, "pause", name, tag, everything, {"reason": reason, "until": until})
@@ -356,8 +382,8 @@ def skip_next(ctx: typer.Context, name: Name, reason: Annotated[str, typer.Optio
 def backfill(
     ctx: typer.Context,
     name: Name,
-    since: Annotated[str, typer.Option("--from", help="first moment")],
-    until: Annotated[str, typer.Option("--to", help="last moment")],
+    since: Annotated[str, past_option("--from", help="first slot: 2d (ago), 2026-11-16, …")],
+    until: Annotated[str, past_option("--to", help="last slot: now, 1h (ago), …")],
     reprocess: Annotated[bool, typer.Option("--reprocess", help="also slots that ran")] = False,
     limit: Annotated[int | None, typer.Option(help="slots at most")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only tell which slots")] = False,
@@ -410,7 +436,7 @@ def utc(moment: str) -> str:
 
 
 def one_of(**given: str | None) -> None:
-    named = " | ".join(f"--{name}" for name in given)
+    named = " | ".join(name if name.isupper() else f"--{name}" for name in given)
     if sum(value is not None for value in given.values()) != 1:
         fail(f"give exactly one of {named}", Exit.USAGE)
 

@@ -13,6 +13,7 @@ from rota.core.words import short
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and ends of lines
 COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
+PIPED_WIDTH = 100_000  # columns
 PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[a-z_]+")  # what YAML reads as the text it is
 
 
@@ -66,9 +67,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in columns:
         grid.add_column(name.upper(), overflow="fold", no_wrap=name in ("id", "slot"))
+    terminal = sys.stdout.isatty()
     for row in rows:
-        grid.add_row(*(Text(visible(cell)) for cell in row))  # as text: what users named must not be read as markup
-    Console(highlight=False).print(grid)
+        cells = (visible(cell) if terminal else " ".join(visible(cell).split("\n")) for cell in row)
+        grid.add_row(*(Text(cell) for cell in cells))  # as text: what users named must not be read as markup
+    # in a pipe or file a row is a line: names must be found by grep
+    Console(highlight=False, width=None if terminal else PIPED_WIDTH).print(grid, crop=False)
 
 
 @contextlib.contextmanager

@@ -1,19 +1,20 @@
-"""`rota slots …`, `rota queue …`, `rota freeze …`, `rota workers` and `rota why`."""
+"""`rota slots …`, `rota queue …`, `rota freeze …`, `rota workers`, `rota status` and `rota why`."""
 
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from rota.app.cli.connection import Exit, say
+from rota.app.cli.connection import Connection, Exit, say
+from rota.app.cli.runs import error_text, find
 from rota.app.cli.show import as_data, details, listing, local, visible, when
+from rota.app.cli.times import Since, Until, future_option, past_option
 
 slots = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what became of slots.")
 queues = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See, pause and limit queues.")
 frozen = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Stop all slots of the org for a while.")
 
 Schedule = Annotated[str | None, typer.Option(help="name or id; else all")]
-Since = Annotated[str | None, typer.Option(help="a moment with offset")]
 Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
 Cursor = Annotated[str | None, typer.Option(help="where the page before ended")]
 QueueName = Annotated[str, typer.Argument(help="name of the queue")]
@@ -27,7 +28,7 @@ def list_slots(
     schedule: Schedule = None,
     verdict: Annotated[str | None, typer.Option(help="ran, skipped, missed or coalesced")] = None,
     since: Since = None,
-    until: Annotated[str | None, typer.Option(help="a moment with offset")] = None,
+    until: Until = None,
     limit: Limit = None,
     cursor: Cursor = None,
 ) -> None:
@@ -118,7 +119,7 @@ def show_freeze(ctx: typer.Context) -> None:
 def freeze(
     ctx: typer.Context,
     reason: Annotated[str, typer.Option(help="why, for those who wonder later")] = "",
-    until: Annotated[str | None, typer.Option(help="a moment at which it ends by itself")] = None,
+    until: Annotated[str | None, future_option(help="when it ends by itself: 2h, 13:00, …")] = None,
 ) -> None:
     """Let every slot of the org pass without firing."""
     details(ctx.obj, ctx.obj.put("/freeze", {"reason": reason, "until": until}), FREEZE)
@@ -133,13 +134,53 @@ def unfreeze(ctx: typer.Context) -> None:
 
 def why(
     ctx: typer.Context,
-    what: Annotated[str, typer.Argument(help="id of a run or job, or the name of a schedule with --slot")],
-    slot: Annotated[str | None, typer.Option(help="the moment at which the schedule was due")] = None,
+    key: Annotated[str, typer.Argument(help="id of a run or job; or a schedule or task, for its newest run")],
+    slot: Annotated[str | None, past_option(help="the slot of the schedule, as `rota slots list` prints it")] = None,
 ) -> None:
     """Why a run is as it is, or what became of a slot."""
     if slot is None:
-        told = ctx.obj.get(f"/runs/{quote(what, safe='')}/$why")
+        run = find(ctx.obj, key)
+        answer = ctx.obj.get(f"/runs/{run['id'] or run['job_id']}/$why")
     else:
-        told = ctx.obj.get("/slots/$why", schedule=what, slot=slot)
-    if not as_data(ctx.obj, told):
-        print(visible("\n".join(told["sentences"])))
+        answer = ctx.obj.get("/slots/$why", schedule=key, slot=slot)
+    if not as_data(ctx.obj, answer):
+        print(visible("\n".join(answer["sentences"])))
+
+
+def status(ctx: typer.Context) -> None:
+    """The installation in one screen: workers, what runs, what is failing, what is due next. Exit code 1 if something
+    is failing or no worker is alive."""
+    connection: Connection = ctx.obj
+    workers = connection.get("/workers", state="alive", limit=200)["items"]
+    running = connection.get("/runs", status="running", limit=200)["items"]
+    failing = connection.get("/failing")["items"]
+    queues = connection.get("/queues")["items"]
+    freeze = connection.get("/freeze")
+    unacknowledged = [row for row in failing if not row["acknowledged"]]
+    answer = {
+        "workers": workers, "running": len(running), "failing": failing, "queues": queues, "freeze": freeze,
+        "ok": bool(workers) and not unacknowledged,
+    }  # fmt: skip
+    if not as_data(connection, answer):
+        print_status(answer)
+    if not answer["ok"]:
+        raise typer.Exit(Exit.FAILED)
+
+
+def print_status(answer: dict[str, Any]) -> None:
+    workers, places = answer["workers"], sum(worker["concurrency"] for worker in answer["workers"])
+    ready = sum(queue["depth"]["ready"] for queue in answer["queues"])
+    print(f"workers  {len(workers)} alive, {answer['running']} of {places} places in use")
+    print(f"queues   {ready} jobs ready")
+    for queue in answer["queues"]:
+        if queue["paused"] or queue["oldest_ready_at"]:
+            state = "paused" if queue["paused"] else f"oldest ready {when(queue['oldest_ready_at'])}"
+            print(f"         {visible(queue['name'])}: {queue['depth']['ready']} ready, {state}")
+    if answer["freeze"]["frozen"]:
+        print(f"frozen   {visible(answer['freeze']['reason'] or '')}")
+    print(f"failing  {len(answer['failing']) or 'nothing'}")
+    for row in answer["failing"]:
+        error = error_text(row["error"] or {}).partition("\n")[0][:100]
+        by = f" (acknowledged by {row['acknowledged']['by']})" if row["acknowledged"] else ""
+        name = row["schedule"] or row["target_name"]
+        print(visible(f"         {name}: {row['times']} failed, last {when(row['finished_at'])}: {error}{by}"))

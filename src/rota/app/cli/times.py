@@ -1,0 +1,62 @@
+"""Times as people write them on the command line, as RFC 3339 for the API. Local times are in the machine's zone."""
+
+import re
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+
+EXAMPLES = "1h, 13:00, 2026-11-16, '2026-11-16 13:00' or 2026-11-16T13:00:00+01:00"
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhdw]\s*)+", re.ASCII)
+PART = re.compile(r"(\d+(?:\.\d+)?)([smhdw])", re.ASCII)
+CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?", re.ASCII)
+
+
+def past(text: str) -> str:
+    """A time as RFC 3339; a duration is so long ago, a time of day the last one. Raises BadParameter."""
+    return read_time(text, ahead=False)
+
+
+def future(text: str) -> str:
+    """A time as RFC 3339; a duration is so far ahead, a time of day the next one. Raises BadParameter."""
+    return read_time(text, ahead=True)
+
+
+def read_time(text: str, ahead: bool) -> str:
+    from rota.core.clock import wall
+
+    now, text = wall().astimezone(), text.strip()
+    if text == "now":
+        return now.isoformat()
+    if text.startswith("in ") or text.endswith(" ago"):  # as tables print it
+        ahead, text = text.startswith("in "), text.removeprefix("in ").removesuffix(" ago").strip()
+    if DURATION.fullmatch(text):
+        span = timedelta(seconds=sum(float(number) * UNITS[unit] for number, unit in PART.findall(text)))
+        return (now + span if ahead else now - span).isoformat()
+    if clock := CLOCK.fullmatch(text):
+        hour, minute, second = (int(part or 0) for part in clock.groups())
+        at = now.replace(hour=hour, minute=minute, second=second, microsecond=0, tzinfo=None)
+        days = (1 if ahead and at <= now.replace(tzinfo=None) else 0) - (
+            1 if not ahead and at > now.replace(tzinfo=None) else 0
+        )
+        return (at + timedelta(days=days)).astimezone().isoformat()
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is not a time; write it as {EXAMPLES}") from None
+    return at.isoformat() if at.tzinfo is not None else at.astimezone().isoformat()
+
+
+def past_option(*names: str, help: str) -> Any:
+    """An option that takes a time; durations are ago."""
+    return typer.Option(*names, parser=past, metavar="TIME", help=help)
+
+
+def future_option(*names: str, help: str) -> Any:
+    """An option that takes a time; durations are ahead."""
+    return typer.Option(*names, parser=future, metavar="TIME", help=help)
+
+
+Since = Annotated[str | None, past_option(help="from this time on: 1h (ago), 13:00, 2026-11-16, …")]
+Until = Annotated[str | None, future_option(help="up to this time")]
