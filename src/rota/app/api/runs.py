@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from rota.app.api.manners import Cursor, Limit, Moment, answer, answer_page, engine_of, read_body
+from rota.app.api.manners import Cursor, Limit, Moment, answer, answer_page, answer_part, engine_of, read_body
 from rota.app.api.schedules import span
 from rota.app.api.streams import log_stream
 from rota.app.auth import Operator, Viewer
@@ -85,11 +85,11 @@ async def retry(request: Request, caller: Operator, run_id: str) -> Response:
 
 
 @router.get("/failing")
-async def list_failing(request: Request, caller: Viewer) -> Response:
+async def list_failing(request: Request, caller: Viewer, limit: Limit = 200, cursor: Cursor = None) -> Response:
     """Schedules, and targets of jobs without a schedule, whose newest job of the last 24 hours failed and that have
     not succeeded since; latest failure first, at most 200. `times` counts failed jobs."""
     engine = engine_of(request)
-    return answer_page((await engine.db.read(failing.failing, caller.org_id, engine.clock.now()), None))
+    return answer_part(await engine.db.read(failing.failing, caller.org_id, engine.clock.now()), limit, cursor)
 
 
 @router.post("/runs/{run_id}/$acknowledge", status_code=204)
