@@ -97,3 +97,47 @@ async def test_a_start_goes_on_when_the_database_blinks(node: main.Node, monkeyp
     shutdown.drain.set()
     await asyncio.wait_for(running, 30)
     assert not failures
+
+
+APP = """from rota import Rota
+import helper
+
+app = Rota()
+
+@app.task
+def hello(name: str) -> None: ...
+
+{declaration}
+"""
+
+
+def start(place: Path, declaration: str = "", helper: str = "") -> str:
+    """What `rota up` prints of a program that is wrong."""
+    (place / "app.py").write_text(APP.format(declaration=declaration))
+    (place / "helper.py").write_text(helper)
+    answer = run(place, "up", "app.py", ROTA_PORT="0")
+    assert answer.returncode == 2, answer.stderr
+    assert "Rota is up" not in answer.stderr
+    assert "src/rota" not in answer.stderr
+    assert "typer" not in answer.stderr
+    return answer.stderr
+
+
+def test_a_schedule_that_is_refused_is_reported_with_its_name_file_and_line(tmp_path: Path) -> None:
+    shown = start(tmp_path, 'app.schedule(\n    "nightly", hello, every="1h"\n)')
+    assert f"error: {tmp_path}/app.py:9: schedule 'nightly': " in shown
+    assert "name" in shown.partition("schedule 'nightly': ")[2]
+
+
+def test_a_mistake_in_a_declaration_is_reported_with_file_and_line(tmp_path: Path) -> None:
+    twice = 'app.schedule("nightly", hello, every="1h")\napp.schedule("nightly", hello, every="2h")'
+    assert f"error: {tmp_path}/app.py:10: name: 'nightly' is declared twice" in start(tmp_path, twice)
+
+
+def test_an_import_that_fails_shows_the_frames_of_the_program_only(tmp_path: Path) -> None:
+    shown = start(tmp_path, helper="import no_such_module")
+    assert "error: app.py cannot be loaded:" in shown
+    assert 'app.py", line 2' in shown
+    assert 'helper.py", line 1' in shown
+    assert shown.rstrip().endswith("ModuleNotFoundError: No module named 'no_such_module'")
+    assert shown.count("File ") == 2

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, TypeVar, overload
 
 from rota.app.settings import Settings
@@ -29,6 +29,7 @@ from rota.store.database import Database, open_database
 from rota.store.wake import Wake
 
 F = TypeVar("F", bound=Callable[..., Any])
+PACKAGE = str(Path(__file__).parents[1])
 
 
 class Rota:
@@ -51,6 +52,7 @@ class Rota:
         self.connectors = Connectors()
         self.injector = Injector()
         self.schedules: list[dict[str, Any]] = []
+        self.schedule_places: dict[str, str] = {}  # by name: file and line of the declaration
         self._engine: tuple[Engine, asyncio.AbstractEventLoop] | None = None
         self._own: Database | None = None  # opened here; else the engine is the process's
         self._org_id: str | None = None
@@ -148,6 +150,7 @@ class Rota:
             body["retry"] = retry.dump() if isinstance(retry, Retry) else retry
         if any(one["name"] == name for one in self.schedules):
             raise Invalid("name", name, "is declared twice")
+        self.schedule_places[name] = place_of_call()
         self.schedules.append({key: value for key, value in body.items() if value is not None})
 
     # jobs
@@ -231,6 +234,14 @@ class Rota:
             serial_key=None if serial_key is None else f"{self._org_id}:{parse.label(serial_key, 'serial_key')}",
             job_key=None if job_key is None else parse.label(job_key, "job_key"),
         )  # fmt: skip
+
+
+def place_of_call() -> str:
+    """File and line of the code outside Rota that called, for messages about what it declared."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame = frame.f_back
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def make_engine(

@@ -17,9 +17,10 @@ import orjson
 import structlog
 import uvloop
 
-from rota.app.application import Rota, load_app, make_engine
+from rota.app.application import Rota, make_engine
 from rota.app.data_dir import close_to_others, write_secret
 from rota.app.logs import configure_logs
+from rota.app.programs import load_program
 from rota.app.settings import Settings
 from rota.app.signals import Shutdown, mind_processes, run_until_signal
 from rota.core.clock import SystemClock, pause
@@ -65,7 +66,7 @@ def up(settings: Settings, app: str | None) -> None:
     check_users(settings)
     asyncio.run(patiently(lambda: asyncio.to_thread(migrate, settings), STARTING))
     asyncio.run(refuse_exposure(settings))
-    program = load_app(app) if app else Rota()
+    program = load_program(app)
     node = Node(settings, program, app)
     with listening(settings) as (sock, url):
         api = ApiThread(settings, program, app, sock, node)
@@ -83,7 +84,7 @@ def server(settings: Settings, app: str | None) -> None:
     """API and dashboard alone."""
     configure_logs(settings)
     close_to_others(settings)
-    program = load_app(app) if app else Rota()
+    program = load_program(app)
     asyncio.run(refuse_old_schema(settings))
     asyncio.run(refuse_exposure(settings))
     with listening(settings) as (sock, url):
@@ -106,7 +107,7 @@ def worker(settings: Settings, app: str | None) -> None:
     if settings.processes > 1:
         mind_processes(settings.processes, settings.secrets())
         return
-    program = load_app(app) if app else Rota()
+    program = load_program(app)
     run_until_signal(Node(settings, program, app).run)
     leave()
 
@@ -174,7 +175,8 @@ class Node:
             with contextlib.suppress(TimeoutError):  # it may come up later
                 await asyncio.wait_for(remote.learn(), LEARN)
         await pipelines.declare(engine, self.program.org, self.program.pipelines)
-        await declare(engine, self.program.org, self.app, rows_of(self.program, self.app), self.program.schedules)
+        program, rows = self.program, rows_of(self.program, self.app)
+        await declare(engine, program.org, self.app, rows, program.schedules, program.schedule_places)
         if self.app is not None:
             await TaskManager(engine, await org_of(engine, self.program)).disable_orphans(Path(self.app).stem)
         await deploy_all(engine, self.program.org, self.app, self.program.workflows)

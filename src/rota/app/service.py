@@ -169,7 +169,8 @@ class ServiceBuilder:
             if self.declares:
                 name = self.info.display_name
                 await pipelines.declare(engine, self.program.org, self.program.pipelines)
-                await declare(engine, self.program.org, name, rows_of(self.program, name), self.program.schedules)
+                program, rows = self.program, rows_of(self.program, name)
+                await declare(engine, program.org, name, rows, program.schedules, program.schedule_places)
             system = await db.tx(accounts.system_user, org_id, clock.now())
             if not self.auth:
                 app.state.anyone = Caller(org_id, system, None, Role.ADMIN, frozenset(), instance_admin=False)

@@ -1,17 +1,20 @@
 """Tasks and schedules that a program declares: created, updated on drift, paused when they vanish from it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from rota.core import parse
-from rota.core.errors import Conflict, DataRefused, NotFound
+from rota.core.errors import Conflict, DataRefused, NotFound, RotaError, Unavailable
 from rota.core.model import WORKFLOW
 from rota.engine.engine import GONE, Engine
 from rota.engine.trail import Act
 from rota.store import accounts, schedules, tasks
+
+NOWHERE: Mapping[str, str] = {}
 
 log = structlog.get_logger("rota.declare")
 
@@ -22,9 +25,11 @@ async def declare(
     app: str | None,
     declared: Sequence[Mapping[str, Any]],
     wanted: Sequence[Mapping[str, Any]],
+    places: Mapping[str, str] = NOWHERE,
 ) -> None:
     """Make the database say what the program says: its tasks, as rows, and its schedules, as people would write them.
-    Any number of processes may do this at once."""
+    Any number of processes may do this at once. An error about a schedule has its name and, from `places`, where it is
+    declared."""
     now = engine.clock.now()
     org_id = await engine.db.read(accounts.org_by_slug, org)
     if org_id is None:
@@ -45,14 +50,29 @@ async def declare(
         return engine.acting(Act(org_id, system, "schedules", verb, target, admin=True))
 
     for body in new:
-        await create(acting("create", body["name"]), org_id, body, source, system)
+        with naming(str(body["name"]), places):
+            await create(acting("create", body["name"]), org_id, body, source, system)
     for body in wanted:
         if body["name"] in known:
-            await update(acting("edit", body["name"]), org_id, known[body["name"]], body)
+            with naming(str(body["name"]), places):
+                await update(acting("edit", body["name"]), org_id, known[body["name"]], body)
     for name in sorted(set(known) - {str(body["name"]) for body in wanted}):
         if known[name].paused_at is None:
             log.warning("schedule vanished from the program; paused", schedule=name)
             await acting("pause", name).pause_schedule(org_id, name, reason=GONE)
+
+
+@contextmanager
+def naming(schedule: str, places: Mapping[str, str]) -> Iterator[None]:
+    """Put the schedule and where it is declared in front of the message of an error about it."""
+    try:
+        yield
+    except RotaError as error:
+        if not isinstance(error, Unavailable):
+            place = f"{places[schedule]}: " if places.get(schedule) else ""
+            error.message = f"{place}schedule {schedule!r}: {error.message}"
+            error.args = (error.message,)
+        raise
 
 
 async def create(engine: Engine, org_id: str, body: Mapping[str, Any], source: str, by: str) -> None:

@@ -41,6 +41,7 @@ from rota.engine.engine import Engine
 from rota.engine.keeper import Keeper
 from rota.engine.lines import Lines
 from rota.engine.patience import patiently
+from rota.engine.run_lines import log_ended
 from rota.engine.runner import (
     Busy,
     Canceled,
@@ -205,6 +206,11 @@ class Worker:
         await self.register()
         steps = {"claims": self.claiming, "results": self.finishing, "starts": self.tending, "cancels": self.heeding}
         loops = [start_supervised(name, step) for name, step in steps.items()]
+        settings = self.engine.settings
+        log.info(
+            "worker started", worker=self.id, pid=os.getpid(), concurrency=settings.concurrency,
+            queues=",".join(self.queues) if self.queues else "all", version=__version__,
+        )  # fmt: skip
         try:
             await self.finished.wait()
         finally:
@@ -213,6 +219,7 @@ class Worker:
             await asyncio.gather(*loops, return_exceptions=True)
             if self.keeper is not None:
                 await asyncio.to_thread(self.keeper.stop)
+            log.info("worker stopped", worker=self.id, lease_lost=self.lost)
 
     async def register(self) -> None:
         clock, settings = self.engine.clock, self.engine.settings
@@ -655,7 +662,7 @@ class Worker:
     def report(self, batch: Sequence[Ended], lost: Sequence[Ended]) -> None:
         """Tell of runs that are written down."""
         over = [one for one in batch if not one.waits]
-        tell(over)
+        log_ended(over)
         self.engine.meter.ended(over, len(lost))
         for one in lost:
             log.error("a result was refused: the lease was lost", job=one.job.id, run=one.run_id)
@@ -814,24 +821,6 @@ def write_down(
         strange = {one.run_id for one in batch} - kept  # refused, or written by a commit whose answer was lost
         runs.write_logs(tx, [line for line in lines if line[0] not in strange])
     return Finished(kept, ready or bool(follows))
-
-
-def tell(batch: Sequence[Ended]) -> None:
-    """One line per run for whoever watches; a crowd is told as one."""
-    if len(batch) > 20:
-        log.info("runs ended", count=len(batch))
-        return
-    for one in batch:
-        facts: dict[str, Any] = {"target": one.job.target, "status": one.status.value}
-        if one.reason:
-            facts["reason"] = one.reason
-        if one.started_at is not None:
-            facts["ms"] = round((one.finished_at - one.started_at).total_seconds() * 1000)
-        if one.job.slot is not None:
-            facts["slot"] = f"{one.job.slot:%H:%M:%S}"
-            if one.started_at is not None and one.number == 1:
-                facts["late_ms"] = round((one.started_at - one.job.run_at).total_seconds() * 1000)
-        log.info("run ended", **facts)
 
 
 def call_in(loop: asyncio.AbstractEventLoop, what: Any, *args: Any) -> None:

@@ -10,7 +10,7 @@ import random
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -29,7 +29,7 @@ from rota.core.errors import DataRefused, Invalid, Unavailable
 from rota.store.dialect import SAYS, Straight, Tx
 from rota.store.files import make_private_dir, make_private_file
 from rota.store.outages import Outage, first_line, is_misconfiguration, outage_of, unavailable
-from rota.store.turn import Turn
+from rota.store.turn import GivenUp, Ticket, Turn
 
 if TYPE_CHECKING:
     from rota.store.transactions import Transaction
@@ -41,6 +41,7 @@ Step = Callable[Concatenate[Tx, P], R]
 TRIES = 6  # of a transaction that lost to a deadlock
 STATEMENT_TIMEOUT_MS = 30_000
 BUSY_PATIENCE = 120.0  # seconds that a SQLite writer waits for a foreign transaction
+TURN_WAIT_SECONDS = 20.0  # that a caller waits for its write to begin while another process writes
 LOG_PAGES = 2000  # of SQLite's log until it is written anew: a file that grows takes longer to reach the disk
 LOG_LIMIT = 64 * 1024 * 1024  # bytes of a log that readers kept from being written anew
 TIDY_EVERY = 1.0  # seconds
@@ -208,8 +209,10 @@ class SqliteDatabase:
 
     async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         notified: list[str] = []
+        ticket = Ticket()
         try:
-            result: R = await self._in(self.writer_thread, self._write, notified, step, *args, **kwargs)
+            writing = self.writer_thread.submit(lambda: self._write(ticket, notified, step, *args, **kwargs))
+            result: R = await self.answer(writing, ticket)
             if self.outage.since is not None:
                 self.outage.back()
             return result
@@ -223,7 +226,7 @@ class SqliteDatabase:
     statement = tx
 
     async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self._in(self._readers, self._read, step, *args, **kwargs)
+        return await self.answer(self._readers.submit(lambda: self._read(step, *args, **kwargs)))
 
     async def begin(self) -> "Transaction":
         from rota.store.transactions import SqliteTransaction  # here, because it is built on this module
@@ -245,29 +248,51 @@ class SqliteDatabase:
         self._engine.dispose()
         self.turn.close()
 
-    async def _in(self, threads: ThreadPoolExecutor, way: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+    async def answer(self, future: "Future[R]", ticket: Ticket | None = None) -> R:
+        """The result of a thread. With a ticket, raises Unavailable when another process keeps this one from writing
+        for too long; the step is not carried out later."""
+        # shielded: a cancelled caller must not leave the thread's answer without a reader
+        result = asyncio.wrap_future(future)
         try:
-            # shielded: a cancelled caller must not leave the thread's answer without a reader
-            future = asyncio.wrap_future(threads.submit(way, *args, **kwargs))
-            return await asyncio.shield(future)
+            while ticket is not None:
+                try:
+                    async with asyncio.timeout(TURN_WAIT_SECONDS):
+                        return await asyncio.shield(result)
+                except TimeoutError:
+                    if not result.done() and self.turn.waited() >= TURN_WAIT_SECONDS and ticket.give_up():
+                        raise Unavailable(self.blocked()) from None
+                    if result.done():
+                        break
+            return await asyncio.shield(result)
         except (StatementError, sqlite3.Error) as error:
             raise translated(error) from error
         except (UnicodeEncodeError, OverflowError) as error:  # the driver lets these through as they are
             raise DataRefused(f"a value cannot be stored: {error}") from error
 
-    def _write(self, notified: list[str], step: Callable[..., R], *args: Any, **kwargs: Any) -> R:
-        with self.writing(notified) as connection:
+    def blocked(self) -> str:
+        holder, seconds = self.turn.holder(), self.turn.waited()
+        return f"the database cannot be written: {holder} has held the write lock of {self.path} for {seconds:.0f} s"
+
+    def _write(self, ticket: Ticket, notified: list[str], step: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+        with self.writing(notified, ticket) as connection:
             return step(connection, *args, **kwargs)
 
     @contextlib.contextmanager
-    def writing(self, notified: list[str]) -> Iterator[Tx]:
+    def writing(self, notified: list[str], ticket: Ticket) -> Iterator[Tx]:
         """One transaction of the writer thread, committed unless the block raises; then the topics that it notified are
-        in `notified`."""
+        in `notified`. Raises GivenUp if its caller no longer waits when it could begin."""
+        if ticket.decided:
+            raise GivenUp
         connection = self._connection()
+        self.turn.waiting_since = stopwatch()
         with self.turn:
-            begin_immediate(connection)
+            try:
+                begin_immediate(connection)
+            finally:
+                self.turn.waiting_since = None
             words = connection.info[SAYS] = set[str]()
             try:
+                ticket.begin()
                 yield connection
                 connection.commit()
             except BaseException:

@@ -3,21 +3,19 @@
 Everything else is one step and uses `Database.tx`.
 """
 
-import asyncio
 import contextlib
 import queue
-import sqlite3
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
 import structlog
-from sqlalchemy.exc import StatementError
 from sqlalchemy.util import greenlet_spawn
 
-from rota.core.errors import DataRefused, Unavailable
+from rota.core.errors import Unavailable
 from rota.store.database import FAILURES, STATEMENT_TIMEOUT_MS, P, R, SqliteDatabase, Step, is_deadlock, translated
 from rota.store.dialect import Tx
+from rota.store.turn import Ticket
 
 log = structlog.get_logger("rota.database")
 
@@ -82,22 +80,23 @@ class SqliteTransaction:
         self._notified: list[str] = []
         self._begun: Future[None] = Future()
         self._steps: queue.SimpleQueue[tuple[Future[Any], Callable[[Tx], Any]] | bool] = queue.SimpleQueue()
+        self._ticket = Ticket()
         self._ended = db.writer_thread.submit(self._hold)
 
     async def started(self) -> None:
-        await self._answer(self._begun)
+        await self._db.answer(self._begun, self._ticket)
 
     async def run(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         if self._ended.done():
             raise Unavailable("the transaction was rolled back: it took too long; try again")
         answer: Future[R] = Future()
         self._steps.put((answer, lambda connection: step(connection, *args, **kwargs)))
-        return await self._answer(answer)
+        return await self._db.answer(answer)
 
     async def commit(self) -> None:
         self._steps.put(True)
         try:
-            await self._answer(self._ended)
+            await self._db.answer(self._ended)
         finally:
             for topic in self._notified:
                 self._db.on_notify(topic)
@@ -105,20 +104,12 @@ class SqliteTransaction:
     async def rollback(self) -> None:
         self._steps.put(False)
         with contextlib.suppress(RolledBack, Unavailable):
-            await self._answer(self._ended)
-
-    async def _answer(self, future: "Future[R]") -> R:
-        try:
-            return await asyncio.shield(asyncio.wrap_future(future))
-        except (StatementError, sqlite3.Error) as error:
-            raise translated(error) from error
-        except (UnicodeEncodeError, OverflowError) as error:
-            raise DataRefused(f"a value cannot be stored: {error}") from error
+            await self._db.answer(self._ended)
 
     def _hold(self) -> None:
         """Run steps as they come, in the writer thread. Raises RolledBack unless the last word is to commit."""
         try:
-            with self._db.writing(self._notified) as connection:
+            with self._db.writing(self._notified, self._ticket) as connection:
                 self._begun.set_result(None)
                 while isinstance(item := self._next(), tuple):
                     answer, step = item

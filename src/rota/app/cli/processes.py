@@ -121,6 +121,7 @@ def reset_key(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: Da
 def start(ctx: typer.Context, process: Callable[[Any, Any], None], **given: Any) -> None:
     gc.disable()  # what is loaded now stays: to look through it again and again for garbage takes a fifth of the start
     from rota.app import main, secrets
+    from rota.app.programs import ProgramError
     from rota.app.settings import Settings
     from rota.core.errors import Invalid, Refused, RotaError
 
@@ -133,7 +134,7 @@ def start(ctx: typer.Context, process: Callable[[Any, Any], None], **given: Any)
         settings = Settings.load(**given)
         secrets.protect()
         process(main, settings)
-    except Invalid as error:
+    except (Invalid, ProgramError) as error:
         fail(error.message, Exit.USAGE)
     except RotaError as error:
         fail(error.message, Exit.REFUSED if isinstance(error, Refused) else Exit.FAILED)

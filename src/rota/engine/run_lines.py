@@ -1,0 +1,51 @@
+"""Log lines about runs that ended: a line each, failures as warnings with the error's type and first line."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from rota.core.model import Ended
+from rota.core.redact import redacted
+from rota.core.states import Status
+
+BATCH_LINES = 20  # runs of one batch that have a line each; of more, only those that failed have
+ERROR_CHARACTERS = 200
+FAILURES = (Status.FAILED, Status.CRASHED)
+
+log = structlog.get_logger("rota.worker")
+
+
+def log_ended(batch: Sequence[Ended]) -> None:
+    """Log runs that are written down."""
+    failures = [run for run in batch if run.status in FAILURES]
+    if len(batch) > BATCH_LINES:
+        log.info("runs ended", count=len(batch), failed=len(failures))
+        for run in failures[:BATCH_LINES]:
+            log.warning("run ended", **facts_of(run))
+        return
+    for run in batch:
+        (log.warning if run.status in FAILURES else log.info)("run ended", **facts_of(run))
+
+
+def facts_of(run: Ended) -> dict[str, Any]:
+    name = run.about.name if run.about is not None else None
+    facts: dict[str, Any] = {"target": name or run.job.target, "run": run.run_id, "status": run.status.value}
+    if run.reason:
+        facts["reason"] = run.reason
+    if run.error is not None:
+        facts["error"] = error_line(run.error)
+    if run.started_at is not None:
+        facts["ms"] = round((run.finished_at - run.started_at).total_seconds() * 1000)
+    if run.job.slot is not None:
+        facts["slot"] = f"{run.job.slot:%H:%M:%S}"
+        if run.started_at is not None and run.number == 1:
+            facts["late_ms"] = round((run.started_at - run.job.run_at).total_seconds() * 1000)
+    return facts
+
+
+def error_line(error: dict[str, Any]) -> str:
+    """Type and first line of the message, redacted, on one line without control characters."""
+    lines = str(redacted(error.get("message") or "")).strip().splitlines()
+    text = f"{error.get('type') or error.get('code')}: {lines[0] if lines else ''}".rstrip(": ")
+    return "".join(sign if sign.isprintable() else "?" for sign in text[:ERROR_CHARACTERS])

@@ -1,0 +1,30 @@
+"""Log lines about runs that ended."""
+
+from sqlalchemy import select
+from structlog.testing import capture_logs
+
+from rota.store.tables import runs
+from tests.engine.harness import House
+
+
+async def test_a_failed_run_is_a_warning_with_target_run_and_error(house: House) -> None:
+    await house.schedule("report")
+    house.hands.errors = [ValueError("no such day\nmore of it \x1b[31m")]
+    with capture_logs() as lines:
+        job = await house.run_now("report")
+        await house.work()
+    (line,) = [line for line in lines if line["event"] == "run ended"]
+    (run,) = await house.db.read(lambda tx: list(tx.execute(select(runs.c.id).where(runs.c.job_id == job)).scalars()))
+    assert (line["log_level"], line["target"], line["run"]) == ("warning", "report", run)
+    assert (line["status"], line["error"]) == ("failed", "ValueError: no such day")
+
+
+async def test_failures_of_a_large_batch_have_lines_of_their_own(house: House) -> None:
+    await house.schedule("report")
+    house.hands.errors = [None] * 29 + [ValueError("no such day")]
+    await house.engine.enqueue(house.org_id, "task", "report", [None] * 30)
+    with capture_logs() as lines:
+        await house.work()
+    assert [line["error"] for line in lines if line["event"] == "run ended" and "error" in line] == [
+        "ValueError: no such day"
+    ]
