@@ -182,3 +182,15 @@ def test_a_transient_failure_without_a_policy_backs_off_as_the_operator_has_set_
     assert after_failure(failure, None, 1, passing) == Again(timedelta(seconds=3))
     assert after_failure(failure, None, 2, passing) == GiveUp()
     assert after_failure(failure, Retry(2, 1000), 2, passing) == Again(timedelta(seconds=1))
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (KeyError("messages"), "KeyError: 'messages'"),
+        (ValueError("too short"), "too short"),
+        (ValueError(), "ValueError"),
+    ],
+)
+def test_the_message_of_a_failure_is_never_only_a_key(error: Exception, message: str) -> None:
+    assert classify(error).message == message

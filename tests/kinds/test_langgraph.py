@@ -184,7 +184,7 @@ async def test_a_failing_node_fails_its_run_with_what_it_raised(graphs: Graphs) 
     await graphs.schedule("busy", "langgraph:busy", input=SPRING, cron=None, run_at=at("9:11").isoformat())
     await graphs.house.live(at("9:11"))
     broken, busy = await graphs.runs()
-    assert (broken.status, broken.reason, broken.error["type"]) == ("failed", "internal", "KeyError")
+    assert (broken.status, broken.reason, broken.error["type"]) == ("failed", "logic", "KeyError")
     assert "break_it" in broken.error["traceback"]
     assert (busy.status, busy.reason, busy.error["code"]) == ("paused", "transient", "rate_limit")
 

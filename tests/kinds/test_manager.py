@@ -77,7 +77,11 @@ async def test_a_failed_function_is_a_failed_run_with_its_traceback(shop: Shop) 
 async def test_a_command_leaves_what_it_said_and_its_exit_code(shop: Shop) -> None:
     task = await shop.store("echo out; echo err >&2; exit 3", task_type="shell")
     run = await shop.execute(task)
-    assert (run["status"], run["reason"], run["error"]["message"]) == ("failed", "logic", "exit code 3: err")
+    assert (run["status"], run["reason"], run["error"]["message"]) == (
+        "failed",
+        "logic",
+        "command exited with code 3: err",
+    )
     data = await shop.artifact(run)
     assert (data["stdout"], data["stderr"], data["exit_code"]) == ("out\n", "err\n", 3)
     assert data["task"]["command"] == "echo out; echo err >&2; exit 3"

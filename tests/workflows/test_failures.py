@@ -115,7 +115,7 @@ async def test_a_logic_failure_stops_the_whole_workflow_until_it_is_resumed(clea
         assert inbox.calls == ["prepare"]
         shown = await one.workflow("inbox")
         assert shown["status"] == "needs_attention"
-        assert shown["issue"].startswith("it failed: 'subject'; deploy a version")
+        assert shown["issue"].startswith("it failed: KeyError: 'subject'; deploy a version")
         with pytest.raises(Conflict, match="needs attention"):
             await one.workflows.run("inbox")
         await one.workflows.resume("inbox")

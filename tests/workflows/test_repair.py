@@ -90,7 +90,7 @@ async def test_two_repairs_then_a_person(clean_url: str, tmp_path: Path) -> None
         seen = await one.workflow("letters")
         assert seen["status"] == "needs_attention"
         assert seen["issue"] == (
-            "it failed: 'subject' (line 13); it could not be repaired (1.1 did not help; 1.2 did not help): "
+            "it failed: KeyError: 'subject' (line 13); it could not be repaired (1.1 did not help; 1.2 did not help): "
             "deploy a version that does not fail, then resume"
         )
         await one.workflows.resume("letters")

@@ -209,7 +209,8 @@ def classify(error: BaseException) -> Failure:
         frames = frames.tb_next
     text = "".join(traceback.format_exception(type(error), error, start))
     name = type(error).__name__
-    return Failure(kind, name, str(error) or name, text, final=isinstance(error, LogicError))
+    message = f"{name}: {error}" if isinstance(error, KeyError) else str(error) or name  # its text is only the key
+    return Failure(kind, name, message, text, final=isinstance(error, LogicError))
 
 
 def after_failure(

@@ -26,6 +26,7 @@ from rota.kinds.graphs.port import (
     Code,
     Event,
     Final,
+    GraphError,
     GraphExecutor,
     GraphRequest,
     LlmCaller,
@@ -227,6 +228,8 @@ def failure_of(final: Final) -> Exception:
     if isinstance(final.cause, WorkError):  # it says itself what is to follow
         return final.cause
     code = final.code or Code.INTERNAL
+    if code is Code.INTERNAL and final.cause is not None and not isinstance(final.cause, GraphError):
+        return WorkFailed(classify(final.cause))  # an exception of the graph's own code, classified as in a task
     if code is Code.ABORTED:
         return Canceled("aborted")
     told = classify(final.cause) if final.cause is not None else Failure(FailureClass.INTERNAL, "GraphFailed", code)

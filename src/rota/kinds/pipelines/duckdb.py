@@ -19,6 +19,7 @@ import duckdb
 from rota.core.clock import stopwatch
 from rota.core.errors import Invalid, LogicError, WorkError
 from rota.core.model import new_id
+from rota.engine.org_limit import OrgLimit
 from rota.engine.runner import Busy
 from rota.kinds.pipelines.executor import Order, Written
 from rota.kinds.pipelines.registry import path_of
@@ -27,6 +28,7 @@ from rota.store.files import make_private_dir
 T = TypeVar("T")
 
 PREVIEW_SECONDS = 30.0
+PREVIEWS, PREVIEWS_PER_ORG = 2, 1  # at once
 AGAIN = 0.1  # seconds between two interrupts: one that comes before its statement is lost
 
 
@@ -35,7 +37,8 @@ class DuckDB:
         self.place, self.slots = place.absolute(), slots
         self.running: dict[str, duckdb.DuckDBPyConnection | None] = {}
         self.said: dict[str, list[str]] = {}
-        self.threads = ThreadPoolExecutor(slots + 2, "rota-duckdb")  # previews do not wait for runs
+        self.threads = ThreadPoolExecutor(slots + PREVIEWS, "rota-duckdb")  # previews do not wait for runs
+        self.previews = OrgLimit(PREVIEWS, PREVIEWS_PER_ORG)
 
     def capacity(self) -> int:
         return self.slots - len(self.running)
@@ -98,12 +101,19 @@ class DuckDB:
                 (text,) = con.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0]
         except duckdb.Error as error:
             raise Invalid("sql", sql, f"is not SQL: {error}") from error
-        tree = json.loads(text)
+        try:
+            tree = json.loads(text)
+        except RecursionError as error:
+            raise Invalid("sql", sql, "is nested too deeply") from error
         if tree["error"]:
             raise Invalid("sql", sql, f"is not SQL: {tree['error_message']}")
         return sorted(set(tables(tree)))
 
     async def preview(self, org_id: str, sql: str, limit: int) -> tuple[list[dict[str, str]], list[list[Any]]]:
+        async with self.previews.place(org_id):
+            return await self.look(org_id, sql, limit)
+
+    async def look(self, org_id: str, sql: str, limit: int) -> tuple[list[dict[str, str]], list[list[Any]]]:
         reads = self.check(sql)
         try:
             with await asyncio.to_thread(self.database, org_id, reads) as con:
@@ -127,7 +137,10 @@ class DuckDB:
             raise WorkError(f"{missing[0]} has no table yet: it must succeed once before it is read")
         spill = self.place / ".spill" / new_id()  # of its own: what it spills there is gone when it is closed
         make_private_dir(spill.parent)
-        room: dict[str, Any] = {"memory_limit": f"{max(1, 80 // self.slots)}%", "temp_directory": str(spill)}
+        room: dict[str, Any] = {
+            "memory_limit": f"{max(1, 80 // (self.slots + PREVIEWS))}%",
+            "temp_directory": str(spill),
+        }
         con = duckdb.connect(config=room)
         con.execute("SET enable_progress_bar = false")  # it would write to the terminal
         allowed = [*files.values(), *([draft] if draft else [])]
@@ -207,11 +220,16 @@ def tables(tree: Any) -> Iterator[str]:
                 raise Invalid("sql", told, "is not the table of a pipeline, namespace.layer.name") from error
 
 
-def walk(node: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(node, dict):
-        yield node
-    for child in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
-        yield from walk(child)
+def walk(tree: Any) -> Iterator[dict[str, Any]]:
+    """All objects of a syntax tree, each before those inside it; without recursion, since a query can nest deeply."""
+    rest = [tree]
+    while rest:
+        node = rest.pop()
+        if isinstance(node, dict):
+            yield node
+            rest.extend(reversed(node.values()))
+        elif isinstance(node, list):
+            rest.extend(reversed(node))
 
 
 def query(sql: str) -> str:

@@ -276,7 +276,9 @@ async def run_command(ctx: RunContext, task: Task, given: Any, user: str | None)
     outcome = {"exit_code": process.returncode, **kept}
     if process.returncode:
         last = next((line for line in reversed(kept["stderr"].splitlines()) if line.strip()), "")
-        text = processes.died_of(process.returncode) + (f": {last}" if last else "")
+        code = process.returncode
+        how = f"exited with code {code}" if code > 0 else f"was ended by {processes.died_of(code)}"
+        text = f"command {how}" + (f": {last}" if last else "")
         raise WorkFailed(Failure(FailureClass.LOGIC, "CommandFailed", text), outcome)
     return outcome
 

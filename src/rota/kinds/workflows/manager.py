@@ -97,7 +97,7 @@ class WorkflowManager:
 
     async def check(self, source: Any) -> Workflow:
         """What a script declares; stores nothing. Raises Invalid, with the line and the reason."""
-        return await self.scripts.declared_in(parse.text(source, "script", SCRIPT_LIMIT, required=True))
+        return await self.scripts.declared_in(parse.text(source, "script", SCRIPT_LIMIT, required=True), self.org_id)
 
     async def upload(self, key: str | None, body: Mapping[str, Any], by: str | None) -> str:
         """A new workflow, or the next major version of the one named by `key`, from the file that declares it."""

@@ -95,7 +95,7 @@ class RepairRunner:
             source = await self.repairer.propose(ctx, told)
             if source is None:
                 return Answer.REFUSED, "the repairer had no proposal", None, None
-            flow = await self.scripts.declared_in(source)
+            flow = await self.scripts.declared_in(source, ctx.org_id)
             new = {**flow.dump(), "route": old["route"]}
             wrong = widened({**old, "name": failure["workflow"]}, {**new, "name": flow.name})
         except (Invalid, LogicError) as error:

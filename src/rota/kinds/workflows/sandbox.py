@@ -270,7 +270,8 @@ def failure_in(told: Mapping[str, Any]) -> Failure:
     named, message, line = (str(told.get(name) or "")[:5000] for name in ("type", "message", "line"))
     where = f" (line {line})" if line else ""
     traceback, final = str(told.get("traceback") or "")[-20_000:], told.get("final") is True
-    return Failure(kind, named[:200], f"{message or named}{where}", traceback, final=final)
+    message = f"{named}: {message}" if named == "KeyError" else message or named
+    return Failure(kind, named[:200], f"{message}{where}", traceback, final=final)
 
 
 def died(code: int) -> Failure:

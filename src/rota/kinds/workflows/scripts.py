@@ -8,6 +8,7 @@ from rota.core import parse
 from rota.core.errors import Invalid
 from rota.core.policy import choice
 from rota.core.workflows import REPAIR_HOW, Kind
+from rota.engine.org_limit import OrgLimit
 from rota.kinds.workflows.declaration import STEPS, Call, Mutation, Prepare, Workflow
 from rota.kinds.workflows.host import Context
 from rota.kinds.workflows.sandbox import Sandbox
@@ -15,6 +16,7 @@ from rota.store import scripts
 from rota.store.database import Database
 
 KNOWN = 100  # versions that a worker keeps at hand
+CHECKS, CHECKS_PER_ORG = 4, 2  # scripts that a process loads at once, to see what they declare
 
 
 class Scripts:
@@ -22,11 +24,14 @@ class Scripts:
 
     def __init__(self, sandbox: Sandbox, db: Database) -> None:
         self.sandbox, self.db = sandbox, db
+        self.checks = OrgLimit(CHECKS, CHECKS_PER_ORG)
         self.known: OrderedDict[tuple[str, str], Workflow] = OrderedDict()
 
-    async def declared_in(self, source: str) -> Workflow:
-        """What a script declares, checked like a program's workflow. Raises Invalid."""
-        workflow = self.workflow(await self.sandbox.declare(source), ("", ""), source)
+    async def declared_in(self, source: str, org_id: str) -> Workflow:
+        """What a script of an org declares, checked like a program's workflow. Raises Invalid."""
+        async with self.checks.place(org_id):
+            declared = await self.sandbox.declare(source)
+        workflow = self.workflow(declared, ("", ""), source)
         workflow.check()
         return workflow
 
