@@ -97,8 +97,12 @@ class Caller:
         """Whose login sessions the caller may list and end: the org's for admins, else only the caller's own."""
         return Owner(self.org_id) if self.role >= Role.ADMIN else Owner(self.org_id, self.user_id, self.key_id)
 
+    @property
+    def holds_shell(self) -> bool:
+        return self.role >= Role.ADMIN or SHELL in self.scopes
+
     def check_shell(self) -> None:
-        if self.role < Role.ADMIN and SHELL not in self.scopes:
+        if not self.holds_shell:
             raise Refused("shell tasks need an admin's key, or an operator's with the scope shell")
 
     def check_job_type(self, job_type: Any) -> None:

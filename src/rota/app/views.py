@@ -1,16 +1,23 @@
-"""What API and dashboard both show of a schedule's coming slots."""
+"""What API and dashboard both show: the coming slots of a schedule, and a task without its secrets."""
 
 from datetime import datetime
 from typing import Any
 
+from rota.app.auth import Caller
 from rota.core import triggers
 from rota.core.cron import calendar_of
 from rota.core.plan import TICK
 from rota.core.triggers import Cron, Timing
 from rota.engine.engine import Engine
 from rota.store import reports, schedules
+from rota.store.reports import Record
 
 STEPPED = ((0, 60, "minutes", "hour"), (1, 24, "hours", "day"))  # fields of cron that start anew at an edge
+
+
+def shown_task(task: Record, caller: Caller) -> Record:
+    """A task as the caller may read it: all of it only with the scope `shell`."""
+    return task if caller.holds_shell else reports.public_task(task)
 
 
 async def upcoming(engine: Engine, org_id: str, key: str, count: int) -> dict[str, Any]:

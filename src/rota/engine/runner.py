@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
 from rota.core.model import About, Attempt, Ended, Job, record
 from rota.core.parse import Defaults
 from rota.core.policy import Failure
+from rota.core.redact import redacted_text
 from rota.store.dialect import Tx
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ class RunLog:
             self._add(stream, text)
 
     def _add(self, stream: str, text: str) -> None:
-        entry = (self.run_id, self._now(), stream, storable(text[:LINE_LIMIT]))
+        entry = (self.run_id, self._now(), stream, storable(redacted_text(text[:LINE_LIMIT])))
         size = len(entry[3]) + 1
         if self._head_room > 0:
             self._head_room -= size

@@ -130,6 +130,6 @@ def made_ids(result: object) -> list[str]:
 
 def small(fields: Record) -> Record | None:
     """Without secrets, nulls and what is too large to keep."""
-    safe = {name: redacted(value) for name, value in fields.items() if value is not None}
+    safe = redacted(reports.public_task({name: value for name, value in fields.items() if value is not None}))
     sizes = {name: len(orjson.dumps(value)) for name, value in safe.items()}
     return {name: value if sizes[name] <= LARGE else f"… ({sizes[name]} bytes)" for name, value in safe.items()}

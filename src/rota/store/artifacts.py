@@ -8,6 +8,8 @@ import orjson
 from sqlalchemy import Select, func, select
 
 from rota.core.errors import Invalid, NotFound
+from rota.core.redact import redacted
+from rota.store import reports
 from rota.store.dialect import Tx, insert_rows
 from rota.store.reports import LIMIT, Page, Record, dict_of, matching, page, read_cursor
 from rota.store.tables import artifacts, runs
@@ -42,8 +44,9 @@ def level_of(tx: Tx, org_id: str, parent_id: str, run_id: str | None) -> int:
     raise Invalid("parent_id", parent_id, "is no artifact")
 
 
-def get(tx: Tx, org_id: str, artifact_id: str) -> Record:
-    """An artifact with its data, where that is JSON or text."""
+def get(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> Record:
+    """An artifact with its data, where that is JSON or text. With `public`, secrets in what a run of a task ran, and in
+    its result, are hidden; what the run saved itself is as it was saved."""
     row = tx.execute(select(*BRIEF, a.content).where(a.org_id == org_id, a.id == artifact_id)).one_or_none()
     if row is not None:
         return {**brief(row), "data": readable(row.content_type, row.content)}
@@ -51,16 +54,17 @@ def get(tx: Tx, org_id: str, artifact_id: str) -> Record:
     if run is None:
         raise NotFound(f"artifact {artifact_id}: there is none")
     data = execution(tx, run)
+    data = redacted({**data, "task": reports.public_task(data["task"])}) if public else data
     return {**run_brief(run), "size": len(orjson.dumps(data)), "data": data}
 
 
-def content(tx: Tx, org_id: str, artifact_id: str) -> tuple[str, bytes]:
-    """An artifact as it was saved: its content type and its bytes."""
+def content(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> tuple[str, bytes]:
+    """An artifact as it was saved: its content type and its bytes. `public` as in `get`."""
     row = tx.execute(select(a.content_type, a.content).where(a.org_id == org_id, a.id == artifact_id)).one_or_none()
     return (
         (row.content_type, row.content)
         if row is not None
-        else (JSON, orjson.dumps(get(tx, org_id, artifact_id)["data"]))
+        else (JSON, orjson.dumps(get(tx, org_id, artifact_id, public)["data"]))
     )
 
 
@@ -76,9 +80,9 @@ def list_all(
     return page(tx, stmt, limit, brief, lambda row: [row.id])
 
 
-def tree(tx: Tx, org_id: str, artifact_id: str) -> Record:
-    """An artifact with all that hangs below it, `children` in `children`, up to a limit."""
-    root = get(tx, org_id, artifact_id)
+def tree(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> Record:
+    """An artifact with all that hangs below it, `children` in `children`, up to a limit. `public` as in `get`."""
+    root = get(tx, org_id, artifact_id, public)
     level = {artifact_id: root}
     left = TREE_LIMIT
     root["children"] = []

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, and_, case, func, literal_column, select
 
 from rota.core.errors import Conflict, NotFound
+from rota.core.redact import redacted
 from rota.store.dialect import Tx
 from rota.store.reports import Record, dict_of
 from rota.store.tables import acknowledgements, jobs, runs, schedules, server_instances, tasks, users
@@ -60,7 +61,7 @@ def failing(tx: Tx, org_id: str, now: datetime) -> list[Record]:
         .order_by(groups.c.last_at.desc())
         .limit(FAILING_MOST)
     )
-    rows = [dict_of(row) for row in tx.execute(stmt)]
+    rows = [{**dict_of(row), "error": redacted(row.error)} for row in tx.execute(stmt)]
     rows = without_recovered_targets(tx, org_id, rows)
     return [{**row, "acknowledged": acknowledgement(tx, org_id, row)} for row in with_target_names(tx, rows)]
 

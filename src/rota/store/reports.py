@@ -7,7 +7,7 @@ however far down it is, and rows that come or go meanwhile shift nothing.
 import base64
 import binascii
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -31,7 +31,7 @@ from rota.core import parse, triggers
 from rota.core.errors import Invalid, NotFound
 from rota.core.model import HOST_JOB, WORKFLOW, Schedule, trace_id_of
 from rota.core.plan import first_plan
-from rota.core.redact import redacted
+from rota.core.redact import HIDDEN, redacted
 from rota.core.states import RAN, State, Status, Verdict, WorkerState
 from rota.core.triggers import Once, Timing
 from rota.store import grants as authority
@@ -318,7 +318,7 @@ def ended_run(row: Any) -> Record:
     found = dict_of(row)
     found.pop("recorded_at", None)
     found["trace_id"] = found["trace_id"] or trace_id_of(row.job_id)
-    found["input"] = redacted(found["input"])
+    found |= {field: redacted(found[field]) for field in ("input", "outcome", "error")}
     if found["kind"] == "task" and found["started_at"] is not None:
         found["artifact_id"] = found["id"]
     return found
@@ -379,7 +379,7 @@ def with_phases(tx: Tx, found: list[Record]) -> list[Record]:
     same = ("workflow_id", "handler_id", "handler_type", "phase", "mutation_outcome", "prepare_result",
             "mutation_result", "updated_at")  # fmt: skip
     known = {row.id: {name: getattr(row, name) for name in (*same, "retry_of")} for row in rows}
-    return [{**one, **known.get(one["id"], {})} for one in found]
+    return [{**one, **redacted(known.get(one["id"], {}))} for one in found]
 
 
 def job(tx: Tx, org_id: str, job_id: str) -> Record:
@@ -581,6 +581,19 @@ def task_record(row: Any) -> Record:
     found = dict_of(row)
     options = found.pop("options") or {}
     return {**found, **{name: options.get(name) for name in TASK_OPTIONS}}
+
+
+def public_task(found: Record) -> Record:
+    """A task, or what a run kept of it, for readers without the scope `shell`: values of `env` and all of `stdin` are
+    hidden, secrets in `parameters` and `command` where they are recognised."""
+    shown = {**found}
+    if isinstance(found.get("env"), Mapping):
+        shown["env"] = dict.fromkeys(found["env"], HIDDEN)
+    if found.get("stdin"):
+        shown["stdin"] = HIDDEN
+    shown |= {name: redacted(found[name]) for name in ("parameters", "command") if found.get(name) is not None}
+    options = found.get("options")
+    return {**shown, "options": public_task(options)} if isinstance(options, dict) else shown
 
 
 def schedules_of(tx: Tx, org_id: str, task: Any, by_name: bool = False) -> list[str]:

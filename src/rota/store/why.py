@@ -7,6 +7,7 @@ from sqlalchemy import and_, func, or_, select
 
 from rota.core import why
 from rota.core.errors import NotFound
+from rota.core.redact import redacted
 from rota.core.states import HEADS, State
 from rota.store import workers
 from rota.store.dialect import Tx
@@ -60,7 +61,7 @@ def of_slot(tx: Tx, org_id: str, schedule: str, slot: datetime, now: datetime) -
 
 def of_job(tx: Tx, org_id: str, job_id: str, now: datetime) -> Record:
     stmt = select(*RUN).where(r.org_id == org_id, r.job_id == job_id).order_by(r.attempt)
-    ended = [dict_of(row) for row in tx.execute(stmt)]
+    ended = [{**dict_of(row), "error": redacted(row.error)} for row in tx.execute(stmt)]
     row = tx.execute(select(jobs).where(j.org_id == org_id, j.id == job_id)).one_or_none()
     if row is None and not ended:
         raise NotFound(f"job {job_id}: its runs are forgotten; they were older than what is kept")

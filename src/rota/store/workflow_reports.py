@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Select, and_, func, literal_column, select
 from rota.core import triggers
 from rota.core.model import WORKFLOW, line_of
 from rota.core.policy import RECONCILIATION
+from rota.core.redact import redacted
 from rota.core.states import Phase, State
 from rota.core.words import listing, plural, short
 from rota.core.workflows import OPEN_EFFECTS, STALE, Effect, EventStatus, Kind, Outcome, Resolution
@@ -80,7 +81,7 @@ def standing(tx: Tx, flow: Any, now: datetime) -> tuple[str, str | None]:
     failed = None
     if head is not None and head.last_run_id is not None:
         failed = tx.execute(select(ledger).where(ledger.c.id == head.last_run_id)).one_or_none()
-    what = "" if failed is None or not failed.error else failed.error["message"]
+    what = "" if failed is None or not failed.error else redacted(failed.error["message"])
     if flow.paused_at is not None:
         return "stopped", f"paused: {flow.pause_reason}" if flow.pause_reason else "paused"
     if head is not None and head.state == State.PARKED and head.parked_reason != store.PAUSED:
@@ -174,7 +175,7 @@ def recent(tx: Tx, flow: Any) -> list[Record]:
 def activity(row: Any) -> str | None:
     done = row.outcome or {}
     if row.status != "success":
-        return f"{row.status}: {(row.error or {}).get('message', row.reason)}"
+        return f"{row.status}: {redacted((row.error or {}).get('message', row.reason))}"
     published = [of_topic(count, topic) for topic, count in (done.get("published") or {}).items()]
     if row.handler_type == Kind.PRODUCER:
         return f"took in {listing(published)}" if published else None

@@ -18,7 +18,7 @@ from rota.agent import Order, Refused, TransientError
 from rota.app.agent.journal import write_down
 from rota.app.agent.types import Allowed
 from rota.core.clock import stopwatch, wall_ms
-from rota.core.redact import HIDDEN, SECRET_NAME
+from rota.core.redact import HIDDEN, hidden_values
 
 LOG_LIMIT = 1024 * 1024  # bytes of the log that are kept
 TAIL = 16 * 1024  # characters of each stream that the outcome keeps
@@ -41,7 +41,7 @@ class Run:
     """The watcher of a run: a child does the work, its output comes through two pipes, its result through a third."""
 
     def __init__(self, told: dict[str, Any]) -> None:
-        self.told, self.secrets = told, sorted(secrets_of([told["payload"], told["server"]["config"]]), key=len)
+        self.told, self.secrets = told, sorted(hidden_values([told["payload"], told["server"]["config"]]), key=len)
         self.stopped: str | None = None
         self.log = os.open("log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.left = LOG_LIMIT
@@ -171,20 +171,6 @@ def reconciled(told: dict[str, Any]) -> bool | None:
 
 def order_of(told: dict[str, Any]) -> Order:
     return Order(**{name: told[name] for name in Order.__slots__})
-
-
-def secrets_of(value: Any) -> set[str]:
-    """The texts in fields whose names say that they are secret."""
-    if isinstance(value, dict):
-        named = {text for name, one in value.items() if SECRET_NAME.search(str(name)) for text in texts_of(one)}
-        return named | {text for one in value.values() for text in secrets_of(one)}
-    return {text for one in value for text in secrets_of(one)} if isinstance(value, list) else set()
-
-
-def texts_of(value: Any) -> set[str]:
-    if isinstance(value, dict | list):
-        return {text for one in (value.values() if isinstance(value, dict) else value) for text in texts_of(one)}
-    return {str(value)} if value is not None and len(str(value)) >= 4 else set()
 
 
 def kill_group(leader: int, how: signal.Signals) -> None:

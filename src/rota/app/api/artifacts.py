@@ -35,26 +35,26 @@ async def list_all(
 @router.get("/{artifact_id}")
 async def read(request: Request, caller: Viewer, artifact_id: str) -> Response:
     """An artifact; `data` is its content where that is JSON or text."""
-    return answer(await engine_of(request).db.read(artifacts.get, caller.org_id, artifact_id))
+    return answer(await engine_of(request).db.read(artifacts.get, caller.org_id, artifact_id, public=True))
 
 
 @router.get("/{artifact_id}/$tree")
 async def tree(request: Request, caller: Viewer, artifact_id: str) -> Response:
     """An artifact with all that hangs below it, in `children`."""
-    return answer(await engine_of(request).db.read(artifacts.tree, caller.org_id, artifact_id))
+    return answer(await engine_of(request).db.read(artifacts.tree, caller.org_id, artifact_id, public=True))
 
 
 @router.get("/{artifact_id}/$expand")
 async def expand(request: Request, caller: Viewer, artifact_id: str) -> Response:
     """An artifact as a node of its tree whose children nobody loaded: `children` is null."""
-    found = await engine_of(request).db.read(artifacts.get, caller.org_id, artifact_id)
+    found = await engine_of(request).db.read(artifacts.get, caller.org_id, artifact_id, public=True)
     return answer({**found, "children": None})
 
 
 @router.get("/{artifact_id}/$content")
 async def download(request: Request, caller: Viewer, artifact_id: str) -> Response:
     """The content as it was saved. Never shown by a browser as a page: it may be anything that a task wrote."""
-    content_type, content = await engine_of(request).db.read(artifacts.content, caller.org_id, artifact_id)
+    content_type, content = await engine_of(request).db.read(artifacts.content, caller.org_id, artifact_id, public=True)
     headers = {
         "content-disposition": f'attachment; filename="{artifact_id}"', "x-content-type-options": "nosniff",
         "content-security-policy": "default-src 'none'; sandbox",

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from rota.app.api.manners import Cursor, Limit, answer, answer_page, engine_of, expected_revision, read_body, trace_of
 from rota.app.api.schedules import one as one_schedule
 from rota.app.auth import Caller, Operator, Viewer
+from rota.app.views import shown_task
 from rota.core.errors import NotFound
 from rota.kinds.tasks import TaskManager, check_own
 from rota.store import reports
@@ -24,7 +25,8 @@ async def list_all(
     enabled: bool | None = None,
 ) -> Response:
     wanted: dict[str, Any] = {"limit": limit, "cursor": cursor, "task_type": task_type, "enabled": enabled}
-    return answer_page(await engine_of(request).db.read(reports.list_tasks, caller.org_id, **wanted))
+    items, more = await engine_of(request).db.read(reports.list_tasks, caller.org_id, **wanted)
+    return answer_page(([shown_task(item, caller) for item in items], more))
 
 
 @router.post("", status_code=201)
@@ -35,13 +37,13 @@ async def create(request: Request, caller: Operator) -> Response:
     if body.get("task_type", "shell") != "python":
         caller.check_shell()
     made = await manager(request, caller).create(body)
-    return answer(made, 201, {"location": f"/api/v1/tasks/{made['id']}"})
+    return answer(shown_task(made, caller), 201, {"location": f"/api/v1/tasks/{made['id']}"})
 
 
 @router.get("/{key}")
 async def read(request: Request, caller: Viewer, key: str) -> Response:
-    """One task, by its id or name."""
-    return answer(await manager(request, caller).find(key))
+    """One task, by its id or name. Without the scope `shell`, values of `env`, `stdin` and secrets are `***`."""
+    return answer(shown_task(await manager(request, caller).find(key), caller))
 
 
 @router.put("/{key}")
@@ -129,4 +131,4 @@ async def change(request: Request, caller: Caller, key: str, *, whole: bool) -> 
     types = ((await tasks.find(key))["task_type"], body.get("task_type"))
     if "shell" in types and (whole or body.keys() - {"enabled"}):  # an operator may switch any task off and on
         caller.check_shell()
-    return answer(await tasks.edit(key, body, whole=whole))
+    return answer(shown_task(await tasks.edit(key, body, whole=whole), caller))

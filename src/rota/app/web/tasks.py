@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
+from rota.app.views import shown_task
 from rota.app.web.actions import ask
 from rota.app.web.forms import by_schema
 from rota.app.web.pages import Place, asked, engine_of, flash, older, page
@@ -24,13 +25,14 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     enabled = {"true": True, "false": False}.get(given["enabled"] or "")
     wanted: dict[str, Any] = {"task_type": given["task_type"], "enabled": enabled, "cursor": given["cursor"]}
     items, cursor = await engine_of(request).db.read(reports.list_tasks, caller.org_id, **wanted)
+    items = [shown_task(item, caller) for item in items]
     return page(request, "tasks.html", items=items, older=older(request, cursor), given=given)
 
 
 @router.get("/tasks/{key:path}")  # a name may have slashes
 async def read(request: Request, caller: Viewer, key: str) -> Response:
     manager, db = TaskManager(engine_of(request), caller.org_id), engine_of(request).db
-    one, schema = await manager.find(key), await manager.schema(key)
+    one, schema = shown_task(await manager.find(key), caller), await manager.schema(key)
     used, _ = await db.read(reports.list_schedules, caller.org_id, targets=[one["id"], one["name"]], sort="id")
     runs, _ = await db.read(reports.list_runs, caller.org_id, target=one["name"], kind="task", limit=10)
     changes = await db.read(dashboard.history, caller.org_id, "tasks", one["id"])

@@ -15,7 +15,7 @@ from rota.core.errors import Invalid, NotFound
 from rota.core.model import Job, NewJob
 from rota.core.parse import Defaults
 from rota.core.policy import Failure, FailureClass, Misfire, Overlap
-from rota.core.redact import HIDDEN
+from rota.core.redact import HIDDEN, has_hidden
 from rota.core.states import Status
 from rota.engine.runner import RunContext, WorkFailed
 from rota.kinds.hosts.job_types import check_payload, known_type
@@ -171,11 +171,6 @@ def read_order(value: Any, field: str = "input") -> None:
         raise Invalid(f"{field}.payload", given, "is not an object")
     if has_hidden(given):
         raise Invalid(f"{field}.payload", HIDDEN, "stands for a secret that is not shown; send the secret, or no input")
-
-
-def has_hidden(value: Any) -> bool:
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return value == HIDDEN or any(has_hidden(one) for one in parts)
 
 
 def read_selector(target: str) -> dict[str, str]:

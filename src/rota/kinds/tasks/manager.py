@@ -9,6 +9,7 @@ import structlog
 
 from rota.core import parse
 from rota.core.errors import Conflict, Invalid, NotFound, NotRunnable, together
+from rota.core.redact import HIDDEN, has_hidden
 from rota.engine.engine import Engine
 from rota.kinds.tasks.registry import OF_COMMANDS, OPTIONS, task_options
 from rota.kinds.tasks.runner import DISABLED_ROUTE, TaskRunner, row_route
@@ -261,8 +262,16 @@ def read_task(body: Mapping[str, Any], old_name: str | None = None) -> dict[str,
     }
     options = {name: body[name] for name in WIRED if body.get(name) is not None}
     form.check(lambda: check_options(options, str(fields["task_type"])))
+    form.check(lambda: check_shown({**options, "parameters": fields["parameters"]}))
     form.done()
     return {**fields, "options": options or None}
+
+
+def check_shown(fields: Mapping[str, Any]) -> None:
+    """Raises Invalid for a field that was read with a secret hidden, and is sent back so."""
+    for name in ("env", "stdin", "parameters"):
+        if has_hidden(fields.get(name)):
+            raise Invalid(name, HIDDEN, "stands for a secret that is not shown; send the secret, or not this field")
 
 
 def check_options(options: Mapping[str, Any], task_type: str) -> None:
