@@ -7,7 +7,7 @@ import httpx
 import pytest
 from argon2 import PasswordHasher
 
-from rota.app.auth import Failures, TooManyFailures
+from rota.app.guessing import FAILURES_PER_MINUTE, Bucket, Failures, TooManyFailures
 from rota.core.redact import redacted
 from rota.engine.declare import declare
 from rota.engine.injection import Injector
@@ -131,7 +131,7 @@ async def test_an_org_is_made_with_the_first_key_and_is_alone(api: Api) -> None:
 
 async def test_guessing_ends_in_429(api: Api) -> None:
     guess = {"authorization": "Bearer rota_guess"}
-    for _ in range(Failures.LIMIT):
+    for _ in range(FAILURES_PER_MINUTE):
         assert (await api.call("GET", "/runs", headers=guess)).status_code == 401
     refused = await api.call("GET", "/runs", headers=guess)
     assert (refused.status_code, refused.json()["code"]) == (429, "too_many_failures")
@@ -143,7 +143,7 @@ async def test_guessing_ends_in_429(api: Api) -> None:
 
 async def test_a_wrong_key_with_an_idempotency_key_is_one_failure(api: Api) -> None:
     guess = {"authorization": "Bearer rota_guess", "idempotency-key": "once"}
-    for _ in range(Failures.LIMIT):
+    for _ in range(FAILURES_PER_MINUTE):
         assert (await api.call("POST", "/schedules", {}, headers=guess)).status_code == 401
     assert (await api.call("POST", "/schedules", {}, headers=guess)).status_code == 429
 
@@ -172,14 +172,14 @@ async def test_the_audit_log_is_forgotten_in_small_chunks(api: Api) -> None:
 
 def test_failures_are_counted_by_each_name_and_forgotten() -> None:
     failures = Failures()
-    for second in range(Failures.LIMIT):
-        failures.add(NINE + timedelta(seconds=second), "address a", f"prefix {second}")
-    failures.check(NINE, "address b", "prefix 1")
+    for second in range(FAILURES_PER_MINUTE):
+        failures.add(NINE + timedelta(seconds=second), Bucket("address a"), Bucket(f"prefix {second}"))
+    failures.check(NINE, Bucket("address b"), Bucket("prefix 1"))
     with pytest.raises(TooManyFailures) as told:
-        failures.check(NINE + timedelta(seconds=30), "address a")
+        failures.check(NINE + timedelta(seconds=30), Bucket("address a"))
     assert told.value.seconds == 30
     failures.MOST = 5
-    failures.add(NINE, "address c")
+    failures.add(NINE, Bucket("address c"))
     assert len(failures.seen) == 5
 
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from rota.app.auth import Failures
+from rota.app.guessing import FAILURES_PER_MINUTE, Failures
 from rota.app.web import pages
 from rota.app.web.login import path_of_ours
 from rota.app.web.sessions import COOKIE, LOGIN_COOKIE
@@ -118,7 +118,7 @@ async def test_a_link_expires(api: Api, web: httpx.AsyncClient, minutes: int, st
 
 
 async def test_an_unknown_link_is_refused_kindly_and_guessing_is_limited(api: Api, web: httpx.AsyncClient) -> None:
-    for _ in range(Failures.LIMIT):
+    for _ in range(FAILURES_PER_MINUTE):
         assert (await web.get("/login?token=guess%00%ff%ED%A0%80")).status_code == 403
     limited = await web.get("/login?token=guess")
     assert (limited.status_code, limited.headers["retry-after"]) == (429, "60")
@@ -196,8 +196,10 @@ async def test_guessing_passwords_is_limited_also_for_those_who_know_one(api: Ap
         assert (await submit(web, **CREDENTIALS)).status_code == 303
     shown = csrf_of(await web.get("/login"))
     wrong = {**CREDENTIALS, "password": "wrong", "csrf_token": shown}
-    many = await asyncio.gather(*(web.post("/login", data=wrong) for _ in range(Failures.LIMIT + 3)))  # all at once
-    assert sorted(one.status_code for one in many) == [403] * Failures.LIMIT + [429] * 3
+    many = await asyncio.gather(
+        *(web.post("/login", data=wrong) for _ in range(FAILURES_PER_MINUTE + 3))
+    )  # all at once
+    assert sorted(one.status_code for one in many) == [403] * FAILURES_PER_MINUTE + [429] * 3
     limited = await web.post("/login", data={**wrong, **CREDENTIALS})
     assert (limited.status_code, limited.headers["retry-after"]) == (429, "60")
     assert "try again in 60 s" in limited.text

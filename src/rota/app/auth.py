@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import structlog
 from fastapi import BackgroundTasks, Depends, Request
 
+from rota.app.guessing import Bucket, Failures, network_of
 from rota.core.errors import Refused, RotaError
 from rota.core.model import HOST_JOB, Schedule
 from rota.engine.engine import Engine
@@ -124,52 +125,10 @@ class Unauthenticated(Refused):
     code = "unauthenticated"
 
 
-class TooManyFailures(Refused):
-    """Somebody guesses: 429."""
-
-    code = "too_many_failures"
-
-    def __init__(self, seconds: int) -> None:
-        super().__init__(f"too many failed attempts from here; try again in {seconds} s")
-        self.seconds = seconds
-
-
 class TooManyStreams(Refused):
     """A caller has as many event streams as it may: 429."""
 
     code = "too_many_streams"
-
-
-class Failures:
-    """Failed attempts of the last minute, by address and by what was tried. Kept in the process: each server of an
-    installation counts for itself, and a guesser cannot make the database write."""
-
-    LIMIT = 20
-    SPAN = timedelta(minutes=1)
-    MOST = 10_000  # that are remembered
-
-    def __init__(self) -> None:
-        self.seen: dict[str, list[datetime]] = {}
-
-    def check(self, now: datetime, *who: str) -> None:
-        """Raises TooManyFailures when one of these has failed too often."""
-        for one in who:
-            recent = [at for at in self.seen.get(one, ()) if now - at < self.SPAN]
-            if len(recent) >= self.LIMIT:
-                raise TooManyFailures(max(1, round((recent[0] + self.SPAN - now).total_seconds())))
-
-    def add(self, now: datetime, *who: str) -> None:
-        for one in who:
-            recent = [at for at in self.seen.pop(one, ()) if now - at < self.SPAN]
-            self.seen[one] = [*recent, now][-self.LIMIT :]  # as the newest: the oldest are forgotten first
-        while len(self.seen) > self.MOST:
-            del self.seen[next(iter(self.seen))]
-
-    def forgive(self, at: datetime, *who: str) -> None:
-        """One attempt that was counted at its start, and did not fail."""
-        for one in who:
-            if at in self.seen.get(one, ()):
-                self.seen[one].remove(at)
 
 
 async def authenticate(request: Request) -> Caller:
@@ -188,10 +147,8 @@ async def authenticate(request: Request) -> Caller:
     key = await db.read(accounts.find_key, text) if text.isprintable() else None
     if key is None:
         failures: Failures = request.app.state.failures
-        who = (f"address {address_of(request)}", f"prefix {text[: accounts.PREFIX]}")
         if not getattr(request.state, "guessed", False):  # `Idempotency-Key` asks before the route does
-            failures.check(now, *who)
-            failures.add(now, *who)
+            failures.count(now, guesser(request, "API key"), Bucket(f"prefix {text[: accounts.PREFIX]}"))
             request.state.guessed = True
         raise Unauthenticated("this API key is not known here; it may have been revoked, or belong to another server")
     return caller_of(key, now)
@@ -247,6 +204,9 @@ async def service(request: Request) -> None:
     # digests are of one length: the comparison does not tell how long the token is
     known, told = sha256(expected.encode()).digest(), sha256(given.encode()).digest()
     if not expected or not hmac.compare_digest(told, known):
+        failures: Failures = request.app.state.failures
+        if given:
+            failures.count(request.app.state.engine.clock.now(), guesser(request, "service token"))
         raise Unauthenticated("this needs the service token: `Authorization: Bearer …` with ROTA_SERVICE_TOKEN")
 
 
@@ -261,6 +221,11 @@ def key_text(request: Request) -> str | None:
     if scheme.lower() == "bearer" and token.strip():
         return token.strip()
     return request.headers.get("x-api-key") or None
+
+
+def guesser(request: Request, credential: str) -> Bucket:
+    """What failed attempts to guess a kind of credential from the request's address are counted by."""
+    return Bucket(f"{credential} from {network_of(address_of(request))}")
 
 
 def address_of(request: Request) -> str | None:

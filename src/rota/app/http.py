@@ -5,7 +5,8 @@ from http import HTTPStatus
 from fastapi import Request
 from starlette.exceptions import HTTPException
 
-from rota.app.auth import TooManyFailures, TooManyStreams, Unauthenticated
+from rota.app.auth import TooManyStreams, Unauthenticated
+from rota.app.guessing import TooManyFailures
 from rota.core import errors
 from rota.core.errors import RotaError
 

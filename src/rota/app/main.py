@@ -301,6 +301,8 @@ class ApiThread(threading.Thread):
             access_log=False,
             timeout_graceful_shutdown=5,
             lifespan="off",
+            proxy_headers=bool(settings.trusted_proxies),  # else anybody could name the address that guesses count by
+            forwarded_allow_ips=settings.trusted_proxies or [],
         )
         self.server = uvicorn.Server(config)
         loops = [start_supervised("clock", lambda: keep_time(db, clock))]

@@ -3,6 +3,7 @@
 import os
 from datetime import timedelta
 from decimal import Decimal
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -12,6 +13,8 @@ from rota.app import secrets
 from rota.core.errors import Invalid, together
 from rota.core.policy import Backoff, Billing, Retry
 from rota.engine.engine import EngineSettings
+
+SERVICE_TOKEN_CHARACTERS = 32  # at least: a guesser of a short one would succeed
 
 
 class Settings(BaseModel):
@@ -54,10 +57,11 @@ class Settings(BaseModel):
     backoff_seconds: Annotated[int, Field(ge=1, le=86_400)] = 10
     max_backoff_seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
     allow_remote: bool = False
+    trusted_proxies: list[str] | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
 
-    @field_validator("queues", "orgs", mode="before")
+    @field_validator("queues", "orgs", "trusted_proxies", mode="before")
     @classmethod
     def split_names(cls, value: Any) -> Any:
         """`a,b` is two names; nothing is all of them."""
@@ -82,6 +86,27 @@ class Settings(BaseModel):
     def known_database(cls, value: str) -> str:
         if value and not value.startswith(("sqlite:///", "postgresql://", "postgres://")):
             raise ValueError("is not known; use sqlite:///path or postgresql://user@host/db")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def known_networks(cls, value: list[str] | None) -> list[str] | None:
+        for network in value or ():
+            try:
+                ip_network(network)
+            except ValueError as error:
+                raise ValueError(
+                    f"has {network}, which is no address or network, like 10.0.0.7 or 10.0.0.0/8"
+                ) from error
+        return value
+
+    @field_validator("service_token")
+    @classmethod
+    def hard_to_guess(cls, value: str) -> str:
+        if value and len(value) < SERVICE_TOKEN_CHARACTERS:
+            raise ValueError(
+                f"is shorter than {SERVICE_TOKEN_CHARACTERS} characters; `openssl rand -hex 32` makes a good one"
+            )
         return value
 
     @field_validator("graph_endpoint", "trace_url")
@@ -147,4 +172,5 @@ class Settings(BaseModel):
 
 def wrong_setting(name: str, value: Any, message: str) -> Invalid:
     value = str(value).split("://")[0] if name == "database_url" else value  # the rest of it may be a password
+    value = "…" if name == "service_token" else value
     return Invalid(name, value, message.removeprefix("Value error, ").lower())

@@ -76,6 +76,12 @@ def make_link(tx: Tx, org_id: str, user_id: str, key_id: str | None, now: dateti
     return made
 
 
+def is_good_link(tx: Tx, token: str, now: datetime) -> bool:
+    """Whether a link with this token can still be used."""
+    stmt = select(link.hash).where(link.hash == accounts.hash_of(token), link.expires_at > now)
+    return tx.execute(stmt).first() is not None
+
+
 def use_link(tx: Tx, token: str, now: datetime) -> tuple[Account, str | None] | None:
     """Whom a link logs in, and with which key. Of any number who try at once, one gets it: the row is there once."""
     mine = (link.hash == accounts.hash_of(token), link.expires_at > now)

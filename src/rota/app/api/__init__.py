@@ -33,7 +33,8 @@ from rota.app.api import (
 from rota.app.api.feeds import Feeds
 from rota.app.api.idempotency import Idempotency
 from rota.app.api.schemas import describe
-from rota.app.auth import Failures, note_caller
+from rota.app.auth import note_caller
+from rota.app.guessing import Failures
 from rota.app.health import Problems, Readiness
 from rota.core.errors import RotaError
 from rota.engine.engine import Engine

@@ -7,7 +7,8 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from rota.app.api.manners import answer, read_body
 from rota.app.api.people import SECRET
-from rota.app.auth import Failures, Unauthenticated, address_of, key_text
+from rota.app.auth import Unauthenticated, address_of, guesser, key_text
+from rota.app.guessing import Failures
 from rota.core import parse
 from rota.core.errors import Invalid
 from rota.engine.trail import Act
@@ -146,9 +147,7 @@ async def left(request: Request) -> bool:
 def count_failure(request: Request, what: str) -> None:
     """Guesses are counted, and refused when there are too many."""
     failures: Failures = request.app.state.failures
-    now, who = request.app.state.engine.clock.now(), f"{what} {address_of(request)}"
-    failures.check(now, who)
-    failures.add(now, who)
+    failures.count(request.app.state.engine.clock.now(), guesser(request, what))
 
 
 def read_claim(form: parse.Form) -> tuple[str, int, list[Any]]:

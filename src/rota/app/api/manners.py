@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rota.app.auth import TooManyFailures
+from rota.app.guessing import TooManyFailures
 from rota.app.http import read_bytes, status_of
 from rota.core import errors, parse
 from rota.core.errors import Invalid, RotaError, StaleRevision, shown, together

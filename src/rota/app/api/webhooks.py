@@ -3,7 +3,8 @@
 from fastapi import APIRouter, Request, Response
 
 from rota.app.api.manners import answer, engine_of, problem
-from rota.app.auth import Failures, Unauthenticated, address_of, key_text
+from rota.app.auth import Unauthenticated, guesser, key_text
+from rota.app.guessing import Failures
 from rota.core.errors import NotFound
 from rota.kinds.pipelines import Cooling, fire_webhook
 
@@ -19,12 +20,10 @@ async def fire(request: Request) -> Response:
         raise Unauthenticated("this needs the token of a webhook: send `X-Webhook-Token: …`")
     engine, failures = engine_of(request), request.app.state.failures
     assert isinstance(failures, Failures)
-    now, who = engine.clock.now(), f"webhooks from {address_of(request)}"
-    failures.check(now, who)
     try:
         return answer({"job_id": await fire_webhook(engine, token)}, 202)
     except NotFound:
-        failures.add(now, who)
+        failures.count(engine.clock.now(), guesser(request, "webhook token"))
         raise
     except Cooling as error:
         return problem(429, error.code, error.message, headers={"retry-after": str(error.seconds)})

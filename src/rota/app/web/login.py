@@ -9,7 +9,15 @@ import structlog
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import RedirectResponse
 
-from rota.app.auth import Failures, TooManyFailures, address_of
+from rota.app.auth import address_of, guesser
+from rota.app.guessing import (
+    PASSWORDS_PER_ADDRESS,
+    PASSWORDS_PER_PERSON,
+    Bucket,
+    Failures,
+    TooManyFailures,
+    network_of,
+)
 from rota.app.web.pages import page
 from rota.app.web.sessions import COOKIE, LOGIN_COOKIE, csrf_token, read_form, set_cookie
 from rota.core.errors import shown
@@ -33,17 +41,17 @@ async def login(request: Request, token: str | None = None, then: Next = "") -> 
     """The form; or, with the token of a link, straight in."""
     if token is None:
         return await login_page(request, then)
-    db, now, who = request.app.state.db, request.app.state.engine.clock.now(), guesser(request)
+    db, now = request.app.state.db, request.app.state.engine.clock.now()
     failures: Failures = request.app.state.failures
-    failures.check(now, *who)
 
     def step(tx: Tx) -> str | None:
         known = sessions.use_link(tx, token, now)
         return None if known is None else log_in(tx, request, *known)
 
-    cookie = await db.tx(step)
+    good = await db.read(sessions.is_good_link, token, now)  # a guess writes nothing
+    cookie = await db.tx(step) if good else None
     if cookie is None:
-        failures.add(now, *who)
+        failures.count(now, guesser(request, "login link"))
         log.warning("a login link was refused", address=address_of(request))
         return await login_page(request, then, "This link has been used, or is older than 15 minutes.", 403)
     return enter(request, then, cookie)
@@ -55,15 +63,21 @@ async def login_by_password(request: Request) -> Response:
     slug, password, then = form.get("org", "").strip(), form.get("password", ""), form.get("next", "")
     email = form.get("email", "").strip().lower()[:EMAIL_LIMIT]
     db: Database = request.app.state.db
-    now, who = request.app.state.engine.clock.now(), guesser(request, f"login {slug[:60]} {email}")
+    now, network = request.app.state.engine.clock.now(), network_of(address_of(request))
+    person = f"{slug[:60]} {email}"
+    buckets = (
+        Bucket(f"password of {person} from {network}"),
+        Bucket(f"password from {network}", PASSWORDS_PER_ADDRESS),
+        Bucket(f"password of {person}", PASSWORDS_PER_PERSON),
+    )
     failures: Failures = request.app.state.failures
     try:
-        failures.check(now, *who)
+        failures.check(now, *buckets)
     except TooManyFailures as error:
         answer = await login_page(request, then, error.message, 429)
         answer.headers["retry-after"] = str(error.seconds)
         return answer
-    failures.add(now, *who)  # before the password is tried: else many at once would all be tried
+    failures.add(now, *buckets)  # before the password is tried: else many at once would all be tried
     found = await db.read(sessions.account_by_email, slug, email)
     hashed = None if found is None else found.password_hash
     fits = await asyncio.to_thread(accounts.password_fits, hashed, password)
@@ -71,7 +85,7 @@ async def login_by_password(request: Request) -> Response:
     if token is None:
         log.warning("a login failed", email=shown(email), org=shown(slug), address=address_of(request))
         return await login_page(request, then, "The address or the password is not right.", 403)
-    failures.forgive(now, *who)
+    failures.forgive(now, *buckets)
     return enter(request, then, token)
 
 
@@ -128,10 +142,6 @@ def enter(request: Request, then: str, token: str) -> Response:
 def path_of_ours(text: str) -> str:
     """Where to go after the login: nowhere but to a page of this site."""
     return text if PATH.fullmatch(text) else "/"
-
-
-def guesser(request: Request, *more: str) -> tuple[str, ...]:
-    return (f"address {address_of(request)}", *more)
 
 
 def act_of(request: Request, org_id: str, user_id: str, verb: str, session_id: str, key_id: str | None) -> trail.Act:

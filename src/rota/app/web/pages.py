@@ -19,7 +19,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rota.app.auth import Role, TooManyFailures, Unauthenticated
+from rota.app.auth import Role, Unauthenticated
+from rota.app.guessing import TooManyFailures
 from rota.app.http import status_of
 from rota.app.web import charts
 from rota.app.web.forms import kind_of
