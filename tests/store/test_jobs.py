@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 from sqlalchemy import select, update
 
@@ -265,7 +266,7 @@ async def test_an_answer_given_twice_counts_once(db: Database) -> None:
     one = end(job)
     assert await db.tx(queue.finish, [one], "w") == ({one.run_id}, False)
     assert await db.tx(queue.finish, [one], "w") == (set(), False)
-    assert await db.read(ledger_rows.known, [one.run_id, new_id()]) == {one.run_id}
+    assert await db.tx(ledger_rows.record_lost, [one], "w", NOW) == []
     assert len(await ledger(db)) == 1
 
 
@@ -326,6 +327,69 @@ async def test_a_crashed_run_that_somebody_had_canceled_stays_canceled(db: Datab
     await db.tx(queue.rescue, "old", NOW)
     assert await rows(db) == []
     assert [(row.status, row.reason) for row in await ledger(db)] == [("canceled", "ann")]
+
+
+async def hold(db: Database, worker: str, count: int) -> list[Job]:
+    """Jobs that a worker has begun."""
+    took = await claim(db, worker, count)
+    await db.tx(queue.mark_started, [Attempt(job, new_id(), job.attempt + 1, NOW) for job in took])
+    return took
+
+
+async def test_a_death_counts_against_no_job_of_several(db: Database) -> None:
+    await add(db, *(new() for _ in range(3)))
+    for deaths in (1, 2, 3):
+        await hold(db, "old", 3)
+        await db.tx(queue.rescue, "old", NOW)
+        assert [(row.attempt, row.crashes, row.rescues) for row in await rows(db)] == [(deaths, 0, deaths)] * 3
+    assert {row.status for row in await ledger(db)} == {"crashed"}
+
+
+async def test_a_death_counts_against_the_only_begun_job_that_was_at_three_deaths(db: Database) -> None:
+    suspects = await add(db, new(), new())
+    for _ in range(3):
+        await hold(db, "old", 2)
+        await db.tx(queue.rescue, "old", NOW)
+    (begun,) = await hold(db, "old", 1)
+    await claim(db, "old", 1)  # waits for its turn
+    fresh = await add(db, *(new() for _ in range(3)))
+    await hold(db, "old", 3)
+    await db.tx(queue.rescue, "old", NOW)
+    counts = {row.id: (row.crashes, row.rescues) for row in await rows(db)}
+    assert begun.id == suspects[0]
+    assert counts == {begun.id: (1, 3), suspects[1]: (0, 4), **dict.fromkeys(fresh, (0, 1))}
+
+
+async def test_the_rest_of_a_dead_workers_jobs_is_no_evidence(db: Database) -> None:
+    await add(db, *(new() for _ in range(11)))
+    await hold(db, "old", 11)
+    assert (await db.tx(queue.rescue, "old", NOW, 10))[:2] == (10, True)
+    await db.tx(queue.rescue, "old", NOW, 10, False)
+    assert {(row.crashes, row.rescues) for row in await rows(db)} == {(0, 1)}
+
+
+async def test_a_start_that_is_recorded_while_a_rescue_waits_is_not_forgotten(db: Database) -> None:
+    if db.url.startswith("sqlite"):
+        pytest.skip("SQLite has one writer")
+    await add(db, new(serial_key="k"))
+    (job,) = await claim(db, "old")
+    blocker = await asyncpg.connect(db.url)
+    try:
+        await blocker.execute("SELECT pg_advisory_lock(hashtextextended('k', 0))")
+        rescuing = asyncio.ensure_future(db.tx(queue.rescue, "old", NOW))
+        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = ("
+        waiting += "SELECT oid FROM pg_database WHERE datname = current_database())"
+        async with asyncio.timeout(20):
+            while not await blocker.fetchval(waiting):  # noqa: ASYNC110 (only the server knows)
+                await asyncio.sleep(0.01)
+        run_id = new_id()
+        assert await db.tx(queue.mark_started, [Attempt(job, run_id, 1, NOW)]) == {run_id}
+    finally:
+        await blocker.close()
+    assert (await rescuing)[0] == 1
+    (row,) = await rows(db)
+    assert (row.attempt, row.last_run_id) == (1, run_id)
+    assert [(run.id, run.attempt, run.status) for run in await ledger(db)] == [(run_id, 1, "crashed")]
 
 
 async def test_rescue_goes_in_portions(db: Database) -> None:

@@ -36,7 +36,7 @@ from rota.engine.rehearsal import rehearse
 from rota.engine.runner import capture_output
 from rota.engine.scheduler import Scheduler
 from rota.engine.supervision import start_supervised
-from rota.engine.worker import Worker
+from rota.engine.worker import LAST_WORDS, Active, Worker
 from rota.kinds import pipelines
 from rota.kinds.graphs import GraphRunner
 from rota.kinds.tasks import TaskManager, task_rows
@@ -137,6 +137,8 @@ class Node:
         self.scheduler: Scheduler | None = None
         self.worker: Worker | None = None
         self.stopping = False
+        self.attempts: dict[str, Active] = {}  # by job, of all registrations of this process
+        self.closing: list[asyncio.Task[None]] = []  # registrations that lost their lease record what they came to
         self.meter = Meter()
         self.on_prepared: Callable[[], None] = lambda: None  # called when all that the program declares is stored
         self.heard: Callable[[], None] = lambda: None  # tells the API of this process that something happened
@@ -194,6 +196,8 @@ class Node:
         try:
             while not shutdown.drain.is_set():
                 await self.one_worker(engine, scheduler, shutdown)
+            if self.closing:
+                await asyncio.wait(self.closing, timeout=LAST_WORDS)
         finally:
             for loop in loops:
                 loop.cancel()
@@ -227,7 +231,9 @@ class Node:
 
     async def one_worker(self, engine: Engine, scheduler: Scheduler, shutdown: Shutdown) -> None:
         """A worker until it is asked to stop or loses its lease; then the caller starts a new one, with a new id."""
-        one = self.worker = scheduler.worker = Worker(engine, self.settings.queues, self.settings.orgs)
+        one = self.worker = scheduler.worker = Worker(
+            engine, self.settings.queues, self.settings.orgs, active=self.attempts
+        )
         keeping = Maintenance(engine, one.id, lambda: one.keeper is None or one.keeper.may_judge)
         working = asyncio.ensure_future(one.run())
         minding = start_supervised("maintenance", keeping.run)
@@ -244,6 +250,10 @@ class Node:
                 await pause(1)
             task.cancel()
         await asyncio.gather(working, minding, stopping, return_exceptions=True)
+        if not one.draining:
+            one.abandon()
+            self.closing = [task for task in self.closing if not task.done()]
+            self.closing.append(asyncio.ensure_future(one.close_out()))
 
 
 class ApiThread(threading.Thread):

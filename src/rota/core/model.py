@@ -210,7 +210,7 @@ class Job:
     attempt: int  # attempts begun so far
     tries: int  # failures that count against the retry policy
     crashes: int
-    rescues: int  # times a worker vanished with it before it was known to have started
+    rescues: int  # deaths of workers that held it among others: no evidence against it
     fence: int
     queued_at: datetime
     run_at: datetime
@@ -225,8 +225,18 @@ class Job:
 
     @property
     def suspect(self) -> bool:
-        """It was in the hands of a worker that died; its start is written down before it is tried again."""
+        """Its worker died: its start is recorded before it is tried again."""
         return self.crashes > 0 or self.rescues > 0
+
+    @property
+    def isolated(self) -> bool:
+        """It crashed, or two workers died with it: it runs in a child process, where it can hurt only itself."""
+        return self.crashes > 0 or self.rescues >= 2
+
+    @property
+    def alone(self) -> bool:
+        """Three workers died with it: no other such job runs beside it, so the next death is evidence against it."""
+        return self.rescues >= 3
 
     @property
     def stays(self) -> bool:
@@ -300,7 +310,7 @@ class Ended:
     outcome: Any = None
     move: Move | None = None
     run_at: datetime | None = None
-    counts: bool = False  # one of the tries that the retry policy allows
+    counts: bool = False  # against the job: a try of its retry policy or, of a crash, one of those before quarantine
     about: "About | None" = None
 
     @property

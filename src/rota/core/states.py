@@ -71,6 +71,7 @@ class Status(StrEnum):
     SUCCESS = "success"
     FAILED = "failed"
     CRASHED = "crashed"  # its worker died under it
+    LOST = "lost"  # it ended after its worker had lost the lease: its result counts for nothing
     CANCELED = "canceled"
     PAUSED = "paused"  # ended for now; another attempt is planned, or a person must act
     SKIPPED = "skipped"  # never started, with a reason
@@ -100,7 +101,7 @@ REASONS: dict[Status, frozenset[str]] = {
     Status.MISSED: frozenset({"limit"}),
 }
 
-RAN = frozenset({Status.SUCCESS, Status.FAILED, Status.CRASHED, Status.CANCELED, Status.PAUSED})
+RAN = frozenset({Status.SUCCESS, Status.FAILED, Status.CRASHED, Status.LOST, Status.CANCELED, Status.PAUSED})
 
 
 def verdict_of(status: Status) -> Verdict:

@@ -108,10 +108,22 @@ def attempt(run: Row) -> str:
         closer = error["code"] if error.get("code") in BECAUSE else run["reason"]
         return f"Attempt {run['attempt']} never started: {run['status']}{because(closer)}, at {at(run['finished_at'])}."
     took = span((run["finished_at"] - run["started_at"]).total_seconds())
+    if run["status"] == Status.LOST:
+        return lost_attempt(run, took)
     ended = f"{run['status']}{because(run['reason'], 'though' if run['status'] == Status.SUCCESS else 'because')}"
     said = f" It said {error.get('type')}: {error.get('message')}." if error else ""
     worker = f" on worker {run['worker']}" if run["worker"] else ""
     return f"Attempt {run['attempt']} started at {at(run['started_at'])}{worker} and ended after {took}: {ended}.{said}"
+
+
+def lost_attempt(run: Row, took: str) -> str:
+    """An attempt whose result came too late: what it ended as is its reason."""
+    how = f" as {run['reason']}" if run["reason"] else ""
+    began = f"Attempt {run['attempt']} started at {at(run['started_at'])} on worker {run['worker']}"
+    error = run["error"] or {}
+    message = f" Its error: {error.get('type')}: {error.get('message')}." if error else ""
+    late = "but its worker had lost the lease: the result does not count (lost)."
+    return f"{began} and ended after {took}{how}, {late}{message}"
 
 
 def standing(job: Row) -> str:

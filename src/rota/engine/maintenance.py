@@ -90,9 +90,10 @@ class Maintenance:
         at again here: this step may have waited long for its turn to write, and the others for theirs to renew."""
         now = self.clock.now()
         jumped = isinstance(self.clock, SystemClock) and abs(workers.measure(tx).time - now) > JUMP
+        evidence = workers.lives(tx, worker)  # else these are only the rest of its jobs
         if self.may_judge() and not jumped:
             workers.bury(tx, worker, now)
-        return (0, False, []) if workers.lives(tx, worker) else jobs.rescue(tx, worker, now, CHUNK)
+        return (0, False, []) if workers.lives(tx, worker) else jobs.rescue(tx, worker, now, CHUNK, evidence)
 
     async def reconcile(self) -> None:
         """RECONCILER_GUARANTEES_CHAIN: find what should not be, mend it, and say so."""

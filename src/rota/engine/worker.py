@@ -72,7 +72,8 @@ PATIENCE = 0.05  # seconds that a fire waits for a place in the line, which save
 AHEAD = 1000  # the most jobs claimed beyond those that run
 SAFETY_LOOK = 30.0
 LAST_WORDS = 30.0  # seconds that a stopping worker waits for a database that is out of reach
-ISOLATED_AT_ONCE = 4  # child processes for jobs that crashed before
+ISOLATED_AT_ONCE = 4  # child processes for jobs that may have killed a worker
+STILL_RUNNING = timedelta(seconds=1)  # how long a job waits whose earlier attempt has not ended in this process
 NEVER = Retry(0)
 NOBODY: Mapping[str, Follows] = {}
 
@@ -128,7 +129,7 @@ class Worker:
     id: str = field(default_factory=new_id)
     waiting: Lines = field(default_factory=Lines)
     alarm: asyncio.TimerHandle | None = None  # for what waits for its moment
-    active: dict[str, Active] = field(default_factory=dict)
+    active: dict[str, Active] = field(default_factory=dict)  # by job; shared by all registrations of a process
     ended: list[Ended] = field(default_factory=list)
     logs: list[tuple[str, datetime, str, str]] = field(default_factory=list)
     learned: tuple[int, float] = (-1, 0.0)  # at which change and when `learn` last read
@@ -148,7 +149,7 @@ class Worker:
     shares: Shares = field(init=False)
     takings: Takings = field(default_factory=Takings)
     flush_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    doubts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))  # one suspect begins at a time
+    lone_place: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))  # see Job.alone
     places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ISOLATED_AT_ONCE))
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     busy: asyncio.Event = field(default_factory=asyncio.Event)
@@ -296,14 +297,33 @@ class Worker:
         self.finished.set()
 
     def abandon(self) -> None:
-        """The lease is lost: what runs here is somebody else's now. Stop it and write nothing."""
+        """The lease is lost, and other workers may have the jobs: stop all attempts. `close_out` records what they came
+        to."""
         self.lost = True
         self.waiting.clear()
-        self.ended.clear()
-        for one in list(self.active.values()):
-            one.stop("lost")
+        for attempt in self.own_attempts():
+            attempt.stop("lost")
+            if not attempt.entered:
+                del self.active[attempt.attempt.job.id]
         self.finished.set()
         self.engine.wake.signal("ready")
+
+    async def close_out(self) -> None:
+        """Record the results of a worker that lost its lease, however long the last attempt and the database take, and
+        hand its other jobs back. The fence decides: a job that no other worker was given is finished or handed back as
+        usual; else the attempt is recorded as lost."""
+        await patiently(lambda: self.engine.db.tx(jobs.hand_back, self.id, None, self.known))
+        while self.ended or self.logs or self.own_attempts():
+            if self.ended or self.logs:
+                await self.flush()
+            else:
+                self.idle.clear()
+                await self.idle.wait()
+        await patiently(lambda: self.engine.db.tx(workers.stop, self.id, self.engine.clock.now()))
+
+    def own_attempts(self) -> list[Active]:
+        """Attempts of this registration; an earlier one of the process may have some that do not end."""
+        return [attempt for attempt in self.active.values() if attempt.ctx.worker == self.id]
 
     # claim
 
@@ -439,7 +459,7 @@ class Worker:
             await patiently(lambda: self.engine.db.tx(jobs.hand_back, self.id, None, self.known))
 
     async def give_back(self, ids: Sequence[str]) -> None:
-        if ids and not self.lost:
+        if ids:
             try:
                 await self.engine.db.tx(jobs.hand_back, self.id, ids)
             except Unavailable as error:
@@ -458,7 +478,7 @@ class Worker:
         now = now or self.engine.clock.now()  # one look for all that start together
         ahead: datetime | None = None  # when the first is due that was fired ahead of its moment
         for _ in range(len(self.waiting)):
-            if len(self.active) >= self.engine.settings.concurrency or self.draining:
+            if len(self.active) >= self.engine.settings.concurrency or self.stopping:
                 return
             job = self.waiting.next(self.shares.full_of(self.waiting.orgs))
             if job is None:
@@ -477,26 +497,37 @@ class Worker:
         return not self.stopping and not self.waiting and len(self.active) < self.engine.settings.concurrency
 
     def start(self, job: Job, now: datetime) -> None:
-        self.launch(Attempt(job, new_id(), job.attempt + 1, now))
+        """Start an attempt, unless an earlier attempt of the job still runs in this process: then the job waits. If
+        this registration started that attempt, others have declared it dead: it abandons all its jobs."""
+        earlier = self.active.get(job.id)
+        if earlier is None:
+            self.launch(Attempt(job, new_id(), job.attempt + 1, now))
+            return
+        waits = Ended(job, Status.PENDING, None, now, new_id(), job.attempt + 1, move=Move.BACK_OFF)
+        self.ended.append(replace(waits, run_at=now + STILL_RUNNING))
+        self.idle.set()
+        if earlier.ctx.worker == self.id:
+            log.error("a job was claimed while it runs here: this worker was declared dead", job=job.id, worker=self.id)
+            self.abandon()
 
     def launch(self, attempt: Attempt, work: Any = None) -> None:
         job, run_id, engine = attempt.job, attempt.run_id, self.engine
         ctx = RunContext(
-            job, run_id, attempt.number, self.id, RunLog(run_id, engine.clock.now), job.crashes > 0,
+            job, run_id, attempt.number, self.id, RunLog(run_id, engine.clock.now), job.isolated,
             engine.settings.cancel_grace, host=engine, has_room=self.has_room,
         )  # fmt: skip
         ctx.about.work = work
         one = self.active[job.id] = Active(attempt, ctx)
         self.shares.begin(job.org_id)
         self.busy.set()
-        work, tracing = self.in_doubt if job.suspect else self.enter, engine.tracing
+        work, tracing = self.enter_apart if job.isolated else self.enter, engine.tracing
         begun = work(one) if tracing is None else tracing.run(one.attempt, lambda: work(one))
         one.task = asyncio.get_running_loop().create_task(begun)
         one.task.add_done_callback(partial(self.settle, one))
 
-    async def in_doubt(self, one: Active) -> Any:
-        """An attempt at a job that was in the hands of a worker that died."""
-        places = self.places if one.ctx.isolated else self.doubts
+    async def enter_apart(self, one: Active) -> Any:
+        """An attempt at a job that may have killed a worker: few run at once or, after three deaths, one."""
+        places = self.lone_place if one.attempt.job.alone else self.places
         await places.acquire()  # waiting for a place is not running: if this worker dies now, it did not crash
         one.place = Place(places)
         try:
@@ -522,8 +553,6 @@ class Worker:
         one.marked = about.marked
         if not one.marked and (job.suspect or about.marks_first):
             await patiently(lambda: self.mark([one]))
-        if one.place is not None and not one.ctx.isolated:
-            asyncio.get_running_loop().call_later(MARK_AFTER.total_seconds(), one.place.leave)
         timeout = self.timeout_of(job, about)
         if timeout is not None and not about.delegates:
             one.timer = asyncio.get_running_loop().call_later(timeout.total_seconds(), one.stop, "timeout")
@@ -546,7 +575,8 @@ class Worker:
     def settle(self, one: Active, task: "asyncio.Task[Any]") -> None:
         """An attempt is over: note how, make room, and let the next one in."""
         now = self.engine.clock.now()
-        self.active.pop(one.attempt.job.id, None)
+        if self.active.get(one.attempt.job.id) is one:
+            del self.active[one.attempt.job.id]
         self.shares.end(one.attempt.job.org_id)
         if one.timer is not None:
             one.timer.cancel()
@@ -558,7 +588,7 @@ class Worker:
                 self.launch(outcome.then, outcome.work)
                 return
             self.engine.wake.signal("ready")  # there may be a next one of its line
-        elif one.stopped_for != "lost" and not self.lost:
+        else:
             try:
                 ended = self.verdict(one, error, outcome, now)
             except Exception as bug:  # our own must not lose the job
@@ -604,6 +634,9 @@ class Worker:
                 limit = self.timeout_of(attempt.job, about)
                 text = f"still running after {limit.total_seconds():g} s" if limit else "it took too long"
                 return self.failed(one, Failure(FailureClass.TIMEOUT, "Timeout", text), FailureClass.TIMEOUT)
+            case "lost":
+                lost = replace(base, status=Status.LOST, move=Move.HAND_BACK, run_at=now)
+                return lost if one.entered else None
             case "shutdown":
                 return replace(base, status=Status.CANCELED, reason="shutdown", move=Move.HAND_BACK, run_at=now)
             case by:
@@ -615,7 +648,7 @@ class Worker:
         if base.job.crashes + 1 >= QUARANTINE:
             park = Move.PARK if base.job.stays else None
             return replace(base, status=Status.FAILED, reason="quarantined", error=error, move=park)
-        return replace(base, status=Status.CRASHED, error=error, move=Move.RESCUE, run_at=base.finished_at)
+        return replace(base, status=Status.CRASHED, error=error, move=Move.RESCUE, run_at=base.finished_at, counts=True)
 
     def failed(self, one: Active, failure: Failure, kind: FailureClass) -> Ended:
         passing = self.engine.settings.passing_retry
@@ -646,6 +679,9 @@ class Worker:
                 self.logs = lines + self.logs
                 await pause(random.uniform(0.2, 1))
                 return
+            except asyncio.CancelledError:  # `close_out` writes them
+                self.logs = lines + self.logs
+                raise
             del self.ended[: len(batch)]
             self.stored_at = stopwatch()
         self.report(batch, lost)
@@ -661,17 +697,19 @@ class Worker:
 
     def report(self, batch: Sequence[Ended], lost: Sequence[Ended]) -> None:
         """Tell of runs that are written down."""
-        over = [one for one in batch if not one.waits]
+        refused = {one.run_id for one in lost}
+        over = [one for one in batch if not one.waits and one.run_id not in refused] + list(lost)
         log_ended(over)
         self.engine.meter.ended(over, len(lost))
         for one in lost:
-            log.error("a result was refused: the lease was lost", job=one.job.id, run=one.run_id)
+            log.error("the lease was lost before a result came: recorded as lost", job=one.job.id, run=one.run_id)
         self.engine.wake.stir()
         if not all(one.final for one in batch):
             self.engine.wake.signal("later")
 
     async def finish(self, batch: Sequence[Ended], lines: Sequence[Any]) -> list[Ended]:
-        """Write a batch; returns those that were refused. A row that the database cannot store costs only itself."""
+        """Write a batch; those that are refused because their lease was lost are recorded as lost, and returned. A row
+        that the database cannot store costs only itself."""
         try:
             db = self.engine.db
             kinds = {one.job.kind for one in batch}
@@ -688,18 +726,18 @@ class Worker:
             one = replace(
                 batch[0], status=Status.FAILED, reason="internal", error=failure.dump(), outcome=None, move=None
             )
+            batch = [one]
             try:
-                kept, ready = await self.engine.db.tx(write_down, [one], [], self.id, self.engine.clock)
+                kept, ready = await self.engine.db.tx(write_down, batch, [], self.id, self.engine.clock)
             except DataRefused as again:  # nothing about it can be stored: no other run may suffer from that
                 log.error("a run could not be written at all", run=one.run_id, job=one.job.id, error=again.message)
                 return [one]
         if ready or not self.unlimited:  # a limit that kept jobs waiting may have room now
             self.engine.wake.signal("ready")
-        missing = [one for one in batch if one.run_id not in kept] if len(kept) < len(batch) else []
-        if missing:  # a commit whose answer was lost has done its work all the same
-            known = await self.engine.db.read(runs.known, [one.run_id for one in missing])
-            missing = [one for one in missing if one.run_id not in known]
-        return missing
+        refused = [one for one in batch if one.run_id not in kept] if len(kept) < len(batch) else []
+        if not refused:
+            return []
+        return await self.engine.db.tx(runs.record_lost, refused, self.id, self.engine.clock.now(), lines)
 
     def lasting(self) -> list[Active]:
         """The runs that did not end after a moment."""

@@ -30,7 +30,8 @@ def standing(tx: Tx, batch_id: str) -> list[Record]:
     ids = [row.job_id for row in rows if row.job_id and row.status is None]
     living = {row.id: row.state for row in tx.execute(select(j.id, j.state).where(j.id.in_(ids)))}
     ended: dict[str, str] = {}
-    over = select(r.job_id, r.status).where(r.job_id.in_(set(ids) - set(living))).order_by(r.job_id, r.attempt)
+    over = select(r.job_id, r.status).where(r.job_id.in_(set(ids) - set(living)), r.lost_fence == 0)
+    over = over.order_by(r.job_id, r.attempt)
     ended.update((row.job_id, row.status) for row in tx.execute(over))
     found = []
     for row in rows:

@@ -92,7 +92,7 @@ def job_steps(tx: Tx, org_id: str, job_id: str) -> list[Record]:
     """Everything a job came to so far, attempt by attempt: pending, running, how it ended. The last one holds now."""
     # looked for first: a job that ends between two looks is found by the second
     living = tx.execute(select(jobs, STARTED.label("started")).where(j.org_id == org_id, j.id == job_id)).one_or_none()
-    stmt = select(runs).where(r.org_id == org_id, r.job_id == job_id).order_by(r.attempt)
+    stmt = select(runs).where(r.org_id == org_id, r.job_id == job_id, r.lost_fence == 0).order_by(r.attempt)
     steps: list[Record] = []
 
     def step(attempt: int, status: str, at: datetime | None, run_id: str | None, reason: str | None = None) -> None:

@@ -11,6 +11,7 @@ from rota.core.errors import NotFound
 from rota.store import reports
 from rota.store.dialect import Tx
 from rota.store.reports import Record, dict_of, slot_query, slot_record, such_as
+from rota.store.runs import BY_ATTEMPT
 from rota.store.tables import clocks, jobs, logs, runs, schedules, slots, trigger_spans, workflow_runs
 
 STRIP = 30
@@ -74,7 +75,7 @@ def job_of(tx: Tx, org_id: str, key: str) -> Record:
     ended = select(r.job_id).where(r.org_id == org_id, or_(r.id == key, r.job_id == key)).limit(1)
     job_id = known or tx.execute(ended).scalar()
     living = tx.execute(select(jobs).where(j.org_id == org_id, j.id == job_id)).one_or_none()
-    past = tx.execute(select(runs).where(r.org_id == org_id, r.job_id == job_id).order_by(r.attempt)).all()
+    past = tx.execute(select(runs).where(r.org_id == org_id, r.job_id == job_id).order_by(*BY_ATTEMPT)).all()
     if job_id is None or (living is None and not past):
         raise NotFound(f"run {key}: there is none")
     attempts = [reports.ended_run(row) for row in past]

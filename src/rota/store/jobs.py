@@ -487,7 +487,8 @@ def move_on(tx: Tx, ended: Sequence[Ended]) -> tuple[set[str], dict[str, str]]:
         (
             one.job.id, one.job.fence, target(one.move).value, one.run_at or one.job.run_at,
             one.job.last_run_id if one.waits else one.run_id, one.job.attempt if one.waits else one.number,
-            one.job.tries + one.counts, one.job.crashes + (one.status is Status.CRASHED),
+            one.job.tries + (one.counts and one.status is not Status.CRASHED),
+            one.job.crashes + (one.counts and one.status is Status.CRASHED),
             one.reason if one.move is Move.PARK else None,
         )
         for one in ended
@@ -548,49 +549,59 @@ def hand_back(tx: Tx, worker: str, which: Collection[str] | None, but: Collectio
     return moved
 
 
-def rescue(tx: Tx, worker: str, now: datetime, limit: int = CHUNK) -> tuple[int, bool, list[Ended]]:
-    """Take jobs from a dead worker: attempts known to have begun become `crashed` runs. How many jobs it took, whether
-    there are more, and those runs."""
-    stmt = (
-        select(*FIELDS, c.run_id, c.started_at, c.cancel_requested_at, c.cancel_reason)
-        .where(c.lease_owner == worker, is_in(c.state, [State.RUNNING]))
-        .order_by(c.id)
-        .limit(limit)
-    )
-    found = list(tx.execute(stmt))
-    lock_keys(tx, {row.serial_key for row in found if row.serial_key})
-    ended = [crash_of(row, now) for row in found if row.run_id is not None]
+def rescue(
+    tx: Tx, worker: str, now: datetime, limit: int = CHUNK, evidence: bool = True
+) -> tuple[int, bool, list[Ended]]:
+    """Move jobs of a dead worker back to ready: attempts known to have begun become `crashed` runs. Returns how many
+    jobs it moved, whether there are more, and those runs. Without `evidence` the death counts against no job."""
+    held_by_worker = and_(c.lease_owner == worker, is_in(c.state, [State.RUNNING]))
+    stmt = select(c.id, c.serial_key).where(held_by_worker).order_by(c.id).limit(limit)
+    keys = {row.id: row.serial_key for row in tx.execute(stmt)}
+    lock_keys(tx, {key for key in keys.values() if key})
+    # read again, locked: a start or a result may have been recorded while this waited for the keys
+    full = select(*FIELDS, c.run_id, c.started_at, c.cancel_requested_at, c.cancel_reason)
+    rows = list(tx.execute(full.where(held_by_worker, c.id.in_(keys)).order_by(c.id).with_for_update()))
+    culprit = culprit_of(rows) if evidence and len(keys) < limit else None
+    ended = [crash_of(row, now, row.id == culprit) for row in rows if row.run_id is not None]
     final = [one for one in ended if one.final]
     moved, _ = move_on(tx, [one for one in ended if not one.final])
     runs.append(tx, [one for one in ended if one.run_id in moved], worker, now)
     kept = leave(tx, final, worker, now) | moved
     crashed = [one for one in ended if one.run_id in kept]
-    unstarted = [row.id for row in found if row.run_id is None]
-    tx.execute(
-        update(jobs)
-        .where(c.id.in_(unstarted), c.lease_owner == worker, is_in(c.state, sources(Move.RESCUE)))
-        .values(state=target(Move.RESCUE), lease_owner=None, rescues=c.rescues + 1)
-    )
+    unstarted = [row.id for row in rows if row.run_id is None]
+    ready = {"state": target(Move.RESCUE), "lease_owner": None}
+    tx.execute(update(jobs).where(c.id.in_(unstarted), held_by_worker).values(ready))
+    present = [row.id for row in rows if row.id != culprit]
+    tx.execute(update(jobs).where(c.id.in_(present)).values(rescues=c.rescues + 1))
     promote(tx, {one.job.serial_key for one in final if one.job.serial_key})
-    if found:
+    if rows:
         notify(tx, "ready")
-    return len(found), len(found) == limit, crashed
+    return len(rows), len(keys) == limit, crashed
 
 
-def crash_of(row: Any, now: datetime) -> Ended:
-    """What a run ends as whose worker died under it."""
+def culprit_of(rows: Sequence[Any]) -> str | None:
+    """The job that the death of its worker is evidence against: the only one that the worker held, or the only one that
+    ran apart from its like because three workers had died with it. None if others may be the cause."""
+    suspects = rows if len(rows) == 1 else [row for row in rows if job_of(row).alone]
+    begun = [row.id for row in suspects if row.run_id is not None]
+    return begun[0] if len(begun) == 1 else None
+
+
+def crash_of(row: Any, now: datetime, counts: bool) -> Ended:
+    """What a run ends as whose worker died under it; a crash that counts may be the last one."""
     job = job_of(row)
-    last = job.crashes + 1 >= QUARANTINE
     error = {"code": "crash", "type": "WorkerLost", "message": "the worker that ran this died", "traceback": None}
     ended = Ended(
-        job, Status.CRASHED, None, now, row.run_id, row.attempt, row.started_at, error, move=Move.RESCUE, run_at=now
-    )
+        job, Status.CRASHED, None, now, row.run_id, row.attempt, row.started_at, error, move=Move.RESCUE, run_at=now,
+        counts=counts,
+    )  # fmt: skip
     if job.route.startswith(SERIAL):  # UNKNOWN_IS_NOT_FAILED: whoever had it must say what happened
-        return replace(ended, status=Status.PAUSED, reason=RECONCILIATION, move=Move.PARK)
+        return replace(ended, status=Status.PAUSED, reason=RECONCILIATION, move=Move.PARK, counts=False)
     if row.cancel_requested_at is not None:
         return replace(ended, status=Status.CANCELED, reason=row.cancel_reason, move=None)
-    if last:
-        return replace(ended, status=Status.FAILED, reason="quarantined", move=Move.PARK if job.stays else None)
+    if counts and job.crashes + 1 >= QUARANTINE:
+        park = Move.PARK if job.stays else None
+        return replace(ended, status=Status.FAILED, reason="quarantined", counts=False, move=park)
     return ended
 
 

@@ -37,6 +37,7 @@ from rota.core.triggers import Once, Timing
 from rota.store import grants as authority
 from rota.store.accounts import slug_of
 from rota.store.dialect import Tx
+from rota.store.runs import BY_ATTEMPT
 from rota.store.schedules import called
 from rota.store.tables import (
     EPOCH,
@@ -287,7 +288,7 @@ def list_runs(
     if last_only:  # of each job
         later = runs.alias()
         again = select(later.c.id).where(later.c.job_id == r.job_id, later.c.attempt > r.attempt).exists()
-        stmt = stmt.where(~again, ~select(j.id).where(j.id == r.job_id).exists())
+        stmt = stmt.where(r.lost_fence == 0, ~again, ~select(j.id).where(j.id == r.job_id).exists())
     if target is not None:
         stmt = stmt.where(or_(r.target == target, r.target_name == target))
     if since is not None:
@@ -385,7 +386,7 @@ def with_phases(tx: Tx, found: list[Record]) -> list[Record]:
 def job(tx: Tx, org_id: str, job_id: str) -> Record:
     """One job: from the queue while it lives, else from its last run."""
     living = tx.execute(select(jobs).where(j.org_id == org_id, j.id == job_id)).one_or_none()
-    stmt = select(*RUN).where(r.org_id == org_id, r.job_id == job_id).order_by(r.attempt)
+    stmt = select(*RUN).where(r.org_id == org_id, r.job_id == job_id).order_by(*BY_ATTEMPT)
     ended = [ended_run(row) for row in tx.execute(stmt)]
     run_ids = [one["id"] for one in ended]
     if living is not None:
@@ -466,7 +467,8 @@ def list_slots(
 
 
 def slot_query() -> Select[Any]:
-    last = select(func.max(r.attempt)).where(r.job_id == t.job_id).correlate(slots).scalar_subquery()
+    attempts = select(func.max(r.attempt)).where(r.job_id == t.job_id, r.lost_fence == 0)
+    last = attempts.correlate(slots).scalar_subquery()
     columns = (
         t.schedule_id, s.name.label("schedule_name"), t.slot, t.last_slot, t.count, decided.label("verdict"),
         func.coalesce(t.reason, r.reason).label("reason"), t.note, t.into_slot,
@@ -475,7 +477,7 @@ def slot_query() -> Select[Any]:
     joined = (
         slots.join(schedules, s.id == t.schedule_id)
         .outerjoin(jobs, j.id == t.job_id)
-        .outerjoin(runs, and_(r.job_id == t.job_id, r.attempt == last))
+        .outerjoin(runs, and_(r.job_id == t.job_id, r.attempt == last, r.lost_fence == 0))
     )
     return select(*columns).select_from(joined).order_by(t.slot.desc(), t.schedule_id.desc())
 

@@ -1,6 +1,7 @@
 """The ledger: one row per attempt, written once, when the attempt ended. Logs of a run beside it."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -24,6 +25,7 @@ from rota.store.tables import (
 )
 
 NOTHING = About()
+BY_ATTEMPT = (runs.c.attempt, runs.c.lost_fence.desc())  # of two with one number, the lost one came first
 
 OF_JOB: dict[str, ColumnElement[Any]] = {  # what a run's row says of its job
     "job_id": jobs.c.id, "org_id": jobs.c.org_id, "kind": jobs.c.kind, "target": jobs.c.target,
@@ -44,9 +46,30 @@ def append(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | N
     count(tx, [one for one in ended if one.job.schedule_id])
 
 
-def known(tx: Tx, run_ids: Collection[str]) -> set[str]:
-    """Which of these runs the ledger has: an answer that was lost does not make a run lost."""
-    return set(tx.execute(select(runs.c.id).where(runs.c.id.in_(run_ids))).scalars())
+def statuses(tx: Tx, run_ids: Collection[str]) -> dict[str, str]:
+    """The status of each of these runs that the ledger has."""
+    return {row.id: row.status for row in tx.execute(select(runs.c.id, runs.c.status).where(runs.c.id.in_(run_ids)))}
+
+
+def record_lost(tx: Tx, ended: Sequence[Ended], worker: str, now: datetime, lines: Sequence[Any] = ()) -> list[Ended]:
+    """Record attempts that ran but whose results were refused because the lease was lost, with their log lines; returns
+    them. The reason is the status that they ended as. A row that a rescue wrote as crashed becomes lost. No other row
+    and no job changes: an attempt that is recorded otherwise (its commit was done, only the answer was lost; canceled;
+    quarantined) is left out."""
+    before = statuses(tx, [one.run_id for one in ended])
+    late = [
+        replace(one, status=Status.LOST, reason=None if one.status is Status.LOST else one.status.value)
+        for one in ended
+        if one.started_at is not None
+        and (one.run_id not in before or (before[one.run_id] == Status.CRASHED and one.status is not Status.CRASHED))
+    ]
+    rows = {attempt.run_id: row_of(attempt, worker, now) for attempt in late}
+    insert_rows(tx, runs, [row | {"lost_fence": row["fence"]} for run_id, row in rows.items() if run_id not in before])
+    for run_id in rows.keys() & before.keys():
+        values = {name: rows[run_id][name] for name in TOLD if name not in ("id", "attempt")}
+        tx.execute(update(runs).where(runs.c.id == run_id, runs.c.status == Status.CRASHED).values(values))
+    write_logs(tx, [line for line in lines if line[0] in rows])
+    return late
 
 
 def count(tx: Tx, ended: Sequence[Ended]) -> None:
@@ -102,7 +125,7 @@ def get(tx: Tx, org_id: str, run_id: str) -> Any | None:
 def of_job(tx: Tx, org_id: str, job_id: str) -> list[Any]:
     """All runs of a job, first attempt first."""
     mine = and_(runs.c.job_id == job_id, runs.c.org_id == org_id)
-    return list(tx.execute(select(runs).where(mine).order_by(runs.c.attempt)))
+    return list(tx.execute(select(runs).where(mine).order_by(*BY_ATTEMPT)))
 
 
 def write_logs(tx: Tx, lines: Sequence[tuple[str, datetime, str, str]]) -> None:

@@ -156,8 +156,8 @@ def reopen(tx: Tx, schedule_id: str, slot: datetime, job_id: str) -> tuple[int, 
         return 0, None
     attempts, previous = row.attempts, None
     if row.job_id is not None:
-        last = select(runs.c.id, runs.c.attempt).where(runs.c.job_id == row.job_id).order_by(runs.c.attempt.desc())
-        found = tx.execute(last.limit(1)).one_or_none()
+        last = select(runs.c.id, runs.c.attempt).where(runs.c.job_id == row.job_id, runs.c.lost_fence == 0)
+        found = tx.execute(last.order_by(runs.c.attempt.desc()).limit(1)).one_or_none()
         if found is not None:
             attempts, previous = max(attempts, found.attempt), found.id
     values = {"verdict": None, "reason": None, "into_slot": None, "job_id": job_id, "attempts": attempts}

@@ -668,7 +668,9 @@ runs = Table(  # the ledger: a row per attempt, written when it ended
     Column("artifact_id", Id),
     Column("grant_id", Id),  # the authority that it ran under
     Column("usage", Json),
-    UniqueConstraint("job_id", "attempt"),
+    # else 0: the fence of a lost attempt whose start was not recorded; the next attempt has the same number
+    Column("lost_fence", BigInteger, nullable=False, server_default=text("0")),
+    UniqueConstraint("job_id", "attempt", "lost_fence"),
 )
 Index("ix_runs_recorded", runs.c.org_id, runs.c.recorded_at, runs.c.id)  # what is new, what is old, and lists
 partial("ix_runs_schedule", runs.c.schedule_id, runs.c.recorded_at, runs.c.id, where=text("schedule_id IS NOT NULL"))

@@ -23,6 +23,7 @@ from rota.store.reports import (
     schedule_record,
     with_target_names,
 )
+from rota.store.runs import BY_ATTEMPT
 from rota.store.tables import jobs, queues, runs, schedules, slots
 
 AROUND = timedelta(seconds=10)  # between a command's moment and its line in the audit log
@@ -60,7 +61,7 @@ def of_slot(tx: Tx, org_id: str, schedule: str, slot: datetime, now: datetime) -
 
 
 def of_job(tx: Tx, org_id: str, job_id: str, now: datetime) -> Record:
-    stmt = select(*RUN).where(r.org_id == org_id, r.job_id == job_id).order_by(r.attempt)
+    stmt = select(*RUN).where(r.org_id == org_id, r.job_id == job_id).order_by(*BY_ATTEMPT)
     ended = [{**dict_of(row), "error": redacted(row.error)} for row in tx.execute(stmt)]
     row = tx.execute(select(jobs).where(j.org_id == org_id, j.id == job_id)).one_or_none()
     if row is None and not ended:
