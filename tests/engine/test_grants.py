@@ -4,10 +4,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from rota.core.errors import Invalid
-from rota.store import accounts
+from rota.store import accounts, billing
 from rota.store.tables import grants
 from tests.engine.harness import HOUR, MINUTE, NINE, House, at
 
@@ -99,3 +99,21 @@ async def test_the_forecast_names_what_will_not_run(house: House) -> None:
         ("gone", "grant_revoked"), ("soon", "grant_expired"),
     ]  # fmt: skip
     assert len(await house.db.read(lapsing, house.org_id, NINE + timedelta(days=1))) == 1
+
+
+async def test_a_task_does_not_begin_when_the_budget_of_its_grant_is_used_up(house: House) -> None:
+    held = await grant(house, budget={"total": 100})
+    await house.schedule(grant_id=held)
+    await house.live(at("9:10"))
+    await house.db.tx(lambda tx: tx.execute(update(grants).where(grants.c.id == held).values(spent_total=100)))
+    await house.live(at("9:20"))
+    assert await house.verdicts() == ["9:10 ran", "9:20 skipped: budget"]
+
+
+async def test_a_task_does_not_begin_at_the_expense_of_a_closed_account(house: House) -> None:
+    held = await grant(house)
+    await house.schedule(grant_id=held)
+    account = await house.db.read(lambda tx: tx.execute(select(grants.c.billing_account_id)).scalar_one())
+    await house.db.tx(billing.close, house.org_id, account, NINE)
+    await house.live(at("9:10"))
+    assert await house.verdicts() == ["9:10 skipped: budget"]

@@ -21,8 +21,8 @@ from rota.core.errors import Conflict, Invalid
 from rota.core.states import Phase, Status
 from rota.core.workflows import Effect, legal
 from rota.engine.maintenance import Maintenance
+from rota.store import accounts, workflow_upkeep
 from rota.store import workflow_reports as views
-from rota.store import workflow_upkeep
 from rota.store import workflows as store
 from rota.store.database import sql
 from rota.store.dialect import Tx
@@ -586,3 +586,52 @@ async def test_a_second_mutation_is_refused(clean_url: str) -> None:
         (run,) = await one.runs(status=Status.FAILED)
         assert "a mutation is the last thing" in run["error"]["message"]
         assert seen.sheets.rows == [1]
+
+
+async def test_consumers_stop_with_the_grant_of_their_workflow_and_go_on_with_another(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        await one.drain()
+        engine, org_id = one.engine, one.org_id
+        owner = await engine.db.tx(accounts.system_user, org_id, one.clock.now())
+        flow_id = (await one.workflow("inbox"))["id"]
+        first, second = [
+            await engine.create_grant(org_id, {"scopes": [f"workflow:run:{name}"]}, owner)
+            for name in ("inbox", flow_id)
+        ]
+        await engine.edit_schedule(org_id, "inbox.poll", {"grant_id": first})
+        await one.publish("inbox", "mail", message_id="1", payload="a")
+        await one.drain()
+        assert inbox.sheets.rows == ["a"]
+        await engine.revoke_grant(org_id, first)
+        await one.publish("inbox", "mail", message_id="2", payload="b")
+        await one.drain()
+        assert inbox.sheets.rows == ["a"]
+        skipped = [(run["status"], run["reason"]) for run in await one.runs() if run["status"] == "skipped"]
+        assert skipped == [("skipped", "grant_revoked")]
+        await engine.edit_schedule(org_id, "inbox.poll", {"grant_id": second})
+        await Maintenance(engine).reconcile()
+        await one.drain()
+        assert inbox.sheets.rows == ["a", "b"]
+        polls = inbox.count("poll")
+        await one.advance(minutes=6)
+        assert inbox.count("poll") == polls + 1  # a scope by id covers producers too
+
+
+async def test_consumers_of_one_run_after_the_other_look_at_the_grant_each_time(clean_url: str) -> None:
+    inbox = make_inbox()
+    async with world(inbox.app, database_url=clean_url) as one:
+        await one.drain()
+        engine, org_id = one.engine, one.org_id
+        owner = await engine.db.tx(accounts.system_user, org_id, one.clock.now())
+        grant = await engine.create_grant(org_id, {"scopes": ["workflow:run:inbox"]}, owner)
+        await engine.edit_schedule(org_id, "inbox.poll", {"grant_id": grant})
+
+        async def revoke(step: str) -> None:
+            if step == "next":
+                await engine.revoke_grant(org_id, grant)
+
+        inbox.during = revoke
+        await one.publish("inbox", "mail", message_id="1", payload="a")
+        await one.drain()
+        assert (inbox.sheets.rows, inbox.told) == (["a"], [])  # what ran finished; the next consumer did not begin

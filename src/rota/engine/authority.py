@@ -1,13 +1,15 @@
 """Who may let work run under a grant, and so at the expense of its account: the grant's owner, or an admin."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
-from rota.core.errors import Invalid, Refused
-from rota.core.model import Schedule
-from rota.engine.runner import Runners
+from rota.core.errors import Conflict, Invalid, NotFound, Refused
+from rota.core.model import Job, Schedule
+from rota.core.policy import Billing, Failure, FailureClass
+from rota.engine.runner import Runners, Skipped
 from rota.engine.trail import Act
-from rota.store import accounts, grants
+from rota.store import accounts, billing, grants
 from rota.store.dialect import Tx
 
 
@@ -57,3 +59,26 @@ def with_grant(
     scope = grants.scope_for(schedule.kind, schedule.target)
     minted = grants.mint(tx, schedule.org_id, owner, [scope], now, schedule_id=schedule.id)
     return replace(schedule, grant_id=minted)
+
+
+def check_may_begin(tx: Tx, job: Job, targets: Collection[str], mode: Billing, now: datetime) -> None:
+    """Raise Skipped if a job may not begin under its grant: that does not hold, its account is closed or, where credits
+    are enforced, below zero, or its budget is used up."""
+    assert job.terms.grant_id is not None
+    code = grants.trouble(tx, job.org_id, job.terms.grant_id, job.kind, targets, now)
+    if code is not None:
+        raise Skipped(code)
+    if mode is Billing.OFF:
+        return
+    try:
+        account = billing.get(tx, job.org_id, grants.get(tx, job.org_id, job.terms.grant_id).billing_account_id)
+    except (NotFound, Conflict) as error:
+        closed = Failure(FailureClass.BUDGET, "Refused", error.message, code="billing_account_closed")
+        raise Skipped("budget", closed) from error
+    spent = billing.used_up(tx, job.terms.grant_id, now)
+    if spent is not None:
+        text = f"the grant's budget ({spent}) is used up"
+        raise Skipped("budget", Failure(FailureClass.BUDGET, "BudgetSpent", text, code="budget"))
+    if mode is Billing.ENFORCE and account.balance_credits < 0:
+        text = f"the account has {account.balance_credits} credits"
+        raise Skipped("budget", Failure(FailureClass.BUDGET, "Refused", text, code="insufficient_credits"))

@@ -17,7 +17,7 @@ from rota.core.policy import TRANSIENT, Billing, Misfire, Retry, Terms, choice, 
 from rota.core.states import State, Status
 from rota.core.workflows import HANDLER_LIMIT, RECONCILE_LIMIT, WAKE_MAX, WAKE_MIN
 from rota.engine import tracing
-from rota.engine.authority import check_grant, check_owner, with_grant
+from rota.engine.authority import check_grant, check_may_begin, check_owner, with_grant
 from rota.engine.compute import compute
 from rota.engine.meter import Meter
 from rota.engine.runner import Runners
@@ -305,6 +305,11 @@ class Engine:
         assert job.terms.grant_id is not None
         now, targets = self.clock.now(), {resource, job.target}
         return await self.db.read(grants.trouble, job.org_id, job.terms.grant_id, job.kind, targets, now)
+
+    async def authorize(self, job: Job, resource: str) -> None:
+        """Raise Skipped if a job may not begin under its grant, or its account is closed or its budget used up."""
+        now, targets = self.clock.now(), {resource, job.target}
+        await self.db.read(check_may_begin, job, targets, self.settings.billing, now)
 
     async def create_grant(
         self, org_id: str, body: Mapping[str, Any], owner_id: str, *, any_account: bool = True

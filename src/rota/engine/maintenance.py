@@ -124,7 +124,10 @@ class Maintenance:
         for consumer in stranded:
             mended = await self.db.tx(workflow_upkeep.look_again, consumer, now)
             self.repaired("consumers that missed events", mended)
-        if stranded:
+        waiting = await self.db.read(workflow_upkeep.waiting_consumers)
+        for consumer in waiting:
+            await self.db.tx(workflow_upkeep.queue_again, consumer, now)
+        if stranded or waiting:
             self.engine.wake.signal("ready")
 
     async def prune(self, now: datetime) -> None:

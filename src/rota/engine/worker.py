@@ -568,9 +568,7 @@ class Worker:
     async def authorize(self, one: Active) -> None:
         """GRANT_NOT_SESSION: work whose grant does not hold does not begin."""
         job, about = one.attempt.job, one.ctx.about
-        wrong = await self.engine.trouble_with_grant(job, about.resource or about.name or job.target)
-        if wrong is not None:
-            raise Skipped(wrong)
+        await self.engine.authorize(job, about.resource or about.name or job.target)
 
     def settle(self, one: Active, task: "asyncio.Task[Any]") -> None:
         """An attempt is over: note how, make room, and let the next one in."""

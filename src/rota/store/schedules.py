@@ -112,6 +112,14 @@ def stands(tx: Tx, org_id: str, schedule_id: str) -> bool:
     return tx.execute(select(s.id).where(s.id == schedule_id, s.org_id == org_id, LIVING)).first() is not None
 
 
+def grants_of(tx: Tx, ids: Collection[str]) -> list[str]:
+    """The grants that schedules run under, by the schedules' ids."""
+    if not ids:
+        return []
+    stmt = select(s.grant_id).where(s.id.in_(ids), s.grant_id.is_not(None)).distinct()
+    return list(tx.execute(stmt).scalars())
+
+
 def drop(tx: Tx, org_id: str, schedule_id: str | None, now: datetime) -> None:
     """Delete a schedule that belongs to something else, if it is still there."""
     if schedule_id is not None and stands(tx, org_id, schedule_id):

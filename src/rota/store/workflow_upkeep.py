@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import and_, func, literal, or_, select
 
 from rota.core import parse
 from rota.core.model import WORKFLOW, Schedule, line_of, record
@@ -16,9 +16,9 @@ from rota.store import jobs as queue
 from rota.store import schedules as schedule_store
 from rota.store import workflows as flows
 from rota.store.dialect import Tx
-from rota.store.tables import events, handlers, schedules, workflow_runs, workflows
+from rota.store.tables import events, handlers, jobs, schedules, workflow_runs, workflows
 
-w, h, e, r, s = workflows.c, handlers.c, events.c, workflow_runs.c, schedules.c
+w, h, e, r, s, j = workflows.c, handlers.c, events.c, workflow_runs.c, schedules.c, jobs.c
 
 
 @record
@@ -101,6 +101,22 @@ def stranded_consumers(tx: Tx, limit: int = 100) -> list[HandlerRef]:
         if looked_at is None or looked_at < max(came):
             stranded.append(HandlerRef(row.org_id, row.workflow, row.name))
     return stranded[:limit]
+
+
+def waiting_consumers(tx: Tx, limit: int = 100) -> list[HandlerRef]:
+    """Consumers that need to run and have no job for it, because a grant did not hold when it would have begun."""
+    has_job = select(literal(1)).where(j.solo_key == w.id).exists()
+    live = and_(w.deleted_at.is_(None), w.paused_at.is_(None))
+    needs = and_(h.type == Kind.CONSUMER, h.dirty, h.held_run_id.is_(None), live)
+    joined = handlers.join(workflows, w.id == h.workflow_id)
+    stmt = select(w.org_id, w.name, h.name.label("handler")).select_from(joined)
+    rows = tx.execute(stmt.where(needs, ~has_job).order_by(w.id, h.name).limit(limit))
+    return [HandlerRef(row.org_id, row.name, row.handler) for row in rows]
+
+
+def queue_again(tx: Tx, waiting: HandlerRef, now: datetime) -> bool:
+    """Give a workflow a job for what its consumers need."""
+    return flows.arm(tx, flows.get(tx, waiting.org_id, waiting.workflow, hold=True), now)
 
 
 def look_again(tx: Tx, stranded: HandlerRef, now: datetime) -> bool:

@@ -46,9 +46,9 @@ from rota.core.workflows import (
     may_move,
     start_of,
 )
+from rota.store import billing, grants, schedules
 from rota.store import jobs as queue
 from rota.store import runs as ledger
-from rota.store import schedules
 from rota.store.dialect import (
     Batch,
     Given,
@@ -383,7 +383,7 @@ def first_waiting(_: Tx) -> Any:
 
 def begin(tx: Tx, job: Job, run_id: str, number: int, now: datetime) -> Begun | str:
     """Start an attempt: which handler, from which phase, with what of the attempt before. Or a word why not: `paused`,
-    `yield` (the job waits again), `idle` (there is nothing to do)."""
+    `yield` (the job waits again), `idle` (there is nothing to do), or the code of a grant that does not hold."""
     return enter(tx, get(tx, job.org_id, job.target, hold=True), Attempt(job, run_id, number, now))
 
 
@@ -401,6 +401,8 @@ def enter(tx: Tx, flow: Flow, attempt: Attempt) -> Begun | str:
         why_not = "yield"
     elif one is None or (before is None and one.held_run_id is not None):
         why_not = "idle"
+    elif before is None and one.type == Kind.CONSUMER and (code := grant_trouble(tx, flow, now)) is not None:
+        why_not = code
     elif not queue.mark_started(tx, [attempt]):
         raise LeaseLost(f"job {job.id}: it is not ours any more")
     elif (started := start(tx, flow, one, before, run_id, now)) is not None:
@@ -413,6 +415,15 @@ def enter(tx: Tx, flow: Flow, attempt: Attempt) -> Begun | str:
         how, reason = (Move.PARK, PAUSED) if why_not == PAUSED else (Move.YIELD, None)
         queue.set_aside(tx, job, how, job.schedule_id or flow.id, reason)
     return why_not or "idle"
+
+
+def grant_trouble(tx: Tx, flow: Flow, now: datetime) -> str | None:
+    """Why consumers may not begin: a grant of the workflow, which is one of its producers' schedules, does not hold."""
+    for grant_id in schedules.grants_of(tx, [one.schedule_id for one in flow.handlers.values() if one.schedule_id]):
+        code = grants.trouble(tx, flow.org_id, grant_id, WORKFLOW, {flow.id, flow.name}, now)
+        if code is not None or billing.used_up(tx, grant_id, now) is not None:
+            return code or "budget"
+    return None
 
 
 def start(tx: Tx, flow: Flow, handler: Any, before: Any | None, run_id: str, now: datetime) -> Begun | None:
@@ -601,9 +612,9 @@ def commit(
         return None
     attempt = Attempt(behind, new_id(), behind.attempt + 1, now)
     found = enter(tx, flow, attempt)
-    if found == "idle":
-        return attempt, None
-    return None if isinstance(found, str) else (attempt, found)
+    if isinstance(found, str):
+        return None if found in (PAUSED, "yield") else (attempt, None)
+    return attempt, found
 
 
 def followed(tx: Tx, flow: Flow, job: Job, worker: str) -> tuple[Attempt, Begun | None] | None:

@@ -23,7 +23,7 @@ from rota.core.states import State, Status
 from rota.engine.engine import Engine
 from rota.engine.runner import LINE_LIMIT, LOG_LIMIT, storable
 from rota.engine.worker import failed_attempt
-from rota.store import grants, hosts, jobs, runs
+from rota.store import billing, grants, hosts, jobs, runs
 from rota.store.dialect import Tx, notify
 from rota.store.reports import Record
 
@@ -119,6 +119,8 @@ class Dispatch:
         if job.terms.grant_id is not None:
             names = {job.payload["job_type"], job.target}
             wrong = grants.trouble(tx, job.org_id, job.terms.grant_id, job.kind, names, now)
+            if wrong is None and billing.used_up(tx, job.terms.grant_id, now) is not None:
+                wrong = "budget"
             if wrong is not None:
                 return replace(base, reason=wrong)
         return None

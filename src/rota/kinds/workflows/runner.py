@@ -56,7 +56,7 @@ class WorkflowRunner:
         raise Invalid("kind", WORKFLOW, "is not scheduled by hand: a workflow declares when its producers run")
 
     def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
-        return {target}
+        return {target, store.get(tx, org_id, target).id}
 
     async def prepare(self, ctx: RunContext) -> None:
         """Choose the handler and begin its run, in one step: from here on it is written down."""
@@ -67,9 +67,12 @@ class WorkflowRunner:
             raise SetAside from error
         if isinstance(run, str):
             ctx.engine.wake.signal("ready")
-            raise Skipped("superseded") if run == "idle" else SetAside
+            if run in (store.PAUSED, "yield"):
+                raise SetAside
+            raise Skipped("superseded" if run == "idle" else run)
         workflow = await self.scripts.live(job.org_id, job.target) if of_script(job) else self.workflows.get(job.target)
         ctx.about.work, ctx.about.name, ctx.about.marked = (run, workflow), job.target, True
+        ctx.about.resource = run.workflow_id
         ctx.about.version = None if workflow is None else workflow.version
 
     async def execute(self, ctx: RunContext) -> Any:
