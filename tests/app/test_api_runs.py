@@ -197,7 +197,7 @@ async def test_a_fired_slot_has_the_verdict_of_its_run(api: Api) -> None:
     assert (await api.get("/slots", until="2026-05-04T10:00:00Z"))["items"] == []
     assert len((await api.get("/slots", since="2026-05-04T10:00:00Z", schedule="works"))["items"]) == 1
     audit = await api.get("/slots/$audit", schedule="works")
-    assert audit == {"ok": True, "schedules": 1, "slots": 1, "problems": []}
+    assert audit == {"ok": True, "schedules": 1, "slots": 1, "problems": [], "overdue": []}
 
 
 async def test_pages_of_slots_show_each_once(api: Api) -> None:

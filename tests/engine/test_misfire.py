@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from rota.engine.audit import audit
 from rota.engine.maintenance import fill_counts
 from rota.store.tables import clocks, schedules
 from tests.engine.harness import DAY, HOUR, Hands, House, at
@@ -165,3 +166,17 @@ async def test_a_run_takes_its_input_from_the_moment_it_fired(house: House) -> N
     await house.release()
     assert [job.payload for job in house.hands.began] == [{"n": 1}, {"n": 1}, {"n": 2}]
     assert await house.verdicts() == ["9:10 ran", "9:20 ran", "9:30 ran"]
+
+
+async def test_the_audit_lists_slots_that_are_overdue_beyond_the_grace(house: House) -> None:
+    await house.schedule("report", "0 * * * *")
+    await house.live(at("9:30"))
+    house.clock.set(at("10:01"))
+    proof = await audit(house.db, house.org_id, None, None, house.clock.now())
+    assert (proof["ok"], proof["overdue"]) == (True, [])
+    house.clock.set(at("10:02"))
+    proof = await audit(house.db, house.org_id, None, None, house.clock.now())
+    assert proof["ok"]
+    assert proof["overdue"] == ["schedule report: due at 2026-05-04T10:00:00+00:00, not fired for 120 s"]
+    await house.act()
+    assert (await audit(house.db, house.org_id, None, None, house.clock.now()))["overdue"] == []

@@ -1,12 +1,15 @@
 """Writers of a SQLite file, and a process among them that does not move."""
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from sqlalchemy import text
+from structlog.testing import capture_logs
 
 from rota.core.errors import Unavailable
 from rota.store import database
@@ -70,3 +73,27 @@ async def test_a_write_that_has_begun_is_waited_for(file: SqliteDatabase, monkey
 
     await asyncio.gather(file.tx(slow), file.tx(add, 2))
     assert await file.read(numbers) == [1, 2]
+
+
+async def test_a_log_that_a_reader_keeps_is_a_warning_each_time_it_doubles(
+    file: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await file.tx(add, 1)
+    monkeypatch.setattr(database, "LOG_LIMIT", 100_000)
+    monkeypatch.setattr(database, "TIDY_EVERY", 0.0)
+    file._log_warned = 50_000
+
+    def grow(tx: Tx) -> None:
+        tx.execute(text("CREATE TABLE IF NOT EXISTS ballast (b BLOB)"))
+        tx.execute(text("INSERT INTO ballast VALUES (zeroblob(40000))"))
+
+    with closing(sqlite3.connect(file.path)) as reader, capture_logs() as lines:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM numbers").fetchall()
+        for _ in range(12):  # about 500 kB
+            await file.tx(grow)
+        warned = [line["megabytes"] for line in lines if "write-ahead log grows" in line["event"]]
+        assert 2 <= len(warned) <= 3
+        reader.rollback()
+        await file.tx(grow)
+        assert file._log_warned == 50_000  # the log was begun anew

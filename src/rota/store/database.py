@@ -198,6 +198,7 @@ class SqliteDatabase:
         self.outage = outage_of(url)
         self._log = Path(f"{self.path}-wal")  # where commits are written first
         self._tidied = stopwatch()
+        self._log_warned = LOG_LIMIT // 2  # bytes; the next warning comes at twice as many
         self.writer_thread = ThreadPoolExecutor(1, "rota-sqlite-writer")
         self._readers = ThreadPoolExecutor(2, "rota-sqlite-reader")
         # by thread. Not a `threading.local`: a forked copy of this process empties those of the threads that it lost,
@@ -329,6 +330,14 @@ class SqliteDatabase:
                 for pragma in ("busy_timeout=50", "wal_checkpoint(TRUNCATE)", "busy_timeout=5000"):
                     connection.exec_driver_sql(f"PRAGMA {pragma}").close()
                 connection.rollback()
+            if (size := self._log.stat().st_size) > 2 * self._log_warned:  # a reader kept it from being truncated
+                self._log_warned = size
+                log.warning(
+                    "SQLite's write-ahead log grows: a transaction that reads keeps it; end it, or the disk fills up",
+                    file=str(self._log), megabytes=size >> 20,
+                )  # fmt: skip
+            elif size <= LOG_LIMIT:
+                self._log_warned = LOG_LIMIT // 2
 
 
 def sqlite_engine(path: Path) -> Engine:

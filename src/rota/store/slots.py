@@ -197,7 +197,7 @@ def audit_page(tx: Tx, org_id: str, key: str | None, after: str, limit: int = 50
     """Schedules to audit, the deleted ones too, with their clocks; and where the next page begins."""
     s, k = schedules.c, clocks.c
     stmt = (
-        select(s.id, s.name, k.next_slot, k.decided_until)
+        select(s.id, s.name, s.deleted_at, k.next_slot, k.next_run_at, k.decided_until)
         .select_from(schedules.join(clocks, k.schedule_id == s.id))
         .where(s.org_id == org_id, s.id > after)
     )

@@ -88,7 +88,8 @@ def standing(tx: Tx, flow: Any, now: datetime) -> tuple[str, str | None]:
         repair = scripts.words(tx, flow, head.last_run_id) if head.last_run_id and flow.source == store.SCRIPT else None
         if repair is not None:
             return repair[0], f"it failed: {what}; {repair[1]}"
-        return "needs_attention", parked_words(head.parked_reason, what)
+        effect = store.open_effect(tx, head.last_run_id) if head.last_run_id else None
+        return "needs_attention", parked_words(head.parked_reason, what, effect)
     aside = store.held(flow)
     if aside:
         return "needs_attention", f"{listing(aside)} failed and is put aside; the rest goes on"
@@ -97,14 +98,19 @@ def standing(tx: Tx, flow: Any, now: datetime) -> tuple[str, str | None]:
     return ("idle" if head is None else "running"), None
 
 
-def parked_words(reason: str | None, what: str) -> str:
+def parked_words(reason: str | None, what: str, effect: Any = None) -> str:
+    """Why a workflow waits for a person. An effect that was in flight is named: its outcome is not known."""
+    crashed = "it took its worker down three times"
+    if reason == "quarantined" and effect is not None:
+        title = f"{effect.call} ({effect.title})" if effect.title else effect.call
+        return f"{crashed} while {title} was in flight; record whether it was applied, not_applied, or skip it"
     return {
         queue.UNROUTABLE: "no running worker has its program",
         "approval": f"waiting for you: {what}",
         "reconciliation": f"{what}; say whether it was applied, not_applied, or skip it",
         "transient": f"it was tried often enough: {what}; resume it when the other side is well",
         "internal": f"Rota itself failed: {what}; nothing more is tried until somebody resumes it",
-        "quarantined": "it took its worker down three times; deploy a version that does not, then resume",
+        "quarantined": f"{crashed}; deploy a version that does not, then resume",
     }.get(reason or "", f"it failed: {what}; deploy a version that does not, then resume")
 
 

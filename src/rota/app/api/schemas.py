@@ -297,7 +297,7 @@ SCHEMAS: dict[str, Schema] = {
         verdict=maybe(among(Verdict)), reason=maybe(TEXT), note=maybe(TEXT), into_slot=maybe(AT), run_id=maybe(ID),
         status=maybe(among(Status)),
     ),
-    "SlotAudit": gives(ok=FLAG, schedules=WHOLE, slots=WHOLE, problems=listed(TEXT)),
+    "SlotAudit": gives(ok=FLAG, schedules=WHOLE, slots=WHOLE, problems=listed(TEXT), overdue=listed(TEXT)),
     "Worker": gives(
         id=ID, state=among(WorkerState), host=maybe(TEXT), pid=maybe(WHOLE), version=TEXT, concurrency=WHOLE,
         kinds=listed(TEXT), queues=maybe(listed(TEXT)), started_at=AT, renewed_at=AT, lease_until=AT, running=WHOLE,

@@ -39,7 +39,8 @@ async def audit_slots(request: Request, caller: Viewer, schedule: ScheduleKey = 
     """Recompute the triggers over their recorded spans and prove that the slots match."""
     engine = engine_of(request)
     start = span(since, None)["since"]
-    return answer(await audit(engine.db, caller.org_id, schedule, start, engine.clock.now()))
+    grace = engine.settings.misfire_grace
+    return answer(await audit(engine.db, caller.org_id, schedule, start, engine.clock.now(), grace))
 
 
 @router.get("/slots/$why", tags=["slots"])

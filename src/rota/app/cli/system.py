@@ -47,14 +47,16 @@ def list_slots(
 
 @slots.command()
 def audit(ctx: typer.Context, schedule: Schedule = None, since: Since = None) -> None:
-    """Prove that every slot has exactly one verdict; exit code 1 if not."""
+    """Prove that every slot has exactly one verdict, and list schedules that are overdue; exit code 1 if something is
+    wrong or overdue."""
     told = ctx.obj.get("/slots/$audit", schedule=schedule, since=since)
     if not as_data(ctx.obj, told):
-        for problem in told["problems"]:
+        for problem in [*told["problems"], *told["overdue"]]:
             print(problem)
         found = "every slot has one verdict" if told["ok"] else f"{len(told['problems'])} problems"
-        print(f"{told['slots']} slots of {told['schedules']} schedules: {found}")
-    if not told["ok"]:
+        late = f"; {len(told['overdue'])} schedules are overdue: is a worker up?" if told["overdue"] else ""
+        print(f"{told['slots']} slots of {told['schedules']} schedules: {found}{late}")
+    if not told["ok"] or told["overdue"]:
         raise typer.Exit(Exit.FAILED)
 
 

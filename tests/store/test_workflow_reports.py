@@ -1,0 +1,21 @@
+"""What people read about workflows that wait for them."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from rota.store.workflow_reports import parked_words
+
+
+@pytest.mark.parametrize(
+    ("title", "named"),
+    [(None, "mail.send was in flight"), ("answer to Ann", "mail.send (answer to Ann) was in flight")],
+)
+def test_a_quarantine_names_the_effect_in_flight(title: str | None, named: str) -> None:
+    shown = parked_words("quarantined", "", SimpleNamespace(call="mail.send", title=title))
+    assert named in shown
+    assert "applied, not_applied, or skip" in shown
+
+
+def test_a_quarantine_without_an_effect_asks_for_another_version() -> None:
+    assert "deploy a version" in parked_words("quarantined", "")
