@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rota.app.guessing import FAILURES_PER_MINUTE, Failures
-from rota.app.web import pages
+from rota.app.http import SECURITY_HEADERS
 from rota.app.web.login import path_of_ours
 from rota.app.web.sessions import COOKIE, LOGIN_COOKIE
 from rota.core.states import Status
@@ -448,7 +448,7 @@ async def test_a_page_that_fails_tells_only_its_request(
     assert "req-7" in failed.text
     assert "KeyError" not in failed.text
     assert [one["event"] for one in logs] == ["a page failed"]
-    assert failed.headers["content-security-policy"] == pages.HEADERS["content-security-policy"]
+    assert failed.headers["content-security-policy"] == SECURITY_HEADERS["content-security-policy"]
 
 
 # the first page

@@ -30,7 +30,7 @@ class Place:
 
     url: str
     key: str
-    link: str  # that it printed when it started
+    link: str  # that it wrote to login.url when it started
 
     def call(self, method: str, path: str, body: Any = None, key: str = "") -> Any:
         """Ask the API as the first admin, or with the key of an agent what agents ask."""
@@ -76,9 +76,9 @@ def serving(home: Path, program: Path = OFFICE) -> Iterator[Place]:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < end, log.read_text()
             time.sleep(0.1)
-        link = log.read_text().partition("dashboard")[2].partition("http")[2].split()[0]
+        link = (home / "login.url").read_text().strip()
         note = json.loads((home / "server.json").read_text())
-        place = Place(note["url"], (home / "admin.key").read_text().strip(), f"http{link}")
+        place = Place(note["url"], (home / "admin.key").read_text().strip(), link)
         place.until("/workers?state=alive", lambda found: found["items"], 40)
         yield place
     finally:

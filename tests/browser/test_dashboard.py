@@ -20,6 +20,15 @@ SIZES = ({"width": 1300, "height": 900}, {"width": 390, "height": 844})
 numbers = itertools.count(1)
 
 
+def test_the_api_docs_work_under_the_strict_policy_without_internet(page: Page, place: Place) -> None:
+    elsewhere: list[str] = []
+    page.on("request", lambda request: None if request.url.startswith(place.url) else elsewhere.append(request.url))
+    page.goto("/docs")
+    page.locator(".opblock-summary-control").first.click()
+    expect(page.get_by_role("button", name="Try it out")).to_be_visible()
+    assert [url for url in elsewhere if not url.startswith("data:")] == []
+
+
 def test_the_first_login_is_by_the_link_that_the_server_printed(browser: Browser, place: Place) -> None:
     context = browser.new_context()
     page = context.new_page()

@@ -1,4 +1,4 @@
-"""What API and dashboard share: how long a body may be, and the status of each refusal."""
+"""What API and dashboard share: headers of pages, how long a body may be, and the status of each refusal."""
 
 from http import HTTPStatus
 
@@ -10,6 +10,15 @@ from rota.app.guessing import TooManyFailures
 from rota.core import errors
 from rota.core.errors import RotaError
 
+POLICY = {
+    "default-src": "'none'", "style-src": "'self'", "script-src": "'self'", "img-src": "'self' data:",
+    "connect-src": "'self'", "form-action": "'self'", "base-uri": "'none'", "frame-ancestors": "'none'",
+}  # fmt: skip
+SECURITY_HEADERS = {
+    "content-security-policy": "; ".join(f"{name} {value}" for name, value in POLICY.items()),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",  # a login link is an address
+}
 BODY_LIMIT = 8 * 1024 * 1024
 STATUSES: dict[type[RotaError], HTTPStatus] = {  # the first that fits
     Unauthenticated: HTTPStatus.UNAUTHORIZED,

@@ -30,6 +30,7 @@ from rota.app.api import (
     webhooks,
     workflows,
 )
+from rota.app.api.docs import add_docs
 from rota.app.api.feeds import Feeds
 from rota.app.api.idempotency import Idempotency
 from rota.app.api.schemas import describe
@@ -59,7 +60,8 @@ def create_api(
 ) -> FastAPI:
     """The API over an engine. `loops` returns the problems of this process, if it has a scheduler and worker."""
     app = FastAPI(
-        title=title, version="1", description=__doc__, lifespan=lifespan, redirect_slashes=False,
+        title=title, version="1", description=__doc__, lifespan=lifespan, redirect_slashes=False, docs_url=None,
+        redoc_url=None,
         telemetry={"exclude": lambda scope: scope["path"] == "/login"},  # its link has a token, which no trace may tell
     )  # fmt: skip
     app.state.engine, app.state.db = engine, db
@@ -72,6 +74,7 @@ def create_api(
     app.state.feeds, app.state.open_streams = Feeds(engine), Counter[str]()  # the latter by key or user
     app.add_middleware(Idempotency)
     app.add_middleware(manners.Guard)
+    add_docs(app)
     app.include_router(system.health)
     app.include_router(metrics.router)
     app.include_router(internal.router)

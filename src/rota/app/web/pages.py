@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.app.auth import Role, Unauthenticated
 from rota.app.guessing import TooManyFailures
-from rota.app.http import status_of
+from rota.app.http import SECURITY_HEADERS, status_of
 from rota.app.web import charts
 from rota.app.web.forms import kind_of
 from rota.core.errors import RotaError
@@ -31,16 +31,6 @@ from rota.core.why import BECAUSE
 from rota.core.words import short
 from rota.engine.engine import Engine
 from rota.store.tables import EPOCH, TICK
-
-POLICY = {
-    "default-src": "'none'", "style-src": "'self'", "script-src": "'self'", "img-src": "'self' data:",
-    "connect-src": "'self'", "form-action": "'self'", "base-uri": "'none'", "frame-ancestors": "'none'",
-}  # fmt: skip
-HEADERS = {
-    "content-security-policy": "; ".join(f"{name} {value}" for name, value in POLICY.items()),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",  # a login link is an address
-}
 
 FLASH = "rota_flash"
 
@@ -154,7 +144,7 @@ class Frame:
             if message["type"] == "http.response.start":
                 started = True
                 headers = MutableHeaders(scope=message)
-                headers.update(HEADERS)
+                headers.update(SECURITY_HEADERS)
                 headers["cache-control"] = "no-cache" if scope["path"].startswith("/static/") else "no-store"
             await send(message)
 
