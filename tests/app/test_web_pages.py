@@ -14,7 +14,8 @@ import typer.main
 
 from rota.app.api import streams
 from rota.app.cli import app as cli
-from rota.app.web import timeline
+from rota.app.web import charts, timeline
+from rota.app.web.pages import Look, Preferences
 from rota.core import triggers
 from rota.core.states import Status
 from rota.core.triggers import Cron, Every, Once, Timing
@@ -590,12 +591,27 @@ def test_the_load_of_the_week_is_counted_by_hours(trigger: Any, expected: list[i
     assert list(found) == expected
 
 
-def test_a_load_too_large_to_count_is_presumed_from_what_was_counted() -> None:
+def test_the_load_of_the_week_counts_every_rule() -> None:
     rules = {json.dumps(triggers.dump(Timing(Cron(f"{n} * * * *")))): 1 for n in range(60)}
     assert timeline.summed(rules, NINE, 60) == ([60] * 168, 60)
-    assert timeline.summed(rules, NINE, 6000) == ([6000] * 168, 60)
+    assert timeline.summed(rules, NINE, 6000) == ([6000] * 168, 60)  # where not all rules could be read
     minutes = [f"{m} {h} * * *" for m in range(60) for h in range(24)]
     many = {json.dumps(triggers.dump(Timing(Cron(rule)))): 1 for rule in minutes}
-    hours, counted = timeline.summed(many, NINE, len(many))
-    assert counted < len(many)
-    assert sum(hours) == pytest.approx(7 * len(many), rel=0.02)
+    assert timeline.summed(many, NINE, len(many)) == ([60] * 168, len(many))
+
+
+async def test_the_load_of_the_week_begins_with_a_whole_hour(api: Api, admin: httpx.AsyncClient) -> None:
+    for number in range(12):
+        await api.schedule(f"each hour {number}", cron_expression=f"{5 * number} * * * *")
+    api.clock.set(NINE + timedelta(minutes=25))
+    timeline.loads.clear()
+    page = words((await admin.get("/timeline")).text)
+    assert "2,023 slots of 13 schedules, 12 to 13 an hour" in page
+    assert "estimated" not in page
+    assert timeline.loads[api.org_id].start == NINE + timedelta(hours=1)
+
+
+def test_the_colours_of_the_week_begin_at_zero() -> None:
+    drawn = charts.heat([100, 99, 50, 1, 0, *[90] * 19], NINE, Look(Preferences("", "UTC"), NINE))
+    levels = re.findall(r'class="heat([0-5])"', str(drawn))
+    assert levels[:6] == ["5", "5", "3", "1", "0", "5"]

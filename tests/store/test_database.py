@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import BigInteger, LargeBinary, SmallInteger, Text, column, insert, select
 from sqlalchemy import text as sql
 
-from rota.core.errors import DataRefused, Unavailable
+from rota.core.errors import DataRefused, Invalid, Unavailable
 from rota.core.model import Schedule, new_id
 from rota.store import database
 from rota.store.database import Database, PostgresDatabase, SqliteDatabase, open_database
@@ -253,6 +253,17 @@ async def test_a_wrong_statement_is_no_outage(db: Database) -> None:
         pytest.skip("SQLite tells a missing table and a locked file by the same error")
     with pytest.raises(DataRefused):
         await db.tx(lambda tx: tx.execute(sql("SELECT nonsense FROM nowhere")))
+
+
+async def test_a_search_text_that_is_too_long_is_no_outage(db: Database) -> None:
+    def search(tx: Tx) -> object:
+        return tx.execute(sql("SELECT 1 WHERE 'b' LIKE :text"), {"text": f"%{'a' * 60_000}%"}).all()
+
+    if db.url.startswith("sqlite"):
+        with pytest.raises(Invalid, match="too long for the database"):
+            await db.read(search)
+    else:
+        assert await db.read(search) == []
 
 
 async def test_transactions_of_one_row_follow_each_other(db: Database) -> None:

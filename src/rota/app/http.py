@@ -20,6 +20,7 @@ SECURITY_HEADERS = {
     "referrer-policy": "no-referrer",  # a login link is an address
 }
 BODY_LIMIT = 8 * 1024 * 1024
+QUERY_VALUE_LIMIT = 1000  # characters; nothing that a filter could match is longer
 STATUSES: dict[type[RotaError], HTTPStatus] = {  # the first that fits
     Unauthenticated: HTTPStatus.UNAUTHORIZED,
     TooManyFailures: HTTPStatus.TOO_MANY_REQUESTS,

@@ -8,6 +8,7 @@ from rota.core import triggers
 from rota.core.cron import calendar_of
 from rota.core.plan import TICK
 from rota.core.triggers import Cron, Timing
+from rota.engine.compute import compute
 from rota.engine.engine import Engine
 from rota.store import reports, schedules
 from rota.store.reports import Record
@@ -27,15 +28,15 @@ async def upcoming(engine: Engine, org_id: str, key: str, count: int) -> dict[st
     if not schedule.enabled or found["next_slot"] is None:
         why = "it has no slot left" if found["condition"] == "finished" else "it is not enabled"
         return {"words": found["words"], "slots": [], "warnings": [why]}
-    told = coming(schedule.timing, found["next_slot"] - TICK, count)
+    told = await compute(coming, schedule.timing, found["next_slot"] - TICK, count)
     if schedule.paused_at is not None:
         told["warnings"].append("it is paused: slots pass without firing until it is resumed")
     return told
 
 
-def coming(timing: Timing, after: datetime, count: int) -> dict[str, Any]:
-    """The next slots, with what people should know about them."""
-    slots = triggers.preview(timing, after, count)
+def coming(timing: Timing, after: datetime, count: int, since: datetime | None = None) -> dict[str, Any]:
+    """The next slots, with what people should know about them; `since` as in `triggers.next_slot`."""
+    slots = triggers.preview(timing, after, count, since)
     warnings = cautions(timing)
     warnings += [f"{slot.local.isoformat()}: {slot.note}" for slot in slots if slot.note]
     if len(slots) < count:

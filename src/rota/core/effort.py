@@ -23,6 +23,16 @@ current_budget: ContextVar[Budget | None] = ContextVar("rota_effort_budget", def
 
 
 @contextmanager
+def unlimited() -> Iterator[None]:
+    """Lift the limit, for what must not fail any more because its effect is stored."""
+    token = current_budget.set(None)
+    try:
+        yield
+    finally:
+        current_budget.reset(token)
+
+
+@contextmanager
 def limited(steps: int = REQUEST_STEPS) -> Iterator[Budget]:
     """Limit the searches in this context to `steps` steps."""
     token = current_budget.set(budget := Budget(steps))

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from rota.core import parse, triggers
 from rota.core.clock import Clock
-from rota.core.errors import Conflict, Invalid, NotFound, Refused, together
+from rota.core.errors import Conflict, Invalid, NotFound, Refused, TooMuchEffort, together
 from rota.core.model import WORKFLOW, Due, Job, NewJob, Schedule, lane_of
 from rota.core.plan import FIRE_LIMIT
 from rota.core.policy import TRANSIENT, Billing, Misfire, Retry, Terms, choice, parse_overlap
@@ -105,9 +105,14 @@ class Engine:
         new: list[Schedule] = []
         wrong: list[Invalid] = []
         routes: dict[tuple[str, str], str] = {}  # of targets that are given nothing: looked up once for all
-        for position, body in enumerate(bodies):
+
+        def parse_all() -> list[Schedule | Invalid]:
+            return [self.parsed(body, org_id=org_id, now=now, source=source, by=by) for body in bodies]
+
+        for position, one in enumerate(await compute(parse_all)):
             try:
-                one = parse.parse_schedule(body, org_id=org_id, defaults=self.defaults, now=now, source=source, by=by)
+                if isinstance(one, Invalid):
+                    raise one
                 if check is not None:
                     check(one, None)
                 route = routes.get((one.kind, one.target)) if one.input is None else None
@@ -123,12 +128,22 @@ class Engine:
 
         def step(tx: Tx) -> list[Schedule]:
             granted = [with_grant(tx, self.runners, self.act, one, now) for one in new]
-            schedules.insert(tx, granted, now)
+            schedules.insert(tx, granted, now, rows)
             return granted
 
+        rows = await compute(schedules.new_rows, new, now)
         made = await self.db.tx(step)
         self.signal("clocks")
         return made
+
+    def parsed(self, body: Mapping[str, Any], **given: Any) -> Schedule | Invalid:
+        """A schedule from its flat form, or what is wrong with it. Raises TooMuchEffort."""
+        try:
+            return parse.parse_schedule(body, defaults=self.defaults, **given)
+        except TooMuchEffort:
+            raise
+        except Invalid as error:
+            return error
 
     async def edit_schedule(
         self,

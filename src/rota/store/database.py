@@ -64,6 +64,8 @@ FROM_THE_DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.Intern
 FAILURES = (*FROM_THE_DRIVER, StatementError, OSError, TimeoutError, PoolTimeout, ResourceClosedError)
 OUT_OF_REACH = (InterfaceError, asyncpg.InterfaceError, asyncpg.InternalClientError, sqlite3.InterfaceError)
 
+TOO_MUCH_FOR_SQLITE = ("too complex", "too many", "too large", "too big")  # its limits of patterns, variables and texts
+
 log = structlog.get_logger("rota.database")
 
 
@@ -403,6 +405,8 @@ def translated(error: BaseException) -> Exception:
         state = getattr(driver, "sqlstate", None) or ""
         if isinstance(driver.__cause__ or driver, asyncpg.DataError | ValueError) and not state:
             return DataRefused(f"a value cannot be stored: {first_line(driver)}")
+        if isinstance(driver, sqlite3.Error) and any(text in str(driver) for text in TOO_MUCH_FOR_SQLITE):
+            return Invalid("request", "…", f"is too long for the database: {first_line(driver)}; shorten it")
         lost = isinstance(error, DBAPIError) and error.connection_invalidated
         gone = state[:2] in ("08", "57", "53", "55", "25") or isinstance(error, OUT_OF_REACH) or is_deadlock(error)
         locked = isinstance(error, OperationalError | sqlite3.OperationalError) and not state

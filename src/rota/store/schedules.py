@@ -54,6 +54,7 @@ from rota.store.tables import (
 
 s, k = schedules.c, clocks.c
 LIVING = s.deleted_at.is_(None)
+INSERT_ROWS = 500  # schedules that one statement inserts; between two statements other requests have their turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +78,41 @@ class Past:
         return slot not in self.living and (reprocess or slot not in self.ran)
 
 
-def insert(tx: Tx, new: Sequence[Schedule], now: datetime) -> None:
-    """Store schedules with their clocks, counters and spans, all or none."""
+@dataclass(frozen=True, slots=True)
+class NewRows:
+    """What is stored of new schedules, in their order: columns of their table, rows of their clocks and spans."""
+
+    columns: dict[str, list[Any]]
+    clocks: list[dict[str, Any]]
+    spans: list[dict[str, Any] | None]
+
+
+def new_rows(new: Sequence[Schedule], now: datetime) -> NewRows:
+    """What `insert` stores: their first slots are computed here, outside the transaction."""
     columns = {name: [read(one) for one in new] for name, read in FIELDS.items()}
-    stored = insert_columns(tx, schedules, columns, ("name",))
-    refused = Counter(one.name for one in new) - Counter(name for (name,) in stored)
+    timings = zip(new, columns["timing"], strict=True)
+    spans = [span_row(one, timing, now) if one.enabled else None for one, timing in timings]
+    return NewRows(columns, [clock_row(one, now) for one in new], spans)
+
+
+def insert(tx: Tx, new: Sequence[Schedule], now: datetime, rows: NewRows | None = None) -> None:
+    """Store schedules with their clocks, counters and spans, all or none. `rows` are those of `new_rows`, whose grants
+    may have changed since."""
+    rows = rows or new_rows(new, now)
+    rows.columns["grant_id"] = [one.grant_id for one in new]
+    refused = Counter(one.name for one in new)
+    zero = {"failure_count": 0, "skipped_count": 0}
+    for start in range(0, len(new), INSERT_ROWS):
+        part = slice(start, start + INSERT_ROWS)
+        columns = {name: values[part] for name, values in rows.columns.items()}
+        refused -= Counter(name for (name,) in insert_columns(tx, schedules, columns, ("name",)))
     for name in refused:
         raise Conflict(f"schedule {name}: there is already one with this name; choose another or edit that one")
-    insert_rows(tx, clocks, [clock_row(one, now) for one in new])
-    zero = {"failure_count": 0, "skipped_count": 0}
-    insert_rows(tx, schedule_stats, [{"schedule_id": one.id, **zero} for one in new])
-    timings = zip(new, columns["timing"], strict=True)
-    insert_rows(tx, trigger_spans, [span_row(one, timing, now) for one, timing in timings if one.enabled])
+    for start in range(0, len(new), INSERT_ROWS):
+        part = slice(start, start + INSERT_ROWS)
+        insert_rows(tx, clocks, rows.clocks[part])
+        insert_rows(tx, schedule_stats, [{"schedule_id": one.id, **zero} for one in new[part]])
+        insert_rows(tx, trigger_spans, [span for span in rows.spans[part] if span is not None])
     notify(tx, "clocks")
 
 

@@ -14,8 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.app.guessing import TooManyFailures
-from rota.app.http import read_bytes, status_of
-from rota.core import errors, parse
+from rota.app.http import QUERY_VALUE_LIMIT, read_bytes, status_of
+from rota.core import effort, errors, parse
 from rota.core.errors import Invalid, RotaError, StaleRevision, shown, together
 from rota.core.model import new_id
 from rota.engine.engine import Engine
@@ -95,6 +95,8 @@ async def check_query(request: Request) -> None:
             raise Invalid(field, value, f"is not a query parameter of this; it has {listed(known)}")
         if "\0" in value:
             raise Invalid(field, value, "has a NUL character")
+        if len(value) > QUERY_VALUE_LIMIT:
+            raise Invalid(field, value, f"is longer than {QUERY_VALUE_LIMIT} characters")
 
 
 def expected_revision(request: Request) -> int | None:
@@ -127,7 +129,7 @@ def answer_part(items: Sequence[Any], limit: int, cursor: str | None) -> Respons
 
 
 def problem(
-    status: int, code: str, detail: str, wrong: Iterable[Invalid] = (), headers: Mapping[str, str] | None = None,
+    status: int, code: str, detail: str, wrong: Sequence[Invalid] = (), headers: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Response:  # fmt: skip
     body = {
@@ -135,8 +137,10 @@ def problem(
         "detail": detail, "request_id": structlog.contextvars.get_contextvars().get("request_id"),
         **more,
     }  # fmt: skip
-    if fields := [{"field": one.field, "value": shown(one.value), "message": one.right} for one in wrong]:
-        body["errors"] = fields
+    if wrong:
+        first = wrong[: errors.TOLD]
+        body["errors"] = [{"field": one.field, "value": shown(one.value), "message": one.right} for one in first]
+        body["errors_total"] = len(wrong)
     return Response(orjson.dumps(body), status, headers, "application/problem+json")
 
 
@@ -188,7 +192,7 @@ class Guard:
                 message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
             await send(message)
 
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
+        with structlog.contextvars.bound_contextvars(request_id=request_id), effort.limited():
             try:
                 if "\0" in scope["path"]:
                     raise HTTPException(404)

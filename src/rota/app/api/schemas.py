@@ -210,7 +210,7 @@ SCHEMAS: dict[str, Schema] = {
         description="a refusal with its reason (RFC 9457)",
         properties={
             "type": TEXT, "title": TEXT, "status": WHOLE, "code": TEXT, "detail": TEXT, "request_id": maybe(TEXT),
-            "errors": listed(gives(field=TEXT, value=TEXT, message=TEXT)),
+            "errors": listed(gives(field=TEXT, value=TEXT, message=TEXT)), "errors_total": NUMBER,
         },
         required=["type", "title", "status", "code", "detail", "request_id"],
         examples=[

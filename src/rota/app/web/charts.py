@@ -205,7 +205,7 @@ def ruler(start: datetime, end: datetime, look: Any, *, week: bool) -> Markup:
 
 def heat(hours: Sequence[int], start: datetime, look: Any) -> Markup:
     """How many slots fall in each hour of the coming week: a row for each day."""
-    low, most, left, cell, row = min(hours), max([*hours, 1]), 90.0, (WIDE - 90) / 24, 22.0
+    most, left, cell, row = max([*hours, 1]), 90.0, (WIDE - 90) / 24, 22.0
     parts = []
     for number in range(0, 24, 3):
         at = look.local(start + timedelta(hours=number))
@@ -214,7 +214,7 @@ def heat(hours: Sequence[int], start: datetime, look: Any) -> Markup:
         at, day, hour = look.local(start + timedelta(hours=number)), number // 24, number % 24
         if hour == 0:
             parts.append(text(0, 18 + day * row + 14, f"{at:%a %d}"))
-        level = 0 if count == 0 else 1 + 4 * (count - low) // (most - low or 1)
+        level = -(-5 * count // most)  # from zero: half the colour is half the slots
         words = f"{at:%a %H:%M}: {count:,} slots"
         parts.append(bar(left + hour * cell, 18 + day * row, cell - 2, row - 2, f"heat{level}", words, 2))
     return svg(

@@ -19,6 +19,7 @@ from rota.core import parse
 from rota.core.errors import Invalid
 from rota.core.policy import Misfire, Overlap
 from rota.core.wall import zone_names
+from rota.engine.compute import compute
 from rota.kinds.graphs import GraphManager
 from rota.store import hosts, pipelines, reports
 
@@ -48,7 +49,7 @@ async def create(request: Request, caller: Viewer) -> Response:
 async def preview(request: Request, _: Viewer) -> Response:
     """The part of the page that changes while somebody types."""
     form = await read_form(request)
-    return page(request, "preview.html", preview=preview_of(request, form), zone=form.get("timezone"))
+    return page(request, "preview.html", preview=await preview_of(request, form), zone=form.get("timezone"))
 
 
 @router.get("/schedules/{key}/edit")
@@ -98,7 +99,7 @@ async def form_page(
         request, "editor.html", refused.status if refused else 200, form=form, old=old, targets=targets, wrong=wrong,
         message=refused.refusal if refused else None, kinds=sorted(engine.runners), zones=sorted(zone_names()),
         overlaps=[one.value for one in Overlap], misfires=[one.value for one in Misfire], zone=form.get("timezone"),
-        preview=preview_of(request, form), schema=await schema_of(request, caller.org_id, wanted),
+        preview=await preview_of(request, form), schema=await schema_of(request, caller.org_id, wanted),
     )  # fmt: skip
 
 
@@ -116,18 +117,20 @@ async def typed(request: Request, caller: Caller, form: Mapping[str, str]) -> di
     return found
 
 
-def preview_of(request: Request, form: Mapping[str, str]) -> dict[str, Any] | None:
+async def preview_of(request: Request, form: Mapping[str, str]) -> dict[str, Any] | None:
     """The coming slots of what was typed, or what is wrong with it; None while nothing was."""
     kind = form.get("schedule_type", "")
     typed = {name: form[name] for name in parse.TIMING_FIELDS if form.get(name) and OF_TYPE.get(name, kind) == kind}
     if not any(name in OF_TYPE for name in typed):
         return None
     now = engine_of(request).clock.now()
+
+    def search() -> dict[str, Any]:
+        timing = parse.parse_timing(body_of(typed, zone_of(form)), now=now)
+        return views.coming(timing, now, PREVIEW, since=now)
+
     try:
-        return {
-            **views.coming(parse.parse_timing(body_of(typed, zone_of(form)), now=now), now, PREVIEW),
-            "refusal": None,
-        }
+        return {**await compute(search), "refusal": None}
     except Invalid as error:
         return {"refusal": error.message, "slots": [], "warnings": [], "words": None}
 

@@ -21,10 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.app.auth import Role, Unauthenticated
 from rota.app.guessing import TooManyFailures
-from rota.app.http import SECURITY_HEADERS, status_of
+from rota.app.http import QUERY_VALUE_LIMIT, SECURITY_HEADERS, status_of
 from rota.app.web import charts
 from rota.app.web.forms import kind_of
-from rota.core.errors import RotaError
+from rota.core.errors import Invalid, RotaError
 from rota.core.states import shown_status
 from rota.core.wall import zone_names, zone_of
 from rota.core.why import BECAUSE
@@ -96,7 +96,10 @@ def flash(request: Request, response: Response, text: str) -> None:
 
 
 def asked(request: Request, *names: str) -> dict[str, str | None]:
-    """The filters that stand in the address; what is empty asks nothing."""
+    """The filters that stand in the address; what is empty asks nothing. Raises Invalid if one is too long."""
+    for name in names:
+        if len(request.query_params.get(name, "")) > QUERY_VALUE_LIMIT:
+            raise Invalid(name, request.query_params[name], f"is longer than {QUERY_VALUE_LIMIT} characters")
     return {name: request.query_params.get(name, "").strip().replace("\0", "") or None for name in names}
 
 

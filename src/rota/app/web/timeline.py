@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import islice
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -12,11 +12,13 @@ from rota.app.auth import Caller
 from rota.app.web.charts import MARKS
 from rota.app.web.pages import Look, Place, asked, engine_of, older, page, preferences
 from rota.app.web.sessions import Viewer
-from rota.core import triggers
+from rota.core import effort, triggers
+from rota.core.counting import slots_per_hour
 from rota.core.errors import Invalid
 from rota.core.plan import TICK
-from rota.core.triggers import Every, Timing, parse_instant
+from rota.core.triggers import parse_instant
 from rota.core.wall import next_change, zone_of
+from rota.engine.compute import compute
 from rota.store import dashboard, reports, schedules
 from rota.store.reports import Record
 
@@ -26,8 +28,6 @@ PLACES = [Place("/timeline", "Timeline", "t", "calendar")]
 ROWS = 20
 HOURS = 7 * 24
 HOUR = timedelta(hours=1)
-SLOTS = 3_000  # of one rule in a week that are counted one by one
-EFFORT = 20_000  # slots that are counted for one look
 FRESH = timedelta(minutes=1)  # how long the sum over all schedules holds
 
 
@@ -74,7 +74,7 @@ async def lane(request: Request, caller: Caller, one: Record, start: datetime, e
     if one["next_slot"] is not None and one["enabled"] and not one["paused"]:
         timing = (await db.read(schedules.get, caller.org_id, one["id"])).timing
         after = max(one["next_slot"] - TICK, start - TICK)
-        coming = list(islice(triggers.slots_between(timing, after, end - TICK), MARKS))
+        coming = await compute(lambda: list(islice(triggers.slots_between(timing, after, end - TICK), MARKS)))
     marks = clock_marks(one["timezone"] or "UTC", start, end)
     for since, until, kind, words in (
         (frozen["frozen_at"], frozen["until"], "freeze", frozen["reason"]),
@@ -101,49 +101,30 @@ def midnight(look: Look, at: datetime, day: str | None) -> datetime:
 
 
 async def load(request: Request, caller: Caller, now: datetime) -> Load:
-    """The slots of the coming week by hours, over all schedules; as it was a minute ago at most."""
+    """The slots of the coming week by whole hours, over all schedules; as it was a minute ago at most."""
     known = loads.get(caller.org_id)
     if known is None or not timedelta(0) <= now - known.at < FRESH:
-        found, total = await engine_of(request).db.read(dashboard.timings, caller.org_id)
-        start = now.replace(minute=0, second=0, microsecond=0)
-        known = loads[caller.org_id] = Load(now, start, *summed(found, start, total), total)
+        rules, total = await engine_of(request).db.read(dashboard.timings, caller.org_id)
+        start = now.replace(minute=0, second=0, microsecond=0) + HOUR
+        known = loads[caller.org_id] = Load(now, start, *await compute(summed, rules, start, total), total)
     return known
 
 
-def summed(found: dict[str, int], start: datetime, total: int) -> tuple[list[int], int]:
-    """The slots in each hour, and how many schedules were counted for it: the commonest rules first, as far as there is
-    time. The others are presumed to be alike."""
-    hours, counted, effort = [0] * HOURS, 0, 0
-    for text, count in sorted(found.items(), key=lambda one: -one[1]):
-        if effort > EFFORT:
-            break
-        slots = by_hour(text, start)
-        hours = [one + count * more for one, more in zip(hours, slots, strict=True)]
-        counted, effort = counted + count, effort + min(sum(slots), SLOTS) + 10
-    return [round(one * total / counted) for one in hours] if counted else hours, counted
+def summed(rules: dict[str, int], start: datetime, total: int) -> tuple[list[int], int]:
+    """The slots in each hour, and how many schedules they were counted from. Where that is not all of them, the others
+    are taken to be alike."""
+    hours = [0] * HOURS
+    counted = sum(rules.values())
+    with effort.unlimited():  # the number of rules is limited, and the slots of a rule are not walked
+        for text, count in rules.items():
+            hours = [sum_so_far + count * more for sum_so_far, more in zip(hours, by_hour(text, start), strict=True)]
+    return [round(hour * total / counted) for hour in hours] if counted else hours, counted
 
 
 @lru_cache(maxsize=5_000)
 def by_hour(text: str, start: datetime) -> tuple[int, ...]:
-    """The slots of one rule in each hour of a week. Of one with very many, the rest goes on as the first day was."""
+    """The slots of one rule in each hour of a week; none where the rule cannot be read."""
     try:
-        timing = triggers.load(orjson.loads(text))
+        return tuple(slots_per_hour(triggers.load(orjson.loads(text)), start, HOURS))
     except (Invalid, ValueError):
         return (0,) * HOURS
-    if isinstance(timing.trigger, Every) and timing.window is None:
-        return evenly(timing, timing.trigger, start)
-    hours, last = [0] * HOURS, 0
-    for number, slot in enumerate(triggers.slots_between(timing, start - TICK, start + HOURS * HOUR - TICK)):
-        last = (slot - start) // HOUR
-        if number >= SLOTS and last >= 24:
-            return tuple(hours[n] if n < last else hours[n % 24] for n in range(HOURS))
-        hours[last] += 1
-    return tuple(hours)
-
-
-def evenly(timing: Timing, trigger: Every, start: datetime) -> tuple[int, ...]:
-    """Of an interval, by arithmetic: how many multiples of it lie in each hour."""
-    first = max(trigger.anchor, timing.starts_at or trigger.anchor)
-    edges = [max(first, min(start + n * HOUR, timing.ends_at or start + HOURS * HOUR)) for n in range(HOURS + 1)]
-    before = [-((trigger.anchor - edge) // trigger.span) for edge in edges]  # slots that lie before each edge
-    return tuple(after - earlier for earlier, after in pairwise(before))

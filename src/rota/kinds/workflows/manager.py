@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,11 @@ from rota.core.errors import Conflict, Invalid
 from rota.core.model import WORKFLOW, Schedule
 from rota.core.policy import choice
 from rota.core.workflows import Resolution
+from rota.engine.compute import compute
 from rota.engine.engine import Engine
 from rota.engine.trail import Act
 from rota.kinds.workflows.declaration import Workflow
+from rota.kinds.workflows.diff import script_diff
 from rota.kinds.workflows.host import read_event
 from rota.kinds.workflows.runner import WorkflowRunner, route_of
 from rota.kinds.workflows.sandbox import SCRIPT_LIMIT
@@ -124,18 +125,18 @@ class WorkflowManager:
     async def version(self, key: str, version: str, against: str | None = None) -> Record:
         """One version with its file, and what it changed: against the one that was live before it, or another."""
 
-        def read(tx: Tx) -> Record:
+        def read(tx: Tx) -> tuple[Record, str | None, str, str]:
             flow = store.get(tx, self.org_id, key)
             one = scripts.version(tx, flow, version)
             other = scripts.before(tx, flow, one) if against is None else scripts.version(tx, flow, against)
             found = scripts.told(one, flow)
             old, new = ("" if row is None else row.source or "" for row in (other, one))
             name = None if other is None else f"{other.major}.{other.minor}"
-            lines = unified_diff(old.splitlines(), new.splitlines(), name or "", version, lineterm="")
             del found["declaration"]
-            return {**found, "against": name, "diff": "\n".join(lines)}
+            return found, name, old, new
 
-        return await self.engine.db.read(read)
+        found, name, old, new = await self.engine.db.read(read)
+        return {**found, "against": name, "diff": await compute(script_diff, old, new, name or "", version)}
 
     async def delete(self, key: str) -> str:
         now = self.engine.clock.now()
