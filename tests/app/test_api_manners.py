@@ -168,7 +168,7 @@ async def test_nul_in_a_query_is_refused(api: Api, query: str) -> None:
 
 
 async def test_strange_texts_find_nothing(api: Api) -> None:
-    for text in ("x" * 10_000, "'; DROP TABLE runs; --", "%", "_", "😀", "\u202e"):
+    for text in ("x" * 1000, "'; DROP TABLE runs; --", "%", "_", "😀", "\u202e"):
         assert (await api.call("GET", f"/schedules/{text}")).status_code == 404
         assert (await api.get("/schedules", name=text))["items"] == []
         assert (await api.get("/runs", job_id=text, target=text, schedule_id=text))["items"] == []

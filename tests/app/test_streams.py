@@ -258,7 +258,9 @@ async def test_a_workflow_that_rota_itself_failed_stops_and_says_so_everywhere(
         assert (run["status"], run["reason"], run["phase"]) == ("failed", "internal", "preparing")
         shown = (await client.get("/workflows/inbox")).json()
         assert (shown["status"], shown["attention"]) == ("needs_attention", 1)
-        assert shown["issue"].startswith("Rota itself failed: 'a bug'; nothing more is tried until somebody resumes it")
+        assert shown["issue"].startswith(
+            "Rota itself failed: KeyError: 'a bug'; nothing more is tried until somebody resumes it"
+        )
         await one.advance(hours=1)
         assert inbox.sheets.rows == []
         assert (await client.post("/workflows/inbox/$resume")).status_code == 200
