@@ -7,6 +7,7 @@ from rota.version import __version__
 
 if TYPE_CHECKING:
     from rota.app.application import Rota
+    from rota.app.mounting import mounted_lifespan
     from rota.app.service import (
         ArtifactHierarchy,
         CrudPermissions,
@@ -62,6 +63,7 @@ __all__ = [
     "__version__",
     "cron",
     "every",
+    "mounted_lifespan",
     "mutation",
     "not_applied",
     "read",
@@ -95,6 +97,7 @@ HOMES = {
     "Workflow": "rota.kinds.workflows",
     "cron": "rota.kinds.workflows",
     "every": "rota.kinds.workflows",
+    "mounted_lifespan": "rota.app.mounting",
     "mutation": "rota.kinds.workflows",
     "not_applied": "rota.kinds.workflows",
     "read": "rota.kinds.workflows",

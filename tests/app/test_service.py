@@ -27,6 +27,7 @@ from rota import (
     ServiceBuilder,
     ServiceInfo,
     TaskIn,
+    mounted_lifespan,
     tables,
     validate_and_disable_orphaned_tasks,
 )
@@ -455,3 +456,48 @@ async def test_what_a_function_prints_is_in_its_log(empty_url: str) -> None:
         job = (await client.get(f"/api/v1/jobs/{job_id}")).json()
         lines = (await client.get(f"/api/v1/runs/{job['artifact_id']}/logs")).json()["items"]
     assert [(line["stream"], line["text"]) for line in lines] == [("stdout", "adding 10 and 32")]
+
+
+async def test_a_service_that_was_mounted_without_its_lifespan_reports_that(tmp_path: Path) -> None:
+    service = ServiceBuilder(INFO, database_url=f"sqlite:///{tmp_path}/rota.db").with_health().with_tasks().build()
+    outer = FastAPI()
+    outer.mount("/rota", service)
+    async with (
+        outer.router.lifespan_context(outer),
+        httpx.AsyncClient(transport=httpx.ASGITransport(outer), base_url="http://app") as client,
+    ):
+        for path in ("/rota/health", "/rota/api/v1/tasks", "/rota/health/ready"):
+            answer = await client.get(path)
+            assert answer.status_code == 503, path
+            assert "rota.mounted_lifespan(service)" in answer.json()["detail"]
+
+
+async def test_a_mounted_service_runs_with_the_lifespan_of_its_application(tmp_path: Path) -> None:
+    url, events = f"sqlite:///{tmp_path}/rota.db", []
+    service = ServiceBuilder(INFO, database_url=url, program=program()).with_health().with_tasks().with_jobs().build()
+
+    @asynccontextmanager
+    async def own(app: FastAPI) -> AsyncIterator[None]:
+        events.append(("up", app))
+        yield
+        events.append(("down", app))
+
+    outer = FastAPI(lifespan=mounted_lifespan(service, own))
+    outer.mount("/rota", service)
+    async with (
+        outer.router.lifespan_context(outer),
+        httpx.AsyncClient(transport=httpx.ASGITransport(outer), base_url="http://app") as client,
+    ):
+        assert (await client.get("/rota/health")).json()["status"] == "healthy"
+        path, headers = "/rota/api/v1/tasks/calculate_sum/$execute", {"idempotency-key": "once"}
+        made = [await client.post(path, json={"parameters": {"a": 1, "b": 2}}, headers=headers) for _ in range(2)]
+        assert [answer.status_code for answer in made] == [202, 202]
+        assert made[0].json() == made[1].json()
+        deadline = time.monotonic() + 30
+        while (job := (await client.get(f"/rota/api/v1/jobs/{made[0].json()['job_id']}")).json())[
+            "status"
+        ] != "success":
+            assert time.monotonic() < deadline, job
+            await asyncio.sleep(0.02)
+    assert events == [("up", outer), ("down", outer)]
+    assert not service.state.started

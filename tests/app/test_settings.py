@@ -33,7 +33,7 @@ def test_the_defaults_in_the_docs_are_the_defaults() -> None:
             "max_schedules_per_task",
             "trace_url",
         )
-        unset = (*unset, "orgs", "run_as", "default_timeout_seconds", "trusted_proxies", "public_url")
+        unset = (*unset, "orgs", "run_as", "default_timeout_seconds", "trusted_proxies", "public_url", "allowed_hosts")
         if name not in (*unset, "warehouse_dir", "repair_command"):
             assert told[f"ROTA_{name.upper()}"] == str(field.default), name
 

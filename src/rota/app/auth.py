@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import structlog
 from fastapi import BackgroundTasks, Depends, Request
+from starlette.types import Scope
 
 from rota.app.guessing import Bucket, Failures, network_of
 from rota.core.errors import Refused, RotaError
@@ -234,7 +235,12 @@ def address_of(request: Request) -> str | None:
 
 def resource_of(request: Request) -> str:
     """`schedules` of `/api/v1/schedules/nightly/$pause`, and of the dashboard's `/schedules`."""
-    return request.url.path.removeprefix("/api/v1").split("/")[1]
+    return route_path(request.scope).removeprefix("/api/v1").split("/")[1]
+
+
+def route_path(scope: Scope) -> str:
+    """The path below the place where the application is mounted."""
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
 def act_of(request: Request, caller: Caller) -> Act:

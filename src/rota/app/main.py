@@ -301,6 +301,7 @@ class ApiThread(threading.Thread):
             loops=self.node.problems if self.node else None,
             service_token=settings.service_token,
             trace_url=settings.trace_url,
+            guarded_hosts=settings.guarded_hosts(is_loopback(settings.host)),
         )
         self.loop = asyncio.get_running_loop()
         if self.node is not None:

@@ -25,6 +25,7 @@ from rota.app.api.streams import router as streams
 from rota.app.application import Rota, make_engine
 from rota.app.auth import Caller, Role
 from rota.app.main import Node, keep_time, move_in, rows_of
+from rota.app.mounting import StartedGuard
 from rota.app.settings import Settings
 from rota.app.signals import Shutdown
 from rota.engine.declare import declare
@@ -91,7 +92,10 @@ class ServiceBuilder:
     app = ServiceBuilder(info=ServiceInfo(display_name="Reports")).with_health().with_tasks().build()
 
     Scheduler and worker run inside it, on any number of its processes. A `program` brings its tasks and schedules.
-    Without `with_auth` whoever reaches it is an admin: then keep it on loopback, or behind something that knows people.
+    Without `with_auth` every request acts as an admin: keep it on loopback, or behind something that knows people. It
+    then refuses Host headers that are not its own (`ROTA_ALLOWED_HOSTS`) and writes from pages of other sites.
+
+    In another application: `FastAPI(lifespan=rota.mounted_lifespan(service))`, then `.mount("/rota", service)`.
     """
 
     def __init__(self, info: ServiceInfo, database_url: str | None = None, program: Rota | None = None) -> None:
@@ -178,6 +182,7 @@ class ServiceBuilder:
             app.state.jobs = JobScheduler(engine, org_id)
             app.state.artifacts = ArtifactManager(engine, org_id)
             app.state.database = Database(settings.database_url)
+            app.state.started = True
             try:
                 for hook in self.starting:
                     await called(hook, app)
@@ -188,12 +193,16 @@ class ServiceBuilder:
                 for hook in self.stopping:
                     await called(hook, app)
             finally:
+                app.state.started = False
                 await app.state.database.close()
                 await db.close()
 
         app = create_api(
-            engine, db, routers=self.routers, loops=node.problems, title=self.info.display_name, lifespan=lifespan
-        )
+            engine, db, routers=self.routers, loops=node.problems, title=self.info.display_name, lifespan=lifespan,
+            guarded_hosts=settings.guarded_hosts(not self.auth),
+        )  # fmt: skip
+        app.state.started = False
+        app.add_middleware(StartedGuard)
         app.version = self.info.version
         for router in self.extra:
             app.include_router(router)

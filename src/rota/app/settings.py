@@ -58,6 +58,7 @@ class Settings(BaseModel):
     max_backoff_seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
     allow_remote: bool = False
     trusted_proxies: list[str] | None = None
+    allowed_hosts: list[str] = []
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
 
@@ -75,6 +76,11 @@ class Settings(BaseModel):
             return value
         parts = [part.rpartition("=") for part in value.split(",") if part.strip()]
         return {org.strip(): user.strip() for org, _, user in parts} or None
+
+    @field_validator("allowed_hosts", mode="before")
+    @classmethod
+    def split_hosts(cls, value: Any) -> Any:
+        return [name.strip().lower() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
     @field_validator("log_level", "log_format", "billing", mode="before")
     @classmethod
@@ -144,6 +150,11 @@ class Settings(BaseModel):
     def secrets(self) -> dict[str, str]:
         """The settings that are not put on a command line or into an environment, as far as they are set."""
         return {name: value for name in secrets.IN_FILES if (value := getattr(self, name))}
+
+    def guarded_hosts(self, unprotected: bool) -> list[str] | None:
+        """The names of a server that checks the Host header; None for one that does not: neither unprotected (without
+        keys, or on loopback) nor with `allowed_hosts`."""
+        return self.allowed_hosts if self.allowed_hosts or unprotected else None
 
     def engine_settings(self) -> EngineSettings:
         return EngineSettings(

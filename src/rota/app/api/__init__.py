@@ -1,7 +1,7 @@
 """The REST API under `/api/v1`."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
@@ -30,6 +30,7 @@ from rota.app.api import (
     webhooks,
     workflows,
 )
+from rota.app.api.browser_guard import BrowserGuard
 from rota.app.api.docs import add_docs
 from rota.app.api.feeds import Feeds
 from rota.app.api.idempotency import Idempotency
@@ -57,8 +58,10 @@ def create_api(
     service_token: str = "",
     title: str = "Rota",
     lifespan: Any = None,
+    guarded_hosts: Collection[str] | None = None,
 ) -> FastAPI:
-    """The API over an engine. `loops` returns the problems of this process, if it has a scheduler and worker."""
+    """The API over an engine. `loops` returns the problems of this process, if it has a scheduler and worker.
+    `guarded_hosts` are the names of a server that checks Host and Origin; None if it does not."""
     app = FastAPI(
         title=title, version="1", description=__doc__, lifespan=lifespan, redirect_slashes=False, docs_url=None,
         redoc_url=None,
@@ -73,6 +76,8 @@ def create_api(
     app.state.closing, app.state.streams = False, 0  # whether streams must end, and how many there are
     app.state.feeds, app.state.open_streams = Feeds(engine), Counter[str]()  # the latter by key or user
     app.add_middleware(Idempotency)
+    if guarded_hosts is not None:
+        app.add_middleware(BrowserGuard, hosts=guarded_hosts)
     app.add_middleware(manners.Guard)
     add_docs(app)
     app.include_router(system.health)

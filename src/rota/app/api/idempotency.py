@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.app.api.manners import on_http_error, on_rota_error, problem
-from rota.app.auth import REQUEST_DATABASE, Caller, Unauthenticated, authenticate
+from rota.app.auth import REQUEST_DATABASE, Caller, Unauthenticated, authenticate, route_path
 from rota.app.http import read_bytes
 from rota.core.clock import Clock, pause
 from rota.core.errors import Invalid, KeyInUse, RotaError
@@ -52,7 +52,7 @@ class Idempotency:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["path"] if scope["type"] == "http" and scope["method"] == "POST" else ""
+        path = route_path(scope) if scope["type"] == "http" and scope["method"] == "POST" else ""
         keyed = path.startswith("/api/v1/") and path not in OPEN_ROUTES
         header = dict(scope["headers"]).get(b"idempotency-key") if keyed else None
         if header is None:
@@ -84,7 +84,7 @@ class Idempotency:
         for attempt in range(1, TRIES + 1):
             if kept is not None:
                 return replay(kept)
-            request_db = RequestDatabase(db, clock, keyed, in_batches=request.url.path in IN_BATCHES)
+            request_db = RequestDatabase(db, clock, keyed, in_batches=route_path(request.scope) in IN_BATCHES)
             try:
                 response = await self.run(request, request_db, body)
             finally:

@@ -1,0 +1,71 @@
+"""Refuses what a page of another site can make a browser send to a server on this machine or network.
+
+Such a page has no key, but reaches a server that asks for none, and by DNS rebinding (its own name resolves to an
+address here) the browser takes the server for the page's own.
+"""
+
+from collections.abc import Collection
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rota.app.api.manners import problem
+
+WRITES = ("POST", "PUT", "PATCH", "DELETE")
+
+
+class BrowserGuard:
+    """Answers 403 to a Host that is not a name of this server, and to writes from a page of another origin.
+
+    Known are `hosts`, addresses, `localhost` and names without a dot: none of these can be an attacker's public name.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
+        self.app, self.hosts = app, frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self.refusal(scope) if scope["type"] == "http" else None
+        if refusal is None:
+            await self.app(scope, receive, send)
+        else:
+            await problem(403, "refused", refusal)(scope, receive, send)
+
+    def refusal(self, scope: Scope) -> str | None:
+        """Why a request is refused; None if it is not."""
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get(b"host", "").lower()
+        if host and not self.knows(host):
+            return f"{host!r} is not a name of this server; its operator can add it to ROTA_ALLOWED_HOSTS"
+        if scope["method"] not in WRITES:
+            return None
+        origin = headers.get(b"origin")
+        foreign = origin is not None and not self.is_own(origin.lower(), host)
+        if foreign or headers.get(b"sec-fetch-site") == "cross-site":
+            return (
+                f"this request comes from a page of another site ({origin or 'cross-site'}), which may not write here"
+            )
+        return None
+
+    def knows(self, host: str) -> bool:
+        name = host_name(f"//{host}")
+        return name in self.hosts or "." not in name or name.endswith(".localhost") or is_address(name)
+
+    def is_own(self, origin: str, host: str) -> bool:
+        return urlsplit(origin).netloc == host or host_name(origin) in self.hosts
+
+
+def host_name(url: str) -> str:
+    """The host in a URL; `.`, which is no name, if it cannot be read."""
+    try:
+        return (urlsplit(url).hostname or ".").rstrip(".") or "."
+    except ValueError:
+        return "."
+
+
+def is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,44 @@
+"""A service inside another application. Frameworks do not start what is mounted: its lifespan must be passed on."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rota.app.api.manners import problem
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
+
+NOT_STARTED = (
+    "this service was not started, so nothing fires or runs: the application that it is mounted in does not run its "
+    "lifespan. Create that application with `lifespan=rota.mounted_lifespan(service)`"
+)
+
+
+def mounted_lifespan(service: FastAPI, lifespan: Lifespan | None = None) -> Lifespan:
+    """A lifespan for the application that `service` is mounted in: it starts and stops the service, and runs the
+    application's own `lifespan` inside."""
+
+    @contextlib.asynccontextmanager
+    async def run(app: Any) -> AsyncIterator[Any]:
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(service.router.lifespan_context(service))
+            yield None if lifespan is None else await stack.enter_async_context(lifespan(app))
+
+    return run
+
+
+class StartedGuard:
+    """Answers 503 with the remedy until the service's lifespan has begun."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not scope["app"].state.started:
+            await problem(503, "not_started", NOT_STARTED)(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
