@@ -616,3 +616,35 @@ def test_the_colours_of_the_week_begin_at_zero() -> None:
     drawn = charts.heat([100, 99, 50, 1, 0, *[90] * 19], NINE, Look(Preferences("", "UTC"), NINE))
     levels = re.findall(r'class="heat([0-5])"', str(drawn))
     assert levels[:6] == ["5", "5", "3", "1", "0", "5"]
+
+
+async def test_the_audit_log_names_and_links_what_was_changed(api: Api, admin: httpx.AsyncClient) -> None:
+    schedule = await api.get("/schedules/nightly")
+    await api.call("POST", "/schedules/nightly/$pause", {"reason": "night off"})
+    text = (await admin.get("/audit?action=schedules.pause")).text
+    assert f'<a href="/schedules/{schedule["id"]}">nightly</a>' in text
+    assert (await audit(api, "schedules.pause"))["resource_name"] == "nightly"
+
+
+async def test_viewers_are_not_offered_the_audit_log(api: Api, admin: httpx.AsyncClient) -> None:
+    await api.call("POST", "/users", ADA)
+    async with browser(api) as client:
+        await submit(client, **CREDENTIALS)
+        assert 'href="/audit"' not in (await client.get("/")).text
+        text = (await client.get("/tasks/hello")).text
+        assert "Changes" not in text
+        assert "schedules.create" not in (await client.get("/schedules/nightly")).text
+    assert 'href="/audit"' in (await admin.get("/")).text
+    assert "Changes" in (await admin.get("/tasks/hello")).text
+
+
+async def test_a_page_that_is_not_found_keeps_the_navigation(admin: httpx.AsyncClient) -> None:
+    answer = await admin.get("/no/such/page")
+    assert answer.status_code == 404
+    assert "page /no/such/page not found" in words(answer.text).lower()
+    assert 'href="/schedules"' in answer.text
+
+
+async def test_the_list_of_runs_of_a_new_installation_asks_for_no_filter(admin: httpx.AsyncClient) -> None:
+    assert "Nothing has run yet" in (await admin.get("/runs")).text
+    assert "No run matches the filters" in (await admin.get("/runs?status=failed")).text

@@ -73,6 +73,14 @@ class Caller:
         if narrow and not narrow & {resource, *read}:
             raise Refused(f"this needs the scope {resource}; yours are {', '.join(sorted(narrow))}")
 
+    def may(self, role: Role, resource: str) -> bool:
+        """Whether `check` passes: for pages that leave out what the caller may not read."""
+        try:
+            self.check(role, resource)
+        except Refused:
+            return False
+        return True
+
     def check_unnarrowed(self, act: str) -> None:
         """Raises Refused for a key that is restricted to some resources: the act would give out more than it has."""
         if self.narrowed_to:

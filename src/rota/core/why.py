@@ -89,7 +89,7 @@ def wanted(row: Row, schedule: Row | None, who: str) -> str:
         case "backfill":
             return f"A backfill asked for the slot {at(slot)} of {of}; it was {queued}."
         case trigger if slot is not None:
-            late = span((row["queued_at"] - slot).total_seconds())
+            late = span(max(0.0, (row["queued_at"] - slot).total_seconds()))
             return f"The slot {at(slot)} of {of} came due ({trigger}); its job was {queued}, {late} after the slot."
         case trigger:
             return f"{trigger} asked for {of}; it was {queued}."
@@ -97,7 +97,8 @@ def wanted(row: Row, schedule: Row | None, who: str) -> str:
 
 def policy(schedule: Row) -> str:
     retry = schedule["retry"] or {}
-    tries = f"{retry.get('max_retries', 0)} retries" if retry else "the default retries"
+    count = retry.get("max_retries", 0)
+    tries = f"{count} {'retry' if count == 1 else 'retries'}" if retry else "the default retries"
     words = f"{schedule['words']}; " if schedule["words"] else ""
     return f"The schedule's rules now: {words}misfire {schedule['misfire']}, overlap {schedule['overlap']}, {tries}."
 

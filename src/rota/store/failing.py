@@ -12,8 +12,8 @@ from sqlalchemy import ColumnElement, and_, case, func, literal_column, select
 from rota.core.errors import Conflict, NotFound
 from rota.core.redact import redacted
 from rota.store.dialect import Tx
-from rota.store.reports import Record, dict_of
-from rota.store.tables import acknowledgements, jobs, runs, schedules, server_instances, tasks, users
+from rota.store.reports import Record, dict_of, with_target_names
+from rota.store.tables import acknowledgements, jobs, runs, schedules, users
 
 FAILING_HOURS = 24
 FAILING_MOST = 200  # subjects that are listed
@@ -88,16 +88,6 @@ def without_recovered_targets(tx: Tx, org_id: str, rows: Sequence[Record]) -> li
         if row["schedule_id"] is not None
         or succeeded.get((row["kind"], row["target"]), row["last_at"]) <= row["last_at"]
     ]
-
-
-def with_target_names(tx: Tx, rows: list[Record]) -> list[Record]:
-    """With the names of tasks and servers, whose targets are ids."""
-    ids = {row["target"] for row in rows if len(row["target"]) == 26}
-    names: dict[str, str] = {}
-    for table in (tasks, server_instances):
-        rows_of_table = tx.execute(select(table.c.id, table.c.name).where(table.c.id.in_(ids))) if ids else ()
-        names |= {row.id: row.name for row in rows_of_table}
-    return [{**row, "target_name": names.get(row["target"]) or row["target_name"] or row["target"]} for row in rows]
 
 
 def subject_of(schedule_id: str | None, kind: str, target: str) -> str:

@@ -395,6 +395,15 @@ def host(tx: Tx, org_id: str, key: str, now: datetime) -> Record:
     return host_record(found)
 
 
+def host_of_route(tx: Tx, org_id: str, route: str, now: datetime) -> Record | None:
+    """The host that jobs with this route run on; None for other routes."""
+    kind, _, host_id = route.removeprefix(SERIAL).partition(":")
+    if kind != "host":
+        return None
+    row = tx.execute(host_query(now).where(h.org_id == org_id, h.id == host_id)).one_or_none()
+    return None if row is None else host_record(row)
+
+
 def list_servers(
     tx: Tx, org_id: str, *, limit: int, cursor: str | None, host_id: str | None = None, type: str | None = None
 ) -> Page:

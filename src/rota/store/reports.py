@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Select,
     Text,
@@ -45,6 +46,7 @@ from rota.store.tables import (
     audit_log,
     clocks,
     grants,
+    hosts,
     jobs,
     logs,
     orgs,
@@ -58,6 +60,7 @@ from rota.store.tables import (
     users,
     workers,
     workflow_runs,
+    workflows,
 )
 
 Record = dict[str, Any]
@@ -740,7 +743,39 @@ def list_audit(
     stmt = within(matching(stmt, *wanted, (a.key_id, key_id)), a.at, since, until)
     if cursor:
         stmt = stmt.where(a.id < read_cursor(cursor)[0])
-    return page(tx, stmt, limit, dict_of, lambda row: [row.id])
+    lines, more = page(tx, stmt, limit, dict_of, lambda row: [row.id])
+    return with_resource_names(tx, lines), more
+
+
+def with_resource_names(tx: Tx, lines: list[Record]) -> list[Record]:
+    """Lines of the audit log with `resource_name`: the name of the resource now, else the one in the line."""
+    ids: dict[str, set[str]] = {}
+    for line in lines:
+        if line["resource_id"] is not None:
+            ids.setdefault(line["resource"], set()).add(line["resource_id"])
+    names: dict[tuple[str, str], str] = {}
+    for resource, (key, name) in NAMED_RESOURCES.items():
+        if resource in ids:
+            rows = tx.execute(select(key.label("id"), name.label("name")).where(key.in_(ids[resource])))
+            names |= {(resource, row.id): row.name for row in rows}
+    return [
+        {**line, "resource_name": names.get((line["resource"], line["resource_id"])) or noted(line)} for line in lines
+    ]
+
+
+NAMED_RESOURCES: dict[str, tuple[Column[str], Column[str]]] = {  # by the first part of the route
+    "schedules": (s.id, s.name), "tasks": (tasks.c.id, tasks.c.name), "hosts": (hosts.c.id, hosts.c.name),
+    "workflows": (workflows.c.id, workflows.c.name), "users": (users.c.id, users.c.name),
+    "api-keys": (api_keys.c.id, api_keys.c.name), "orgs": (orgs.c.id, orgs.c.name),
+    "server-instances": (server_instances.c.id, server_instances.c.name),
+}  # fmt: skip
+
+
+def noted(line: Record) -> str | None:
+    """The name that a line of the audit log has in its values."""
+    values = {**(line["before"] or {}), **(line["after"] or {})}
+    name = values.get("name")
+    return name if isinstance(name, str) else None
 
 
 # pages

@@ -9,7 +9,7 @@ from rota.core import why
 from rota.core.errors import NotFound
 from rota.core.redact import redacted
 from rota.core.states import HEADS, State
-from rota.store import workers
+from rota.store import hosts, workers
 from rota.store.dialect import Tx
 from rota.store.jobs import find, is_in
 from rota.store.reports import (
@@ -97,7 +97,7 @@ def waits(tx: Tx, job: Any, now: datetime) -> list[str]:
         return []
     told = []
     if job.route not in workers.live_routes(tx, now):
-        told.append(f"No live worker can run {job.route}.")
+        told.append(no_worker(tx, job, now))
     mine = and_(queues.c.org_id == job.org_id, queues.c.name == job.queue)
     queue = tx.execute(select(queues).where(mine)).one_or_none()
     if queue is not None and queue.paused_at is not None:
@@ -107,6 +107,15 @@ def waits(tx: Tx, job: Any, now: datetime) -> list[str]:
         count = tx.execute(select(func.count()).select_from(jobs).where(running)).scalar_one()
         told.append(f"Queue {job.queue} may run {queue.max_running} at once, and runs {count}.")
     return told
+
+
+def no_worker(tx: Tx, job: Any, now: datetime) -> str:
+    """Why nothing alive can run a job: its host is offline, or no worker announces its route."""
+    host = hosts.host_of_route(tx, job.org_id, job.route, now)
+    if host is None:
+        return f"No live worker can run {job.route}."
+    since = f" since {why.at(host['last_heartbeat_at'])}" if host["last_heartbeat_at"] else ""
+    return f"Host {host['name']} is {host['status']}{since}; the job starts when its agent is connected."
 
 
 def schedule_of(tx: Tx, schedule_id: str | None) -> Record | None:

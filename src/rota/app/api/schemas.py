@@ -516,7 +516,8 @@ SCHEMAS: dict[str, Schema] = {
     "LoginLink": gives(url=a("string", format="uri"), expires_at=AT),
     "Act": gives(
         id=ID, at=AT, user_id=ID, user_name=maybe(TEXT), key_id=maybe(ID), key_name=maybe(TEXT), action=TEXT,
-        resource=TEXT, resource_id=maybe(TEXT), before=ANY, after=ANY, address=maybe(TEXT), request_id=maybe(TEXT),
+        resource=TEXT, resource_id=maybe(TEXT), resource_name=maybe(TEXT), before=ANY, after=ANY, address=maybe(TEXT),
+        request_id=maybe(TEXT),
     ),
 }  # fmt: skip
 SCHEMAS["NewKey"] = gives(**SCHEMAS["Key"]["properties"], key=TEXT)

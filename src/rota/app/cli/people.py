@@ -220,7 +220,7 @@ def audit(
 def of_what(one: dict[str, Any]) -> str:
     """The thing by its name where the line has it, and the fields that changed; all of it is in `-o json`."""
     old, new = one["before"] or {}, one["after"] or {}
-    name = new.get("name") or old.get("name") or one["resource_id"] or ""
+    name = one["resource_name"] or one["resource_id"] or ""
     changed = f": {', '.join(sorted({**old, **new}))}" if one["before"] and one["after"] else ""
     return f"{name}{changed}"
 

@@ -8,6 +8,7 @@ POST, `if_match`, and `audit_reason`.
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -19,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from rota.app.auth import SESSION, Caller
+from rota.app.auth import SESSION, Caller, Unauthenticated
 from rota.app.web.forms import body_of
 from rota.app.web.login import path_of_ours
 from rota.app.web.pages import flash, page, preferences
@@ -64,8 +65,10 @@ async def file(request: Request, _: SignedIn, artifact_id: str) -> Response:
 
 
 @router.get("/{path:path}")
-async def nowhere(path: str) -> Response:
-    raise HTTPException(404, f"there is no page at /{path}; the navigation has all of them")
+async def nowhere(request: Request, later: BackgroundTasks, path: str) -> Response:
+    with suppress(Unauthenticated):
+        await signed_in(request, later)  # so that the navigation is shown
+    raise HTTPException(404, f"page /{path} not found")
 
 
 @router.post("/{path:path}")

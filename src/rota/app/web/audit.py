@@ -12,7 +12,7 @@ from rota.store import reports
 
 router = APIRouter()
 
-PLACES = [Place("/audit", "Audit", "a", "list", 2)]
+PLACES = [Place("/audit", "Audit", "a", "list", 2, admins=True)]
 
 
 @router.get("/audit")

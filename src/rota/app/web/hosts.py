@@ -4,11 +4,11 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from rota.app.auth import Caller
-from rota.app.web.pages import Place, asked, engine_of, older, page
+from rota.app.auth import Caller, Role
+from rota.app.web.pages import Place, asked, engine_of, history, older, page
 from rota.app.web.sessions import Viewer
 from rota.kinds.hosts.manager import host_job
-from rota.store import batches, dashboard, hosts
+from rota.store import batches, hosts
 from rota.store.dialect import Tx
 
 router = APIRouter()
@@ -40,12 +40,14 @@ async def list_all(request: Request, caller: Viewer) -> Response:
 async def read(request: Request, caller: Viewer, key: str) -> Response:
     engine, db, org_id = engine_of(request), engine_of(request).db, caller.org_id
     one = await db.read(hosts.host, org_id, key, engine.clock.now())
-    servers, _ = await db.read(hosts.list_servers, org_id, limit=SERVERS, cursor=None, host_id=one["id"])
+    servers: list[dict[str, Any]] = []
+    if caller.may(Role.VIEWER, "server-instances"):
+        servers, _ = await db.read(hosts.list_servers, org_id, limit=SERVERS, cursor=None, host_id=one["id"])
     ids = await db.read(hosts.jobs_of, org_id, [server["id"] for server in servers], JOBS)
     return page(
         request, "host.html", one=one, servers=servers, names={server["id"]: server["name"] for server in servers},
         running=(await db.read(hosts.under_way, [one["id"]]))[one["id"]], jobs=await jobs_of(request, caller, ids),
-        changes=await db.read(dashboard.history, org_id, "hosts", one["id"]),
+        changes=await history(request, caller, "hosts", one["id"]),
     )  # fmt: skip
 
 

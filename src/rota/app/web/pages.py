@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rota.app.auth import Role, Unauthenticated
+from rota.app.auth import Caller, Role, Unauthenticated
 from rota.app.guessing import TooManyFailures
 from rota.app.http import QUERY_VALUE_LIMIT, SECURITY_HEADERS, status_of
 from rota.app.web import charts
@@ -30,6 +30,8 @@ from rota.core.wall import zone_names, zone_of
 from rota.core.why import BECAUSE
 from rota.core.words import short
 from rota.engine.engine import Engine
+from rota.store import dashboard
+from rota.store.reports import Record
 from rota.store.tables import EPOCH, TICK
 
 FLASH = "rota_flash"
@@ -46,6 +48,7 @@ class Place:
     key: str
     icon: str
     group: int = 0  # what belongs together stands together
+    admins: bool = False  # shown to admins only
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ def page(request: Request, template: str, status: int = 200, **shown: Any) -> Re
     session, now = getattr(request.state, "session", None), request.app.state.engine.clock.now()
     role = session.role if session else Role.VIEWER
     given = {
-        "session": session, "now": now, "places": request.app.state.places, "here": request.url.path,
+        "session": session, "now": now, "places": visible_places(request, role), "here": request.url.path,
         "address": f"{request.url.path}?{request.url.query}".rstrip("?"), "look": Look(preferences(request), now),
         "flash": unquote(request.cookies.get(FLASH, "")), "operator": role >= Role.OPERATOR,
         "admin": role >= Role.ADMIN, "because": BECAUSE, "since": (now - EPOCH) // TICK,
@@ -82,6 +85,18 @@ def page(request: Request, template: str, status: int = 200, **shown: Any) -> Re
     if given["flash"]:
         response.delete_cookie(FLASH)
     return response
+
+
+def visible_places(request: Request, role: Role) -> list[Place]:
+    """The pages of the navigation that a role may open."""
+    return [place for place in request.app.state.places if role >= Role.ADMIN or not place.admins]
+
+
+async def history(request: Request, caller: Caller, resource: str, resource_id: str) -> list[Record] | None:
+    """Who changed a resource, newest first; None for callers who may not read the audit log."""
+    if not caller.may(Role.ADMIN, "audit"):
+        return None
+    return await engine_of(request).db.read(dashboard.history, caller.org_id, resource, resource_id)
 
 
 def engine_of(request: Request) -> Engine:
@@ -230,6 +245,10 @@ def credits(amount: int) -> str:
     return f"{amount:,}".replace(",", "\u202f")
 
 
+PAGE_OF = {  # where a resource of the audit log is shown
+    "schedules": "/schedules/", "tasks": "/tasks/", "workflows": "/workflows/", "hosts": "/hosts/", "runs": "/runs/",
+    "jobs": "/runs/",
+}  # fmt: skip
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
     autoescape=True,
@@ -241,4 +260,4 @@ TEMPLATES.filters.update(
     utc=utc, said=said, sentence=sentence, short=short, pretty=pretty, span=span, credits=credits, of=of,
     query=lambda text: quote(str(text), safe=""), sh=shlex.quote, shown_status=shown_status,
 )  # fmt: skip
-TEMPLATES.globals.update(charts=charts, kind_of=kind_of, to_span=span)
+TEMPLATES.globals.update(page_of=PAGE_OF, charts=charts, kind_of=kind_of, to_span=span)

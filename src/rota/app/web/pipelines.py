@@ -9,10 +9,10 @@ from markupsafe import Markup
 
 from rota.app.web.actions import ask
 from rota.app.web.drawings import MOST, Box, network
-from rota.app.web.pages import Place, asked, engine_of, older, page
+from rota.app.web.pages import Place, asked, engine_of, history, older, page
 from rota.app.web.sessions import Viewer, read_form
 from rota.kinds.pipelines import PipelineManager
-from rota.store import dashboard, pipelines, reports
+from rota.store import pipelines, reports
 from rota.store.dialect import Tx
 
 router = APIRouter()
@@ -77,7 +77,7 @@ async def show(
         triggers=await db.read(pipelines.list_triggers, org_id, path),
         planned=(await planned(request, caller, [path])).get(path, []),
         runs=await db.read(pipelines.last_runs, org_id, path, RUNS),
-        changes=await db.read(dashboard.history, org_id, "pipelines", one["id"]),
+        changes=await history(request, caller, "pipelines", one["id"]),
         drawn=drawing(nodes[:MOST], graph["edges"]) if len(nodes) > 1 else None,
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from rota.app import views
 from rota.app.web.forms import moment, number
-from rota.app.web.pages import Place, asked, engine_of, older, page, preferences
+from rota.app.web.pages import Place, asked, engine_of, history, older, page, preferences
 from rota.app.web.sessions import Viewer
 from rota.core.errors import RotaError
 from rota.core.policy import Misfire, Overlap
@@ -59,7 +59,7 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
         request, "schedule.html", one=found, coming=coming, runs=runs, ended=ended, period=period, given=given,
         strip=(await db.read(dashboard.strips, [found["id"]], 90))[found["id"]],
         spans=await db.read(dashboard.spans, found["id"]),
-        changes=await db.read(dashboard.history, caller.org_id, "schedules", found["id"]),
+        changes=await history(request, caller, "schedules", found["id"]),
         overlaps=[one.value for one in Overlap], misfires=[one.value for one in Misfire],
         schema=await schema_of(request, caller.org_id, found), rehearsed=await rehearse(request, caller, key, given),
     )  # fmt: skip

@@ -8,11 +8,11 @@ from starlette.responses import RedirectResponse
 from rota.app.views import shown_task
 from rota.app.web.actions import ask
 from rota.app.web.forms import by_schema
-from rota.app.web.pages import Place, asked, engine_of, flash, older, page
+from rota.app.web.pages import Place, asked, engine_of, flash, history, older, page
 from rota.app.web.sessions import Viewer, read_form
 from rota.core.errors import RotaError
 from rota.kinds.tasks import TaskManager
-from rota.store import dashboard, reports
+from rota.store import reports
 
 router = APIRouter()
 
@@ -35,7 +35,7 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
     one, schema = shown_task(await manager.find(key), caller), await manager.schema(key)
     used, _ = await db.read(reports.list_schedules, caller.org_id, targets=[one["id"], one["name"]], sort="id")
     runs, _ = await db.read(reports.list_runs, caller.org_id, target=one["name"], kind="task", limit=10)
-    changes = await db.read(dashboard.history, caller.org_id, "tasks", one["id"])
+    changes = await history(request, caller, "tasks", one["id"])
     return page(request, "task.html", one=one, schema=schema, used=used, runs=runs, changes=changes)
 
 
