@@ -53,7 +53,8 @@ def failing(tx: Tx, org_id: str, now: datetime) -> list[Record]:
         )
         .exists()
     )
-    columns = (r.id, r.job_id, r.kind, r.target, r.target_name, r.status, r.reason, r.error, r.attempt, r.finished_at)
+    name = func.nullif(r.target_name, r.target).label("target_name")  # an id is looked up below
+    columns = (r.id, r.job_id, r.kind, r.target, name, r.status, r.reason, r.error, r.attempt, r.finished_at)
     stmt = (
         select(groups.c.schedule_id, groups.c.times, groups.c.last_at, s.name.label("schedule"), *columns)
         .select_from(groups.join(runs, r.id == groups.c.run_id).outerjoin(schedules, s.id == groups.c.schedule_id))
