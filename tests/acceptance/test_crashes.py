@@ -94,7 +94,8 @@ async def test_a_job_that_kills_its_worker_is_quarantined_and_hurts_nobody_else(
         assert {run.status for run in ledger} <= {"success", "crashed", "failed"}
         assert {run.job_id for run in ledger if run.status == "failed"} == {bad}
         begun = {seen.run_id for seen in one.seen("begin")}
-        assert [run for run in ledger if run.status == "crashed" and run.id not in begun] == []
+        # starts of suspects are recorded before they begin: one whose worker died in between is crashed all the same
+        assert {run.id for run in ledger if run.status == "success"} <= begun
         # two workers at the most: then it kills only its child process, three times
         assert len([run for run in ledger if run.job_id == bad]) <= 5
         assert len(one.processes) <= 4
