@@ -299,6 +299,7 @@ async def test_sessions_are_listed_and_ended(api: Api, web: httpx.AsyncClient) -
     await submit(web, **CREDENTIALS)
     async with browser(api) as second:
         await submit(second, **CREDENTIALS)
+        web.cookies.clear()
         await log_in(api, web)  # another user, in the first browser
         listed = await api.get("/sessions")
         assert [one["user_name"] for one in listed["items"]] == ["system", "Ada", "Ada"]

@@ -10,8 +10,8 @@ from starlette.types import Receive, Scope, Send
 
 from rota import ServiceBuilder, ServiceInfo
 from rota.app.api.browser_guard import BrowserGuard
-from rota.app.main import is_loopback
 from rota.app.settings import Settings
+from rota.core.addresses import is_loopback
 
 OWN_HOSTS = ["localhost:8420", "127.0.0.1:8420", "[::1]:8420", "app.localhost", "rota", "10.1.2.3", "rota.example.com"]
 FOREIGN_HOSTS = [

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import gc
-import ipaddress
 import os
 import socket
 import sys
@@ -23,6 +22,7 @@ from rota.app.logs import configure_logs
 from rota.app.programs import load_program
 from rota.app.settings import Settings
 from rota.app.signals import Shutdown, mind_processes, run_until_signal
+from rota.core.addresses import is_loopback
 from rota.core.clock import SystemClock, pause
 from rota.core.errors import Refused, RotaError, Unavailable
 from rota.core.model import WORKFLOW
@@ -284,6 +284,7 @@ class ApiThread(threading.Thread):
     async def serve(self) -> None:
         import uvicorn  # here, because a worker alone needs none of it: it is up sooner, and smaller
 
+        from rota.app.exposure import Exposure
         from rota.app.site import create_site
 
         settings = self.settings
@@ -302,6 +303,7 @@ class ApiThread(threading.Thread):
             service_token=settings.service_token,
             trace_url=settings.trace_url,
             guarded_hosts=settings.guarded_hosts(is_loopback(settings.host)),
+            exposure=Exposure(settings.public_url, bool(settings.trusted_proxies)),
         )
         self.loop = asyncio.get_running_loop()
         if self.node is not None:
@@ -403,13 +405,6 @@ async def refuse_exposure(settings: Settings) -> None:
             )
     finally:
         await db.close()
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 async def until_asked(shutdown: Shutdown) -> None:

@@ -6,6 +6,7 @@ from decimal import Decimal
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -57,6 +58,7 @@ class Settings(BaseModel):
     backoff_seconds: Annotated[int, Field(ge=1, le=86_400)] = 10
     max_backoff_seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
     allow_remote: bool = False
+    public_url: str = ""
     trusted_proxies: list[str] | None = None
     allowed_hosts: list[str] = []
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -115,7 +117,7 @@ class Settings(BaseModel):
             )
         return value
 
-    @field_validator("graph_endpoint", "trace_url")
+    @field_validator("graph_endpoint", "trace_url", "public_url")
     @classmethod
     def known_endpoint(cls, value: str) -> str:
         if value and not value.startswith(("http://", "https://")):
@@ -154,7 +156,8 @@ class Settings(BaseModel):
     def guarded_hosts(self, unprotected: bool) -> list[str] | None:
         """The names of a server that checks the Host header; None for one that does not: neither unprotected (without
         keys, or on loopback) nor with `allowed_hosts`."""
-        return self.allowed_hosts if self.allowed_hosts or unprotected else None
+        public_host = urlsplit(self.public_url).hostname
+        return [*self.allowed_hosts, *filter(None, [public_host])] if self.allowed_hosts or unprotected else None
 
     def engine_settings(self) -> EngineSettings:
         return EngineSettings(

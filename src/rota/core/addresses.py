@@ -22,3 +22,11 @@ def is_public(text: str) -> bool:
     """Whether `text` is an address of the public internet: not loopback, private, link-local, multicast or reserved."""
     address = read_address(text)
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address stands for this machine itself."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

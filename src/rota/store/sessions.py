@@ -76,10 +76,11 @@ def make_link(tx: Tx, org_id: str, user_id: str, key_id: str | None, now: dateti
     return made
 
 
-def is_good_link(tx: Tx, token: str, now: datetime) -> bool:
-    """Whether a link with this token can still be used."""
-    stmt = select(link.hash).where(link.hash == accounts.hash_of(token), link.expires_at > now)
-    return tx.execute(stmt).first() is not None
+def user_of_link(tx: Tx, token: str, now: datetime) -> Account | None:
+    """Whom a link would log in; None if it was used or has expired. The link stays good."""
+    stmt = select(link.org_id, link.user_id).where(link.hash == accounts.hash_of(token), link.expires_at > now)
+    row = tx.execute(stmt).one_or_none()
+    return None if row is None else account(tx, row.org_id, row.user_id)
 
 
 def use_link(tx: Tx, token: str, now: datetime) -> tuple[Account, str | None] | None:

@@ -36,6 +36,7 @@ from rota.app.api.feeds import Feeds
 from rota.app.api.idempotency import Idempotency
 from rota.app.api.schemas import describe
 from rota.app.auth import note_caller
+from rota.app.exposure import Exposure
 from rota.app.guessing import Failures
 from rota.app.health import Problems, Readiness
 from rota.core.errors import RotaError
@@ -46,6 +47,7 @@ MODULES = (
     *(schedules, runs, jobs, streams, tasks, artifacts, grants, billing),
     *(graphs, pipelines, workflows, hosts, system, people, sessions),
 )
+EXPOSED_NOWHERE = Exposure()  # neither a public URL nor a proxy is known
 EVERYTHING = tuple(one.router for one in MODULES)
 
 
@@ -56,6 +58,7 @@ def create_api(
     routers: Sequence[APIRouter] = EVERYTHING,
     loops: Callable[[], Problems] | None = None,
     service_token: str = "",
+    exposure: Exposure = EXPOSED_NOWHERE,
     title: str = "Rota",
     lifespan: Any = None,
     guarded_hosts: Collection[str] | None = None,
@@ -73,6 +76,7 @@ def create_api(
     app.add_exception_handler(RotaError, manners.on_rota_error)
     app.add_exception_handler(HTTPException, manners.on_http_error)
     app.add_exception_handler(RequestValidationError, manners.on_bad_parameter)
+    app.state.exposure = exposure
     app.state.closing, app.state.streams = False, 0  # whether streams must end, and how many there are
     app.state.feeds, app.state.open_streams = Feeds(engine), Counter[str]()  # the latter by key or user
     app.add_middleware(Idempotency)

@@ -1,7 +1,6 @@
 """`/metrics` for Prometheus: counters of this process, gauges of the whole installation. No label names an org."""
 
 from collections.abc import Iterator
-from ipaddress import ip_address
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -9,7 +8,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rota.app.auth import address_of, authenticate
+from rota.app.auth import authenticate
+from rota.app.exposure import is_local
 from rota.core.clock import stopwatch, wall
 from rota.core.errors import Unavailable
 from rota.engine.engine import Engine
@@ -24,7 +24,7 @@ router = APIRouter(tags=["health"])
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """What this process counted and how the installation stands. Open to this machine; others need a key."""
-    if not local(request):
+    if not is_local(request):
         await authenticate(request)
     state = request.app.state
     engine: Engine = state.engine
@@ -86,13 +86,3 @@ def gauges_of(found: dict[str, Any], offset: float) -> Iterator[Metric]:
     yield GaugeMetricFamily("rota_schedule_overdue_seconds", "how overdue the first schedule is", found["overdue"])
     yield GaugeMetricFamily("rota_leases", "jobs that workers hold", found["jobs"]["running"])
     yield GaugeMetricFamily("rota_workers_alive", "workers whose lease holds", found["workers"])
-
-
-def local(request: Request) -> bool:
-    """Whether this machine itself asks, and nobody through it."""
-    address = address_of(request)
-    forwarded = {"forwarded", "x-forwarded-for", "via"} & set(request.headers)
-    try:
-        return not forwarded and address is not None and ip_address(address).is_loopback
-    except ValueError:
-        return False

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 from rota.app.api.manners import Cursor, Limit, Moment, answer, answer_page, engine_of, read_body
 from rota.app.api.schedules import span
 from rota.app.auth import ADDING_SCOPES, Admin, InstanceAdmin, Role, Viewer
+from rota.app.exposure import base_url_of
 from rota.core import parse, triggers
 from rota.core.errors import Invalid
 from rota.store import accounts, reports, sessions
@@ -193,7 +194,7 @@ async def create_login_link(request: Request, caller: Viewer) -> Response:
     engine = engine_of(request)
     now = engine.clock.now()
     link = await engine.db.tx(sessions.make_link, caller.org_id, caller.user_id, caller.key_id, now)
-    url = f"{request.base_url}login?token={link.token}"
+    url = f"{base_url_of(request)}/login?token={link.token}"
     return answer({"url": url, "expires_at": link.expires_at}, 201, SECRET)
 
 

@@ -48,6 +48,7 @@ def create_web(engine: Engine, db: Database, api: FastAPI, trace_url: str = "") 
         telemetry={"tracing": False},  # the API in front of it has the spans
     )  # fmt: skip
     app.state.engine, app.state.db, app.state.api, app.state.failures = engine, db, api, api.state.failures
+    app.state.exposure = api.state.exposure
     app.state.places, app.state.trace_url = [place for module in MODULES for place in module.PLACES], trace_url
     for kind in (RotaError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, pages.on_error)

@@ -1,15 +1,17 @@
 """Logging in, by a link that works once or by a password, and out."""
 
 import asyncio
+import contextlib
 import re
 import secrets
 from typing import Annotated
 
 import structlog
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, BackgroundTasks, Query, Request, Response
 from starlette.responses import RedirectResponse
 
 from rota.app.auth import address_of, guesser
+from rota.app.exposure import is_local
 from rota.app.guessing import (
     PASSWORDS_PER_ADDRESS,
     PASSWORDS_PER_PERSON,
@@ -19,8 +21,8 @@ from rota.app.guessing import (
     network_of,
 )
 from rota.app.web.pages import page
-from rota.app.web.sessions import COOKIE, LOGIN_COOKIE, csrf_token, read_form, set_cookie
-from rota.core.errors import shown
+from rota.app.web.sessions import COOKIE, LOGIN_COOKIE, csrf_token, read_form, set_cookie, signed_in
+from rota.core.errors import Refused, shown
 from rota.engine import trail
 from rota.store import accounts, sessions
 from rota.store.database import Database
@@ -29,6 +31,7 @@ from rota.store.sessions import SESSION_LIFE, Account
 
 PATH = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]*")  # of this site: browsers read `/\x` and `/<tab>/x` as `//x`
 EMAIL_LIMIT = 320
+AUDITED_FAILURES_PER_MINUTE = 5  # wrong passwords of one person that the audit log has
 
 router = APIRouter()
 log = structlog.get_logger("rota.web")
@@ -38,28 +41,64 @@ Next = Annotated[str, Query(alias="next")]
 
 @router.get("/login")
 async def login(request: Request, token: str | None = None, then: Next = "") -> Response:
-    """The form; or, with the token of a link, straight in."""
+    """The form. With the token of a link: straight in for the server's own machine, else a page with a button."""
     if token is None:
         return await login_page(request, then)
     db, now = request.app.state.db, request.app.state.engine.clock.now()
-    failures: Failures = request.app.state.failures
+    user = await db.read(sessions.user_of_link, token, now)  # a guess writes nothing
+    if user is None:
+        return await refuse_link(request, then)
+    replaced = await logged_in_user(request)
+    if replaced is not None and (replaced.org_id, replaced.user_id) == (user.org_id, user.user_id):
+        replaced = None
+    if replaced is None and is_local(request) and not is_embedded(request):
+        return await log_in_by_link(request, token, then)
+    return link_page(request, token, then, user, replaced)
+
+
+async def log_in_by_link(request: Request, token: str, then: str) -> Response:
+    now = request.app.state.engine.clock.now()
 
     def step(tx: Tx) -> str | None:
         known = sessions.use_link(tx, token, now)
         return None if known is None else log_in(tx, request, *known)
 
-    good = await db.read(sessions.is_good_link, token, now)  # a guess writes nothing
-    cookie = await db.tx(step) if good else None
-    if cookie is None:
-        failures.count(now, guesser(request, "login link"))
-        log.warning("a login link was refused", address=address_of(request))
-        return await login_page(request, then, "This link has been used, or is older than 15 minutes.", 403)
-    return enter(request, then, cookie)
+    good = await request.app.state.db.read(sessions.user_of_link, token, now)  # a guess writes nothing
+    cookie = None if good is None else await request.app.state.db.tx(step)
+    return await refuse_link(request, then) if cookie is None else enter(request, then, cookie)
+
+
+async def refuse_link(request: Request, then: str) -> Response:
+    """Raises TooManyFailures where links are guessed."""
+    failures: Failures = request.app.state.failures
+    failures.count(request.app.state.engine.clock.now(), guesser(request, "login link"))
+    log.warning("a login link was refused", address=address_of(request))
+    return await login_page(request, then, "This link has been used, or is older than 15 minutes.", 403)
+
+
+async def logged_in_user(request: Request) -> Account | None:
+    """The user of the session that this browser has already."""
+    try:
+        await signed_in(request, BackgroundTasks())
+    except Refused:
+        return None
+    user: Account = request.state.session.user
+    del request.state.session  # the page to come shows no navigation
+    return user
+
+
+def is_embedded(request: Request) -> bool:
+    """Whether another site, or the browser by itself, follows a link, and not a person."""
+    site = request.headers.get("sec-fetch-site", "none")
+    purpose = " ".join(request.headers.get(name, "") for name in ("sec-purpose", "purpose", "x-moz"))
+    return site in ("cross-site", "same-site") or "prefetch" in purpose.lower()
 
 
 @router.post("/login")
 async def login_by_password(request: Request) -> Response:
     form = await read_form(request)
+    if "token" in form:
+        return await log_in_by_link(request, form["token"], form.get("next", ""))
     slug, password, then = form.get("org", "").strip(), form.get("password", ""), form.get("next", "")
     email = form.get("email", "").strip().lower()[:EMAIL_LIMIT]
     db: Database = request.app.state.db
@@ -84,6 +123,8 @@ async def login_by_password(request: Request) -> Response:
     token = await db.tx(log_in_with_password, request, found) if fits and found is not None else None
     if token is None:
         log.warning("a login failed", email=shown(email), org=shown(slug), address=address_of(request))
+        if found is not None:
+            await record_failure(request, found)
         return await login_page(request, then, "The address or the password is not right.", 403)
     failures.forgive(now, *buckets)
     return enter(request, then, token)
@@ -119,6 +160,27 @@ def log_in(tx: Tx, request: Request, user: Account, key_id: str | None) -> str:
     session_id, token = sessions.start_session(tx, user, key_id, address_of(request), storable(user_agent), now)
     trail.write(tx, act_of(request, user.org_id, user.user_id, "create", session_id, key_id), None, None, now)
     return token
+
+
+async def record_failure(request: Request, user: Account) -> None:
+    """Record a wrong password in the audit log; of many a minute for one person only the first ones."""
+    failures: Failures = request.app.state.failures
+    now = request.app.state.engine.clock.now()
+    with contextlib.suppress(TooManyFailures):
+        failures.count(now, Bucket(f"audit of {user.user_id}", AUDITED_FAILURES_PER_MINUTE))
+        act = act_of(request, user.org_id, user.user_id, "fail", user.user_id, None)
+        await request.app.state.db.tx(trail.write, act, None, None, now)
+
+
+def link_page(request: Request, token: str, then: str, user: Account, replaced: Account | None) -> Response:
+    """A page whose button uses a login link: a preview of the link does not, and nobody is logged in unawares."""
+    cookie = request.cookies.get(LOGIN_COOKIE) or secrets.token_urlsafe(16)
+    response = page(
+        request, "enter.html", token=token, then=path_of_ours(then), link_user=user, replaced=replaced,
+        csrf_token=csrf_token(cookie),
+    )  # fmt: skip
+    set_cookie(request, response, LOGIN_COOKIE, cookie)
+    return response
 
 
 async def login_page(request: Request, then: str, message: str | None = None, status: int = 200) -> Response:

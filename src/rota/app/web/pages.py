@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.app.auth import Caller, Role, Unauthenticated
+from rota.app.exposure import base_url_of
 from rota.app.guessing import TooManyFailures
 from rota.app.http import QUERY_VALUE_LIMIT, SECURITY_HEADERS, status_of
 from rota.app.web import charts
@@ -79,7 +80,7 @@ def page(request: Request, template: str, status: int = 200, **shown: Any) -> Re
         "address": f"{request.url.path}?{request.url.query}".rstrip("?"), "look": Look(preferences(request), now),
         "flash": unquote(request.cookies.get(FLASH, "")), "operator": role >= Role.OPERATOR,
         "admin": role >= Role.ADMIN, "because": BECAUSE, "since": (now - EPOCH) // TICK,
-        "base": str(request.base_url).rstrip("/"),
+        "base": base_url_of(request),
     }  # fmt: skip
     response = HTMLResponse(TEMPLATES.get_template(template).render(**{**given, **shown}), status)
     if given["flash"]:

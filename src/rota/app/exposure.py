@@ -1,0 +1,43 @@
+"""Where a server is reached: the address to show to people, and whether a request comes from its own machine."""
+
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from rota.core.addresses import is_loopback
+
+FORWARDING_HEADERS = frozenset(
+    {
+        "forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "x-client-ip",
+        "true-client-ip", "cf-connecting-ip",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """`public_url` is what people type, if the operator has set it; `behind_proxy`: requests come through a proxy."""
+
+    public_url: str = ""
+    behind_proxy: bool = False
+
+
+def base_url_of(request: Request) -> str:
+    """The server's address for links and commands. A Host header chooses it only if it names this machine: others may
+    send any."""
+    exposure: Exposure = request.app.state.exposure
+    if exposure.public_url:
+        return exposure.public_url
+    if is_loopback(request.url.hostname or ""):
+        return str(request.base_url).rstrip("/")
+    host, port = request.scope["server"]
+    host = f"[{host}]" if ":" in host else host
+    return f"{request.url.scheme}://{host}{'' if port is None else f':{port}'}"
+
+
+def is_local(request: Request) -> bool:
+    """Whether the server's own machine sends the request, and does not pass it on for another."""
+    exposure: Exposure = request.app.state.exposure
+    if exposure.public_url or exposure.behind_proxy or FORWARDING_HEADERS & set(request.headers):
+        return False
+    return request.client is not None and is_loopback(request.client.host)
