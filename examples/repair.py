@@ -10,7 +10,7 @@ import sys
 
 failure = json.load(sys.stdin)
 source, error = failure["source"], failure["error"]
-missing = re.match(r"'(\w+)'", error["message"])
+missing = re.search(r"'(\w+)'", error["message"])
 if error["type"] != "KeyError" or missing is None or failure["proposals"]:
     sys.exit("I only know what to do about a field that was renamed")
 payloads = [one["payload"] for events in failure["inputs"]["events"].values() for one in events]

@@ -47,5 +47,6 @@ def facts_of(run: Ended) -> dict[str, Any]:
 def error_line(error: dict[str, Any]) -> str:
     """Type and first line of the message, redacted, on one line without control characters."""
     lines = str(redacted(error.get("message") or "")).strip().splitlines()
-    text = f"{error.get('type') or error.get('code')}: {lines[0] if lines else ''}".rstrip(": ")
+    prefix = f"{error.get('type') or error.get('code')}: "
+    text = (prefix + (lines[0] if lines else "").removeprefix(prefix)).rstrip(": ")  # a KeyError has it already
     return "".join(sign if sign.isprintable() else "?" for sign in text[:ERROR_CHARACTERS])

@@ -159,7 +159,7 @@ def code_of(running: "asyncio.Future[Any]", run_log: RunLog) -> str | None:
     if isinstance(error, Skipped):
         raise NotAdmitted(error)
     failure = getattr(error, "failure", None) or classify(error)
-    run_log.line("system", f"{failure.type}: {failure.message}")
+    run_log.line("system", f"{failure.type}: {failure.message.removeprefix(f'{failure.type}: ')}")
     return str(failure.code or failure.kind.value)
 
 
