@@ -292,3 +292,51 @@ def violations(page: Page) -> list[str]:
         for one in found
         if one["impact"] in ("serious", "critical")
     ]
+
+
+def test_a_live_page_keeps_the_marked_row_and_the_selected_text(page: Page, place: Place) -> None:
+    place.schedule("steady", "tick")
+    first = place.run("steady")
+    place.until(f"/runs/{first}", lambda run: run["finished_at"])
+    page.goto("/runs?target=tick")
+    page.keyboard.press("j")
+    marked = page.locator("[data-row].chosen a").first
+    link = marked.get_attribute("href")
+    newer = place.run("steady")
+    expect(page.locator(f"[data-row] a[href$='{newer}']").first).to_be_attached(timeout=20_000)
+    assert marked.get_attribute("href") == link
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('[data-row] td'))")
+    text = page.evaluate("String(getSelection())")
+    assert text.strip()
+    with page.expect_response(re.compile(r"/runs\?target=tick")):
+        last = place.run("steady")
+    page.wait_for_timeout(300)  # for what the response would change
+    assert page.evaluate("String(getSelection())") == text
+    assert page.locator(f"[data-row] a[href$='{last}']").count() == 0
+    page.evaluate("getSelection().removeAllRanges()")
+    expect(page.locator(f"[data-row] a[href$='{last}']").first).to_be_attached(timeout=20_000)
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(re.escape(str(link)) + "$"))
+
+
+def test_a_page_says_that_its_server_is_away_until_it_is_back(browser: Browser, place: Place) -> None:
+    context = browser.new_context(base_url=place.url)  # its own: the console names each request that failed
+    page = context.new_page()
+    page.goto(place.call("POST", "/login-links")["url"])
+    gone = re.compile(r"/live/events|/health/live")
+    page.route(gone, lambda route: route.abort())
+    page.goto("/runs")
+    expect(page.locator(".banner.away")).to_contain_text("The server does not answer", timeout=20_000)
+    page.unroute(gone)
+    expect(page.locator(".banner.away")).to_have_count(0, timeout=20_000)
+    context.close()
+
+
+def test_code_in_a_block_is_as_large_as_the_block(page: Page) -> None:
+    page.goto("/runs")
+    sizes = page.evaluate("""() => {
+        const block = document.createElement("pre"), code = block.appendChild(document.createElement("code"));
+        document.querySelector("main").append(block);
+        return [block, code].map((element) => parseFloat(getComputedStyle(element).fontSize));
+    }""")
+    assert sizes[0] == sizes[1] > 12

@@ -15,10 +15,54 @@ async function refresh(address = location.href) {
   for (const part of $$("[data-live]")) {
     const fresh = page.getElementById(part.id);
     const busy = part.contains(document.activeElement) && document.activeElement !== document.body;
-    if (fresh && !busy && !$("details[open]", part)) part.replaceWith(document.adoptNode(fresh));
+    if (fresh && !busy && !selected(part) && !$("details[open]", part)) part.replaceWith(document.adoptNode(fresh));
   }
   $("main").dataset.since = $("main", page).dataset.since;
+  mark();
   followLog();
+}
+
+// a part in which text is selected stays as it is until the selection is gone
+function selected(part) {
+  const selection = getSelection();
+  return !selection.isCollapsed && selection.containsNode(part, true);
+}
+let selecting = false;
+document.addEventListener("selectionchange", () => {
+  const before = selecting;
+  selecting = !getSelection().isCollapsed;
+  if (before && !selecting && stream) refresh();
+});
+
+// the marked row is known by its link: rows come and go
+let chosen = null;
+const linkOf = (row) => $("a", row)?.href ?? null;
+function mark() {
+  const rows = $$("[data-row]"), place = chosen === null ? -1 : rows.findIndex((row) => linkOf(row) === chosen);
+  rows.forEach((row, number) => row.classList.toggle("chosen", number === place));
+  return place;
+}
+
+// a banner while the server does not answer
+let away, checking;
+async function check() {
+  clearTimeout(checking);
+  const answers = await fetch("/health/live", { cache: "no-store" }).then((answer) => answer.ok, () => false);
+  if (answers) {
+    away?.remove();
+    if (away) refresh();
+    away = null;
+    if (stream?.readyState === EventSource.CLOSED) { stream = null; follow(); }
+    return;
+  }
+  if (!away) {
+    away = document.createElement("p");
+    away.className = "card banner away";
+    away.setAttribute("role", "alert");
+    away.textContent = `The server does not answer. This page shows what it knew at ${new Date().toLocaleTimeString()}; it is asked again every few seconds.`;
+    $("main").prepend(away);
+  }
+  checking = setTimeout(check, 3000);
 }
 
 // the change stream of the org, while somebody looks
@@ -27,6 +71,8 @@ function follow() {
   if (document.hidden || !$("[data-live]")) { stream?.close(); stream = null; return; }
   if (stream) return;
   stream = new EventSource("/live/events?since=" + $("main").dataset.since);
+  stream.addEventListener("error", () => { clearTimeout(checking); checking = setTimeout(check, 3000); });
+  stream.addEventListener("open", () => { if (away) check(); });
   const stir = () => { soon ??= setTimeout(() => { soon = null; refresh(); }, 600); };
   for (const kind of ["run.started", "run.ended", "schedule.created", "schedule.changed", "schedule.deleted", "worker.up", "worker.down", "freeze.on", "freeze.off", "queue.changed", "host.up", "host.down", "host.changed", "workflow.changed", "workflow.stopped"])
     stream.addEventListener(kind, stir);
@@ -95,7 +141,7 @@ document.addEventListener("click", (event) => {
 addEventListener("pageshow", () => { for (const button of $$("button:disabled")) button.disabled = false; });
 
 // keys
-let gone = 0, chosen = -1;
+let gone = 0;
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") { for (const open of $$("details.act[open], details.menu[open]")) open.open = false; return; }
   if (event.ctrlKey || event.metaKey || event.altKey || typing()) return;
@@ -108,11 +154,11 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "/") { event.preventDefault(); ($("[data-search] [type=search]") ?? $("[data-find]"))?.focus(); }
   else if (event.key === "?") $("#keys")?.showModal();
   else if ((event.key === "j" || event.key === "k") && rows.length) {
-    rows[chosen]?.classList.remove("chosen");
-    chosen = Math.max(0, Math.min(rows.length - 1, chosen + (event.key === "j" ? 1 : -1)));
-    rows[chosen].classList.add("chosen");
-    rows[chosen].scrollIntoView({ block: "nearest" });
-  } else if (event.key === "Enter" && rows[chosen] && document.activeElement === document.body) $("a", rows[chosen])?.click();
+    const place = Math.max(0, Math.min(rows.length - 1, mark() + (event.key === "j" ? 1 : -1)));
+    chosen = linkOf(rows[place]);
+    mark();
+    rows[place].scrollIntoView({ block: "nearest" });
+  } else if (event.key === "Enter" && document.activeElement === document.body && mark() >= 0) $("a", rows[mark()])?.click();
 });
 
 const mine = $("[data-mine]");
