@@ -550,3 +550,40 @@ async def test_a_job_that_its_host_cannot_do_is_refused(api: Api) -> None:
         )
         assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, field)
     await run_job(api, server, "backup", payload={"to": "/var/backups"})
+
+
+async def test_hosts_and_servers_are_known_by_their_names(api: Api) -> None:
+    hand = await make_hand(api, "alpha")
+    made = await api.call("POST", "/server-instances", {"host_id": "alpha", "name": "web-1"})
+    assert (made.status_code, made.json()["host_id"]) == (201, hand.host_id)
+    server = made.json()["id"]
+    job = await run_job(api, "web-1")
+    assert (await api.get(f"/host-jobs/{job}"))["server_instance_id"] == server
+    assert [item["id"] for item in (await api.get("/host-jobs", server_instance_id="web-1"))["items"]] == [job]
+    assert [item["id"] for item in (await api.get("/server-instances", host_id="alpha"))["items"]] == [server]
+    batch = await api.call("POST", "/batches", {"server_instance_ids": ["web-1", server], "job_type": "restart"})
+    assert (await api.get(f"/batches/{batch.json()['batch_id']}"))["target"] == f"servers:{server}"
+    body = {"name": "s", "kind": "host_job", "target": "web-1", "interval": "1h", "input": {"job_type": "restart"}}
+    assert (await api.call("POST", "/schedules", body)).json()["target"] == server
+    for method in ("PUT", "PATCH"):
+        edited = await api.call(method, "/schedules/s", body)
+        assert (edited.status_code, edited.json()["target"]) == (200, server), edited.text
+    once = {"kind": "host_job", "target": "web-1", "input": {"job_type": "restart"}}
+    assert (await api.call("POST", "/jobs", once)).status_code == 202
+    assert (await api.call("PATCH", "/server-instances/web-1", {"name": "web-2"})).json()["id"] == server
+    assert (await api.get("/server-instances/web-2"))["id"] == server
+    assert (await api.call("PATCH", "/hosts/alpha", {"labels": {"zone": "eu"}})).json()["labels"] == {"zone": "eu"}
+    assert (await api.call("POST", "/hosts/alpha/$rotate-key")).json()["host_id"] == hand.host_id
+    lines = (await api.get("/audit", resource="hosts"))["items"]
+    assert {line["resource_id"] for line in lines} == {hand.host_id}
+
+
+async def test_a_name_that_is_unknown_or_not_unique_is_refused_by_that_name(api: Api) -> None:
+    for name in ("alpha", "beta"):
+        await make_server(api, await make_hand(api, name), "web")
+    for key, status in (("web", 409), ("nothing", 404)):
+        answer = await api.call("POST", "/host-jobs", {"server_instance_id": key, "job_type": "restart"})
+        assert (answer.status_code, f"'{key}'" in answer.json()["detail"]) == (status, True)
+        assert (await api.call("DELETE", f"/server-instances/{key}")).status_code == status
+    missing = await api.call("POST", "/server-instances", {"host_id": "gamma", "name": "x"})
+    assert (missing.status_code, missing.json()["detail"]) == (404, "host 'gamma' not found")

@@ -32,7 +32,10 @@ LOOK: dict[str, Callable[[Tx, str, str], Record]] = {  # how a thing is describe
     "billing": bills.changed,
     "pipelines": pipelines.describe,
     "workflows": workflow_reports.brief,
-    "server-instances": lambda tx, org_id, key: hosts.server_record(hosts.server(tx, org_id, key)),
+    "hosts": hosts.described,
+    "server-instances": lambda tx, org_id, key: hosts.server_record(
+        hosts.server(tx, org_id, hosts.server_id_of(tx, org_id, key) or key)
+    ),
 }
 
 

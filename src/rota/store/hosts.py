@@ -103,8 +103,24 @@ def get(tx: Tx, org_id: str, host_id: str, lock: bool = False) -> Any:
     stmt = select(hosts).where(h.id == host_id, h.org_id == org_id)
     found = tx.execute(stmt.with_for_update() if lock else stmt).one_or_none()
     if found is None:
-        raise NotFound(f"host {host_id}: there is none")
+        raise NotFound(f"host '{host_id}' not found")
     return found
+
+
+def host_id_of(tx: Tx, org_id: str, key: str) -> str | None:
+    """The id of a host by its id or name; None if the org has none."""
+    mine = select(h.id).where(h.org_id == org_id, or_(h.id == key, h.name == key))
+    return tx.execute(mine.order_by(h.id != key)).scalar()
+
+
+def server_id_of(tx: Tx, org_id: str, key: str) -> str | None:
+    """The id of a server instance by its id or name; None if the org has none. Raises Conflict for a name that several
+    hosts have."""
+    mine = select(v.id).where(v.org_id == org_id, or_(v.id == key, v.name == key))
+    ids = tx.execute(mine.order_by(v.id != key).limit(2)).scalars().all()
+    if len(ids) > 1 and ids[0] != key:
+        raise Conflict(f"server instance '{key}': several hosts have one of this name; use its id")
+    return ids[0] if ids else None
 
 
 def edit_host(tx: Tx, org_id: str, host_id: str, changes: Mapping[str, Any], now: datetime) -> str:
@@ -132,7 +148,7 @@ def find_server(tx: Tx, org_id: str, server_id: str) -> Any | None:
 def server(tx: Tx, org_id: str, server_id: str) -> Any:
     found = find_server(tx, org_id, server_id)
     if found is None:
-        raise NotFound(f"server instance {server_id}: there is none")
+        raise NotFound(f"server instance '{server_id}' not found")
     return found
 
 
@@ -370,6 +386,12 @@ def host_record(row: Any) -> Record:
     silent = "offline" if row.last_heartbeat_at is not None else "unknown"
     found["status"] = "online" if found.pop("online") else silent
     return found
+
+
+def described(tx: Tx, org_id: str, key: str) -> Record:
+    """What the audit log keeps of a host, by its id or name."""
+    row = get(tx, org_id, host_id_of(tx, org_id, key) or key)
+    return {"id": row.id, "name": row.name, "labels": row.labels, "key_version": row.key_version}
 
 
 def list_hosts(tx: Tx, org_id: str, now: datetime, *, limit: int, cursor: str | None) -> Page:

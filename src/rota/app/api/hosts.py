@@ -9,7 +9,7 @@ from rota.app.api.manners import Cursor, Limit, answer, answer_page, engine_of, 
 from rota.app.api.people import SECRET
 from rota.app.auth import Admin, Caller, Operator, Viewer
 from rota.core import parse
-from rota.core.errors import Invalid
+from rota.core.errors import Invalid, NotFound
 from rota.core.states import Status
 from rota.kinds.hosts import HostManager
 from rota.kinds.hosts.manager import read_labels
@@ -58,7 +58,7 @@ async def edit_host(request: Request, caller: Operator, host_id: str) -> Respons
     changes = {"name": form.take("name", parse.name, None), "labels": form.take("labels", read_labels, None)}
     form.done()
     given = {field: value for field, value in changes.items() if value is not None}
-    now = engine.clock.now()
+    now, host_id = engine.clock.now(), await known_host(request, caller, host_id)
     await engine.db.tx(hosts.edit_host, caller.org_id, host_id, given, now)
     return answer(await engine.db.read(hosts.host, caller.org_id, host_id, now))
 
@@ -66,7 +66,7 @@ async def edit_host(request: Request, caller: Operator, host_id: str) -> Respons
 @router.delete("/hosts/{host_id}", status_code=204)
 async def delete_host(request: Request, caller: Admin, host_id: str) -> Response:
     """Take a host away, once there are no servers on it; its key opens nothing any more."""
-    engine = engine_of(request)
+    engine, host_id = engine_of(request), await known_host(request, caller, host_id)
     await engine.db.tx(hosts.delete_host, caller.org_id, host_id, engine.clock.now())
     return Response(status_code=204)
 
@@ -75,7 +75,7 @@ async def delete_host(request: Request, caller: Admin, host_id: str) -> Response
 async def rotate_key(request: Request, caller: Admin, host_id: str) -> Response:
     """A new key for its agent, told only here; the old one is dead at once."""
     await read_body(request, [], optional=True)
-    engine = engine_of(request)
+    engine, host_id = engine_of(request), await known_host(request, caller, host_id)
     _, key = await engine.db.tx(hosts.rotate_key, caller.org_id, host_id, engine.clock.now())
     return answer({"host_id": host_id, "agent_key": key}, headers=SECRET)
 
@@ -92,17 +92,20 @@ async def list_servers(
     host_id: str | None = None,
     type: str | None = None,
 ) -> Response:
-    """What runs on the hosts; secrets in `config` are not shown."""
+    """What runs on the hosts; secrets in `config` are not shown. `host_id` may be a name."""
+    host_id = host_id and (await engine_of(request).db.read(hosts.host_id_of, caller.org_id, host_id) or host_id)
     given: dict[str, Any] = {"limit": limit, "cursor": cursor, "host_id": host_id, "type": type}
     return answer_page(await engine_of(request).db.read(hosts.list_servers, caller.org_id, **given))
 
 
 @router.post("/server-instances", status_code=201, tags=["server-instances"])
 async def create_server(request: Request, caller: Operator) -> Response:
-    """Name something that runs on a host: `{host_id, name, type?, config?, labels?}`. Its agent is given `config`."""
+    """Name something that runs on a host: `{host_id, name, type?, config?, labels?}`. Its agent is given `config`.
+    `host_id` may be a name."""
     engine, form = engine_of(request), parse.Form(await read_body(request), SERVER)
-    fields = {"host_id": form.need("host_id", parse.ulid), "name": form.need("name", parse.name), **traits(form)}
+    fields = {"host_id": form.need("host_id", parse.label), "name": form.need("name", parse.name), **traits(form)}
     form.done()
+    fields["host_id"] = await known_host(request, caller, fields["host_id"] or "")
     new = {"type": "server", "config": {}, "labels": {}} | {k: v for k, v in fields.items() if v is not None}
     server_id = await engine.db.tx(hosts.add_server, caller.org_id, new, engine.clock.now())
     return answer(await shown(request, caller, server_id), 201, {"location": f"/api/v1/server-instances/{server_id}"})
@@ -110,7 +113,8 @@ async def create_server(request: Request, caller: Operator) -> Response:
 
 @router.get("/server-instances/{server_instance_id}", tags=["server-instances"])
 async def read_server(request: Request, caller: Viewer, server_instance_id: str) -> Response:
-    return answer(await shown(request, caller, server_instance_id))
+    """One server instance, by its id or name."""
+    return answer(await shown(request, caller, await known_server(request, caller, server_instance_id)))
 
 
 @router.patch("/server-instances/{server_instance_id}", tags=["server-instances"])
@@ -120,14 +124,16 @@ async def edit_server(request: Request, caller: Operator, server_instance_id: st
     fields = {"name": form.take("name", parse.name, None), **traits(form)}
     form.done()
     given = {field: value for field, value in fields.items() if value is not None}
-    await engine.db.tx(hosts.edit_server, caller.org_id, server_instance_id, given, engine.clock.now())
-    return answer(await shown(request, caller, server_instance_id))
+    server_id = await known_server(request, caller, server_instance_id)
+    await engine.db.tx(hosts.edit_server, caller.org_id, server_id, given, engine.clock.now())
+    return answer(await shown(request, caller, server_id))
 
 
 @router.delete("/server-instances/{server_instance_id}", status_code=204, tags=["server-instances"])
 async def delete_server(request: Request, caller: Operator, server_instance_id: str) -> Response:
     """Take a server away, once no schedule and no job is for it."""
-    await engine_of(request).db.tx(hosts.delete_server, caller.org_id, server_instance_id)
+    server_id = await known_server(request, caller, server_instance_id)
+    await engine_of(request).db.tx(hosts.delete_server, caller.org_id, server_id)
     return Response(status_code=204)
 
 
@@ -154,7 +160,8 @@ async def list_jobs(
     server_instance_id: str | None = None,
 ) -> Response:
     """Newest first; those that wait or run stand before those that ended."""
-    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "status": status, "target": server_instance_id}
+    target = server_instance_id and await manager(request, caller).target_id(server_instance_id)
+    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "status": status, "target": target}
     return answer_page(await engine_of(request).db.read(reports.list_jobs, caller.org_id, kind=hosts.KIND, **given))
 
 
@@ -223,6 +230,22 @@ async def cancel_batch(request: Request, caller: Operator, batch_id: str) -> Res
 
 def manager(request: Request, caller: Caller) -> HostManager:
     return HostManager(engine_of(request), caller.org_id)
+
+
+async def known_host(request: Request, caller: Caller, key: str) -> str:
+    """The id of a host by its id or name. Raises NotFound."""
+    host_id = await engine_of(request).db.read(hosts.host_id_of, caller.org_id, key)
+    if host_id is None:
+        raise NotFound(f"host '{key}' not found")
+    return host_id
+
+
+async def known_server(request: Request, caller: Caller, key: str) -> str:
+    """The id of a server instance by its id or name. Raises NotFound, or Conflict for a name on several hosts."""
+    server_id = await engine_of(request).db.read(hosts.server_id_of, caller.org_id, key)
+    if server_id is None:
+        raise NotFound(f"server instance '{key}' not found")
+    return server_id
 
 
 async def shown(request: Request, caller: Caller, server_id: str) -> dict[str, Any]:

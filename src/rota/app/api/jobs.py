@@ -10,6 +10,7 @@ from rota.core import parse, triggers
 from rota.core.errors import Invalid, NotFound
 from rota.core.model import HOST_JOB
 from rota.kinds.graphs import GraphManager
+from rota.kinds.hosts import HostManager
 from rota.kinds.pipelines import PipelineManager
 from rota.kinds.tasks import TaskManager
 
@@ -56,4 +57,5 @@ async def make(request: Request, caller: Caller, kind: str, target: str, payload
     if ":" in target:
         raise Invalid("target", target, "names several servers; make a batch of it (POST /batches)")
     caller.check_job_type(payload.get("job_type") if isinstance(payload, dict) else None)
+    target = await HostManager(engine, org_id).target_id(target)
     return (await engine.enqueue(org_id, HOST_JOB, target, [payload], **options))[0]

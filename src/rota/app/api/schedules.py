@@ -20,10 +20,11 @@ from rota.app.api.manners import (
 from rota.app.auth import Caller, Operator, Viewer
 from rota.core import effort, parse, triggers
 from rota.core.errors import Invalid
-from rota.core.model import Schedule
+from rota.core.model import HOST_JOB, Schedule
 from rota.core.policy import choice
 from rota.core.states import Condition, Status
 from rota.engine.compute import compute
+from rota.kinds.hosts import HostManager
 from rota.store import reports
 
 router = APIRouter(prefix="/schedules", tags=["schedules"])
@@ -35,7 +36,10 @@ FILTERS = frozenset({"name", "kind", "tag", "enabled", "paused", "condition"})
 async def create(request: Request, caller: Operator) -> Response:
     """Make a schedule."""
     (made,) = await engine_of(request).create_schedules(
-        caller.org_id, [await read_body(request)], by=caller.user_id, check=caller.check_schedule
+        caller.org_id,
+        [await with_server_id(request, caller, await read_body(request))],
+        by=caller.user_id,
+        check=caller.check_schedule,
     )
     return one(reports.new_schedule(made), 201, {"location": f"/api/v1/schedules/{made.id}"})
 
@@ -46,6 +50,7 @@ async def create_many(request: Request, caller: Operator) -> Response:
     items = (await read_body(request, ["items"])).get("items")
     if not isinstance(items, list) or any(not isinstance(item, dict) for item in items):
         raise Invalid("items", items, "is not a list of schedules")
+    items = [await with_server_id(request, caller, item) for item in items]
     made = await engine_of(request).create_schedules(
         caller.org_id, items, by=caller.user_id, check=caller.check_schedule
     )
@@ -145,7 +150,11 @@ async def edit(request: Request, caller: Operator, key: str) -> Response:
     """Change some fields; what is not said stays. `If-Match` with the ETag that was read guards against overwriting."""
     engine = engine_of(request)
     changed = await engine.edit_schedule(
-        caller.org_id, key, await read_body(request), expected=expected_revision(request), check=caller.check_schedule
+        caller.org_id,
+        key,
+        await with_server_id(request, caller, await read_body(request), key),
+        expected=expected_revision(request),
+        check=caller.check_schedule,
     )
     return one(await engine.db.read(reports.schedule, caller.org_id, changed.id))
 
@@ -155,7 +164,8 @@ async def put(request: Request, caller: Operator, key: str) -> Response:
     """Write a schedule anew: what is not said is as in a new one. Guarded by `If-Match` like an edit."""
     engine = engine_of(request)
     changed = await engine.edit_schedule(
-        caller.org_id, key, await read_body(request), expected=expected_revision(request), whole=True,
+        caller.org_id, key, await with_server_id(request, caller, await read_body(request), key),
+        expected=expected_revision(request), whole=True,
         check=caller.check_schedule,
     )  # fmt: skip
     return one(await engine.db.read(reports.schedule, caller.org_id, changed.id))
@@ -272,6 +282,19 @@ def one(found: dict[str, Any], status: int = 200, headers: dict[str, str] | None
 def new_schedules(made: list[Schedule]) -> list[dict[str, Any]]:
     with effort.unlimited():  # they are stored: a refusal would come too late
         return [reports.new_schedule(schedule) for schedule in made]
+
+
+async def with_server_id(
+    request: Request, caller: Caller, body: dict[str, Any], key: str | None = None
+) -> dict[str, Any]:
+    """The body of a schedule with the ids of servers in its target, if it is for hosts. `key` is the schedule that is
+    edited; its kind stays."""
+    target, engine = body.get("target"), engine_of(request)
+    if not isinstance(target, str) or (key is None and body.get("kind") != HOST_JOB):
+        return body
+    if key is not None and (await engine.db.read(reports.schedule, caller.org_id, key))["kind"] != HOST_JOB:
+        return body
+    return {**body, "target": await HostManager(engine, caller.org_id).target_id(target)}
 
 
 def wanted_of(body: dict[str, Any]) -> dict[str, Any]:

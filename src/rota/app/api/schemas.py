@@ -69,6 +69,7 @@ ID = a("string", description="a ULID", examples=["01KQRS3Z5T8M0A2N6Y4V7W9XCD"])
 AT = a("string", format="date-time", examples=["2026-05-04T09:00:00+00:00"])
 USD = a("string", description="a decimal number of US dollars", examples=["0.0041"])
 NAME = a("string", minLength=1, maxLength=200, examples=["nightly"])
+KEY = a("string", minLength=1, maxLength=200, description="an id or a name", examples=ID["examples"])
 REASON = a("string", maxLength=1000, examples=["maintenance"])
 ROLE = among(role.name.lower() for role in Role)
 SPAN = a("integer", minimum=1, maximum=366 * 86_400)
@@ -459,13 +460,14 @@ SCHEMAS: dict[str, Schema] = {
     "Paired": gives(host_id=ID, name=NAME, agent_key=TEXT),
     "ServerBody": takes(
         {"host_id": ID["examples"][0], "name": "web-1", "type": "nginx", "labels": {"role": "web"}},
-        ("host_id", "name"), **{name: maybe(schema) for name, schema in SERVER.items()} | {"host_id": ID, "name": NAME},
+        ("host_id", "name"),
+        **{name: maybe(schema) for name, schema in SERVER.items()} | {"host_id": KEY, "name": NAME},
     ),
     "ServerChanges": takes({"labels": {"role": "web"}}, **{name: maybe(schema) for name, schema in SERVER.items()}),
     "Server": gives(id=ID, host_id=ID, **SERVER, created_at=AT, updated_at=AT),
     "HostJobBody": takes(
         {"server_instance_id": ID["examples"][0], "job_type": "shell", "payload": {"command": "systemctl restart web"}},
-        ("server_instance_id", "job_type"), server_instance_id=ID, **ASKED,
+        ("server_instance_id", "job_type"), server_instance_id=KEY, **ASKED,
     ),
     "HostJob": gives(
         id=ID, submitted_at=AT, status=among(Status), kind=TEXT, attempt=WHOLE, started_at=maybe(AT),
@@ -478,7 +480,7 @@ SCHEMAS: dict[str, Schema] = {
     "BatchBody": takes(
         {"labels": {"role": "web"}, "job_type": "shell", "payload": {"command": "systemctl restart web"},
          "max_parallel": 2, "stop_on_failure": True},
-        ("job_type",), server_instance_ids=maybe(a("array", items=ID, minItems=1)), labels=maybe(LABELS), **ASKED,
+        ("job_type",), server_instance_ids=maybe(a("array", items=KEY, minItems=1)), labels=maybe(LABELS), **ASKED,
         max_parallel=maybe(a("integer", minimum=1, maximum=1000)), stop_on_failure=maybe(FLAG),
     ),
     "BatchRef": gives({"batch_id": ID["examples"][0]}, batch_id=ID),

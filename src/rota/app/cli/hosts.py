@@ -15,7 +15,7 @@ jobs = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Jobs on ho
 batches = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="One job on many servers.")
 
 Host = Annotated[str, typer.Argument(help="id or name of the host")]
-ServerId = Annotated[str, typer.Argument(help="id of the server instance")]
+ServerId = Annotated[str, typer.Argument(help="id or name of the server instance")]
 JobId = Annotated[str, typer.Argument(help="id of the job")]
 BatchId = Annotated[str, typer.Argument(help="id of the batch")]
 Label = Annotated[list[str] | None, typer.Option("--label", help="k=v; may be given several times")]
@@ -57,7 +57,7 @@ def token(ctx: typer.Context, ttl: Annotated[int | None, typer.Option(help="seco
 @app.command("rotate-key")
 def rotate_key(ctx: typer.Context, host: Host) -> None:
     """A new key for a host's agent: give it to `rota agent key` there. The old one is dead at once."""
-    made = ctx.obj.post(f"{path('hosts', id_of(ctx, host))}/$rotate-key")
+    made = ctx.obj.post(f"{path('hosts', host)}/$rotate-key")
     if not as_data(ctx.obj, made):
         print(made["agent_key"])
 
@@ -65,14 +65,13 @@ def rotate_key(ctx: typer.Context, host: Host) -> None:
 @app.command()
 def rm(ctx: typer.Context, host: Host) -> None:
     """Take a host away that has no servers any more."""
-    ctx.obj.delete(path("hosts", id_of(ctx, host)))
+    ctx.obj.delete(path("hosts", host))
 
 
 @servers.command("list")
 def list_servers(ctx: typer.Context, host: str | None = None, limit: Limit = None, cursor: Cursor = None) -> None:
     """List server instances."""
-    chosen = id_of(ctx, host) if host else None
-    page = ctx.obj.get("/server-instances", host_id=chosen, limit=limit, cursor=cursor)
+    page = ctx.obj.get("/server-instances", host_id=host, limit=limit, cursor=cursor)
     rows = ([one["id"], one["name"], one["type"], labels_of(one), one["host_id"]] for one in page["items"])
     listing(ctx.obj, page, ("id", "name", "type", "labels", "host"), rows)
 
@@ -87,7 +86,7 @@ def add_server(
     label: Label = None,
 ) -> None:
     """Name something that runs on a host."""
-    body = {"host_id": id_of(ctx, host), "name": name, "type": type, "labels": pairs(label)}
+    body = {"host_id": host, "name": name, "type": type, "labels": pairs(label)}
     made = ctx.obj.post("/server-instances", body | ({"config": read_json(config)} if config else {}))
     details(ctx.obj, made, ("id", "name", "type", "host_id", "labels", "config"))
 
@@ -139,7 +138,7 @@ def run_batch(
     ctx: typer.Context,
     job_type: str,
     server: Annotated[
-        list[str] | None, typer.Option(help="id of a server instance; may be given several times")
+        list[str] | None, typer.Option(help="id or name of a server instance; may be given several times")
     ] = None,
     label: Label = None,
     payload: Payload = None,
@@ -185,10 +184,6 @@ def cancel_batch(ctx: typer.Context, batch: BatchId) -> None:
 
 def path(what: str, key: str) -> str:
     return f"/{what}/{quote(key, safe='')}"
-
-
-def id_of(ctx: typer.Context, host: str) -> str:
-    return str(ctx.obj.get(path("hosts", host))["id"])
 
 
 def pairs(label: list[str] | None) -> dict[str, str]:

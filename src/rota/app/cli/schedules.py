@@ -115,7 +115,7 @@ def add(
     shell: Annotated[str | None, typer.Option(help="a command to run; makes a shell task of the same name")] = None,
     graph: Annotated[str | None, typer.Option(help="the graph to run, such as langgraph:poet")] = None,
     pipeline: Annotated[str | None, typer.Option(help="the pipeline to run: namespace/layer/name")] = None,
-    server_instance: Annotated[str | None, typer.Option(help="on a host: id of the server, or labels:k=v,…")] = None,
+    server_instance: Annotated[str | None, typer.Option(help="on a host: a server, or labels:k=v,…")] = None,
     job_type: Annotated[str | None, typer.Option(help="what is done there; --input is its payload")] = None,
 ) -> None:
     """Make a schedule."""

@@ -33,11 +33,12 @@ class HostManager:
     async def run(self, body: Mapping[str, Any], trace: str | None = None) -> str:
         """A job on a server at once; returns its id."""
         form = parse.Form(body, OF_JOB)
-        server_id, terms = form.need("server_instance_id", parse.ulid) or "", read_terms(form)
+        server, terms = form.need("server_instance_id", parse.label) or "", read_terms(form)
         form.need("job_type", parse.label)
         form.done()
-        if await self.engine.db.read(hosts.find_server, self.org_id, server_id) is None:
-            raise NotFound(f"server instance {server_id}: there is none")
+        server_id = await self.engine.db.read(hosts.server_id_of, self.org_id, server)
+        if server_id is None:
+            raise NotFound(f"server instance '{server}' not found")
         order = {name: body[name] for name in ORDER if body.get(name) is not None}
         made = await self.engine.enqueue(self.org_id, hosts.KIND, server_id, [order], terms=terms, trace=trace)
         return made[0]
@@ -46,16 +47,17 @@ class HostManager:
         """The same job on many servers; returns the id of the batch."""
         form = parse.Form(body, OF_BATCH)
         labels = form.take("labels", read_labels, None)
-        ids = form.take("server_instance_ids", lambda value, field: [parse.ulid(one, field) for one in value], None)
+        ids = form.take("server_instance_ids", read_server_keys, None)
         form.need("job_type", parse.label)
         terms = read_terms(form)
         form.done()
         if bool(labels) == bool(ids):
             raise Invalid("server_instance_ids", ids, "or labels, one of the two, must say which servers")
         chosen = ",".join(f"{name}={value}" for name, value in (labels or {}).items())
-        target = f"labels:{chosen}" if labels else f"servers:{','.join(dict.fromkeys(ids or []))}"
-        named = (*ORDER, "max_parallel", "stop_on_failure")
-        order = {name: body[name] for name in named if body.get(name) is not None}
+        named = await self.target_id(f"servers:{','.join(ids or [])}")
+        target = f"labels:{chosen}" if labels else f"servers:{','.join(dict.fromkeys(named[8:].split(',')))}"
+        fields = (*ORDER, "max_parallel", "stop_on_failure")
+        order = {name: body[name] for name in fields if body.get(name) is not None}
         await self.engine.runners[hosts.KIND].resolve(self.org_id, target, order)
         if not await self.engine.db.read(servers_of, self.org_id, target):
             raise Invalid("labels", chosen, "match no server now; a schedule may wait for servers, a batch may not")
@@ -67,6 +69,19 @@ class HostManager:
             return jobs.enqueue(tx, [job], now)[0]
 
         return await self.engine.clocked(step)
+
+    async def target_id(self, target: str) -> str:
+        """A target of host jobs (`NAME`, `servers:NAME,…` or `labels:…`) with the ids of servers for their names. A
+        key that is not known stays as it is; resolving the target refuses it."""
+        if target.startswith("labels:"):
+            return target
+        prefix = "servers:" if target.startswith("servers:") else ""
+
+        def step(tx: Tx) -> str:
+            keys = target.removeprefix(prefix).split(",") if prefix else [target]
+            return prefix + ",".join(hosts.server_id_of(tx, self.org_id, key) or key for key in keys)
+
+        return await self.engine.db.read(step)
 
     async def cancel(self, job_id: str) -> str:
         return await self.engine.cancel(self.org_id, job_id)
@@ -91,6 +106,13 @@ def host_job(tx: Tx, org_id: str, job_id: str) -> Record:
     waits = living.parked_reason if living is not None else None
     server_id = found.pop("target")
     return {**found, "server_instance_id": server_id, **told, "waits_for": waits}
+
+
+def read_server_keys(value: Any, field: str) -> list[str]:
+    """Ids or names of server instances."""
+    if not isinstance(value, list) or any("," in parse.label(key, field) for key in value):
+        raise Invalid(field, value, "is not a list of ids or names of server instances")
+    return value
 
 
 def read_terms(form: parse.Form) -> Terms:
