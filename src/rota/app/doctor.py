@@ -10,6 +10,7 @@ from typing import Literal
 
 from rota.app.data_dir import is_shared, open_to_others
 from rota.app.settings import Settings
+from rota.app.transport import TLS_REMEDY, without_tls
 from rota.core.clock import wall
 from rota.core.errors import RotaError
 from rota.store import checkup, jobs, reports, schema, workers, workflow_upkeep
@@ -36,7 +37,7 @@ async def gather(settings: Settings) -> list[Finding]:
     if path is not None and not path.exists():
         return [Finding("database", "wrong", f"{path} is not there; `rota up` or `rota migrate` makes it")]
     db = open_database(settings.database_url, pool=2)
-    found: list[Finding] = [modes_finding(settings)]
+    found: list[Finding] = [modes_finding(settings), tls_finding(settings)]
     try:
         async for one in look(db, path):
             found.append(one)
@@ -98,6 +99,12 @@ def modes_finding(settings: Settings) -> Finding:
             "modes", "note", f"other users can list {settings.data_dir}; Rota's files in it are closed to them"
         )
     return Finding("modes", "ok", "only their owner can read Rota's files")
+
+
+def tls_finding(settings: Settings) -> Finding:
+    if without_tls(settings):
+        return Finding("tls", "note", f"keys and passwords reach {settings.host} without TLS; {TLS_REMEDY}")
+    return Finding("tls", "ok", "the server is reached on this machine, or by https")
 
 
 def sqlite_finding(version: str) -> Finding:

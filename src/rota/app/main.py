@@ -22,6 +22,7 @@ from rota.app.logs import configure_logs
 from rota.app.programs import load_program
 from rota.app.settings import Settings
 from rota.app.signals import Shutdown, mind_processes, run_until_signal
+from rota.app.transport import TLS_REMEDY, without_tls
 from rota.core.addresses import is_loopback
 from rota.core.clock import SystemClock, pause
 from rota.core.errors import Refused, RotaError, Unavailable
@@ -442,6 +443,8 @@ def announce(settings: Settings, url: str, link: Link | None) -> None:
     note = orjson.dumps({"url": url, "pid": os.getpid()}).decode()
     write_secret(settings.data_dir / "server.json", note)  # whoever waits for it reads all of it or nothing
     print(f"Rota is up at {url} (API docs: {url}/docs)", file=sys.stderr)
+    if without_tls(settings):
+        log.warning("keys and passwords reach this server without TLS", host=settings.host, remedy=TLS_REMEDY)
     if link is not None and sys.stderr.isatty():
         print(f"dashboard, for the next 15 minutes: {url}/login?token={link.token}", file=sys.stderr)
     elif link is not None:  # others may read the file or journal that standard error goes to

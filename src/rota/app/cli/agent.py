@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rota.app.cli.connection import Exit, fail, say
+from rota.app.cli.connection import Exit, fail, say, warn_without_tls
 from rota.app.cli.show import as_data, table
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Run jobs on this machine for a server.")
@@ -63,6 +63,7 @@ def pair(
     url = (server or ctx.obj.server or "").rstrip("/")
     if not url:
         fail("which server? say --server URL", Exit.USAGE)
+    warn_without_tls(url)
     if (home / "agent.json").exists():
         fail(f"{home} is paired already; `rota agent status` tells with whom", Exit.CONFLICT)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -124,6 +125,7 @@ def run(
             courier = Courier(home.absolute(), allowed, room)
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, courier.stop.set)
+            warn_without_tls(config["server"])
             say(f"agent of host {config['name']}, for {config['server']}")
             await courier.run()
 

@@ -1,14 +1,19 @@
 """The way to the server, and what its refusals become: one clear message and an exit code."""
 
+import functools
 import json
 import os
+import stat
 import sys
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 import typer
+
+from rota.core.addresses import is_loopback
 
 
 class Output(StrEnum):
@@ -101,20 +106,51 @@ class Connection:
     def address(self) -> tuple[str, str]:
         """The server and the key: as given, else of the profile, else of the server that runs on the data directory."""
         noted = read_profile(self.profile) if self.profile else {}
-        server = self.server or noted.get("server") or self.noted_server()
-        return server, self.key or noted.get("key") or self.noted_key()
+        key = self.key or noted.get("key")
+        server = self.server or noted.get("server") or self.noted_server(is_own_key=key is None)
+        warn_without_tls(server)
+        return server, key or self.noted_key()
 
-    def noted_server(self) -> str:
+    def noted_server(self, is_own_key: bool) -> str:
+        """The server that `server.json` names. It may have come with a folder of somebody else, such as a cloned
+        repository: a key from elsewhere goes only to this machine, or where the folder has a key of this user."""
         try:
-            return str(json.loads((self.data_dir / "server.json").read_text())["url"])
+            server = str(json.loads((self.data_dir / "server.json").read_text())["url"])
         except (OSError, ValueError, KeyError):
             fail(f"no server runs on {self.data_dir.absolute()}; start one with `rota up`, or name one with --server")
+        if not (is_own_key or is_on_this_machine(server) or is_private(self.data_dir / "admin.key")):
+            fail(
+                f"{self.data_dir / 'server.json'} names {server}, and your key is not sent there unasked: "
+                "name the server with --server or ROTA_SERVER",
+                Exit.REFUSED,
+            )
+        return server
 
     def noted_key(self) -> str:
         try:
             return (self.data_dir / "admin.key").read_text().strip()
         except OSError:
             fail(f"no key: {self.data_dir.absolute()} has no admin.key; give one with --key or ROTA_KEY", Exit.REFUSED)
+
+
+def is_on_this_machine(server: str) -> bool:
+    return is_loopback(urlsplit(server).hostname or "")
+
+
+def is_private(path: Path) -> bool:
+    """Whether a regular file belongs to this user alone: version control gives nobody a file of mode 0600."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and not status.st_mode & 0o077 and status.st_uid == os.getuid()
+
+
+@functools.cache  # once per server
+def warn_without_tls(server: str) -> None:
+    """Warn that a key can be read on the way to a server."""
+    if server.startswith("http://") and not is_on_this_machine(server):
+        say(f"warning: keys go to {server} without TLS, and can be read on the way; use https://")
 
 
 def profiles_file() -> Path:
