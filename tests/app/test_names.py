@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rota.app.cli.show import output, visible
+from rota.app.cli.terminal import output, visible
 from rota.core.model import new_id
 from tests.app.conftest import Api
 

@@ -7,6 +7,7 @@ import typer
 
 from rota.app.cli.people import user_id
 from rota.app.cli.show import details, listing, when
+from rota.app.cli.terminal import output
 from rota.app.cli.times import Since, Until
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Credits: what there is, what moved, and for what.")
@@ -101,7 +102,7 @@ def usage(
     given = {"by": by, "account_id": account, "since": since, "until": until, "limit": limit, "cursor": cursor}
     found = ctx.obj.get("/billing/usage", **given, format="csv" if csv else None)
     if csv:
-        print(found.decode(), end="")
+        print(output(found.decode()), end="")
         return
     rows = (
         [one["name"] or one["key"] or "-", str(one["runs"]), str(one["units"]), *money(one["charged_credits"])]

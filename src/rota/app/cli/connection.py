@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from rota.app.cli.terminal import visible
 from rota.core.addresses import is_loopback
 
 
@@ -191,4 +192,4 @@ def fail(message: str, code: Exit = Exit.FAILED) -> NoReturn:
 
 def say(message: str) -> None:
     """Talk goes to stderr."""
-    print(message, file=sys.stderr)
+    print(visible(message), file=sys.stderr)

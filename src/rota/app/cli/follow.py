@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from rota.app.cli.connection import Answered, Connection, Exit, explain, fail
-from rota.app.cli.show import as_data, local, visible
+from rota.app.cli.show import as_data, local
+from rota.app.cli.terminal import visible
 from rota.app.cli.times import past_option
 
 PATIENCE = 60.0  # seconds without a word from the server

@@ -7,6 +7,7 @@ import typer
 
 from rota.app.cli.connection import Output, say
 from rota.app.cli.show import details, listing, when
+from rota.app.cli.terminal import visible
 from rota.app.cli.times import future_option
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The authority that unattended work runs under.")
@@ -53,7 +54,7 @@ def show(ctx: typer.Context, grant_id: GrantId) -> None:
     found = ctx.obj.get(path_of(grant_id))
     details(ctx.obj, found, SHOWN)
     if ctx.obj.output is Output.TABLE:
-        stopped = ", ".join(found["schedules"])
+        stopped = visible(", ".join(found["schedules"]))
         print(f"\nWithout it these schedules do not run: {stopped}" if stopped else "\nNo schedule needs it.")
 
 

@@ -1,6 +1,5 @@
 """`rota run …`"""
 
-import json
 import sys
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -9,7 +8,8 @@ import typer
 
 from rota.app.cli.connection import Answered, Connection, Exit, Output, explain, fail, say
 from rota.app.cli.follow import follow as stream
-from rota.app.cli.show import as_data, details, listing, output, took, visible, when
+from rota.app.cli.show import as_data, details, listing, took, when
+from rota.app.cli.terminal import json_text, output, visible
 from rota.app.cli.times import Since, Until
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what ran, and what is running.")
@@ -174,11 +174,11 @@ def print_result(outcome: Any) -> None:
     """A result as people read it: text as text, of a command or a graph what it said, everything else as JSON."""
     if isinstance(outcome, dict) and outcome.keys() == {"exit_code", "stdout", "stderr"}:
         print(output(outcome["stdout"]), end="")
-        print(output(outcome["stderr"]), end="", file=sys.stderr)
+        print(output(outcome["stderr"], sys.stderr), end="", file=sys.stderr)
     elif isinstance(outcome, dict) and outcome.get("content") and outcome.keys() == {"content", "artifact_id"}:
         print(output(outcome["content"]))
     elif outcome is not None:
-        print(outcome if isinstance(outcome, str) else json.dumps(outcome, indent=2, ensure_ascii=False))
+        print(output(outcome) if isinstance(outcome, str) else json_text(outcome, indent=2))
 
 
 def wait_for_job(connection: Connection, job_id: str, timeout: float) -> None:

@@ -9,10 +9,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from rota.app.cli.connection import Connection, Output, say
+from rota.app.cli.terminal import json_text, visible
 from rota.core.words import short
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and ends of lines
-COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 PIPED_WIDTH = 100_000  # columns
 PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[a-z_]+")  # what YAML reads as the text it is
 
@@ -21,10 +20,10 @@ def as_data(connection: Connection, data: Any) -> bool:
     """Print the answer as it came, if that was asked for; a list as JSON Lines is an item per line."""
     match connection.output:
         case Output.JSON:
-            print(json.dumps(data, indent=2, ensure_ascii=False))
+            print(json_text(data, indent=2))
         case Output.JSONL:
             for item in data["items"] if isinstance(data, dict) and "items" in data else [data]:
-                print(json.dumps(item, ensure_ascii=False), flush=True)
+                print(json_text(item), flush=True)
         case Output.YAML:
             print("\n".join(yaml_lines(data)))
         case Output.TABLE:
@@ -39,7 +38,7 @@ def yaml_lines(data: Any, indent: str = "") -> list[str]:
     elif isinstance(data, list) and data:
         pairs = [("-", value) for value in data]
     else:
-        return [f"{indent}{json.dumps(data, ensure_ascii=False)}"]
+        return [f"{indent}{json_text(data)}"]
     lines = []
     for head, value in pairs:
         inner = yaml_lines(value, indent + "  ")
@@ -97,18 +96,6 @@ def details(connection: Connection, data: dict[str, Any], fields: Iterable[str])
     for field, value in found:
         if value:
             print(f"{field:<{width}}  {visible(value)}")
-
-
-def visible(text: str) -> str:
-    """The text with control characters as escapes: stored text must not move the cursor or rename the window."""
-    return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
-
-
-def output(text: str) -> str:
-    """What a run printed: as it is for files and pipes; on a terminal only its colours stay control sequences."""
-    if not sys.stdout.isatty():
-        return text
-    return "".join(part if COLOUR.fullmatch(part) else visible(part) for part in COLOUR.split(text))
 
 
 def plain(value: Any) -> str:

@@ -7,7 +7,8 @@ import typer
 
 from rota.app.cli.connection import Connection, Exit, say
 from rota.app.cli.runs import error_text, find
-from rota.app.cli.show import as_data, details, listing, local, visible, when
+from rota.app.cli.show import as_data, details, listing, local, when
+from rota.app.cli.terminal import visible
 from rota.app.cli.times import Since, Until, future_option, past_option
 
 slots = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what became of slots.")
@@ -52,7 +53,7 @@ def audit(ctx: typer.Context, schedule: Schedule = None, since: Since = None) ->
     told = ctx.obj.get("/slots/$audit", schedule=schedule, since=since)
     if not as_data(ctx.obj, told):
         for problem in [*told["problems"], *told["overdue"]]:
-            print(problem)
+            print(visible(problem))
         found = "every slot has one verdict" if told["ok"] else f"{len(told['problems'])} problems"
         late = f"; {len(told['overdue'])} schedules are overdue: is a worker up?" if told["overdue"] else ""
         print(f"{told['slots']} slots of {told['schedules']} schedules: {found}{late}")

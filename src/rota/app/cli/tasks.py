@@ -12,6 +12,7 @@ from rota.app.cli.connection import Exit, Output, fail, say
 from rota.app.cli.runs import give, print_result
 from rota.app.cli.schedules import one_of, one_trigger, read_input, takes_schedule, tell
 from rota.app.cli.show import as_data, details, listing, plain, when
+from rota.app.cli.terminal import json_text, output, visible
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what can run, and run it.")
 artifacts = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what runs left behind.")
@@ -135,7 +136,7 @@ def schema(ctx: typer.Context, name: Name) -> None:
     """The JSON Schema of its parameters."""
     told = ctx.obj.get(f"{path_of(name)}/$schema")
     if not as_data(ctx.obj, told):
-        print(json.dumps(told, indent=2, ensure_ascii=False))
+        print(json_text(told, indent=2))
 
 
 @artifacts.command("list")
@@ -183,7 +184,10 @@ def get(
     """The content as it was saved, byte for byte."""
     content: bytes = ctx.obj.get(f"{artifact_path(artifact_id)}/$content")
     if out is None:
-        sys.stdout.buffer.write(content)
+        if sys.stdout.isatty():
+            print(output(content.decode(errors="replace")))
+        else:
+            sys.stdout.buffer.write(content)
         return
     try:
         out.write_bytes(content)
@@ -220,6 +224,6 @@ def read_param(text: str) -> tuple[str, Any]:
 
 
 def print_branch(one: dict[str, Any], indent: str) -> None:
-    print(f"{indent}{one['label']}  {one['id']}  {one['content_type']}  {plain(one['size'])} bytes")
+    print(visible(f"{indent}{one['label']}  {one['id']}  {one['content_type']}  {plain(one['size'])} bytes"))
     for child in one["children"]:
         print_branch(child, indent + "  ")

@@ -9,7 +9,8 @@ import typer
 
 from rota.app.cli.connection import Answered, Output, explain, say
 from rota.app.cli.schedules import read_input
-from rota.app.cli.show import as_data, details, listing, visible, when
+from rota.app.cli.show import as_data, details, listing, when
+from rota.app.cli.terminal import output, visible
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Producers and consumers that talk through topics.")
 
@@ -81,7 +82,7 @@ def diff(
     wanted = version or ctx.obj.get(path_of(key))["version"]
     found = ctx.obj.get(path_of(key, f"versions/{quote(wanted, safe='')}"), against=against)
     if not as_data(ctx.obj, found):
-        print(found["diff"])
+        print(output(found["diff"]))
 
 
 @app.command()

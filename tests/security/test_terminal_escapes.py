@@ -1,0 +1,54 @@
+"""What others named, logged or returned does not steer the terminal of who reads it with the command line."""
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from rota.app.cli.connection import say
+from rota.app.cli.runs import print_result
+from rota.app.cli.show import details, table
+from rota.app.cli.tasks import print_branch
+from rota.app.cli.terminal import json_text, output, visible
+
+TITLE, CLEAR, C1, TURNED = "\x1b]0;owned\x07", "\x1b[2J\x1b[H", "\x9b2J", "\u202etxt.exe"
+HOSTILE = f"a{TITLE}b{CLEAR}c{C1}d{TURNED}e\x7f\r\x08"
+FORBIDDEN = ("\x1b]", "\x1b[2J", "\x9b", "\u202e", "\x07", "\x7f", "\r", "\x08")
+
+
+class Reader:
+    def __init__(self, form: str) -> None:
+        from rota.app.cli.connection import Output
+
+        self.output = Output(form)
+
+
+def test_text_of_others_is_shown_with_its_control_characters_as_escapes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    thing: dict[str, Any] = {"name": HOSTILE, "labels": {HOSTILE: HOSTILE}}
+    artifact = {"label": HOSTILE, "id": "I", "content_type": HOSTILE, "size": 1, "children": []}
+    say(f"error: {HOSTILE}")
+    table(("name",), [[HOSTILE]])
+    for form in ("table", "json", "jsonl", "yaml"):
+        reader: Any = Reader(form)
+        details(reader, thing, ("name", "labels"))
+    print_branch(artifact, "")
+    for outcome in (HOSTILE, {"x": HOSTILE}, {"exit_code": 0, "stdout": HOSTILE, "stderr": HOSTILE}):
+        print_result(outcome)
+    written = capsys.readouterr()
+    for text in (written.out, written.err):
+        assert [character for character in FORBIDDEN if character in text] == []
+        assert "\\x1b]0;owned\\x07" in text or "\\u001b]0;owned\\u0007" in text
+
+
+def test_json_stays_what_it_was_and_colours_stay_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert json.loads(json_text({"a": HOSTILE}, indent=2)) == {"a": HOSTILE}
+    assert visible("tab\tand\nline é") == "tab\tand\nline é"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert output(f"\x1b[31mred\x1b[0m{CLEAR}") == "\x1b[31mred\x1b[0m\\x1b[2J\\x1b[H"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
+    assert output(HOSTILE) == HOSTILE  # a file or a pipe gets what the run printed
