@@ -9,6 +9,7 @@ from typing import Any, Self
 import uvicorn
 from fastapi import FastAPI
 
+from rota.app.connections import HEAD_BYTES, Connection
 from rota.app.site import create_site
 from rota.core.clock import SystemClock
 from rota.engine.engine import Engine, EngineSettings
@@ -56,7 +57,10 @@ class LiveApi:
         self.key = key or ""
         await db.tx(tasks.sync, self.org_id, task_rows(registry, Injector(), None), clock.now())
         self.app = create_site(engine, db)
-        config = uvicorn.Config(self.app, log_config=None, lifespan="off", timeout_graceful_shutdown=2)
+        config = uvicorn.Config(
+            self.app, log_config=None, lifespan="off", timeout_graceful_shutdown=2, http=Connection,
+            h11_max_incomplete_event_size=HEAD_BYTES,
+        )  # fmt: skip
         self.server = uvicorn.Server(config)
         self.ready.set()
         await self.server.serve(sockets=[self.sock])

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import structlog
 from fastapi import BackgroundTasks, Depends, Request
+from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from rota.app.guessing import Bucket, Failures, network_of
@@ -226,6 +227,11 @@ InstanceAdmin = Annotated[Caller, Depends(instance_admin)]
 
 
 def key_text(request: Request) -> str | None:
+    """The key or token of a request; `Authorization` counts before `X-API-Key`. One header of each kind at most: a
+    proxy may check one of two and pass both on."""
+    for name in ("authorization", "x-api-key"):
+        if len(request.headers.getlist(name)) > 1:
+            raise HTTPException(400, f"the request has several {name} headers; send one")
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token.strip():
         return token.strip()

@@ -1,5 +1,6 @@
 """What API and dashboard share: headers of pages, how long a body may be, and the status of each refusal."""
 
+import asyncio
 from http import HTTPStatus
 
 from fastapi import Request
@@ -20,6 +21,7 @@ SECURITY_HEADERS = {
     "referrer-policy": "no-referrer",  # a login link is an address
 }
 BODY_LIMIT = 8 * 1024 * 1024
+BODY_SECONDS = 60.0
 QUERY_VALUE_LIMIT = 1000  # characters; nothing that a filter could match is longer
 STATUSES: dict[type[RotaError], HTTPStatus] = {  # the first that fits
     Unauthenticated: HTTPStatus.UNAUTHORIZED,
@@ -43,14 +45,19 @@ def status_of(error: RotaError) -> HTTPStatus | None:
 
 
 async def read_bytes(request: Request) -> bytes:
-    """The body, up to the limit: one that says it is longer is not read at all."""
+    """The body, up to the limits of size (413) and time (408): one that says it is longer is not read at all."""
     too_long = HTTPException(413, f"the body is longer than {BODY_LIMIT} bytes")
     said = request.headers.get("content-length", "")
     if said.isdecimal() and int(said) > BODY_LIMIT:
         raise too_long
     raw = bytearray()
-    async for part in request.stream():
-        raw += part
-        if len(raw) > BODY_LIMIT:
-            raise too_long
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                raw += part
+                if len(raw) > BODY_LIMIT:
+                    raise too_long
+    except TimeoutError:
+        message = f"the body of a request must arrive within {BODY_SECONDS:g} s"
+        raise HTTPException(408, message, {"connection": "close"}) from None
     return bytes(raw)

@@ -285,6 +285,7 @@ class ApiThread(threading.Thread):
     async def serve(self) -> None:
         import uvicorn  # here, because a worker alone needs none of it: it is up sooner, and smaller
 
+        from rota.app.connections import HEAD_BYTES, Connection
         from rota.app.exposure import Exposure
         from rota.app.site import create_site
 
@@ -315,6 +316,8 @@ class ApiThread(threading.Thread):
             access_log=False,
             timeout_graceful_shutdown=5,
             lifespan="off",
+            http=Connection,
+            h11_max_incomplete_event_size=HEAD_BYTES,
             proxy_headers=bool(settings.trusted_proxies),  # else anybody could name the address that guesses count by
             forwarded_allow_ips=settings.trusted_proxies or [],
         )

@@ -1,0 +1,69 @@
+"""Connections of the server: uvicorn's, with limits on how long and how large the head of a request may be."""
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_SECONDS = 20.0  # from the connection, or the first byte of a further request, to the end of its head
+HEAD_BYTES = 64 * 1024  # of request line and headers
+LINGER_SECONDS = 2.0  # that a client may still send after a refusal: closed at once, it would not read the refusal
+
+
+class Connection(H11Protocol):
+    """Closes a connection whose request head takes too long (408), and refuses one that is too large (431)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.head_timer: asyncio.TimerHandle | None = None
+        self.refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.start_head_timer()
+
+    def data_received(self, data: bytes) -> None:
+        if self.refused:
+            return
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self.stop_head_timer()
+        elif self.conn.trailing_data[0]:
+            self.start_head_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.stop_head_timer()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        if len(self.conn.trailing_data[0]) > HEAD_BYTES:
+            self.refuse("431 Request Header Fields Too Large", f"the head of a request has at most {HEAD_BYTES} bytes")
+        else:
+            self.refuse("400 Bad Request", msg)
+
+    def refuse(self, status: str, message: str) -> None:
+        """Answer, and close the connection when the client has had time to read the answer."""
+        self.refused = True
+        self.stop_head_timer()
+        head = f"HTTP/1.1 {status}\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
+        self.transport.write(f"{head}content-length: {len(message)}\r\n\r\n{message}".encode("ascii"))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    def start_head_timer(self) -> None:
+        if self.head_timer is None:
+            self.head_timer = self.loop.call_later(HEAD_SECONDS, self.on_slow_head)
+
+    def stop_head_timer(self) -> None:
+        if self.head_timer is not None:
+            self.head_timer.cancel()
+            self.head_timer = None
+
+    def on_slow_head(self) -> None:
+        self.head_timer = None
+        if not self.conn.trailing_data[0]:
+            self.transport.close()  # nothing was asked
+        elif not self.transport.is_closing():
+            self.refuse("408 Request Timeout", f"the head of a request must arrive within {HEAD_SECONDS:g} s")
