@@ -1,4 +1,4 @@
-"""A function and a command, each on a schedule. Run it with: rota up examples/quickstart.py"""
+"""A function and two commands, each on a schedule. Run it with: rota up examples/quickstart.py"""
 
 from rota import Rota, RunContext
 
@@ -13,6 +13,8 @@ async def heartbeat(ctx: RunContext) -> dict[str, str]:
 
 
 app.shell("disk", "df -h /")
+app.shell("slow", "sleep 5")
 
 app.schedule("heartbeat-every-5s", "heartbeat", every="5s")
 app.schedule("disk-every-minute", "disk", cron="* * * * *")
+app.schedule("slow-every-10s", "slow", every="10s")

@@ -131,17 +131,14 @@ async def test_the_quickstart_accounts_for_every_slot_after_a_crash(tmp_path: Pa
     try:
         async with client(data, first) as api:
             await until(lambda: any_run(api, "heartbeat"), 30, "the quickstart fires")
-            assert (await api.post("/tasks", json={"name": "nap", "command": "sleep 3"})).status_code == 201
-            nap = {"name": "naps", "target": "nap", "schedule_type": "interval", "interval": 1}
-            assert (await api.post("/schedules", json=nap)).status_code == 201
-            await until(lambda: running(api, "nap"), 30, "a run is under way")
+            await until(lambda: running(api, "slow"), 30, "a run is under way")
     finally:
         first.kill()
     second = Process(command, env, tmp_path / "second.log")
     try:
         async with client(data, second) as api:
-            await until(lambda: any_run(api, "nap", "crashed"), 30, "the killed run is found")
-            await until(lambda: any_run(api, "nap", "success"), 30, "and tried again")
+            await until(lambda: any_run(api, "slow", "crashed"), 30, "the killed run is found")
+            await until(lambda: any_run(api, "slow", "success"), 30, "and tried again")
             told = (await api.get("/slots/$audit")).json()
             assert told["ok"], told
             assert told["schedules"] == 3
