@@ -902,7 +902,7 @@ def complete_internal(operation: Schema, method: str) -> None:
     takes_body = method == "POST"
     schema = ref("GraphOutcome" if takes_body else "GraphIds")
     good = {"description": "what was asked for", "content": {"application/json": {"schema": schema}}}
-    problems = [400, 401, 403, 404, 409, 413, 415, 422, 503] if takes_body else [401, 503]
+    problems = [400, 401, 403, 404, 409, 413, 415, 422, 429, 503] if takes_body else [401, 429, 503]
     operation["responses"] = {"200": good, **refusals(problems)}
     operation["security"] = [{"bearer": []}]
     if takes_body:
