@@ -210,6 +210,10 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "GET /api/v1/users": (ADMIN_LIST, None),
     "GET /api/v1/users/{user}": (ADMIN_READ, None),
     "PATCH /api/v1/users/{user}": (ADMIN_READ, {"name": "x"}),
+    "POST /api/v1/users/me/$password": (  # the users of these keys have none
+        row(409, 409, 409, 409),
+        {"current_password": "correct horse", "new_password": "battery staple"},
+    ),
     "DELETE /api/v1/users/{user}": (row(403, 403, 204, 404), None),
     "POST /api/v1/api-keys": (row(403, 403, 201, 201), {"name": "x", "role": "viewer"}),
     "GET /api/v1/api-keys": (ADMIN_LIST, None),

@@ -119,6 +119,10 @@ def create_user(tx: Tx, org_id: str, email: str, name: str, password_hash: str, 
     return str(user["id"])
 
 
+def email_of(tx: Tx, org_id: str, user_id: str) -> str | None:
+    return tx.execute(select(u.email).where(person(org_id, user_id))).scalar_one_or_none()
+
+
 def edit_user(tx: Tx, org_id: str, user_id: str, changes: dict[str, Any], now: datetime) -> None:
     email = changes.get("email")
     if email is not None:

@@ -19,6 +19,7 @@ from rota.app.api import (
     jobs,
     manners,
     metrics,
+    passwords,
     people,
     pipelines,
     runs,
@@ -45,7 +46,7 @@ from rota.store.database import Database
 
 MODULES = (
     *(schedules, runs, jobs, streams, tasks, artifacts, grants, billing),
-    *(graphs, pipelines, workflows, hosts, system, people, sessions),
+    *(graphs, pipelines, workflows, hosts, system, passwords, people, sessions),
 )
 EXPOSED_NOWHERE = Exposure()  # neither a public URL nor a proxy is known
 EVERYTHING = tuple(one.router for one in MODULES)

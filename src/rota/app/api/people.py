@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from rota.app.api.manners import Cursor, Limit, Moment, answer, answer_page, engine_of, read_body
+from rota.app.api.passwords import check_not_address, read_password
 from rota.app.api.schedules import span
 from rota.app.auth import ADDING_SCOPES, Admin, InstanceAdmin, Role, Viewer
 from rota.app.exposure import base_url_of
@@ -20,7 +21,6 @@ router = APIRouter()
 ROLES = [role.name.lower() for role in Role]
 SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,58}[a-z0-9])?")
 EMAIL = re.compile(r"[^@\s]{1,64}@[^@\s]{1,255}")
-PASSWORD = (8, 1000)  # characters
 MAX_RUNNING = 1_000_000
 SECRET = {"cache-control": "no-store"}  # nobody on the way may keep this answer
 
@@ -75,6 +75,7 @@ async def create_user(request: Request, caller: Admin) -> Response:
     email, password = form.need("email", read_email) or "", form.need("password", read_password) or ""
     name, role = form.take("name", parse.name, email) or "", form.need("role", read_role) or ""
     form.done()
+    check_not_address(password, email)
     if role != Role.VIEWER.name.lower():
         caller.check_unnarrowed(f"creating a user with the role {role}")
     hashed = await asyncio.to_thread(accounts.hash_password, password)
@@ -120,6 +121,8 @@ async def edit_user(request: Request, caller: Admin, user_id: str) -> Response:
     if password is not None or changes["email"] is not None or changes["role"] is not None:
         caller.check_unnarrowed("changing a user's email, password or role")
     if password is not None:
+        email = changes["email"] or await engine.db.read(accounts.email_of, caller.org_id, user_id)
+        check_not_address(password, email or "")
         changes["password_hash"] = await asyncio.to_thread(accounts.hash_password, password)
     changes = {field: value for field, value in changes.items() if value is not None}
     await engine.db.tx(accounts.edit_user, caller.org_id, user_id, changes, engine.clock.now())
@@ -236,13 +239,6 @@ def read_email(value: Any, field: str) -> str:
     if not EMAIL.fullmatch(parse.text(value, field, 320)) or not value.isprintable():
         raise Invalid(field, value, "is not an e-mail address")
     return str(value).lower()
-
-
-def read_password(value: Any, field: str) -> str:
-    low, high = PASSWORD
-    if not isinstance(value, str) or not low <= len(value) <= high:
-        raise Invalid(field, "…", f"is not a text of {low} to {high} characters")  # and is not told back
-    return parse.text(value, field, high)
 
 
 def read_role(value: Any, field: str) -> str:

@@ -502,6 +502,10 @@ SCHEMAS: dict[str, Schema] = {
         ("email", "password", "role"), **PERSON,
     ),
     "UserChanges": takes({"role": "admin"}, **{name: maybe(schema) for name, schema in PERSON.items()}),
+    "PasswordBody": takes(
+        {"current_password": "correct horse", "new_password": "battery staple"}, ("current_password", "new_password"),
+        current_password=PERSON["password"], new_password=PERSON["password"],
+    ),
     "User": gives(id=ID, email=maybe(TEXT), name=NAME, role=ROLE, created_at=AT, updated_at=AT),
     "KeyBody": takes(
         {"name": "deploy", "role": "operator", "scopes": ["schedules", "runs:read"]}, ("name", "role"),
@@ -766,6 +770,7 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "GET /orgs": (None, 200, "OrgPage"),
     "PATCH /orgs/{slug}": ("OrgChanges", 200, "Org"),
     "POST /users": ("UserBody", 201, "User"),
+    "POST /users/me/$password": ("PasswordBody", 204, None),
     "GET /users": (None, 200, "UserPage"),
     "GET /users/{user_id}": (None, 200, "User"),
     "PATCH /users/{user_id}": ("UserChanges", 200, "User"),

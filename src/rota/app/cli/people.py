@@ -115,6 +115,22 @@ def edit_user(
     details(ctx.obj, ctx.obj.patch(f"/users/{user_id(ctx, user)}", body), USER)
 
 
+@users.command("password")
+def change_password(
+    ctx: typer.Context,
+    current: Annotated[str, typer.Option(envvar="ROTA_PASSWORD", prompt="Current password", hide_input=True)],
+    new: Annotated[
+        str,
+        typer.Option(
+            envvar="ROTA_NEW_PASSWORD", prompt="New password", hide_input=True, confirmation_prompt="New password again"
+        ),
+    ],
+) -> None:
+    """Change your own password. Both are asked for, or taken from ROTA_PASSWORD and ROTA_NEW_PASSWORD."""
+    ctx.obj.post("/users/me/$password", {"current_password": current, "new_password": new})
+    say("your password is changed, and your login sessions have ended")
+
+
 @users.command("rm")
 def rm_user(ctx: typer.Context, user: UserId) -> None:
     """Take a user away, and revoke their keys."""
