@@ -429,7 +429,7 @@ async def test_every_answer_has_its_headers(api: Api, web: httpx.AsyncClient) ->
         assert policy.startswith("default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:;")
         assert policy.endswith("form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
         assert answer.headers["x-content-type-options"] == "nosniff"
-        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["referrer-policy"] == "same-origin"
         assert answer.headers["cache-control"] == ("no-cache" if "/static" in str(answer.url) else "no-store")
         assert answer.headers["x-request-id"]
         assert not re.search(r"<script(?! src=./static/rota.js. defer></script>)|<style|style=|onclick", answer.text)

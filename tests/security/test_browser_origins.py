@@ -47,6 +47,9 @@ def test_a_page_of_another_origin_may_not_write() -> None:
         assert refused(method, here, sec_fetch_site="cross-site")
         assert not refused(method, here, origin=f"http://{here}", sec_fetch_site="same-origin")
         assert not refused(method, here, origin="https://rota.example.com")
+        assert not refused(method, here, origin="null", sec_fetch_site="same-origin")
+        assert refused(method, here, origin="null", sec_fetch_site="same-site")
+        assert refused(method, here, origin="http://[")
         assert not refused(method, here)  # a program
     assert not refused("GET", here, origin="http://evil.example")  # the browser keeps the answer from that page
 

@@ -18,7 +18,7 @@ POLICY = {
 SECURITY_HEADERS = {
     "content-security-policy": "; ".join(f"{name} {value}" for name, value in POLICY.items()),
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",  # a login link is an address
+    "referrer-policy": "same-origin",  # a login link is an address; `no-referrer` would make the Origin of forms null
 }
 BODY_LIMIT = 8 * 1024 * 1024
 BODY_SECONDS = 60.0
