@@ -587,3 +587,10 @@ async def test_a_name_that_is_unknown_or_not_unique_is_refused_by_that_name(api:
         assert (await api.call("DELETE", f"/server-instances/{key}")).status_code == status
     missing = await api.call("POST", "/server-instances", {"host_id": "gamma", "name": "x"})
     assert (missing.status_code, missing.json()["detail"]) == (404, "host 'gamma' not found")
+
+
+async def test_labels_and_types_of_servers_may_have_slashes(api: Api) -> None:
+    labels = {"app.kubernetes.io/name": "web"}
+    server = await make_server(api, await make_hand(api), type="nginx/1.27", labels=labels)
+    shown = await api.get(f"/server-instances/{server}")
+    assert (shown["type"], shown["labels"]) == ("nginx/1.27", labels)
