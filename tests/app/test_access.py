@@ -443,12 +443,13 @@ async def make_key(api: Api, name: str) -> str:
     return (await api.db.tx(accounts.issue_key, api.org_id, name, "viewer", NINE))[0]
 
 
-async def ask(api: Api, method: str, path: str, key: str | None, body: Any) -> tuple[int, str]:
+async def ask(api: Api, method: str, path: str, key: str | None, body: Any, **more: str) -> tuple[int, str]:
     """Status and text of an answer; of a stream that goes on, what came at once."""
     path, _, query = path.partition("?")
     headers = [] if key is None else [(b"authorization", f"Bearer {key}".encode())]
     raw = b"" if body is None else json.dumps(body).encode()
     headers += [] if body is None else [(b"content-type", b"application/json")]
+    headers += [(name.replace("_", "-").encode(), value.encode()) for name, value in more.items()]
     scope = {
         "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode(),
         "headers": headers, "client": ("127.0.0.1", 1), "server": ("rota", 80), "scheme": "http", "http_version": "1.1",
