@@ -63,6 +63,7 @@ async def test_sql_in_ids_and_filters_of_each_get_is_plain_text(api: Api) -> Non
     run = await make_run(api, CANARY)
     before = [await api.count(table) for table in COUNTED]
     wrong: list[str] = []
+    evaluated = 0
     for path, in_path, in_query in get_operations(api):
         real = path.format(**dict.fromkeys(in_path, run))
         for number, text in enumerate(INJECTIONS):
@@ -71,8 +72,10 @@ async def test_sql_in_ids_and_filters_of_each_get_is_plain_text(api: Api) -> Non
             addresses += [f"{real}?{name}={quote(text)}" for n, name in enumerate(in_query) if (n + number) % 2]
             for address in addresses:
                 answer = await api.client.get(address)
+                evaluated += answer.status_code in (200, 404, 422)
                 wrong += [f"{address}: {fault}" for fault in faults(answer)]
     assert wrong == []
+    assert evaluated > 300
     assert [await api.count(table) for table in COUNTED] == before
 
 
