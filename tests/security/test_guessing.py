@@ -125,3 +125,12 @@ def test_a_forwarded_address_counts_only_from_a_trusted_proxy(
                 for number in range(21)
             ]
     assert answers == statuses
+
+
+@on_sqlite
+async def test_guesses_of_webhook_tokens_are_limited(api: Api) -> None:
+    for number in range(FAILURES_PER_MINUTE):
+        answer = await api.call("POST", "/webhooks", headers={"x-webhook-token": f"guess-{number}"})
+        assert answer.status_code == 404
+    limited = await api.call("POST", "/webhooks", headers={"x-webhook-token": "guess"})
+    assert (limited.status_code, limited.json()["code"]) == (429, "too_many_failures")

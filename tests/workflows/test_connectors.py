@@ -151,6 +151,21 @@ async def test_only_allowed_hosts_and_public_addresses_are_reached() -> None:
             await http.get(url)
 
 
+async def test_no_spelling_of_an_inner_address_is_reached() -> None:
+    hosts = [
+        "127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0.0.0.0", "10.0.0.1", "192.168.1.1",
+        "172.16.0.1", "169.254.169.254", "100.64.0.1", "::1", "::", "::ffff:127.0.0.1", "fe80::1", "fd00::1",
+    ]  # fmt: skip
+    http = Http(allow=hosts)
+    for host in hosts:
+        url = f"http://[{host}]/" if ":" in host else f"http://{host}/"
+        with pytest.raises(PermissionDenied, match="no public address"):
+            await http.get(url)
+        for method in ("POST", "DELETE", "CONNECT", "TRACE"):
+            with pytest.raises(PermissionDenied, match="no public address"):
+                await http.send(url, method=method, idempotency_key="K")
+
+
 async def test_a_server_that_cannot_be_reached_was_surely_not_asked() -> None:
     async with listening(Service().handle) as port:
         pass

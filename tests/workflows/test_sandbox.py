@@ -4,6 +4,7 @@ through: a test of a lock must be able to fail."""
 import asyncio
 import inspect
 import os
+import platform
 import re
 import socket
 import subprocess
@@ -129,6 +130,31 @@ async def test_what_a_script_cannot_do(attempt: str, box: Sandbox, tmp_path: Pat
         victim.wait()
         listening.close()
         await opened.close()
+
+
+DANGEROUS_CALLS = (  # by their numbers on x86-64
+    2, 41, 42, 49, 53, 56, 57, 58, 59, 62, 76, 80, 82, 83, 85, 86, 87, 88, 90, 92, 101, 105, 106, 117, 133, 135, 155,
+    157, 161, 165, 166, 169, 175, 200, 234, 246, 250, 257, 272, 298, 303, 304, 308, 310, 311, 313, 317, 319, 321, 322,
+    323, 424, 425, 428, 429, 432, 434, 435, 437, 438, 447,
+)  # fmt: skip
+GETPID = 39
+RAW_CALLS = """
+libc = ctypes.CDLL(None, use_errno=True)
+passed = []
+for number in given:
+    ctypes.set_errno(0)
+    if libc.syscall(number, 0, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != 1:
+        passed.append((number, ctypes.get_errno()))
+return passed"""
+
+
+@LINUX
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86-64")
+async def test_the_kernel_refuses_raw_calls_of_a_script(box: Sandbox) -> None:
+    """Open, connect, fork, execute, trace, mount, load code into the kernel: also by the numbers of the x32 ABI."""
+    numbers = [*DANGEROUS_CALLS, *(number | 0x40000000 for number in DANGEROUS_CALLS)]
+    assert await probe(box, RAW_CALLS, numbers) == []
+    assert await probe(box, RAW_CALLS, [GETPID]) != []  # a call that is allowed is noticed
 
 
 @LINUX
