@@ -5,6 +5,7 @@ import base64
 import gzip
 import json
 import time
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -216,3 +217,28 @@ async def test_a_key_that_reads_changes_nothing(api: Api) -> None:
                 wrong.append(f"{method} {path}: {answer.status_code}")
     assert wrong == []
     assert [await api.count(table) for table in COUNTED] == before
+
+
+@on_sqlite
+async def test_a_pipeline_reads_no_table_of_another_org(api: Api, tmp_path: Path) -> None:
+    ours = {"namespace": "sales", "layer": "bronze", "name": "orders", "sql": "SELECT 1 AS a"}
+    assert (await api.call("POST", "/pipelines", ours)).status_code == 201
+    made = (await api.call("POST", "/orgs", {"name": "Acme", "slug": "acme"})).json()
+    headers = {"authorization": f"Bearer {made['admin_key']}"}
+    secret = tmp_path / "warehouse" / api.org_id / "sales" / "bronze" / "orders.csv"
+    secret.parent.mkdir(parents=True, exist_ok=True)
+    secret.write_text(f"a\n{CANARY}\n")
+    name = {"namespace": "theirs", "layer": "gold", "name": "steal"}
+    assert (await api.call("POST", "/pipelines", {**name, "sql": "SELECT 1 AS a"}, headers=headers)).status_code == 201
+    path = "/pipelines/theirs/gold/steal/$preview"
+    assert (await api.call("POST", path, {"sql": "SELECT 2 AS b"}, headers=headers)).status_code == 200
+    for sql in (
+        "SELECT * FROM sales.bronze.orders",
+        f"SELECT * FROM read_csv('{secret}')",
+        f"SELECT * FROM read_csv('{tmp_path}/warehouse/{made['id']}/../{api.org_id}/sales/bronze/orders.csv')",
+        f"SELECT * FROM '{secret}'",
+        f"SELECT * FROM query_table('{secret}')",
+    ):
+        answer = await api.call("POST", path, {"sql": sql}, headers=headers)
+        assert 400 <= answer.status_code < 500, (sql, answer.text)
+        assert CANARY not in answer.text, sql
