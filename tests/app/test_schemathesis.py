@@ -76,6 +76,8 @@ def test_the_examples_of_the_document_work(live: LiveApi) -> None:
                 client.post("/api/v1/schedules/real/$pause")
             example = operation["requestBody"]["content"]["application/json"]["example"]
             example |= {name: known[name] for name in ("host_id", "server_instance_id") if name in example}
+            if path.endswith("/users/me/$password"):
+                continue  # the user of the first key has none: tests/security/test_passwords.py changes one
             if path.startswith("/api/v1/workflows"):
                 continue  # a workflow is declared by a program, and this server has none: tests/workflows has theirs
             path = path.format(**known)
