@@ -34,7 +34,7 @@ CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
     response_schema_conformance,
 ]  # fmt: skip
-EXAMPLES = 12  # per operation, of what the document allows and of what it does not
+EXAMPLES = 8  # per operation, of what the document allows and of what it does not
 ORDER = {"get": 1, "post": 2, "put": 3, "patch": 4, "delete": 5}  # while things are there
 
 
@@ -45,7 +45,7 @@ def live(migrated_url: str) -> Iterator[LiveApi]:
         yield live
 
 
-@pytest.mark.timeout(300)  # it asks some two thousand times
+@pytest.mark.timeout(600)  # it asks some two thousand times, for minutes on a loaded machine
 def test_the_document_is_kept(live: LiveApi) -> None:
     known = populate(live)
     schema = schemathesis.openapi.from_url(f"{live.url}/openapi.json")
