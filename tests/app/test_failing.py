@@ -1,5 +1,5 @@
 """What is failing: grouped by schedule or target, decided by the last attempt, gone after a success or apart once
-acknowledged. The first page and the API give the same answer."""
+acknowledged."""
 
 from dataclasses import dataclass, field
 
@@ -108,7 +108,7 @@ async def test_an_acknowledgement_names_a_person_and_holds_until_the_next_succes
             await engine.db.tx(failing.acknowledge, org_id, success["id"], None, "", now())
 
 
-async def test_the_api_and_the_first_page_show_the_same_failures(api: Api) -> None:
+async def test_the_api_lists_failures_by_name_with_who_acknowledged_them(api: Api) -> None:
     for name in ("nightly", "weekly"):
         await api.schedule(name)
     for name in ("nightly", "nightly", "weekly"):
