@@ -648,3 +648,18 @@ async def test_a_page_that_is_not_found_keeps_the_navigation(admin: httpx.AsyncC
 async def test_the_list_of_runs_of_a_new_installation_asks_for_no_filter(admin: httpx.AsyncClient) -> None:
     assert "Nothing has run yet" in (await admin.get("/runs")).text
     assert "No run matches the filters" in (await admin.get("/runs?status=failed")).text
+
+
+async def test_the_first_page_lists_failing_schedules_until_they_are_acknowledged(
+    api: Api, admin: httpx.AsyncClient
+) -> None:
+    await api.job()
+    (begun,) = await api.start()
+    await api.end([begun], Status.FAILED, "logic")
+    assert "Failing 1: the newest job" in words((await admin.get("/")).text)
+    await fill(admin, "/", f"/runs/{begun.run_id}/$acknowledge", note="disk is ordered")
+    text = words((await admin.get("/")).text)
+    assert "the newest job" not in text
+    assert "Failing, acknowledged 1" in text
+    assert "Acknowledged by" in text
+    assert "disk is ordered" in text
