@@ -10,7 +10,7 @@ from tests.browser import crooked
 from tests.browser.place import Place, browsing, chrome, serving
 
 collect_ignore = [] if chrome() else ["test_rooms.py"]  # the other file tells once that there is no browser
-expect.set_options(timeout=20_000)  # a busy machine is slow, not wrong
+expect.set_options(timeout=60_000)  # a busy machine is slow, not wrong
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +29,7 @@ def browser() -> Iterator[Browser]:
 def page(browser: Browser, place: Place) -> Iterator[Page]:
     """Somebody who is logged in, with script. What a page complains about fails the test."""
     context = browser.new_context(base_url=place.url, viewport={"width": 1300, "height": 900})
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(60_000)
     yield from watched(context, place)
 
 
@@ -37,7 +37,7 @@ def page(browser: Browser, place: Place) -> Iterator[Page]:
 def plain(browser: Browser, place: Place) -> Iterator[Page]:
     """The same without script."""
     context = browser.new_context(base_url=place.url, java_script_enabled=False)
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(60_000)
     yield from watched(context, place)
 
 
