@@ -19,7 +19,10 @@ from rota.app.web.pages import Look, Preferences
 from rota.core import triggers
 from rota.core.states import Status
 from rota.core.triggers import Cron, Every, Once, Timing
+from rota.engine.worker import Worker
 from rota.store import dashboard
+from rota.testing import sign_on
+from tests.app.agents import make_hand
 from tests.app.conftest import NINE, Api
 from tests.app.forms import Forms, done, fill, form_on, words
 from tests.app.live import LiveApi
@@ -663,3 +666,26 @@ async def test_the_first_page_lists_failing_schedules_until_they_are_acknowledge
     assert "Failing, acknowledged 1" in text
     assert "Acknowledged by" in text
     assert "disk is ordered" in text
+
+
+async def test_the_first_page_lists_hosts_that_are_offline_until_they_are_back(
+    api: Api, admin: httpx.AsyncClient
+) -> None:
+    await make_hand(api, "paired", up=False)  # its agent never ran: not offline, but new
+    alpha = await make_hand(api)
+    assert "offline" not in attention(await admin.get("/"))
+    await api.clock.advance(timedelta(minutes=5))
+    await api.db.tx(sign_on, Worker(api.engine), api.engine)
+    text = attention(await admin.get("/"))
+    assert "Hosts that are offline alpha offline last heartbeat 5m ago" in text
+    assert "paired" not in text
+    assert f'href="/hosts/{alpha.host_id}"' in (await admin.get("/")).text
+    assert "1 host offline" in words((await admin.get("/")).text)
+    await alpha.register()
+    assert "offline" not in attention(await admin.get("/"))
+    assert "All is well" in words((await admin.get("/")).text)
+
+
+def attention(answer: httpx.Response) -> str:
+    """The part of the first page that lists what needs attention; empty if the page has no such part."""
+    return words("".join(re.findall(r'<section [^>]*id="attention".*?</section>', answer.text, re.DOTALL)))
