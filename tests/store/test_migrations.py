@@ -2,6 +2,7 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,22 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    DateTime,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Numeric,
+    String,
+    Table,
+    inspect,
+    select,
+)
 from sqlalchemy import text as sql
+from sqlalchemy.exc import IntegrityError
 
 from rota.core.errors import Unavailable
 from rota.store.database import open_database
@@ -151,30 +166,106 @@ def test_the_files_of_the_migrations_are_named_by_their_revisions() -> None:
 
 def test_routes_of_tasks_get_the_slug_of_their_org(database_url: str) -> None:
     migrate_to(database_url, "0001")
-    at = "0" if database_url.startswith("sqlite") else "now()"
+    routes = [("task", "shell"), ("task", "task:a:b"), ("task", "row:f"), ("host_job", "shell")]
+    tables = ("schedules", "jobs", "runs")
 
     def fill(tx: Tx) -> None:
-        fields = (
-            "id, job_id, org_id, kind, target, route, trigger, attempt, status, queued_at, finished_at, recorded_at"
-        )
-        for org, slug in (("org-0", "default"), ("org-1", "acme")):
-            tx.execute(sql(f"INSERT INTO orgs (id, slug, name, created_at) VALUES ('{org}', '{slug}', 'x', {at})"))
-            for kind, route in (("task", "shell"), ("task", "task:a:b"), ("task", "row:f"), ("host_job", "shell")):
-                key = f"{org}{kind}{route}"
-                row = f"'{key}', '{key}', '{org}', '{kind}', 't', '{route}', 'manual', 1, 'success', {at}, {at}, {at}"
-                tx.execute(sql(f"INSERT INTO runs ({fields}) VALUES ({row})"))
+        stored = reflected(tx)
+        for number, slug in enumerate(("default", "acme")):
+            insert_row(tx, stored["orgs"], number, slug=slug)
+            for table in tables:
+                for step, (kind, route) in enumerate(routes):
+                    insert_row(tx, stored[table], 10 * number + step, org_id=f"{number}id", kind=kind, route=route)
 
     in_database(database_url, fill)
     migrate(database_url)
 
-    def read(tx: Tx) -> tuple[list[Any], list[str]]:
+    def read(tx: Tx) -> tuple[list[Any], list[list[str]]]:
         rights = [tuple(row) for row in tx.execute(sql("SELECT slug, shell FROM orgs ORDER BY id"))]
-        return rights, [row.route for row in tx.execute(sql("SELECT route FROM runs ORDER BY org_id, id"))]
+        queries = (f"SELECT route FROM {table} ORDER BY org_id, id" for table in tables)
+        return rights, [list(tx.execute(sql(query)).scalars()) for query in queries]
 
-    rights, routes = in_database(database_url, read, writing=False)
+    rights, routed = in_database(database_url, read, writing=False)
     assert rights == [("default", True), ("acme", False)]
-    assert routes[:4] == ["shell", "row:default:f", "shell:default", "task:default:a:b"]
-    assert routes[4:] == ["shell", "row:acme:f", "shell:acme", "task:acme:a:b"]
+    expected = [[f"shell:{slug}", f"task:{slug}:a:b", f"row:{slug}:f", "shell"] for slug in ("default", "acme")]
+    assert routed == [expected[0] + expected[1]] * 3
+
+
+def test_rows_of_every_table_are_carried_over_from_the_first_schema(database_url: str) -> None:
+    """Each table has a row with a value in every column and a row with as many nulls as it takes."""
+    migrate_to(database_url, "0001")
+    before = in_database(database_url, fill_every_table)
+    assert all(before.values())
+    migrate(database_url)
+    after = in_database(database_url, rows_of_every_table, writing=False)
+    assert set(before) - set(after) == {"signing_keys"}
+    assert {name for name in set(after) - set(before) if after[name]} == set()
+    for name, rows in before.items():
+        for row, carried in zip(rows, after.get(name, ()), strict=name in after):
+            changed = {column for column, value in row.items() if carried[column] != value}
+            assert not changed, f"{name}: {changed}"
+            added = {column: carried[column] for column in set(carried) - set(row)}
+            assert added == ADDED.get(name, {}), name
+    in_database(database_url, refuse_a_second_attempt_of_the_same_number)
+
+
+ADDED = {"orgs": {"shell": False}, "runs": {"lost_fence": 0}}
+
+
+def rows_of_every_table(tx: Tx) -> dict[str, list[dict[str, Any]]]:
+    return {
+        name: [dict(row) for row in tx.execute(select(table).order_by(*table.primary_key)).mappings()]
+        for name, table in reflected(tx).items()
+    }
+
+
+def fill_every_table(tx: Tx) -> dict[str, list[dict[str, Any]]]:
+    """Fill the tables of the first schema; returns their rows."""
+    for name, table in reflected(tx).items():
+        if name != "counters":  # a migration fills it
+            insert_row(tx, table, 1, **{column.name: value_of(column, 1) for column in table.columns})
+            insert_row(tx, table, 2)
+    return rows_of_every_table(tx)
+
+
+def reflected(tx: Tx) -> dict[str, Table]:
+    """The tables of a database as they are now, those first that others refer to."""
+    tables = MetaData()
+    tables.reflect(tx)
+    return {table.name: table for table in tables.sorted_tables if table.name != "alembic_version"}
+
+
+def insert_row(tx: Tx, table: Table, number: int, **values: Any) -> None:
+    """Insert a row with a value in every column that must have one."""
+    needed = {column.name: value_of(column, number) for column in table.columns if not column.nullable}
+    tx.execute(table.insert().values(needed | values))
+
+
+def value_of(column: Column[Any], number: int) -> Any:
+    """A value that fits the column; the same for a foreign key and the key that it refers to."""
+    for key in column.foreign_keys:
+        return value_of(key.column, number)
+    if isinstance(column.type, DateTime):
+        return datetime(2026, 5, 4, 9, number, tzinfo=UTC)
+    if isinstance(column.type, Boolean):
+        return True
+    if isinstance(column.type, Numeric | Integer):
+        return number
+    if isinstance(column.type, JSON):
+        return {"number": number}
+    if isinstance(column.type, LargeBinary):
+        return bytes([number])
+    assert isinstance(column.type, String), column
+    return f"{number}{column.name}"[: column.type.length]
+
+
+def refuse_a_second_attempt_of_the_same_number(tx: Tx) -> None:
+    """A migrated ledger has one row per attempt, and beside it lost ones."""
+    runs = reflected(tx)["runs"]
+    row = dict(tx.execute(select(runs)).mappings().first() or {})
+    tx.execute(runs.insert().values(row | {"id": "lost", "lost_fence": 7}))
+    with pytest.raises(IntegrityError), tx.begin_nested():
+        tx.execute(runs.insert().values(row | {"id": "again"}))
 
 
 def migrate_to(url: str, revision: str) -> None:
