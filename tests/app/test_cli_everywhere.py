@@ -1,14 +1,17 @@
 """What people do most from a shell, on both databases: make, edit, pause, run, follow."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
+from tests.app.forms import fill, form_on
 from tests.app.shell import Rota, caller, environment, followed, on_terminal, read, run, serving
 from tests.app.wire import Wire
 from tests.postgres import create_database, drop_database
@@ -23,6 +26,7 @@ def home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         return
     server = request.getfixturevalue("postgres_url")
     url = create_database(server)
+    (place / "database-url").write_text(url)
     with serving(place, ROTA_DATABASE_URL=url):
         yield place
     drop_database(server, url)
@@ -157,6 +161,79 @@ def test_people_and_keys_are_managed_from_the_shell(rota: Rota, home: Path) -> N
     assert rota("org", "set", "acme", "--max-running", "many").returncode == 2
     assert rota("org", "set", "nowhere", "--shell").returncode == 3
     assert "api-keys.delete" in rota("audit").stdout
+
+
+async def test_a_password_is_changed_and_login_sessions_are_listed_and_ended(rota: Rota, home: Path) -> None:
+    made = rota("user", "add", "grace@example.org", "--role", "admin", ROTA_PASSWORD="correct horse")
+    assert made.returncode == 0, made.stderr
+    async with at_dashboard(home) as browser, at_dashboard(home) as second:
+        await log_in(browser, "correct horse")
+        page = await fill(browser, "/settings", "/api-keys", name="own", role="admin")
+        (key,) = set(re.findall(r"rota_[\w-]{43}", page.text))
+        own = {"ROTA_KEY": key}  # a key acts for the person who made it
+        await second.get(rota("login").stdout.strip())  # a session of another user
+        second.cookies.clear()
+        await log_in(second, "correct horse")
+        listed = rota("session", "list", "--user", "grace@example.org")
+        assert listed.stdout.splitlines()[0].split() == ["ID", "USER", "ADDRESS", "BEGAN", "USED", "ENDS"]
+        rows = [line.split()[:3] for line in listed.stdout.splitlines()[1:]]
+        assert [row[1:] for row in rows] == [["grace@example.org", "127.0.0.1"]] * 2
+        newest = rows[0][0]
+        ended = rota("session", "rm", newest)
+        assert (ended.returncode, ended.stderr) == (0, f"session {newest} is ended\n")
+        assert (await second.get("/")).status_code == 303
+        assert (await browser.get("/")).status_code == 200
+        assert rota("session", "rm", newest).returncode == 3
+        left = read(rota("-o", "json", "session", "list", "--user", "grace@example.org"))["items"]
+        assert [session["id"] for session in left] == [rows[1][0]]
+
+        wrong = rota("user", "password", **own, ROTA_PASSWORD="wrong horse", ROTA_NEW_PASSWORD="battery staple")
+        assert (wrong.returncode, wrong.stderr) == (5, "error: the current password is not right\n")
+        weak = rota("user", "password", **own, ROTA_PASSWORD="correct horse", ROTA_NEW_PASSWORD="password1")
+        assert weak.returncode == 2
+        assert "new_password" in weak.stderr
+        first = rota("user", "password", ROTA_PASSWORD="correct horse", ROTA_NEW_PASSWORD="battery staple")
+        assert first.returncode == 4  # the first key acts for no person
+        assert (await browser.get("/")).status_code == 200
+        changed = rota("user", "password", **own, ROTA_PASSWORD="correct horse", ROTA_NEW_PASSWORD="battery staple")
+        assert (changed.returncode, changed.stdout) == (0, "")
+        assert changed.stderr == "your password is changed, and your login sessions have ended\n"
+        assert (await browser.get("/")).status_code == 303
+        await log_in(browser, "correct horse", status=403)
+        await log_in(browser, "battery staple")
+
+
+async def test_a_first_key_that_was_lost_is_replaced_on_the_machine_of_the_server(rota: Rota, home: Path) -> None:
+    file = home / "data" / "admin.key"
+    old, link = file.read_text().strip(), rota("login").stdout.strip()
+    other = read(rota("-o", "json", "key", "add", "other", "--role", "admin"))["key"]
+    database = home / "database-url"
+    env = {"ROTA_DATABASE_URL": database.read_text()} if database.exists() else {}
+    async with at_dashboard(home) as browser:
+        await browser.get(link)
+        assert (await browser.get("/")).status_code == 200
+        reset = run(home, "admin", "reset-key", **env)
+        assert (reset.returncode, reset.stdout) == (0, "")
+        assert reset.stderr == f"the new key is in {file}; earlier instance admin keys are revoked\n"
+        assert (await browser.get("/")).status_code == 303  # a session of the old key
+    new = file.read_text().strip()
+    assert new != old
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert rota("--key", old, "org", "list").returncode == 5
+    assert rota("--key", other, "org", "list").returncode == 0  # an admin of the org, not of the instance
+    assert rota("org", "add", "made-with-the-new-key").returncode == 0
+
+
+def at_dashboard(home: Path) -> httpx.AsyncClient:
+    """A browser at the server of a data directory, not logged in."""
+    return httpx.AsyncClient(base_url=json.loads((home / "data" / "server.json").read_text())["url"])
+
+
+async def log_in(browser: httpx.AsyncClient, password: str, status: int = 303) -> None:
+    fields = form_on((await browser.get("/login")).text, "/login").fields
+    typed = {"org": "default", "email": "grace@example.org", "password": password}  # of several orgs one is asked for
+    answer = await browser.post("/login", data=fields | typed)
+    assert answer.status_code == status, answer.text
 
 
 def test_a_schedule_is_edited_by_options(rota: Rota) -> None:
