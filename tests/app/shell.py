@@ -57,12 +57,12 @@ Rota = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @contextmanager
-def serving(place: Path, **env: str) -> Iterator[Path]:
+def serving(place: Path, /, *pass_fds: int, **env: str) -> Iterator[Path]:
     """A data directory with a server running on it."""
     (place / "app.py").write_text(APP)
     command = [sys.executable, "-m", "rota.app.cli", "up", "app.py", "--data-dir", "data", "--port", "0"]
     log = (place / "up.log").open("wb")
-    process = subprocess.Popen(command, cwd=place, env=environment(**env), stdout=log, stderr=log)
+    process = subprocess.Popen(command, cwd=place, env=environment(**env), stdout=log, stderr=log, pass_fds=pass_fds)
     try:
         end = time.monotonic() + 30
         while not (place / "data" / "server.json").exists() or run(place, "workers").returncode:

@@ -51,6 +51,16 @@ async def test_a_narrowed_key_creates_no_user_above_viewer_and_changes_no_passwo
     assert (await api.call("PATCH", path, {"role": "admin"})).status_code == 200
 
 
+async def test_an_expiring_key_creates_no_user_above_viewer_and_changes_no_password_or_role(api: Api) -> None:
+    _, expiring = await new_key(api, expires_at=SOON)
+    for role, status in (("admin", 403), ("operator", 403), ("viewer", 201)):
+        answer = await api.call("POST", "/users", {**ADA, "role": role}, headers=expiring)
+        assert answer.status_code == status, role
+    path = f"/users/{answer.json()['id']}"
+    for change in ({"role": "admin"}, {"password": "battery staple"}, {"email": "eve@example.org"}):
+        assert (await api.call("PATCH", path, change, headers=expiring)).status_code == 403, change
+
+
 async def test_only_an_instance_admin_revokes_the_first_key_and_never_the_last(api: Api) -> None:
     (first,) = (await api.get("/api-keys"))["items"]
     _, other = await new_key(api)

@@ -18,20 +18,35 @@ from tests.kinds.shop import open_shop
 TOKEN = "canary-token-0123456789-0123456789"
 
 
+def output_of(place: Path, command: str) -> str:
+    """What a command that runs as a task prints."""
+    assert run(place, "task", "add", "look", "--command", command).returncode == 0
+    job = json.loads(run(place, "-o", "json", "task", "run", "look").stdout)["job_id"]
+    end = time.monotonic() + 30
+    shown: dict[str, Any] = {}
+    while shown.get("status") not in ("success", "failed"):
+        assert time.monotonic() < end, shown
+        shown = json.loads(run(place, "-o", "json", "run", "show", job).stdout)
+    return str(shown["outcome"]["stdout"])
+
+
 def test_a_command_does_not_find_the_secrets_of_its_worker(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'canary.db'}"
     with serving(tmp_path, ROTA_SERVICE_TOKEN=TOKEN, ROTA_DATABASE_URL=url) as place:
-        command = "env; tr '\\0' '\\n' < /proc/$PPID/environ"
-        assert run(place, "task", "add", "look", "--command", command).returncode == 0
-        job = json.loads(run(place, "-o", "json", "task", "run", "look").stdout)["job_id"]
-        end = time.monotonic() + 30
-        shown: dict[str, Any] = {}
-        while shown.get("status") not in ("success", "failed"):
-            assert time.monotonic() < end, shown
-            shown = json.loads(run(place, "-o", "json", "run", "show", job).stdout)
-        seen = shown["outcome"]["stdout"]
+        seen = output_of(place, "env; tr '\\0' '\\n' < /proc/$PPID/environ")
         assert "ROTA_SERVICE_TOKEN=" in seen  # it did read the environment of the worker
         assert "canary" not in seen
+
+
+def test_a_command_does_not_inherit_the_descriptor_of_a_secret(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    with (tmp_path / "token").open() as file:
+        number = file.fileno()
+        with serving(tmp_path, number, ROTA_SERVICE_TOKEN_FILE=f"/dev/fd/{number}") as place:
+            look = f"import os; print(os.listdir('/dev/fd')); print(os.pread({number}, 100, 0))"
+            seen = output_of(place, f'{sys.executable} -c "{look}" 2>&1; true')
+    assert "Bad file descriptor" in seen
+    assert "canary" not in seen
 
 
 CLOSED = """

@@ -89,6 +89,12 @@ class Caller:
                 f"{act} needs a key without scopes; yours is restricted to {', '.join(sorted(self.narrowed_to))}"
             )
 
+    def check_account_change(self, act: str) -> None:
+        """Raises Refused for a key with scopes or an expiry: a password or role has neither, and would outlive it."""
+        self.check_unnarrowed(act)
+        if self.expires_at is not None:
+            raise Refused(f"{act} needs a login or a key that does not expire; yours expires on {self.expires_at:%F}")
+
     def check_new_key(self, scopes: Collection[str], expires_at: datetime | None) -> None:
         """Raises Refused if a key with these scopes and this expiry could do more than the caller's or outlive it."""
         narrow = self.narrowed_to

@@ -36,11 +36,12 @@ def from_files() -> dict[str, str]:
 
 
 def protect() -> None:
-    """Remove secrets from the environment of this process, and close its memory to other processes of its user."""
+    """Remove secrets from the environment of this process, and close its memory and descriptors to other processes."""
     for variable in VARIABLES:
         overwrite(variable)
         os.environ.pop(variable, None)
     close_memory()
+    keep_descriptors()
 
 
 def overwrite(variable: str) -> None:
@@ -56,6 +57,15 @@ def close_memory() -> None:
     """Let no other process of this user read this one's memory or environment. Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SET_DUMPABLE, 0)
+
+
+def keep_descriptors() -> None:
+    """Let no process that this one starts inherit a descriptor that it inherited, such as the file of a secret. The
+    event loop's subprocesses inherit all that are inheritable."""
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError):  # the one that listed them
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)
 
 
 @contextlib.contextmanager

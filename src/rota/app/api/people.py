@@ -69,7 +69,7 @@ async def edit_org(request: Request, _: InstanceAdmin, slug: str) -> Response:
 
 @router.post("/users", status_code=201, tags=["users"])
 async def create_user(request: Request, caller: Admin) -> Response:
-    """Make a user `{email, name, password, role}`. A role above viewer needs a key without scopes."""
+    """Make a user `{email, name, password, role}`. A role above viewer needs a key without scopes or expiry."""
     engine = engine_of(request)
     form = parse.Form(await read_body(request), frozenset({"email", "name", "password", "role"}))
     email, password = form.need("email", read_email) or "", form.need("password", read_password) or ""
@@ -77,7 +77,7 @@ async def create_user(request: Request, caller: Admin) -> Response:
     form.done()
     check_not_address(password, email)
     if role != Role.VIEWER.name.lower():
-        caller.check_unnarrowed(f"creating a user with the role {role}")
+        caller.check_account_change(f"creating a user with the role {role}")
     hashed = await asyncio.to_thread(accounts.hash_password, password)
     now = engine.clock.now()
     user_id = await engine.db.tx(accounts.create_user, caller.org_id, email, name, hashed, role, now)
@@ -107,7 +107,7 @@ async def read_user(request: Request, caller: Admin, user_id: str) -> Response:
 async def edit_user(request: Request, caller: Admin, user_id: str) -> Response:
     """Change some of `{email, name, password, role}`. A smaller role also binds the keys that act for the user.
 
-    To change `email`, `password` or `role` needs a key without scopes.
+    To change `email`, `password` or `role` needs a key without scopes or expiry.
     """
     engine = engine_of(request)
     body = await read_body(request)
@@ -119,7 +119,7 @@ async def edit_user(request: Request, caller: Admin, user_id: str) -> Response:
     password = form.take("password", read_password, None)
     form.done()
     if password is not None or changes["email"] is not None or changes["role"] is not None:
-        caller.check_unnarrowed("changing a user's email, password or role")
+        caller.check_account_change("changing a user's email, password or role")
     if password is not None:
         email = changes["email"] or await engine.db.read(accounts.email_of, caller.org_id, user_id)
         check_not_address(password, email or "")
