@@ -31,6 +31,9 @@ from rota import (
     tables,
     validate_and_disable_orphaned_tasks,
 )
+from rota.store.database import open_database
+from rota.store.dialect import Tx
+from rota.store.tables import jobs
 from tests.postgres import create_database, drop_database
 
 IDS = {
@@ -501,3 +504,41 @@ async def test_a_mounted_service_runs_with_the_lifespan_of_its_application(tmp_p
             await asyncio.sleep(0.02)
     assert events == [("up", outer), ("down", outer)]
     assert not service.state.started
+
+
+@pytest.mark.parametrize(
+    ("drain_seconds", "released", "left"),
+    [("60", True, [("success", None)]), ("1", False, [("canceled", "shutdown"), ("ready", None)])],
+)
+async def test_a_service_that_stops_waits_for_running_work(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch, drain_seconds: str, released: bool, left: list[Any]
+) -> None:
+    monkeypatch.setenv("ROTA_DRAIN_SECONDS", drain_seconds)
+    begun, release = asyncio.Event(), asyncio.Event()
+    own = Rota()
+
+    @own.task
+    async def long() -> None:
+        begun.set()
+        await release.wait()
+
+    app = ServiceBuilder(INFO, database_url=empty_url, program=own).with_tasks().with_jobs().build()
+    lifespan = app.router.lifespan_context(app)
+    await lifespan.__aenter__()
+    await app.state.jobs.add_job("long")
+    await asyncio.wait_for(begun.wait(), 30)
+    stopping = asyncio.ensure_future(lifespan.__aexit__(None, None, None))
+    done, _ = await asyncio.wait([stopping], timeout=0.5)
+    assert not done
+    if released:
+        release.set()
+    await asyncio.wait_for(stopping, 30)
+
+    def read(tx: Tx) -> list[tuple[str, str | None]]:
+        ended = select(tables.runs.c.status, tables.runs.c.reason)
+        queued = select(jobs.c.state, jobs.c.lease_owner)
+        return [(name, reason) for stmt in (ended, queued) for name, reason in tx.execute(stmt)]
+
+    db = open_database(empty_url)
+    assert await db.read(read) == left
+    await db.close()
