@@ -15,10 +15,10 @@ from typing import Any
 
 from bench.figures import Figure, Size, percentile
 from bench.site import Kind, Site, site
-from rota.store import accounts
-from rota.store.database import sql
-from rota.store.dialect import Tx, on_sqlite
-from rota.store.tables import clocks, runs, schedule_stats, schedules, trigger_spans
+from rota.access.store import accounts
+from rota.db.connection import sql
+from rota.db.dialect import Tx, on_sqlite
+from rota.db.tables import clocks, runs, schedule_stats, schedules, trigger_spans
 
 ROUNDS = 3
 CROWD = 5  # times as many requests are sent where requests per second are counted

@@ -16,13 +16,13 @@ from typing import Any
 from bench.api import wire
 from bench.figures import Figure, Size, percentile
 from bench.site import Kind, Site, cpu_seconds, site, used_since
-from rota.app.agent.courier import ANSWER, BACKOFF
 from rota.core.model import NewJob, new_id
-from rota.store import hosts as fleet
-from rota.store import jobs
-from rota.store.dialect import Tx, insert_rows
-from rota.store.tables import hosts as host_rows
-from rota.store.tables import server_instances
+from rota.db.dialect import Tx, insert_rows
+from rota.db.tables import hosts as host_rows
+from rota.db.tables import server_instances
+from rota.engine import jobs
+from rota.kinds.hosts.agent.loop import ANSWER, BACKOFF
+from rota.kinds.hosts.store import hosts as fleet
 
 AGENTS = 500
 IDLE = 20.0  # seconds

@@ -11,10 +11,11 @@ from rota import AsyncSession, RunContext
 from rota.core.clock import wall
 from rota.core.model import Job, new_id
 from rota.core.policy import NO_TERMS
-from rota.engine.engine import Engine
-from rota.engine.injection import Injector
+from rota.engine.commands import Engine
 from rota.engine.runner import RunLog
-from rota.kinds.tasks import TaskRegistry, TaskRunner
+from rota.kinds.tasks.registry import TaskRegistry
+from rota.kinds.tasks.runner import TaskRunner
+from rota.user_code.injection import Injector
 
 CALLS = 5_000
 BAR = "< 30 µs"

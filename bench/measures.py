@@ -10,14 +10,14 @@ from bench import profiling
 from bench.figures import Figure, Size
 from bench.peers.rota import PROGRAM
 from bench.site import Kind, Site, WrongCount, cpu_seconds, make_engine, site, used_since
+from rota.access.store import accounts
 from rota.app.application import load_app
 from rota.core.model import new_id
+from rota.db.connection import sql
+from rota.db.dialect import Tx
+from rota.engine.commands import EngineSettings
 from rota.engine.declare import declare
-from rota.engine.engine import EngineSettings
-from rota.kinds.tasks import task_rows
-from rota.store import accounts
-from rota.store.database import sql
-from rota.store.dialect import Tx
+from rota.kinds.tasks.registry import task_rows
 
 SEED = 200_000  # runs written to the ledger in one statement
 REPEATS = 5

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 from bench.api import PREFIX, Server, large
 from bench.figures import Figure, Size, percentile
 from bench.site import Kind
-from rota.store import accounts
-from rota.store.database import sql
+from rota.access.store import accounts
+from rota.db.connection import sql
 
 LOADS = 12
 FIRST = f"{PREFIX}1000000000"  # of the schedules and of the runs

@@ -13,12 +13,16 @@ from bench.site import Kind, Site, site
 from rota.core.clock import ManualClock, wall
 from rota.core.model import Ended, Job, new_id
 from rota.core.states import Status
-from rota.engine.engine import Engine, EngineSettings
+from rota.db.dialect import Tx
+from rota.db.notify import Wake
+from rota.engine import jobs
+from rota.engine.commands import Engine, EngineSettings
 from rota.engine.scheduler import Scheduler
-from rota.kinds.pipelines import PipelineManager, PipelineRegistry, PipelineRunner, executor_here
-from rota.store import jobs, pipelines
-from rota.store.dialect import Tx
-from rota.store.wake import Wake
+from rota.kinds.pipelines import store as pipelines_store
+from rota.kinds.pipelines.executor import executor_here
+from rota.kinds.pipelines.manager import PipelineManager
+from rota.kinds.pipelines.registry import PipelineRegistry
+from rota.kinds.pipelines.runner import PipelineRunner
 
 FEW, MANY = 10, 10_000
 FIRES = 50
@@ -54,7 +58,7 @@ async def settled(here: Site, count: int) -> Engine:
 
     def fill(tx: Tx) -> None:
         for path in paths:
-            pipelines.insert(tx, here.org_id, {"path": path, **fields}, now)
+            pipelines_store.insert(tx, here.org_id, {"path": path, **fields}, now)
 
     await here.db.tx(fill)
     later = {"run_at": (now + timedelta(days=365)).isoformat()}
@@ -93,4 +97,4 @@ def take(tx: Tx) -> list[Job]:
 def end(tx: Tx, job: Job, now: datetime) -> None:
     ended = [Ended(job, Status.SUCCESS, None, now, new_id(), 1, now)]
     jobs.finish(tx, ended, "bench", now)
-    pipelines.follow(tx, ended, now)
+    pipelines_store.follow(tx, ended, now)

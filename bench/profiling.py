@@ -22,12 +22,12 @@ from pathlib import Path
 import uvloop
 
 from bench.site import ROOT, Kind, Sqlite, make_engine
-from rota.core.triggers import Timing, next_slot, parse_cron
-from rota.engine.engine import Engine, EngineSettings
+from rota.core.timing.triggers import Timing, next_slot, parse_cron
+from rota.db.connection import open_database
+from rota.engine import workers
+from rota.engine.commands import Engine, EngineSettings
 from rota.engine.scheduler import BATCH, Scheduler
 from rota.engine.worker import Worker
-from rota.store import workers
-from rota.store.database import open_database
 
 JOBS = 500  # one batch of everything
 INSTRUCTED = (1, 3)  # batches whose difference is counted under valgrind: the start of the program falls out

@@ -8,7 +8,7 @@ from typing import Any
 from bench.figures import Figure, Size
 from bench.site import Kind
 from rota.core.clock import pause, wall
-from rota.kinds.workflows.sandbox import SPARE, Sandbox
+from rota.kinds.workflows.scripts.sandbox import SPARE, Sandbox
 
 CALLS, VERSIONS = 2_000, 20
 BAR = "< 5 ms"

@@ -19,15 +19,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bench.peers.rota import PROGRAM
+from rota.access.store import accounts
 from rota.app.application import Rota, load_app
 from rota.core.clock import SystemClock
+from rota.db.connection import Database, open_database, sql
+from rota.db.migrate import migrate
+from rota.db.notify import Wake
+from rota.engine import workers
+from rota.engine.commands import Engine, EngineSettings
 from rota.engine.declare import declare
-from rota.engine.engine import Engine, EngineSettings
-from rota.kinds.tasks import TaskRunner, task_rows
-from rota.store import accounts, workers
-from rota.store.database import Database, open_database, sql
-from rota.store.migrate import migrate
-from rota.store.wake import Wake
+from rota.kinds.tasks.registry import task_rows
+from rota.kinds.tasks.runner import TaskRunner
 from tests.postgres import create_database, database_name, drop_database
 
 ROOT = Path(__file__).parent.parent

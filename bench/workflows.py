@@ -14,11 +14,12 @@ from typing import Any
 from bench.figures import Figure, Size, percentile
 from bench.site import Kind, Site, WrongCount, site
 from rota import Prepare, Rota, Workflow
-from rota.engine.engine import Engine, EngineSettings
+from rota.db.notify import Wake
+from rota.engine.commands import Engine, EngineSettings
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
-from rota.kinds.workflows import WorkflowManager, WorkflowRunner, deploy_all
-from rota.store.wake import Wake
+from rota.kinds.workflows.manager import WorkflowManager, deploy_all
+from rota.kinds.workflows.runner import WorkflowRunner
 
 SIDE_BY_SIDE = 100
 BATCH = 100

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rota.store.migrate import migrate
-from rota.store.tables import metadata
+from rota.db.migrate import migrate
+from rota.db.tables import metadata
 from tests.postgres import _execute as execute
 from tests.postgres import create_database, database_name, drop_database
 

@@ -11,7 +11,7 @@ from croniter import croniter
 from cronsim import CronSim
 
 from bench.peers import kit
-from rota.core.triggers import Timing, next_slot, parse_cron
+from rota.core.timing.triggers import Timing, next_slot, parse_cron
 
 ZONE = "America/New_York"
 AFTER = datetime(2026, 3, 3, 16, 7, 30, tzinfo=UTC)

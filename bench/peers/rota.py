@@ -9,20 +9,20 @@ from bench.peers import kit
 from rota.app import cli
 
 if TYPE_CHECKING:
-    from rota.engine.engine import Engine
+    from rota.engine.commands import Engine
 
 PROGRAM = Path(__file__).parent.parent / "jobs.py"
 
 
 def prepare() -> None:
-    from rota.store.migrate import migrate
+    from rota.db.migrate import migrate
 
     migrate(kit.URL)
 
 
 async def engine() -> "tuple[Engine, str]":
     from bench.site import make_engine  # here: a worker loads what `rota worker` loads and no more
-    from rota.store.database import open_database
+    from rota.db.connection import open_database
 
     return await make_engine(open_database(kit.URL))
 

@@ -17,23 +17,13 @@ if TYPE_CHECKING:
     )
     from rota.core.errors import AuthError, LogicError, PermissionDenied, TransientError
     from rota.core.policy import Retry
+    from rota.db.user_session import AsyncSession, Database
     from rota.engine.runner import RunContext
-    from rota.engine.services import ArtifactManager, JobScheduler
-    from rota.kinds.tasks import TaskIn, TaskManager, TaskRegistry
-    from rota.kinds.workflows import (
-        Applied,
-        NotApplied,
-        Prepare,
-        Reservation,
-        Unsure,
-        Workflow,
-        cron,
-        every,
-        mutation,
-        not_applied,
-        read,
-    )
-    from rota.store.session import AsyncSession, Database
+    from rota.kinds.tasks.manager import TaskIn, TaskManager
+    from rota.kinds.tasks.registry import TaskRegistry
+    from rota.kinds.workflows.connectors.base import Applied, NotApplied, Unsure, mutation, not_applied, read
+    from rota.kinds.workflows.declaration import Prepare, Reservation, Workflow, cron, every
+    from rota.user_code.services import ArtifactManager, JobScheduler
 
 __all__ = [
     "Applied",
@@ -73,12 +63,12 @@ __all__ = [
 HOMES = {
     "Applied": "rota.kinds.workflows",
     "ArtifactHierarchy": "rota.app.service",
-    "ArtifactManager": "rota.engine.services",
-    "AsyncSession": "rota.store.session",
+    "ArtifactManager": "rota.user_code.services",
+    "AsyncSession": "rota.db.user_session",
     "AuthError": "rota.core.errors",
     "CrudPermissions": "rota.app.service",
-    "Database": "rota.store.session",
-    "JobScheduler": "rota.engine.services",
+    "Database": "rota.db.user_session",
+    "JobScheduler": "rota.user_code.services",
     "LogicError": "rota.core.errors",
     "NotApplied": "rota.kinds.workflows",
     "PermissionDenied": "rota.core.errors",

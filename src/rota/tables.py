@@ -1,5 +1,5 @@
 """Rota's tables, for users' own queries: `select(tables.runs).where(…)`. To be read; Rota alone writes them."""
 
-from rota.store.tables import artifacts, jobs, runs, schedules, slots, tasks
+from rota.db.tables import artifacts, jobs, runs, schedules, slots, tasks
 
 __all__ = ["artifacts", "jobs", "runs", "schedules", "slots", "tasks"]

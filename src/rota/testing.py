@@ -23,33 +23,34 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
+from rota.access.store import accounts
 from rota.core.clock import ManualClock
+from rota.db import schema
+from rota.db.connection import open_database
+from rota.db.crash_points import at_each_statement
+from rota.db.dialect import Tx
+from rota.db.migrate import migrate
+from rota.db.notify import Wake
+from rota.engine import reports as engine_reports
+from rota.engine import workers
+from rota.engine.commands import Engine, EngineSettings
 from rota.engine.declare import declare
-from rota.engine.engine import Engine, EngineSettings
-from rota.engine.injection import Injector
 from rota.engine.maintenance import Maintenance
 from rota.engine.runner import Runner
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
-from rota.kinds.graphs import GraphRegistry, GraphRunner
-from rota.kinds.tasks import TaskRegistry, TaskRunner, task_rows
-from rota.kinds.workflows import (
-    Connectors,
-    Repairer,
-    RepairRunner,
-    Sandbox,
-    Workflow,
-    WorkflowManager,
-    WorkflowRunner,
-    deploy_all,
-)
-from rota.store import accounts, reports, schema, workers
-from rota.store import workflow_reports as views
-from rota.store.database import open_database
-from rota.store.dialect import Tx
-from rota.store.faults import at_each_statement
-from rota.store.migrate import migrate
-from rota.store.wake import Wake
+from rota.kinds.graphs.registry import GraphRegistry
+from rota.kinds.graphs.runner import GraphRunner
+from rota.kinds.tasks.registry import TaskRegistry, task_rows
+from rota.kinds.tasks.runner import TaskRunner
+from rota.kinds.workflows import reports as views
+from rota.kinds.workflows.connectors.base import Connectors
+from rota.kinds.workflows.declaration import Workflow
+from rota.kinds.workflows.manager import WorkflowManager, deploy_all
+from rota.kinds.workflows.runner import WorkflowRunner
+from rota.kinds.workflows.scripts.repair import Repairer, RepairRunner
+from rota.kinds.workflows.scripts.sandbox import Sandbox
+from rota.user_code.injection import Injector
 
 MONDAY = datetime(2026, 5, 4, 9, tzinfo=UTC)
 TURNS = 100_000  # more steps than that at one moment are a loop without end
@@ -129,7 +130,7 @@ class World:
 
     async def runs(self, **wanted: Any) -> list[dict[str, Any]]:
         """The ledger, oldest first."""
-        found, _ = await self.engine.db.read(lambda tx: reports.list_runs(tx, self.org_id, limit=200, **wanted))
+        found, _ = await self.engine.db.read(lambda tx: engine_reports.list_runs(tx, self.org_id, limit=200, **wanted))
         return found[::-1]
 
 

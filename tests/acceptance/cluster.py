@@ -17,24 +17,27 @@ from typing import Any, Self
 
 from sqlalchemy import select
 
+from rota.access.store import accounts
 from rota.app.application import load_app
 from rota.core.clock import SystemClock
 from rota.core.errors import Unavailable
-from rota.engine.audit import audit
+from rota.db.connection import open_database
+from rota.db.dialect import Tx
+from rota.db.migrate import migrate
+from rota.db.notify import Wake
+from rota.db.tables import jobs, runs, schedules, slots
+from rota.db.tables import workers as worker_rows
+from rota.engine import workers
+from rota.engine.commands import Engine, EngineSettings
 from rota.engine.declare import declare
-from rota.engine.engine import Engine, EngineSettings
-from rota.engine.processes import die_with_parent
 from rota.engine.runner import Runners
-from rota.kinds.graphs import GraphRunner
-from rota.kinds.pipelines import PipelineRunner, executor_here
-from rota.kinds.tasks import TaskRunner, task_rows
-from rota.store import accounts, workers
-from rota.store.database import open_database
-from rota.store.dialect import Tx
-from rota.store.migrate import migrate
-from rota.store.tables import jobs, runs, schedules, slots
-from rota.store.tables import workers as worker_rows
-from rota.store.wake import Wake
+from rota.engine.slot_audit import audit
+from rota.kinds.graphs.runner import GraphRunner
+from rota.kinds.pipelines.executor import executor_here
+from rota.kinds.pipelines.runner import PipelineRunner
+from rota.kinds.tasks.registry import task_rows
+from rota.kinds.tasks.runner import TaskRunner
+from rota.user_code.processes import die_with_parent
 
 PRELUDE = """
 import asyncio, os, signal, time

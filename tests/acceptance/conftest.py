@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rota.store.migrate import migrate
+from rota.db.migrate import migrate
 from tests.acceptance.cluster import Cluster
 from tests.postgres import create_database, database_name, drop_database
 

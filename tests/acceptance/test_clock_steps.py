@@ -29,11 +29,11 @@ rota.core.clock.datetime = Stepped
 MACHINE_CLOCK = (
     OWN_CLOCK
     + """
-import rota.store.workers
+import rota.engine.workers
 from rota.store import dialect
 
 real = dialect.database_now
-rota.store.workers.database_now = lambda tx: real(tx) + step()  # SQLite asks the machine
+rota.engine.workers.database_now = lambda tx: real(tx) + step()  # SQLite asks the machine
 """
 )
 

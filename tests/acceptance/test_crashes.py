@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from rota.store.tables import runs
+from rota.db.tables import runs
 from tests.acceptance.cluster import Cluster, until
 from tests.acceptance.conftest import MakeCluster
 

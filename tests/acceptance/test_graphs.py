@@ -2,9 +2,10 @@
 
 from sqlalchemy import select
 
-from rota.kinds.graphs import GraphManager
-from rota.store import accounts, billing
-from rota.store.tables import charge_receipts, logs
+from rota.access.store import accounts
+from rota.billing import store as billing_store
+from rota.db.tables import charge_receipts, logs
+from rota.kinds.graphs.manager import GraphManager
 from tests.acceptance.cluster import until
 from tests.acceptance.conftest import MakeCluster
 
@@ -46,7 +47,7 @@ async def test_a_worker_killed_after_the_first_of_three_units_costs_nothing_twic
         receipts = await one.rows(select(charge_receipts).order_by(charge_receipts.c.id))
         assert [receipt.source_reference for receipt in receipts] == reported
         assert len(reported) == len(set(reported)) == 4  # one of the run that died, three of the next
-        account = await one.db.tx(billing.account_of, one.org, owner, one.clock.now())
+        account = await one.db.tx(billing_store.account_of, one.org, owner, one.clock.now())
         assert account.balance_credits == -20_000 * len(reported)
-        assert await one.db.read(billing.balance_of_ledger, account.id) == account.balance_credits
+        assert await one.db.read(billing_store.balance_of_ledger, account.id) == account.balance_credits
         assert success.usage["credits"] == 60_000

@@ -19,14 +19,14 @@ from typing import Any
 import httpx
 import pytest
 
-from rota.app.agent.journal import Journal
+from rota.kinds.hosts.agent.journal import Journal
 from tests.acceptance.cluster import Process, until
 from tests.acceptance.networks import Network, possible
 
 LEASE = 2  # seconds; an agent's is three times as long
 KILLED = """
 import os, sys
-from rota.app.agent import courier, journal
+from rota.kinds.hosts.agent import courier, journal
 from rota.app.cli import app
 def die(*_, **__): os._exit(9)
 {patch}

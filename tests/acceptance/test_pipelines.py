@@ -8,14 +8,14 @@ import duckdb
 import pytest
 from sqlalchemy import select
 
-from rota.kinds.pipelines import PipelineManager
-from rota.store.tables import clocks, runs
+from rota.db.tables import clocks, runs
+from rota.kinds.pipelines.manager import PipelineManager
 from tests.acceptance.cluster import Cluster, until
 from tests.acceptance.conftest import MakeCluster
 
 OTHER_TIME = """
 import rota.core.clock
-import rota.store.workers
+import rota.engine.workers
 from datetime import datetime, timedelta
 from rota.store import dialect
 
@@ -29,7 +29,7 @@ class Stepped(datetime):
 
 rota.core.clock.datetime = Stepped
 real = dialect.database_now
-rota.store.workers.database_now = lambda tx: real(tx) + step()  # the clock that workers go by
+rota.engine.workers.database_now = lambda tx: real(tx) + step()  # the clock that workers go by
 """
 HOURLY = "0 * * * *"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.store.tables import schedules
+from rota.db.tables import schedules
 from tests.acceptance.cluster import Cluster, until
 
 SECONDS = 60

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from rota.store.tables import jobs
+from rota.db.tables import jobs
 from tests.acceptance.cluster import Cluster
 
 LOCK_ERRORS = ("locked", "busy", "Traceback")

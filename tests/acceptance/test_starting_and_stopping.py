@@ -17,11 +17,11 @@ import pytest
 from sqlalchemy import func, select
 
 from rota.core.clock import ManualClock
-from rota.engine.audit import audit
-from rota.engine.engine import Engine, EngineSettings
-from rota.store.dialect import Tx
-from rota.store.tables import jobs, runs, schedules, slots
-from rota.store.wake import Wake
+from rota.db.dialect import Tx
+from rota.db.notify import Wake
+from rota.db.tables import jobs, runs, schedules, slots
+from rota.engine.commands import Engine, EngineSettings
+from rota.engine.slot_audit import audit
 from tests.acceptance.cluster import Cluster, Process, until
 from tests.acceptance.conftest import MakeCluster
 

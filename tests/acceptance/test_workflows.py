@@ -12,12 +12,12 @@ from sqlalchemy import func, select
 
 from rota.app.application import load_app
 from rota.core.states import Phase, Status
-from rota.core.workflows import legal
-from rota.kinds.workflows import deploy_all
-from rota.store import workflows as store
-from rota.store.dialect import Tx
-from rota.store.tables import events, runs, workflow_runs
-from rota.store.workflows import Published
+from rota.db.dialect import Tx
+from rota.db.tables import events, runs, workflow_runs
+from rota.kinds.workflows.manager import deploy_all
+from rota.kinds.workflows.rules import legal
+from rota.kinds.workflows.store import workflows as store
+from rota.kinds.workflows.store.workflows import Published
 from tests.acceptance.cluster import Cluster, Process, until
 from tests.acceptance.conftest import MakeCluster
 

@@ -10,24 +10,32 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from rota.app.site import create_site
+from rota.access.store import accounts
+from rota.app.asgi import create_site
 from rota.core.clock import ManualClock
 from rota.core.model import Attempt, Ended, Job, new_id
 from rota.core.states import Status
-from rota.engine.engine import Engine, EngineSettings
-from rota.engine.injection import Injector
+from rota.db.connection import Database, open_database, sql
+from rota.db.dialect import Tx
+from rota.db.migrate import migrate
+from rota.db.notify import Wake
+from rota.engine import jobs
+from rota.engine.commands import Engine, EngineSettings
 from rota.engine.runner import Runners
 from rota.graphs import GraphRequest, LlmCaller, TextDelta, UsageReport
-from rota.kinds.graphs import GraphRegistry, GraphRunner
-from rota.kinds.hosts import HostRunner
-from rota.kinds.pipelines import PipelineRegistry, PipelineRunner, executor_here
-from rota.kinds.tasks import TaskRegistry, TaskRunner, task_rows
-from rota.kinds.workflows import Connectors, Sandbox, WorkflowRunner
-from rota.store import accounts, jobs, tasks
-from rota.store.database import Database, open_database, sql
-from rota.store.dialect import Tx
-from rota.store.migrate import migrate
-from rota.store.wake import Wake
+from rota.kinds.graphs.registry import GraphRegistry
+from rota.kinds.graphs.runner import GraphRunner
+from rota.kinds.hosts.runner import HostRunner
+from rota.kinds.pipelines.executor import executor_here
+from rota.kinds.pipelines.registry import PipelineRegistry
+from rota.kinds.pipelines.runner import PipelineRunner
+from rota.kinds.tasks import store as tasks_store
+from rota.kinds.tasks.registry import TaskRegistry, task_rows
+from rota.kinds.tasks.runner import TaskRunner
+from rota.kinds.workflows.connectors.base import Connectors
+from rota.kinds.workflows.runner import WorkflowRunner
+from rota.kinds.workflows.scripts.sandbox import Sandbox
+from rota.user_code.injection import Injector
 from tests.postgres import create_database, drop_database
 
 NINE = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
@@ -145,7 +153,7 @@ async def api(migrated_url: str, tmp_path: Path) -> AsyncIterator[Api]:
     engine = Engine(db, clock, Wake(), runners, EngineSettings())
     org_id, key = await db.tx(accounts.ensure_default_org, NINE)
     assert key is not None
-    await db.tx(tasks.sync, org_id, task_rows(registry, Injector(), None), NINE)
+    await db.tx(tasks_store.sync, org_id, task_rows(registry, Injector(), None), NINE)
     app = create_site(engine, db, service_token=SERVICE_TOKEN)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     headers = {"authorization": f"Bearer {key}"}

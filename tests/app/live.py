@@ -9,20 +9,27 @@ from typing import Any, Self
 import uvicorn
 from fastapi import FastAPI
 
+from rota.access.store import accounts
+from rota.app.asgi import create_site
 from rota.app.connections import HEAD_BYTES, Connection
-from rota.app.site import create_site
 from rota.core.clock import SystemClock
-from rota.engine.engine import Engine, EngineSettings
-from rota.engine.injection import Injector
+from rota.db.connection import open_database
+from rota.db.notify import Wake
+from rota.engine.commands import Engine, EngineSettings
 from rota.engine.runner import Runners
-from rota.kinds.graphs import GraphRegistry, GraphRunner
-from rota.kinds.hosts import HostRunner
-from rota.kinds.pipelines import PipelineRegistry, PipelineRunner, executor_here
-from rota.kinds.tasks import TaskRegistry, TaskRunner, task_rows
-from rota.kinds.workflows import Connectors, Sandbox, WorkflowRunner
-from rota.store import accounts, tasks
-from rota.store.database import open_database
-from rota.store.wake import Wake
+from rota.kinds.graphs.registry import GraphRegistry
+from rota.kinds.graphs.runner import GraphRunner
+from rota.kinds.hosts.runner import HostRunner
+from rota.kinds.pipelines.executor import executor_here
+from rota.kinds.pipelines.registry import PipelineRegistry
+from rota.kinds.pipelines.runner import PipelineRunner
+from rota.kinds.tasks import store as tasks_store
+from rota.kinds.tasks.registry import TaskRegistry, task_rows
+from rota.kinds.tasks.runner import TaskRunner
+from rota.kinds.workflows.connectors.base import Connectors
+from rota.kinds.workflows.runner import WorkflowRunner
+from rota.kinds.workflows.scripts.sandbox import Sandbox
+from rota.user_code.injection import Injector
 from tests.app.conftest import echo
 
 
@@ -55,7 +62,7 @@ class LiveApi:
         engine = Engine(db, clock, Wake(), runners, EngineSettings())
         self.org_id, key = await db.tx(accounts.ensure_default_org, clock.now())
         self.key = key or ""
-        await db.tx(tasks.sync, self.org_id, task_rows(registry, Injector(), None), clock.now())
+        await db.tx(tasks_store.sync, self.org_id, task_rows(registry, Injector(), None), clock.now())
         self.app = create_site(engine, db)
         config = uvicorn.Config(
             self.app, log_config=None, lifespan="off", timeout_graceful_shutdown=2, http=Connection,

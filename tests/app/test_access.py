@@ -11,11 +11,14 @@ from typing import Any
 from starlette.types import Message
 
 from rota import Prepare, Workflow, every
-from rota.kinds.hosts import HostManager
-from rota.kinds.pipelines import PipelineManager
-from rota.kinds.workflows import WorkflowManager
-from rota.store import accounts, billing, hosts, scripts, sessions
-from rota.store.dialect import Tx
+from rota.access.store import accounts, logins
+from rota.billing import store as billing_store
+from rota.db.dialect import Tx
+from rota.kinds.hosts.manager import HostManager
+from rota.kinds.hosts.store import hosts
+from rota.kinds.pipelines.manager import PipelineManager
+from rota.kinds.workflows.manager import WorkflowManager
+from rota.kinds.workflows.scripts import store as scripts_store
 from tests.app.conftest import NINE, Api
 
 CALLERS = ("no key", "viewer", "operator", "admin", "other org's admin", "expired key", "revoked key")
@@ -376,7 +379,7 @@ async def make_script(api: Api, name: str) -> str:
 
     manager = WorkflowManager(api.engine, api.org_id)
     fields, producers = manager.wanted(flow, "script", flow.dump() | {"route": "scripts"})
-    return await api.db.tx(scripts.deploy, api.org_id, None, fields, producers, CANARY, None, NINE)
+    return await api.db.tx(scripts_store.deploy, api.org_id, None, fields, producers, CANARY, None, NINE)
 
 
 async def make_host(api: Api, name: str) -> str:
@@ -410,18 +413,18 @@ async def make_grant(api: Api, name: str) -> str:
 
 async def make_account(api: Api, name: str) -> str:
     owner = await make_user(api, name)
-    return str((await api.db.tx(billing.account_of, api.org_id, owner, NINE)).id)
+    return str((await api.db.tx(billing_store.account_of, api.org_id, owner, NINE)).id)
 
 
 async def make_virtual_key(api: Api, name: str) -> str:
-    return await api.db.tx(billing.add_key, api.org_id, await make_account(api, name), name, NINE)
+    return await api.db.tx(billing_store.add_key, api.org_id, await make_account(api, name), name, NINE)
 
 
 async def make_own_key(api: Api, name: str) -> str:
     """Of the account of those who call: their keys act for the org's system user."""
     owner = await api.db.tx(accounts.system_user, api.org_id, NINE)
-    account = await api.db.tx(billing.account_of, api.org_id, owner, NINE)
-    return await api.db.tx(billing.add_key, api.org_id, account.id, name, NINE)
+    account = await api.db.tx(billing_store.account_of, api.org_id, owner, NINE)
+    return await api.db.tx(billing_store.add_key, api.org_id, account.id, name, NINE)
 
 
 async def make_user(api: Api, name: str) -> str:
@@ -432,9 +435,9 @@ async def make_session(api: Api, name: str) -> str:
     user_id = await make_user(api, name)
 
     def step(tx: Tx) -> str:
-        user = sessions.account(tx, api.org_id, user_id)
+        user = logins.account(tx, api.org_id, user_id)
         assert user is not None
-        return sessions.start_session(tx, user, None, None, name, NINE)[0]
+        return logins.start_session(tx, user, None, None, name, NINE)[0]
 
     return await api.db.tx(step)
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from rota.app.agent.courier import environment, shim
-from rota.app.agent.journal import Claim, Journal
-from rota.app.agent.types import Allowed
 from rota.app.cli import app
+from rota.kinds.hosts.agent.job_types import Allowed
+from rota.kinds.hosts.agent.journal import Claim, Journal
+from rota.kinds.hosts.agent.loop import environment, shim
 
 DOCS = Path(__file__).parents[2] / "docs" / "hosts.md"
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from rota.access.store import accounts
+from rota.billing import store as billing_store
+from rota.billing.store import Charge, Usage
 from rota.core.model import new_id
-from rota.store import accounts, billing
-from rota.store.billing import Charge, Usage
 from tests.app.conftest import NINE, Api
 
 DAY = timedelta(days=1)
@@ -22,7 +23,7 @@ async def charge(api: Api, account_id: str, *, cost: Decimal = CENT, **what: Any
     """A unit of a new run is charged, as a graph would have it; returns the run's id."""
     given = {"grant_id": None, "schedule_id": None, "target": "python:poet", "run_id": new_id(), "attempt": 1, **what}
     unit = Usage("call-1", "small", 10, 20, cost)
-    await api.db.tx(billing.charge, Charge(api.org_id, account_id, **given), unit, Decimal(2), api.clock.now())
+    await api.db.tx(billing_store.charge, Charge(api.org_id, account_id, **given), unit, Decimal(2), api.clock.now())
     return str(given["run_id"])
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from rota.app.site import create_site
+from rota.access.store import accounts
+from rota.app.asgi import create_site
 from rota.core.model import new_id
-from rota.store import accounts
 from tests.app.conftest import Api
 from tests.engine.harness import NINE, House, at, open_house
 

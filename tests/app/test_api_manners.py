@@ -8,10 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
+from rota.access.store import accounts
 from rota.app.api.schemas import ROUTES
-from rota.app.http import BODY_LIMIT
 from rota.core.errors import DataRefused, Unavailable
-from rota.store import accounts, reports
+from rota.engine import reports as engine_reports
+from rota.frame.http.limits import BODY_LIMIT
 from tests.app.conftest import NINE, Api
 
 CREATE = {"name": "nightly", "target": "hello", "cron_expression": "0 12 * * *"}
@@ -142,8 +143,8 @@ async def test_lists_are_pages(api: Api, path: str) -> None:
         "WyJhIiwiYiIsImMiXQ",
         "é",
         "a" * 2000,
-        reports.write_cursor("a\0"),
-        reports.write_cursor("x", "y"),
+        engine_reports.write_cursor("a\0"),
+        engine_reports.write_cursor("x", "y"),
     ):
         answer = await api.call("GET", path, params={"cursor": cursor})
         assert answer.status_code == 422, cursor

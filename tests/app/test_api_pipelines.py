@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rota.kinds.pipelines import PipelineRunner
+from rota.kinds.pipelines.runner import PipelineRunner
 from tests.app.conftest import NINE, Api
 
 ORDERS = {"namespace": "sales", "layer": "bronze", "name": "orders", "sql": "SELECT range AS id FROM range(3)"}

@@ -8,8 +8,8 @@ import pytest
 
 from rota.core.model import Ended, new_id, trace_id_of
 from rota.core.states import Status
+from rota.engine import jobs, workers
 from rota.engine.scheduler import Scheduler
-from rota.store import jobs, workers
 from tests.app.conftest import NINE, WORKER, Api
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

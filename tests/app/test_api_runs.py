@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rota.core.states import Status
+from rota.engine import runs, workers
 from rota.engine.scheduler import Scheduler
-from rota.store import runs, workers
 from tests.app.conftest import NINE, WORKER, Api
 
 RUN_FIELDS = {

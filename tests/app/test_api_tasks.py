@@ -8,7 +8,7 @@ import pytest
 
 from rota import ArtifactManager
 from rota.engine.worker import Worker
-from rota.kinds.tasks import TaskRunner
+from rota.kinds.tasks.runner import TaskRunner
 from tests.app.conftest import Api
 
 TASK_ID = "01K7T0000000000000000000A1"

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rota.app.cli.show import yaml_lines
+from rota.frame.cli.output import yaml_lines
 from rota.version import __version__
 from tests.app.shell import Rota, caller, environment, followed, on_terminal, read, run, serving
 

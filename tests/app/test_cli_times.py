@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import typer
 
-from rota.app.cli.show import local, when
-from rota.app.cli.times import future, past
 from rota.core import clock
+from rota.frame.cli.output import local, when
+from rota.frame.cli.times import future, past
 
 NOON = datetime(2026, 11, 17, 12, 0, tzinfo=UTC)
 

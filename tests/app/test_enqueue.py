@@ -10,12 +10,13 @@ import pytest
 from sqlalchemy import select
 
 from rota import JobScheduler, Rota, ServiceBuilder, ServiceInfo
+from rota.access.store import accounts
 from rota.core.errors import Conflict, Invalid, NotFound
-from rota.engine.injection import Injector
-from rota.kinds.tasks import task_rows
-from rota.store import accounts, tasks
-from rota.store.database import Database, open_database
-from rota.store.tables import jobs
+from rota.db.connection import Database, open_database
+from rota.db.tables import jobs
+from rota.kinds.tasks import store as tasks_store
+from rota.kinds.tasks.registry import task_rows
+from rota.user_code.injection import Injector
 
 NOW = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
 
@@ -36,7 +37,7 @@ async def db(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setenv("ROTA_DATABASE_URL", migrated_url)
     opened = open_database(migrated_url)
     org_id, _ = await opened.tx(accounts.ensure_default_org, NOW)
-    await opened.tx(tasks.sync, org_id, task_rows(program()[0].registry, Injector(), None), NOW)
+    await opened.tx(tasks_store.sync, org_id, task_rows(program()[0].registry, Injector(), None), NOW)
     yield opened
     await opened.close()
 
@@ -102,7 +103,7 @@ def test_every_event_loop_may_ask(migrated_url: str, monkeypatch: pytest.MonkeyP
     async def prepare() -> None:
         db = open_database(migrated_url)
         org_id, _ = await db.tx(accounts.ensure_default_org, NOW)
-        await db.tx(tasks.sync, org_id, task_rows(app.registry, app.injector, None), NOW)
+        await db.tx(tasks_store.sync, org_id, task_rows(app.registry, app.injector, None), NOW)
         await db.close()
 
     async def ask() -> str:

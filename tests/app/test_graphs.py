@@ -9,16 +9,19 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from rota.engine.engine import Engine
+from rota.access.store import accounts
+from rota.db.notify import Wake
+from rota.db.tables import charge_receipts, logs, runs
+from rota.engine import workers
+from rota.engine.commands import Engine
 from rota.engine.tracing import Tracing
 from rota.engine.worker import Worker
 from rota.graphs import GraphError, GraphRequest, LlmCaller, TextDelta, UsageReport
-from rota.kinds.graphs import GraphManager, GraphRegistry, GraphRunner
 from rota.kinds.graphs import remote as remote_module
+from rota.kinds.graphs.manager import GraphManager
+from rota.kinds.graphs.registry import GraphRegistry
 from rota.kinds.graphs.remote import Remote
-from rota.store import accounts, workers
-from rota.store.tables import charge_receipts, logs, runs
-from rota.store.wake import Wake
+from rota.kinds.graphs.runner import GraphRunner
 from tests.acceptance.cluster import until
 from tests.app.conftest import NINE, SERVICE_TOKEN, Api
 from tests.spans import Heard, trace_id

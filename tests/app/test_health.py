@@ -21,11 +21,11 @@ from rota.app.main import Node
 from rota.app.settings import Settings
 from rota.core.errors import Unavailable
 from rota.core.model import new_id
+from rota.db.connection import Database, SqliteDatabase, open_database, sql
+from rota.db.dialect import Tx
+from rota.engine import workers
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
-from rota.store import workers
-from rota.store.database import Database, SqliteDatabase, open_database, sql
-from rota.store.dialect import Tx
 from tests.app.conftest import Api
 from tests.app.shell import environment
 

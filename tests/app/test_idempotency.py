@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from rota.access.store import accounts
 from rota.core.errors import Unavailable
+from rota.db.crash_points import at_each_statement
+from rota.db.transactions import Deadlock, Transaction
 from rota.engine.maintenance import Maintenance
-from rota.store import accounts, idempotency
-from rota.store.faults import at_each_statement
-from rota.store.transactions import Deadlock, Transaction
+from rota.frame.http import store as http_store
 from tests.app.conftest import NINE, Api
 
 KEY = {"idempotency-key": "one"}
@@ -179,7 +180,7 @@ async def test_a_request_that_died_lets_go_of_its_key_in_the_end(api: Api) -> No
     await api.call("DELETE", "/schedules/nightly")
     await api.execute("UPDATE idempotency_keys SET state = 'running'")
     assert (await api.call("POST", "/schedules", CREATE, headers=KEY)).status_code == 409
-    api.clock.set(NINE + idempotency.LEASE)
+    api.clock.set(NINE + http_store.LEASE)
     assert (await api.call("POST", "/schedules", CREATE, headers=KEY)).status_code == 201
 
 
@@ -226,7 +227,7 @@ async def test_a_request_that_only_reads_stores_no_key(api: Api) -> None:
 
 
 async def test_an_org_keeps_its_newest_keys(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idempotency, "KEYS_PER_ORG", 2)
+    monkeypatch.setattr(http_store, "KEYS_PER_ORG", 2)
     for number in range(4):
         api.clock.set(NINE + timedelta(seconds=number))
         headers = {"idempotency-key": f"key-{number}"}

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from rota.app.cli.terminal import output, visible
 from rota.core.model import new_id
+from rota.frame.cli.terminal import output, visible
 from tests.app.conftest import Api
 
 WRONG = ["a/b", "a\x1b[2Jb", " blank", "x" * 201, "", "01JB3Q2M5T8V0W1X2Y3Z4A5B6C", "01jb3q2m5t8v0w1x2y3z4a5b6c"]

@@ -23,11 +23,13 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from rota.access.store import accounts
 from rota.core.model import Attempt, Ended, new_id
 from rota.core.states import Status
-from rota.store import accounts, hosts, jobs, runs, workers
-from rota.store.database import open_database
-from rota.store.dialect import Tx
+from rota.db.connection import open_database
+from rota.db.dialect import Tx
+from rota.engine import jobs, runs, workers
+from rota.kinds.hosts.store import hosts
 from tests.app.live import LiveApi
 
 CHECKS = [

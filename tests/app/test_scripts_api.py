@@ -7,7 +7,10 @@ import pytest
 
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
-from rota.kinds.workflows import Connectors, RepairRunner, Sandbox, WorkflowRunner
+from rota.kinds.workflows.connectors.base import Connectors
+from rota.kinds.workflows.runner import WorkflowRunner
+from rota.kinds.workflows.scripts.repair import RepairRunner
+from rota.kinds.workflows.scripts.sandbox import Sandbox
 from rota.testing import World, sign_on
 from tests.app.conftest import Api
 from tests.app.forms import done, fill

@@ -14,9 +14,9 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from rota.app.web.sessions import COOKIE
-from rota.store.database import open_database
-from rota.store.tables import metadata
+from rota.db.connection import open_database
+from rota.db.tables import metadata
+from rota.frame.web.sessions import COOKIE
 from tests.app.shell import caller, environment, read, serving
 from tests.postgres import create_database, drop_database
 

@@ -31,9 +31,9 @@ from rota import (
     tables,
     validate_and_disable_orphaned_tasks,
 )
-from rota.store.database import open_database
-from rota.store.dialect import Tx
-from rota.store.tables import jobs
+from rota.db.connection import open_database
+from rota.db.dialect import Tx
+from rota.db.tables import jobs
 from tests.postgres import create_database, drop_database
 
 IDS = {

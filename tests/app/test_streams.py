@@ -12,10 +12,11 @@ from structlog.testing import capture_logs
 
 from rota.core.model import Attempt, Ended, new_id
 from rota.core.states import Status
-from rota.store import jobs, runs, workflows
-from rota.store.database import Database, open_database
-from rota.store.dialect import Tx, insert_rows
-from rota.store.tables import logs
+from rota.db.connection import Database, open_database
+from rota.db.dialect import Tx, insert_rows
+from rota.db.tables import logs
+from rota.engine import jobs, runs
+from rota.kinds.workflows.store import workflows
 from rota.testing import world
 from tests.app.live import LiveApi
 from tests.workflows.inbox import broken_step, make_inbox

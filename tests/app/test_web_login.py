@@ -13,14 +13,15 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from rota.app.guessing import FAILURES_PER_MINUTE, Failures
-from rota.app.http import SECURITY_HEADERS
-from rota.app.web.login import path_of_ours
-from rota.app.web.sessions import COOKIE, LOGIN_COOKIE
+from rota.access.store import accounts, logins
+from rota.access.web.login import path_of_ours
 from rota.core.states import Status
-from rota.store import accounts, overview, sessions
-from rota.store.dialect import Tx
-from rota.store.tables import metadata
+from rota.db.dialect import Tx
+from rota.db.tables import metadata
+from rota.engine import overview
+from rota.frame.http.guessing import FAILURES_PER_MINUTE, Failures
+from rota.frame.http.limits import SECURITY_HEADERS
+from rota.frame.web.sessions import COOKIE, LOGIN_COOKIE
 from tests.app.conftest import NINE, Api
 
 ADA = {"email": "Ada@Example.org", "name": "Ada", "password": "correct horse", "role": "viewer"}
@@ -125,7 +126,7 @@ async def test_an_unknown_link_is_refused_kindly_and_guessing_is_limited(api: Ap
 
 
 async def test_the_session_of_the_start_link_ends_with_its_key(api: Api, web: httpx.AsyncClient) -> None:
-    made = await api.db.tx(sessions.first_link, NINE)
+    made = await api.db.tx(logins.first_link, NINE)
     assert made is not None
     await web.get(f"/login?token={made.token}")
     assert '<span class="name">system</span>' in (await web.get("/")).text
@@ -240,7 +241,7 @@ async def test_the_org_is_asked_for_when_there_are_several(api: Api, web: httpx.
 @on_sqlite
 async def test_a_session_ends_after_14_days(api: Api, web: httpx.AsyncClient) -> None:
     await log_in(api, web)
-    await api.clock.advance(sessions.SESSION_LIFE - timedelta(seconds=1))
+    await api.clock.advance(logins.SESSION_LIFE - timedelta(seconds=1))
     assert await is_in(web)
     await api.clock.advance(timedelta(seconds=1))
     assert not await is_in(web)

@@ -14,13 +14,14 @@ import typer.main
 
 from rota.app.api import streams
 from rota.app.cli import app as cli
-from rota.app.web import charts, timeline
-from rota.app.web.pages import Look, Preferences
-from rota.core import triggers
+from rota.app.web import timeline
 from rota.core.states import Status
-from rota.core.triggers import Cron, Every, Once, Timing
+from rota.core.timing import triggers
+from rota.core.timing.triggers import Cron, Every, Once, Timing
+from rota.engine import dashboard
 from rota.engine.worker import Worker
-from rota.store import dashboard
+from rota.frame.web import charts
+from rota.frame.web.pages import Look, Preferences
 from rota.testing import sign_on
 from tests.app.agents import make_hand
 from tests.app.conftest import NINE, Api

@@ -13,11 +13,11 @@ import typer.main
 
 from rota import AuthError, Unsure
 from rota.app.cli import app as cli
-from rota.core.workflows import Resolution
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
-from rota.kinds.workflows import WorkflowRunner
 from rota.kinds.workflows.manager import deploy_all
+from rota.kinds.workflows.rules import Resolution
+from rota.kinds.workflows.runner import WorkflowRunner
 from rota.testing import World, sign_on
 from tests.app.agents import Hand, make_hand, make_server, run_job
 from tests.app.conftest import Api

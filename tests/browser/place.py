@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import Browser, sync_playwright
 
-from rota.engine.processes import die_with_parent
+from rota.user_code.processes import die_with_parent
 
 CHROMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 OFFICE = Path(__file__).with_name("office.py")

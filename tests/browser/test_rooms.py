@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from rota.engine.processes import die_with_parent
+from rota.user_code.processes import die_with_parent
 from tests.browser.place import Place
 
 numbers = itertools.count(1)

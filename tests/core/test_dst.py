@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rota.core.triggers import (
+from rota.core.timing.triggers import (
     Every,
     Timing,
     Window,

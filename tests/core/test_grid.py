@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from rota.core.effort import Budget, limited
 from rota.core.errors import TooMuchEffort
-from rota.core.grid import first_multiple, floor_sum
-from rota.core.triggers import Every, Timing, Window, check_timing, last_slot, next_slot, slots_between
-from rota.core.wall import changes_in, periods, periods_back, zone_names
+from rota.core.timing.dst import changes_in, periods, periods_back, zone_names
+from rota.core.timing.grid import first_multiple, floor_sum
+from rota.core.timing.triggers import Every, Timing, Window, check_timing, last_slot, next_slot, slots_between
 
 NOON = datetime(2026, 5, 17, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -12,7 +12,7 @@ from rota.core.model import Due, Plan, Schedule
 from rota.core.parse import Defaults, parse_schedule
 from rota.core.plan import FIRE_LIMIT, TICK, first_plan, plan, plan_at
 from rota.core.policy import Misfire, Overlap
-from rota.core.triggers import next_slot, run_at, slots_between
+from rota.core.timing.triggers import next_slot, run_at, slots_between
 
 NINE = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
 MINUTE, GRACE = timedelta(minutes=1), timedelta(seconds=60)

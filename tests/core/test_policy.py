@@ -27,7 +27,7 @@ from rota.core.policy import (
     parse_retry,
     shares,
 )
-from rota.core.triggers import Window
+from rota.core.timing.triggers import Window
 
 NINE = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
 

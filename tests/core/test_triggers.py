@@ -17,11 +17,11 @@ from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rota.core.counting import count_slots
-from rota.core.cron import DAY_OF_MONTH, DAY_OF_WEEK, MINUTE, MONTH
-from rota.core.cron import HOUR as HOUR_FIELD
 from rota.core.errors import Invalid
-from rota.core.triggers import (
+from rota.core.timing.counting import count_slots
+from rota.core.timing.cron import DAY_OF_MONTH, DAY_OF_WEEK, MINUTE, MONTH
+from rota.core.timing.cron import HOUR as HOUR_FIELD
+from rota.core.timing.triggers import (
     Cron,
     Every,
     Once,
@@ -651,7 +651,7 @@ def test_jitter_delays_all_slots_of_a_schedule_alike() -> None:
 
 def test_jitter_is_the_same_in_another_process() -> None:
     program = (
-        "from datetime import *; from rota.core.triggers import run_at;"
+        "from datetime import *; from rota.core.timing.triggers import run_at;"
         "print(run_at('nightly', datetime(2026, 5, 17, 12, tzinfo=UTC), timedelta(hours=1)).isoformat())"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.core.triggers import Every, Once, Timing, next_slot, parse_cron, parse_window, words
+from rota.core.timing.triggers import Every, Once, Timing, next_slot, parse_cron, parse_window, words
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rota.core.errors import Invalid
 from rota.core.states import PHASE_MOVES, Phase, Status
-from rota.core.workflows import (
+from rota.kinds.workflows.rules import (
     ALLOWED,
     EFFECT_MOVES,
     GOES_ON,

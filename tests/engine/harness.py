@@ -9,23 +9,23 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from rota.core import triggers
 from rota.core.clock import ManualClock
 from rota.core.model import Job, new_id
 from rota.core.parse import Defaults
 from rota.core.plan import TICK
 from rota.core.states import RAN, State, Status
-from rota.engine.audit import audit
-from rota.engine.engine import Engine, EngineSettings
+from rota.core.timing import triggers
+from rota.db.connection import Database, open_database
+from rota.db.dialect import Tx, insert_rows
+from rota.db.notify import Wake
+from rota.db.tables import clocks, jobs, orgs, runs, schedule_stats, schedules, slots, trigger_spans
+from rota.engine import jobs as queue
+from rota.engine import workers
+from rota.engine.commands import Engine, EngineSettings
 from rota.engine.runner import RunContext, Runner
 from rota.engine.scheduler import Scheduler
+from rota.engine.slot_audit import audit
 from rota.engine.worker import Worker
-from rota.store import jobs as queue
-from rota.store import workers
-from rota.store.database import Database, open_database
-from rota.store.dialect import Tx, insert_rows
-from rota.store.tables import clocks, jobs, orgs, runs, schedule_stats, schedules, slots, trigger_spans
-from rota.store.wake import Wake
 
 NINE = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)  # a Monday
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)

@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import select, update
 
 from rota.core.errors import Conflict, Invalid
+from rota.db.dialect import insert_rows
+from rota.db.tables import queues, runs, slots
+from rota.engine import schedules
+from rota.engine import slots as slot_rows
 from rota.engine.maintenance import Maintenance
-from rota.store import schedules
-from rota.store import slots as slot_rows
-from rota.store.dialect import insert_rows
-from rota.store.tables import queues, runs, slots
 from tests.engine.harness import DAY, HOUR, House, at
 
 

@@ -10,14 +10,13 @@ from sqlalchemy import select
 
 from rota.core.errors import Unavailable
 from rota.core.model import Fired, Lease
-from rota.engine import scheduler
-from rota.engine.engine import EngineSettings
+from rota.db.dialect import insert_rows
+from rota.db.tables import queues, runs
+from rota.engine import scheduler, schedules
+from rota.engine.claim_gate import Takings
+from rota.engine.commands import EngineSettings
 from rota.engine.scheduler import LEAD
-from rota.engine.takings import Takings
 from rota.engine.worker import EARLY
-from rota.store import schedules
-from rota.store.dialect import insert_rows
-from rota.store.tables import queues, runs
 from tests.engine.harness import House, at
 
 

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
+from rota.access.store import accounts
+from rota.billing import store as billing_store
 from rota.core.errors import Invalid
-from rota.store import accounts, billing
-from rota.store.tables import grants
+from rota.db.tables import grants
 from tests.engine.harness import HOUR, MINUTE, NINE, House, at
 
 
@@ -86,7 +87,7 @@ async def test_taking_a_grant_back_lets_a_running_run_finish_unless_asked(house:
 
 
 async def test_the_forecast_names_what_will_not_run(house: House) -> None:
-    from rota.store.grants import lapsing
+    from rota.engine.grants import lapsing
 
     soon = await grant(house, expires_at=(NINE + timedelta(days=3)).isoformat())
     await house.schedule("lasting", target="job", grant_id=await grant(house))
@@ -114,6 +115,6 @@ async def test_a_task_does_not_begin_at_the_expense_of_a_closed_account(house: H
     held = await grant(house)
     await house.schedule(grant_id=held)
     account = await house.db.read(lambda tx: tx.execute(select(grants.c.billing_account_id)).scalar_one())
-    await house.db.tx(billing.close, house.org_id, account, NINE)
+    await house.db.tx(billing_store.close, house.org_id, account, NINE)
     await house.live(at("9:10"))
     assert await house.verdicts() == ["9:10 skipped: budget"]

@@ -10,10 +10,10 @@ import pytest
 
 from rota.core.clock import SystemClock
 from rota.core.model import new_id
-from rota.engine.keeper import Keeper
-from rota.store import workers
-from rota.store.database import Database, open_database
-from rota.store.dialect import Tx, database_now
+from rota.db.connection import Database, open_database
+from rota.db.dialect import Tx, database_now
+from rota.engine import workers
+from rota.engine.heartbeat import Keeper
 
 LEASE = timedelta(seconds=30)
 

@@ -9,13 +9,14 @@ from sqlalchemy import select
 
 from rota.core.errors import TransientError
 from rota.core.model import Attempt, NewJob, new_id
+from rota.db.tables import runs
+from rota.engine import jobs as queue
+from rota.engine import reports as engine_reports
+from rota.engine import why
 from rota.engine.maintenance import Maintenance
 from rota.engine.runner import ChildCrashed
+from rota.engine.runs import read_logs
 from rota.engine.worker import Worker
-from rota.store import jobs as queue
-from rota.store import reports, why
-from rota.store.runs import read_logs
-from rota.store.tables import runs
 from tests.engine.harness import HOUR, House, at, register
 
 
@@ -79,7 +80,7 @@ async def test_a_late_result_is_recorded_as_lost_and_changes_no_job(house: House
     await house.work()
     number = 2 if marked else 1  # a start that was not recorded leaves its number to the next attempt
     assert await attempts(house, job_id) == [(1, "lost", "success"), (number, "success", None)]
-    shown = await house.db.read(reports.job, house.org_id, job_id)
+    shown = await house.db.read(engine_reports.job, house.org_id, job_id)
     assert (shown["status"], len(shown["run_ids"])) == ("success", 2)
     told = await house.db.read(why.of_run, house.org_id, job_id, house.clock.now())
     (sentence,) = [text for text in told["sentences"] if "(lost)" in text]
@@ -130,7 +131,7 @@ async def test_a_late_result_does_not_change_the_verdict_of_its_slot(house: Hous
     await asyncio.gather(*(attempt.task for attempt in old.active.values() if attempt.task), return_exceptions=True)
     await old.flush()
     assert await attempts(house, job_id) == [(1, "lost", "success"), (1, "success", None)]
-    found, _ = await house.db.read(lambda tx: reports.list_slots(tx, house.org_id, limit=10))
+    found, _ = await house.db.read(lambda tx: engine_reports.list_slots(tx, house.org_id, limit=10))
     assert [(row["verdict"], row["status"]) for row in found if row["run_id"]] == [("ran", "success")]
 
 

@@ -9,9 +9,9 @@ from sqlalchemy import select, update
 from rota.core import plan
 from rota.core.errors import Conflict, Invalid, NotFound, StaleRevision
 from rota.core.model import Due, Plan
+from rota.db.tables import clocks, orgs, schedules, trigger_spans
 from rota.engine import scheduler
 from rota.engine.maintenance import Maintenance
-from rota.store.tables import clocks, orgs, schedules, trigger_spans
 from tests.engine.harness import DAY, HOUR, House, at
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from rota import Rota
 from rota.core.errors import Conflict
+from rota.engine import schedules
+from rota.engine.commands import Engine
 from rota.engine.declare import declare
-from rota.engine.engine import Engine
-from rota.store import schedules
 from rota.testing import World, world
 from tests.workflows.inbox import make_inbox
 

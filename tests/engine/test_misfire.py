@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from rota.engine.audit import audit
+from rota.db.tables import clocks, schedules
 from rota.engine.maintenance import fill_counts
-from rota.store.tables import clocks, schedules
+from rota.engine.slot_audit import audit
 from tests.engine.harness import DAY, HOUR, Hands, House, at
 
 ALL_OVERLAPS = ["queue_one", "queue_all", "skip", "allow", "replace"]

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select
 
 from rota.core.errors import AuthError, Conflict
-from rota.store.tables import runs
+from rota.db.tables import runs
 from tests.engine.harness import House, at
 
 # the run of 9:10 lasts until 9:45, three periods long; the others are short

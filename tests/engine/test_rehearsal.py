@@ -2,9 +2,9 @@
 
 from sqlalchemy import func, select
 
-from rota.engine.rehearsal import rehearse
-from rota.store.dialect import Tx
-from rota.store.tables import jobs, runs, schedules, slots
+from rota.db.dialect import Tx
+from rota.db.tables import jobs, runs, schedules, slots
+from rota.engine.warmup import rehearse
 from tests.engine.harness import House
 
 

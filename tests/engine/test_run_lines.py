@@ -3,7 +3,7 @@
 from sqlalchemy import select
 from structlog.testing import capture_logs
 
-from rota.store.tables import runs
+from rota.db.tables import runs
 from tests.engine.harness import House
 
 

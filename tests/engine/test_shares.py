@@ -6,10 +6,10 @@ from datetime import timedelta
 
 from sqlalchemy import select, update
 
+from rota.db.tables import orgs, runs
+from rota.engine.org_shares import Shares
 from rota.engine.scheduler import Scheduler
-from rota.engine.shares import Shares
 from rota.engine.worker import Worker
-from rota.store.tables import orgs, runs
 from tests.engine.harness import House, open_house, register
 
 TEN = timedelta(minutes=10)

@@ -26,8 +26,8 @@ from hypothesis.stateful import (
 from sqlalchemy import select
 
 from rota.core.errors import AuthError, Conflict, Invalid, LogicError, NotFound, TransientError
-from rota.store.jobs import headless
-from rota.store.tables import jobs, runs, schedules
+from rota.db.tables import jobs, runs, schedules
+from rota.engine.jobs import headless
 from tests.databases import copy_sqlite, empty_postgres
 from tests.engine.harness import MINUTE, House, open_house
 

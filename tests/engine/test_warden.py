@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 
-from rota.engine.warden import PROGRAM, announce
+from rota.user_code.warden import PROGRAM, announce
 
 SLEEP = [sys.executable, "-I", "-S", "-c", "import time; print(flush=True); time.sleep(600)"]
 

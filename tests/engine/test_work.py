@@ -14,14 +14,14 @@ from rota.core.errors import AuthError, Conflict, LogicError, NotFound, Permissi
 from rota.core.model import Attempt, Ended, Job, new_id
 from rota.core.policy import Retry, Terms
 from rota.core.states import Status
+from rota.db.dialect import insert_rows
+from rota.db.tables import jobs, orgs, queues, runs
+from rota.db.tables import workers as worker_rows
+from rota.engine import jobs as queue
+from rota.engine import runs as ledger_rows
+from rota.engine import workers
 from rota.engine.maintenance import Maintenance
 from rota.engine.worker import MARK_AFTER, Worker
-from rota.store import jobs as queue
-from rota.store import runs as ledger_rows
-from rota.store import workers
-from rota.store.dialect import insert_rows
-from rota.store.tables import jobs, orgs, queues, runs
-from rota.store.tables import workers as worker_rows
 from tests.engine.harness import HOUR, MINUTE, NINE, House, at, register, told
 
 

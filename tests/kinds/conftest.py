@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from rota.access.store import accounts
+from rota.billing import store as billing_store
 from rota.core.clock import ManualClock
+from rota.db.connection import Database
+from rota.db.tables import charge_receipts, grants, logs, runs
+from rota.engine import why
 from rota.engine.runner import Runner
 from rota.graphs import AssistantFinal, GraphRequest, LlmCaller, TextDelta, UsageReport
-from rota.kinds.graphs import GraphRegistry, GraphRunner
-from rota.kinds.tasks import TaskRegistry
-from rota.store import accounts, billing, why
-from rota.store.database import Database
-from rota.store.tables import charge_receipts, grants, logs, runs
+from rota.kinds.graphs.registry import GraphRegistry
+from rota.kinds.graphs.runner import GraphRunner
+from rota.kinds.tasks.registry import TaskRegistry
 from tests.databases import clean_url, postgres_template, shared_postgres, sqlite_template
 from tests.engine.harness import NINE, House, open_house
 from tests.kinds.shop import Shop, open_shop
@@ -48,11 +51,11 @@ class Graphs:
     async def top_up(self, amount: int) -> None:
         account = await self.account()
         now = self.house.clock.now()
-        await self.house.db.tx(billing.credit, self.house.org_id, account.id, amount, "top_up", "first", now)
+        await self.house.db.tx(billing_store.credit, self.house.org_id, account.id, amount, "top_up", "first", now)
 
     async def account(self) -> Any:
         owner = await self.house.db.tx(accounts.system_user, self.house.org_id, NINE)
-        return await self.house.db.tx(billing.account_of, self.house.org_id, owner, NINE)
+        return await self.house.db.tx(billing_store.account_of, self.house.org_id, owner, NINE)
 
     async def runs(self) -> list[Any]:
         return await self.house.rows(select(runs).order_by(runs.c.finished_at, runs.c.id))

@@ -7,19 +7,21 @@ from typing import Any
 
 from sqlalchemy import select
 
+from rota.access.store import accounts
 from rota.app.application import Rota
 from rota.core.clock import ManualClock
-from rota.engine.engine import Engine, EngineSettings
+from rota.db.connection import open_database
+from rota.db.notify import Wake
+from rota.db.tables import jobs, runs
+from rota.engine import jobs as queue
+from rota.engine.commands import Engine, EngineSettings
 from rota.engine.runner import Busy
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
-from rota.kinds.pipelines import Executor, Order, PipelineManager, PipelineRunner, Written, executor_here
-from rota.kinds.pipelines import declare as declare_pipelines
-from rota.store import accounts
-from rota.store import jobs as queue
-from rota.store.database import open_database
-from rota.store.tables import jobs, runs
-from rota.store.wake import Wake
+from rota.kinds.pipelines.executor import Executor, Order, Written, executor_here
+from rota.kinds.pipelines.manager import PipelineManager
+from rota.kinds.pipelines.manager import declare as declare_pipelines
+from rota.kinds.pipelines.runner import PipelineRunner
 from tests.engine.harness import NINE, Hands, House
 
 Record = dict[str, Any]

@@ -5,15 +5,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from rota.access.store import accounts
 from rota.app.application import Rota, load_app
 from rota.core.clock import ManualClock
-from rota.engine.engine import Engine, EngineSettings
+from rota.db.connection import open_database
+from rota.db.notify import Wake
+from rota.engine import artifacts
+from rota.engine import reports as engine_reports
+from rota.engine.commands import Engine, EngineSettings
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
-from rota.kinds.tasks import TaskManager, TaskRunner, task_rows
-from rota.store import accounts, artifacts, reports, tasks
-from rota.store.database import open_database
-from rota.store.wake import Wake
+from rota.kinds.tasks import store as tasks_store
+from rota.kinds.tasks.manager import TaskManager
+from rota.kinds.tasks.registry import task_rows
+from rota.kinds.tasks.runner import TaskRunner
 from tests.engine.harness import NINE, Hands, House
 
 Record = dict[str, Any]
@@ -35,7 +40,7 @@ class Shop(House):
 
     async def declare(self, program: str | None = None) -> None:
         rows = task_rows(self.program.registry, self.program.injector, program)
-        await self.db.tx(tasks.sync, self.org_id, rows, self.clock.now())
+        await self.db.tx(tasks_store.sync, self.org_id, rows, self.clock.now())
 
     async def store(self, command: str, **fields: Any) -> Record:
         """A task row, of a function unless said otherwise."""
@@ -55,14 +60,14 @@ class Shop(House):
         return await self.last_run(job_id)
 
     async def last_run(self, job_id: str) -> Record:
-        job = await self.db.read(reports.job, self.org_id, job_id)
-        return await self.db.read(reports.run, self.org_id, job["run_ids"][-1])
+        job = await self.db.read(engine_reports.job, self.org_id, job_id)
+        return await self.db.read(engine_reports.run, self.org_id, job["run_ids"][-1])
 
     async def artifact(self, run: Record) -> Any:
         return (await self.db.read(artifacts.get, self.org_id, run["artifact_id"]))["data"]
 
     async def logs(self, run: Record) -> list[str]:
-        lines, _ = await self.db.read(reports.run_logs, self.org_id, run["id"], limit=200)
+        lines, _ = await self.db.read(engine_reports.run_logs, self.org_id, run["id"], limit=200)
         return [line["text"] for line in lines]
 
     async def work(self) -> None:

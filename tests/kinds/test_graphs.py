@@ -12,16 +12,18 @@ import pytest
 from sqlalchemy import select, update
 
 import rota
+from rota.access.store import accounts
+from rota.billing import store as billing_store
 from rota.core.errors import AuthError, Conflict, Invalid, LogicError, NotFound, TransientError
 from rota.core.policy import Billing
+from rota.db.tables import artifacts, clocks, jobs
+from rota.db.tables import grants as table
 from rota.engine.maintenance import Maintenance
 from rota.engine.worker import Worker
 from rota.graphs import GraphError, GraphRequest, LlmCaller, TextDelta, ToolCallResult, ToolCallStart, UsageReport
-from rota.kinds.graphs import GraphManager, GraphRegistry
+from rota.kinds.graphs.manager import GraphManager
 from rota.kinds.graphs.port import normalised
-from rota.store import accounts, billing
-from rota.store.tables import artifacts, clocks, jobs
-from rota.store.tables import grants as table
+from rota.kinds.graphs.registry import GraphRegistry
 from tests.engine.harness import MINUTE, NINE, at
 from tests.kinds.conftest import Graphs, Open
 
@@ -70,14 +72,14 @@ async def test_BILLING_VIA_GRANT(graphs: Graphs) -> None:
     await graphs.house.live(at("9:10"))
     (grant,), (run,) = await graphs.grants(), await graphs.runs()
     account = await graphs.account()
-    key = await graphs.house.db.read(billing.default_key, account.id)
+    key = await graphs.house.db.read(billing_store.default_key, account.id)
     caller = graphs.asked[0].caller
     assert (caller.billing_account_id, caller.virtual_key_id) == (grant.billing_account_id, key) == (account.id, key)
     first, second = await graphs.receipts()
     assert [first.source_reference, second.source_reference] == [f"{run.id}/1/first", f"{run.id}/1/second"]
     assert [first.charged_credits, second.charged_credits] == [20_000, 40_000]
     assert (first.grant_id, first.schedule_id, first.target) == (grant.id, schedule_id, "python:poet")
-    assert account.balance_credits == await graphs.house.db.read(billing.balance_of_ledger, account.id) == -60_000
+    assert account.balance_credits == await graphs.house.db.read(billing_store.balance_of_ledger, account.id) == -60_000
     assert run.usage == {"units": 2, "input_tokens": 40, "output_tokens": 60, "cost_usd": "0.003", "credits": 60_000}
 
 
@@ -229,7 +231,7 @@ async def test_SKIP_ON_GRANT_FAILURE(graphs: Graphs) -> None:
     await graphs.house.engine.revoke_grant(graphs.house.org_id, revoked)  # between enqueue and start
     other = {"scopes": ["graph:execute:python:other"]}
     await graphs.house.write(update(table).where(table.c.id == narrowed).values(other))
-    await graphs.house.db.tx(billing.close, graphs.house.org_id, (await graphs.account()).id, at("9:10"))
+    await graphs.house.db.tx(billing_store.close, graphs.house.org_id, (await graphs.account()).id, at("9:10"))
     await graphs.house.work()
     told = {
         name: [
@@ -252,7 +254,7 @@ async def test_SKIP_ON_GRANT_FAILURE(graphs: Graphs) -> None:
     assert "because the account that pays for it is closed (billing_account_closed)" in await graphs.why(penniless)
     with pytest.raises(Conflict, match="it is closed"):
         await graphs.grant()
-    await graphs.house.db.tx(billing.close, graphs.house.org_id, (await graphs.account()).id, None)
+    await graphs.house.db.tx(billing_store.close, graphs.house.org_id, (await graphs.account()).id, None)
     await graphs.house.live(at("9:20"))
     assert len(graphs.asked) == 1  # the penniless one's, when it can pay again
 
@@ -403,7 +405,7 @@ async def test_fifty_runs_that_race_for_one_budget_overspend_by_one_unit_each_at
     (grant,) = await graphs.grants()
     account = await graphs.account()
     assert grant.spent_total == spent == -account.balance_credits
-    assert await graphs.house.db.read(billing.balance_of_ledger, account.id) == -spent
+    assert await graphs.house.db.read(billing_store.balance_of_ledger, account.id) == -spent
 
 
 async def test_without_credits_an_enforced_run_is_skipped_and_with_them_it_runs(opened: Open) -> None:

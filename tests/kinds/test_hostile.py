@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rota.engine.processes import OUTPUT_LIMIT
+from rota.db.connection import sql
 from rota.engine.runner import LOG_LIMIT, Capture
-from rota.store.database import sql
+from rota.user_code.processes import OUTPUT_LIMIT
 from tests.kinds.shop import Shop, open_shop
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import event, func, select, text
 
 from rota import ArtifactManager, AsyncSession, Database, JobScheduler, RunContext, tables
 from rota.core.errors import Invalid, InvalidMany
-from rota.engine.injection import Injector
+from rota.user_code.injection import Injector
 from tests.kinds.shop import Shop
 
 

@@ -27,7 +27,7 @@ from rota.graphs import (
     ToolCallStart,
     UsageReport,
 )
-from rota.kinds.graphs import GraphRegistry
+from rota.kinds.graphs.registry import GraphRegistry
 from tests.engine.harness import at
 from tests.kinds.conftest import Graphs
 

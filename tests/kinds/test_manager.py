@@ -8,9 +8,11 @@ from sqlalchemy import select, update
 
 from rota import Retry, TaskIn, TransientError
 from rota.core.errors import Conflict, Invalid, NotFound, NotRunnable
+from rota.db import tables
+from rota.db.tables import cached_results
+from rota.engine import artifacts
 from rota.engine.maintenance import Maintenance
-from rota.store import artifacts, tables, tasks
-from rota.store.tables import cached_results
+from rota.kinds.tasks import store as tasks_store
 from tests.engine.harness import MINUTE, at
 from tests.kinds.shop import Record, Shop
 
@@ -292,7 +294,7 @@ async def test_a_schedule_of_a_deleted_function_leaves_a_verdict_and_moves_on(sh
     task = await shop.store("calculate_sum", parameters={"a": 1, "b": 2}, name="gone")
     await shop.schedule(target="gone")
     task_row = await shop.manager.row(task["id"])
-    await shop.db.tx(tasks.remove, task_row)
+    await shop.db.tx(tasks_store.remove, task_row)
     await shop.live(at("9:20"))
     assert await shop.history("gone") == ["9:10 #1 failed: logic", "9:20 #1 failed: logic"]
 
@@ -371,7 +373,7 @@ async def test_other_orgs_see_nothing_of_it(shop: Shop) -> None:
     run = await shop.execute(task)
     other = await shop.add_org("other")
     with pytest.raises(NotFound):
-        await shop.db.read(tasks.get, other, task["id"])
+        await shop.db.read(tasks_store.get, other, task["id"])
     with pytest.raises(NotFound):
         await shop.db.read(artifacts.get, other, run["artifact_id"])
     with pytest.raises(NotFound):

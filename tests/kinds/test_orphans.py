@@ -7,8 +7,8 @@ from structlog.testing import capture_logs
 
 from rota import TaskIn
 from rota.core.errors import Invalid, NotRunnable
-from rota.store import jobs, workers
-from rota.store.dialect import Tx
+from rota.db.dialect import Tx
+from rota.engine import jobs, workers
 from tests.engine.harness import at
 from tests.kinds.shop import Shop
 

@@ -10,17 +10,19 @@ import duckdb
 import pytest
 from sqlalchemy import func, select, update
 
+from rota.access.store import accounts
 from rota.core.errors import Conflict, Invalid, NotFound
 from rota.core.model import Job
 from rota.core.states import Status
+from rota.db.dialect import Tx
+from rota.db.tables import jobs, logs, pipeline_triggers, runs
+from rota.engine import jobs as queue
+from rota.engine import reports as engine_reports
 from rota.engine.maintenance import Maintenance
 from rota.engine.runner import RunContext
-from rota.kinds.pipelines import Cooling, fire_webhook
+from rota.kinds.pipelines import store as pipelines_store
+from rota.kinds.pipelines.manager import Cooling, fire_webhook
 from rota.kinds.pipelines.registry import PipelineRegistry
-from rota.store import accounts, pipelines, reports
-from rota.store import jobs as queue
-from rota.store.dialect import Tx
-from rota.store.tables import jobs, logs, pipeline_triggers, runs
 from tests.engine.harness import DAY, NINE, at
 from tests.kinds.lake import Lake, open_lake
 
@@ -128,7 +130,7 @@ async def test_what_a_program_declares_follows_the_program(lake: Lake) -> None:
     lake.program.pipeline(TOTALS, "SELECT 2 AS a")
     await lake.declare()
     assert [(await lake.manager.find(path))["version"] for path in (ORDERS, TOTALS)] == [2, 1]
-    assert await lake.db.read(pipelines.list_triggers, lake.org_id, TOTALS) == []
+    assert await lake.db.read(pipelines_store.list_triggers, lake.org_id, TOTALS) == []
 
 
 async def test_a_program_may_turn_a_chain_round(lake: Lake) -> None:
@@ -137,7 +139,7 @@ async def test_a_program_may_turn_a_chain_round(lake: Lake) -> None:
         lake.program.pipeline(first, "SELECT 1 AS a")
         lake.program.pipeline(second, "SELECT 1 AS a", after=first)
         await lake.declare()
-        edges = (await lake.db.read(pipelines.graph, lake.org_id))["edges"]
+        edges = (await lake.db.read(pipelines_store.graph, lake.org_id))["edges"]
         assert edges == [{"from": first, "to": second, "kind": "pipeline_success"}]
 
 
@@ -327,7 +329,7 @@ async def test_a_pipeline_has_versions_and_its_runs_tell_theirs(lake: Lake) -> N
     same = await lake.manager.edit(ORDERS, {"sql": "SELECT 2 AS a", "description": "still two"})
     assert (same["version"], same["description"], first["target_version"]) == (2, "still two", "1")
     assert (await lake.run(ORDERS))["target_version"] == "2"
-    kept = await lake.db.read(pipelines.list_versions, lake.org_id, ORDERS)
+    kept = await lake.db.read(pipelines_store.list_versions, lake.org_id, ORDERS)
     assert [(one["version"], one["sql"]) for one in kept] == [(2, "SELECT 2 AS a"), (1, "SELECT 1 AS a")]
 
 
@@ -465,8 +467,8 @@ async def test_an_attempt_after_a_crash_keeps_the_claim_of_the_first(lake: Lake)
     await lake.fire()
     (job,) = await lake.rows(select(jobs))
     held = (await lake.db.tx(claim_all))[0]
-    assert await lake.db.tx(pipelines.pass_gate, held, at("10:00"))  # then its worker dies
-    assert await lake.db.tx(pipelines.pass_gate, held, at("10:01"))  # the next one goes on
+    assert await lake.db.tx(pipelines_store.pass_gate, held, at("10:00"))  # then its worker dies
+    assert await lake.db.tx(pipelines_store.pass_gate, held, at("10:01"))  # the next one goes on
     assert held.id == job.id
     await lake.write(update(jobs).values(state="ready", lease_owner=None))
     await lake.act()
@@ -506,7 +508,7 @@ async def test_two_who_fire_a_trigger_at_once_fire_it_once(lake: Lake) -> None:
     await lake.pipeline(ORDERS)
     made, _ = await lake.trigger(ORDERS, "webhook", cooldown_seconds=60)
     (row,) = await lake.rows(select(pipeline_triggers))
-    answers = [await lake.db.tx(pipelines.claim, row, job, NINE) for job in ("first", "second")]
+    answers = [await lake.db.tx(pipelines_store.claim, row, job, NINE) for job in ("first", "second")]
     assert answers == [True, False]
     assert (await lake.manager.trigger(ORDERS, made["id"]))["last_job_id"] == "first"
 
@@ -526,7 +528,7 @@ async def test_webhooks_called_by_many_at_once_fire_once_per_cooldown(lake: Lake
 async def test_lineage_tells_triggers_and_tables(lake: Lake) -> None:
     await chain(lake)
     await lake.trigger(REPORT, "cron_dependency", upstreams=[ORDERS], cron_expression="0 6 * * *")
-    found = await lake.db.read(pipelines.graph, lake.org_id)
+    found = await lake.db.read(pipelines_store.graph, lake.org_id)
     assert [one["path"] for one in found["nodes"]] == [ORDERS, REPORT, TOTALS]
     assert {(one["from"], one["to"], one["kind"]) for one in found["edges"]} == {
         (ORDERS, TOTALS, "reads"),
@@ -544,7 +546,7 @@ async def test_runs_are_found_by_the_parts_of_the_path(lake: Lake) -> None:
         await lake.run(path)
 
     async def found(**wanted: Any) -> set[str]:
-        items, _ = await lake.db.read(reports.list_runs, lake.org_id, **wanted)
+        items, _ = await lake.db.read(engine_reports.list_runs, lake.org_id, **wanted)
         return {one["target"] for one in items}
 
     assert await found(namespace="sales") == {"sales/bronze/a", "sales/silver/a"}

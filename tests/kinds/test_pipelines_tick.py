@@ -11,9 +11,9 @@ from sqlalchemy import select, update
 
 from rota.core.errors import Conflict
 from rota.core.policy import Failure, FailureClass
+from rota.db.tables import clocks, jobs, runs, schedules
 from rota.engine.maintenance import Maintenance
 from rota.engine.runner import WorkFailed
-from rota.store.tables import clocks, jobs, runs, schedules
 from tests.engine.harness import at, told
 from tests.kinds.lake import Hall, Lake, open_lake
 

@@ -6,8 +6,8 @@ import pytest
 
 from rota import Retry, Rota, TaskRegistry
 from rota.core.errors import Conflict, Invalid, InvalidMany
-from rota.engine.injection import Injector
-from rota.kinds.tasks import task_rows
+from rota.kinds.tasks.registry import task_rows
+from rota.user_code.injection import Injector
 
 
 def double(x: int) -> int:

@@ -11,11 +11,11 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from rota.core.model import trace_id_of, traceparent
 from rota.core.plan import plan
+from rota.engine import reports as engine_reports
 from rota.engine.scheduler import Scheduler
 from rota.engine.tracing import Tracing
 from rota.graphs import GraphError, GraphRequest, LlmCaller, TextDelta
-from rota.kinds.graphs import GraphManager
-from rota.store import reports
+from rota.kinds.graphs.manager import GraphManager
 from tests.engine.harness import MINUTE, at
 from tests.kinds.conftest import Graphs
 from tests.spans import Heard, trace_id
@@ -29,7 +29,7 @@ def heard(graphs: Graphs) -> Heard:
 
 
 async def wire(graphs: Graphs, run_id: str) -> dict[str, Any]:
-    return await graphs.house.db.read(reports.run, graphs.house.org_id, run_id)
+    return await graphs.house.db.read(engine_reports.run, graphs.house.org_id, run_id)
 
 
 async def test_a_trace_leads_from_the_slot_through_the_queue_to_the_call_of_a_model(

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from rota.agent import Order, Refused, TransientError
-from rota.app.agent.allow import UrlPattern, allowed_command
-from rota.app.agent.types import Allowed
 from rota.app.cli import app
 from rota.core.addresses import is_public
+from rota.kinds.hosts.agent.allow import UrlPattern, allowed_command
+from rota.kinds.hosts.agent.job_types import Allowed
 from tests.app.test_agent import lines, run
 
 RESTART = ["systemctl restart *"]

@@ -5,7 +5,7 @@ import re
 import httpx
 import pytest
 
-from rota.app.http import SECURITY_HEADERS
+from rota.frame.http.limits import SECURITY_HEADERS
 from tests.app.conftest import Api
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

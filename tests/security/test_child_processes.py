@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from rota.store.dialect import Tx
-from rota.store.tables import tasks
+from rota.db.dialect import Tx
+from rota.db.tables import tasks
 from tests.app.conftest import Api
 from tests.kinds.shop import open_shop
 

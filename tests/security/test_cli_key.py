@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from rota.app import main
 from rota.app.cli import app
-from rota.app.cli.connection import Connection, Exit, Output, warn_without_tls
 from rota.app.doctor import tls_finding
 from rota.app.settings import Settings
+from rota.frame.cli.connection import Connection, Exit, Output, warn_without_tls
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from rota import Applied, AuthError, LogicError
 from rota.connectors import Http, Smtp
 from rota.core.errors import Invalid
-from rota.kinds.workflows.connectors import surely_failed
+from rota.kinds.workflows.connectors.base import surely_failed
 
 
 @asynccontextmanager
@@ -159,7 +159,7 @@ async def test_a_password_is_sent_only_to_a_server_with_a_valid_certificate(
     server = MailServer(server_tls)
     async with listening(server.smtp, server_tls if implicit else None) as port:
         if implicit:
-            monkeypatch.setattr("rota.kinds.workflows.mail.SMTPS_PORT", port)
+            monkeypatch.setattr("rota.kinds.workflows.connectors.mail.SMTPS_PORT", port)
 
         def send(**options: Any) -> dict[str, str]:
             smtp = Smtp("127.0.0.1", port, **LOGIN, tls=True, **options)
@@ -180,7 +180,7 @@ async def test_mail_is_looked_up_only_at_a_server_with_a_valid_certificate(
     server = MailServer(server_tls)
     async with listening(server.imap, server_tls if implicit else None) as port:
         if implicit:
-            monkeypatch.setattr("rota.kinds.workflows.mail.IMAPS_PORT", port)
+            monkeypatch.setattr("rota.kinds.workflows.connectors.mail.IMAPS_PORT", port)
 
         def find(**options: Any) -> object:
             smtp = Smtp("127.0.0.1", 25, **LOGIN, tls=True, imap="127.0.0.1", imap_port=port, **options)

@@ -7,7 +7,8 @@ import pytest
 
 from rota.core.errors import Invalid
 from rota.kinds.pipelines.duckdb import DuckDB
-from rota.kinds.workflows import Sandbox, WorkflowRunner
+from rota.kinds.workflows.runner import WorkflowRunner
+from rota.kinds.workflows.scripts.sandbox import Sandbox
 from tests.app.conftest import Api
 
 ORDERS = {"namespace": "sales", "layer": "bronze", "name": "orders"}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rota.core import grid, wall
+from rota.core.timing import dst, grid
 from tests.app.conftest import Api
 from tests.app.test_web_login import browser, log_in
 
@@ -28,8 +28,8 @@ def searched_in(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
         return wrapper
 
-    monkeypatch.setattr(grid, "periods", noted(wall.periods))
-    monkeypatch.setattr(grid, "periods_back", noted(wall.periods_back))
+    monkeypatch.setattr(grid, "periods", noted(dst.periods))
+    monkeypatch.setattr(grid, "periods_back", noted(dst.periods_back))
     return names
 
 

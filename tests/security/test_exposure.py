@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from rota.app.exposure import Exposure
-from rota.app.web.sessions import COOKIE
+from rota.frame.http.exposure import Exposure
+from rota.frame.web.sessions import COOKIE
 from tests.app.conftest import Api
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # the database does not matter

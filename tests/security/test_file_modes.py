@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 from rota.app.data_dir import close_to_others, is_shared, open_to_others
 from rota.app.doctor import examine
 from rota.app.settings import Settings
+from rota.db.user_session import Database
 from rota.kinds.pipelines.duckdb import DuckDB
 from rota.kinds.pipelines.executor import Order
-from rota.store.session import Database
 from tests.app.shell import serving
 
 

@@ -9,10 +9,16 @@ from typing import Any
 import httpx
 import pytest
 
-from rota.app.guessing import FAILURES_PER_MINUTE, PASSWORDS_PER_ADDRESS, PASSWORDS_PER_PERSON, Bucket, network_of
+from rota.access.store import accounts
 from rota.app.settings import Settings
 from rota.core.errors import Invalid
-from rota.store import accounts
+from rota.frame.http.guessing import (
+    FAILURES_PER_MINUTE,
+    PASSWORDS_PER_ADDRESS,
+    PASSWORDS_PER_PERSON,
+    Bucket,
+    network_of,
+)
 from tests.app.conftest import SERVICE_TOKEN, Api
 from tests.app.shell import serving
 

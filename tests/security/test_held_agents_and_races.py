@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rota.agent import Order, Refused
-from rota.app.agent.types import Allowed
+from rota.kinds.hosts.agent.job_types import Allowed
 from tests.app.agents import TYPES, make_hand, make_server, run_job
 from tests.app.conftest import Api
 from tests.app.test_access import make_account

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from rota.store.reports import write_cursor
+from rota.engine.reports import write_cursor
 from tests.app.conftest import Api
 from tests.app.test_access import (
     CANARY,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rota.store import accounts
+from rota.access.store import accounts
 from tests.app.agents import make_hand, make_server
 from tests.app.conftest import NINE, Api
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from rota.core.model import new_id
+from rota.engine import workers
 from rota.engine.worker import Worker
-from rota.kinds.tasks import TaskRunner
-from rota.store import workers
+from rota.kinds.tasks.runner import TaskRunner
 from tests.app.conftest import Api
 
 

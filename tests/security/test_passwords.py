@@ -2,8 +2,8 @@
 
 import pytest
 
-from rota.app.guessing import FAILURES_PER_MINUTE
-from rota.store import accounts
+from rota.access.store import accounts
+from rota.frame.http.guessing import FAILURES_PER_MINUTE
 from tests.app.conftest import NINE, Api
 
 ADA = {"email": "ada.lovelace@example.org", "name": "Ada", "password": "correct horse", "role": "viewer"}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rota.store.hosts import ENDED_SESSIONS_KEPT
+from rota.kinds.hosts.store.hosts import ENDED_SESSIONS_KEPT
 from tests.app.agents import TYPES, Hand, make_hand, make_server, run_job
 from tests.app.conftest import Api
 from tests.app.test_batches import eventually, soon, working

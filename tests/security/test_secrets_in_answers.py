@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from rota.access.store import accounts
 from rota.core.clock import wall
 from rota.core.model import Ended, new_id
 from rota.core.states import Status
+from rota.engine import jobs
 from rota.engine.runner import RunLog
-from rota.store import accounts, jobs
 from tests.app.agents import make_hand, make_server
 from tests.app.conftest import NINE, WORKER, Api
 

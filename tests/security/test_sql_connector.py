@@ -11,7 +11,7 @@ import pytest
 from rota import LogicError, PermissionDenied, Rota, TransientError
 from rota.connectors import Sql
 from rota.core.errors import Invalid
-from rota.store import outside
+from rota.kinds.workflows.connectors import sql
 from rota.testing import world
 from tests.postgres import _execute as execute
 from tests.postgres import create_database, drop_database
@@ -188,21 +188,21 @@ def test_other_databases_are_refused_when_they_are_declared(url: str) -> None:
 async def test_a_query_has_limits(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     connector = Sql(f"sqlite:///{shop}")
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT"
-    assert len(await connector.query(f"{endless} i FROM n")) == outside.QUERY_ROWS
+    assert len(await connector.query(f"{endless} i FROM n")) == sql.QUERY_ROWS
     for statement in (f"{endless} hex(zeroblob(10000)) FROM n", "SELECT zeroblob(100000000)"):
         with pytest.raises(LogicError, match=r"more than 8 MiB|too big"):
             await connector.query(statement)
-    monkeypatch.setattr(outside, "QUERY_SECONDS", 0.1)
+    monkeypatch.setattr(sql, "QUERY_SECONDS", 0.1)
     with pytest.raises(TransientError, match="took longer"):
         await connector.query(f"{endless} count(*) FROM n")
 
 
 async def test_a_query_of_postgresql_has_limits(reader_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     connector = Sql(reader_url)
-    assert len(await connector.query("SELECT * FROM generate_series(1, 5000)")) == outside.QUERY_ROWS
+    assert len(await connector.query("SELECT * FROM generate_series(1, 5000)")) == sql.QUERY_ROWS
     with pytest.raises(LogicError, match="more than 8 MiB"):
         await connector.query("SELECT repeat('x', 100000) FROM generate_series(1, 200)")
-    monkeypatch.setattr(outside, "QUERY_SECONDS", 0.5)
+    monkeypatch.setattr(sql, "QUERY_SECONDS", 0.5)
     with pytest.raises(TransientError, match=r"took longer|canceling statement"):
         await connector.query("SELECT pg_sleep(60)")
 

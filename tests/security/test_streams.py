@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from rota.app.api import feeds, streams
-from rota.store import changes
-from rota.store.database import Database, open_database
-from rota.store.tables import api_keys
+from rota.db.connection import Database, open_database
+from rota.db.tables import api_keys
+from rota.engine import event_feed
 from tests.app.live import LiveApi
 from tests.app.test_streams import until
 
@@ -85,13 +85,13 @@ async def test_many_streams_of_an_org_have_one_reader(
     live: LiveApi, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: Counter[str] = Counter()
-    read = changes.since
+    read = event_feed.since
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         reads["changes"] += 1
         return read(*args, **kwargs)
 
-    monkeypatch.setattr(changes, "since", counted)
+    monkeypatch.setattr(event_feed, "since", counted)
     keys = [(await make_key(client, name=f"reader {number}"))[1] for number in range(5)]
     async with asyncio.timeout(SOON), AsyncExitStack() as stack:
         opened = []

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from rota.app.cli.connection import say
 from rota.app.cli.runs import print_result
-from rota.app.cli.show import details, table
-from rota.app.cli.tasks import print_branch
-from rota.app.cli.terminal import json_text, output, visible
+from rota.frame.cli.connection import say
+from rota.frame.cli.output import details, table
+from rota.frame.cli.terminal import json_text, output, visible
+from rota.kinds.tasks.cli import print_branch
 
 TITLE, CLEAR, C1, TURNED = "\x1b]0;owned\x07", "\x1b[2J\x1b[H", "\x9b2J", "\u202etxt.exe"
 HOSTILE = f"a{TITLE}b{CLEAR}c{C1}d{TURNED}e\x7f\r\x08"
@@ -19,7 +19,7 @@ FORBIDDEN = ("\x1b]", "\x1b[2J", "\x9b", "\u202e", "\x07", "\x7f", "\r", "\x08")
 
 class Reader:
     def __init__(self, form: str) -> None:
-        from rota.app.cli.connection import Output
+        from rota.frame.cli.connection import Output
 
         self.output = Output(form)
 

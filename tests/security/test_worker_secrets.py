@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rota.core.errors import Invalid
-from rota.engine.processes import check_user
+from rota.user_code.processes import check_user
 from tests.app.shell import run, serving
 from tests.kinds.shop import open_shop
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.store.database import Database, SqliteDatabase, open_database
+from rota.db.connection import Database, SqliteDatabase, open_database
 from tests.databases import clean_url, migrated_url, postgres_template, shared_postgres, sqlite_template
 
 __all__ = ["clean_url", "migrated_url", "postgres_template", "shared_postgres", "sqlite_template"]

@@ -18,9 +18,9 @@ from sqlalchemy import text as sql
 
 from rota.core.errors import DataRefused, Invalid, Unavailable
 from rota.core.model import Schedule, new_id
-from rota.store import database
-from rota.store.database import Database, PostgresDatabase, SqliteDatabase, open_database
-from rota.store.dialect import (
+from rota.db import connection
+from rota.db.connection import Database, PostgresDatabase, SqliteDatabase, open_database
+from rota.db.dialect import (
     CROWD,
     SHAPES,
     Batch,
@@ -33,7 +33,7 @@ from rota.store.dialect import (
     records_of,
     run_text,
 )
-from rota.store.tables import Instant, Json, counters, orgs, schedules, tasks
+from rota.db.tables import Instant, Json, counters, orgs, schedules, tasks
 from tests.postgres import own_server
 
 NOW = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
@@ -360,7 +360,7 @@ def test_a_schedule_is_read_by_the_order_of_its_columns() -> None:
 async def test_sqlites_log_is_written_anew_and_a_long_read_holds_nobody_up(
     file: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "TIDY_EVERY", 0.0)
+    monkeypatch.setattr(connection, "TIDY_EVERY", 0.0)
 
     def size() -> int:
         return os.path.getsize(f"{file.path}-wal")
@@ -372,14 +372,14 @@ async def test_sqlites_log_is_written_anew_and_a_long_read_holds_nobody_up(
         return size()
 
     await file.tx(lambda tx: tx.exec_driver_sql("CREATE TABLE filler (x)").close())
-    assert await fill(40) < 2 * database.LOG_PAGES * 4096
-    monkeypatch.setattr(database, "LOG_LIMIT", 16 * 1024 * 1024)
+    assert await fill(40) < 2 * connection.LOG_PAGES * 4096
+    monkeypatch.setattr(connection, "LOG_LIMIT", 16 * 1024 * 1024)
     with closing(sqlite3.connect(file.path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM filler").fetchone()
         async with asyncio.timeout(60):  # SQLite's own patience with a reader is five seconds for each write
-            assert await fill(40) > database.LOG_LIMIT
-    assert await fill(1) < database.LOG_LIMIT
+            assert await fill(40) > connection.LOG_LIMIT
+    assert await fill(1) < connection.LOG_LIMIT
 
 
 async def test_a_second_database_object_of_a_process_keeps_the_locks_of_the_first(tmp_path: Path) -> None:

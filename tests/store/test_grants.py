@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from rota.access.store import accounts
+from rota.billing import store as billing_store
+from rota.billing.store import Charge, Usage
 from rota.core.errors import Conflict, Invalid, NotFound
 from rota.core.model import new_id
-from rota.store import accounts, billing, grants
-from rota.store.billing import Charge, Usage
-from rota.store.database import Database
-from rota.store.dialect import Tx
-from rota.store.tables import charge_receipts, credit_ledger
+from rota.db.connection import Database
+from rota.db.dialect import Tx
+from rota.db.tables import charge_receipts, credit_ledger
+from rota.engine import grants
 
 NOW = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
 CENT = Usage("call-1", "small", 10, 20, Decimal("0.01"))
@@ -102,31 +104,39 @@ async def test_trouble_is_told_in_one_order(db: Database) -> None:
 
 async def test_a_unit_is_charged_once_however_often_it_is_told(db: Database) -> None:
     org, user = await db.tx(settled)
-    account = await db.tx(billing.account_of, org, user, NOW)
+    account = await db.tx(billing_store.account_of, org, user, NOW)
     what = Charge(org, account.id, None, None, "python:poet", new_id(), 1)
     for _ in range(3):
-        await db.tx(billing.charge, what, CENT, Decimal(2), NOW)
-    await db.tx(billing.charge, what, Usage("call-2", cost_usd=Decimal("0.00000001")), Decimal(2), NOW)
+        await db.tx(billing_store.charge, what, CENT, Decimal(2), NOW)
+    await db.tx(billing_store.charge, what, Usage("call-2", cost_usd=Decimal("0.00000001")), Decimal(2), NOW)
 
     def look(tx: Tx) -> tuple[int, int, int]:
         receipts = tx.execute(select(func.count()).select_from(charge_receipts)).scalar_one()
-        return receipts, billing.get(tx, org, account.id).balance_credits, billing.balance_of_ledger(tx, account.id)
+        return (
+            receipts,
+            billing_store.get(tx, org, account.id).balance_credits,
+            billing_store.balance_of_ledger(tx, account.id),
+        )
 
     assert await db.read(look) == (2, -200_001, -200_001)  # a cent is 100,000 credits, doubled; the rest is rounded up
 
 
 async def test_no_credit_is_lost_when_many_charge_at_once(db: Database) -> None:
     org, user = await db.tx(settled)
-    account = await db.tx(billing.account_of, org, user, NOW)
+    account = await db.tx(billing_store.account_of, org, user, NOW)
     grant = await db.tx(grants.mint, org, user, ["graph:execute:python:poet"], NOW, budget={"total": 1_000_000})
-    await db.tx(billing.credit, org, account.id, 50_000_000, "top_up", "first", NOW)
+    await db.tx(billing_store.credit, org, account.id, 50_000_000, "top_up", "first", NOW)
     what = [Charge(org, account.id, grant, None, "python:poet", new_id(), 1) for _ in range(40)]
-    told = await asyncio.gather(*(db.tx(billing.charge, one, CENT, Decimal(2), NOW) for one in what))
+    told = await asyncio.gather(*(db.tx(billing_store.charge, one, CENT, Decimal(2), NOW) for one in what))
     assert told.count(None) == 4  # five use the budget up, and the fifth is told
 
     def look(tx: Tx) -> tuple[int, int, list[int]]:
         after = tx.execute(select(credit_ledger.c.balance_after).order_by(credit_ledger.c.id)).scalars()
-        return billing.get(tx, org, account.id).balance_credits, grants.get(tx, org, grant).spent_total, list(after)
+        return (
+            billing_store.get(tx, org, account.id).balance_credits,
+            grants.get(tx, org, grant).spent_total,
+            list(after),
+        )
 
     balance, spent, steps = await db.read(look)
     assert (balance, spent) == (42_000_000, 8_000_000)
@@ -135,26 +145,26 @@ async def test_no_credit_is_lost_when_many_charge_at_once(db: Database) -> None:
 
 async def test_a_budget_of_the_day_comes_back_the_next_day(db: Database) -> None:
     org, user = await db.tx(settled)
-    account = await db.tx(billing.account_of, org, user, NOW)
+    account = await db.tx(billing_store.account_of, org, user, NOW)
     grant = await db.tx(grants.mint, org, user, ["graph:execute:python:poet"], NOW, budget={"per_day": 200_000})
     what = Charge(org, account.id, grant, None, "python:poet", new_id(), 1)
-    assert await db.tx(billing.charge, what, CENT, Decimal(2), NOW) == "per_day"
-    assert await db.read(billing.used_up, grant, NOW + timedelta(days=1)) is None
+    assert await db.tx(billing_store.charge, what, CENT, Decimal(2), NOW) == "per_day"
+    assert await db.read(billing_store.used_up, grant, NOW + timedelta(days=1)) is None
 
 
 async def test_a_top_up_counts_once(db: Database) -> None:
     org, user = await db.tx(settled)
-    account = await db.tx(billing.account_of, org, user, NOW)
+    account = await db.tx(billing_store.account_of, org, user, NOW)
     for _ in range(2):
-        await db.tx(billing.credit, org, account.id, 500, "top_up", "invoice-7", NOW)
-    assert (await db.read(billing.get, org, account.id)).balance_credits == 500
+        await db.tx(billing_store.credit, org, account.id, 500, "top_up", "invoice-7", NOW)
+    assert (await db.read(billing_store.get, org, account.id)).balance_credits == 500
     with pytest.raises(Conflict, match="invoice-7"):
-        await db.tx(billing.credit, org, account.id, 501, "top_up", "invoice-7", NOW)
+        await db.tx(billing_store.credit, org, account.id, 501, "top_up", "invoice-7", NOW)
     for wrong in (0, -1, 2**53 + 1):
         with pytest.raises(Invalid):
-            await db.tx(billing.credit, org, account.id, wrong, "top_up", "x", NOW)
+            await db.tx(billing_store.credit, org, account.id, wrong, "top_up", "x", NOW)
     with pytest.raises(NotFound):
-        await db.tx(billing.credit, new_id(), account.id, 1, "top_up", "x", NOW)
+        await db.tx(billing_store.credit, new_id(), account.id, 1, "top_up", "x", NOW)
 
 
 def settled(tx: Tx) -> tuple[str, str]:

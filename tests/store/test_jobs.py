@@ -14,12 +14,12 @@ from rota.core.errors import Conflict, DataRefused
 from rota.core.model import Attempt, Ended, Job, NewJob, new_id
 from rota.core.policy import Lane
 from rota.core.states import HEADS, MOVES, Move, State, Status, sources
-from rota.store import jobs as queue
-from rota.store import runs as ledger_rows
-from rota.store.database import Database
-from rota.store.dialect import Tx
-from rota.store.faults import at_each_statement
-from rota.store.tables import jobs, runs
+from rota.db.connection import Database
+from rota.db.crash_points import at_each_statement
+from rota.db.dialect import Tx
+from rota.db.tables import jobs, runs
+from rota.engine import jobs as queue
+from rota.engine import runs as ledger_rows
 
 NOW = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)

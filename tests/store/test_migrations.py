@@ -29,11 +29,11 @@ from sqlalchemy import text as sql
 from sqlalchemy.exc import IntegrityError
 
 from rota.core.errors import Unavailable
-from rota.store.database import open_database
-from rota.store.dialect import Tx, on_sqlite
-from rota.store.migrate import config_for, migrate
-from rota.store.schema import check, revisions
-from rota.store.tables import metadata
+from rota.db.connection import open_database
+from rota.db.dialect import Tx, on_sqlite
+from rota.db.migrate import config_for, migrate
+from rota.db.schema import check, revisions
+from rota.db.tables import metadata
 from tests.postgres import create_database, drop_database
 
 

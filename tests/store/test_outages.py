@@ -12,11 +12,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from rota.core.errors import DatabaseMisconfigured, Unavailable
-from rota.engine.patience import patiently
-from rota.store import workers
-from rota.store.database import open_database
-from rota.store.migrate import migrate
-from rota.store.outages import plain_reason
+from rota.db.connection import open_database
+from rota.db.migrate import migrate
+from rota.db.outages import plain_reason
+from rota.db.retry import patiently
+from rota.engine import workers
 
 
 @asynccontextmanager

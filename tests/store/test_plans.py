@@ -21,23 +21,15 @@ from rota.core.errors import LogicError
 from rota.core.model import Ended, Job, new_id
 from rota.core.policy import Lane, Terms
 from rota.core.states import Phase, Status
-from rota.core.workflows import EventStatus, Kind
-from rota.store import (
-    checkup,
-    dashboard,
-    jobs,
-    overview,
-    pipelines,
-    reports,
-    runs,
-    schedules,
-    workers,
-    workflow_reports,
-    workflows,
-)
-from rota.store.database import open_database
-from rota.store.dialect import Tx, watchers
-from rota.store.workflows import Begun
+from rota.db.connection import open_database
+from rota.db.dialect import Tx, watchers
+from rota.engine import dashboard, diagnostics, jobs, overview, runs, schedules, workers
+from rota.engine import reports as engine_reports
+from rota.kinds.pipelines import store as pipelines_store
+from rota.kinds.workflows import reports as workflows_reports
+from rota.kinds.workflows.rules import EventStatus, Kind
+from rota.kinds.workflows.store import workflows
+from rota.kinds.workflows.store.workflows import Begun
 from tests.databases import copy_sqlite
 from tests.postgres import create_database, drop_database
 
@@ -141,12 +133,12 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     "schedules due": (lambda tx: schedules.due(tx, ["task"], NOW, 200), {"ix_clocks_due"}),
     "next run": (lambda tx: schedules.next_run(tx, ["task"], NOW), {"ix_clocks_due"}),
     "a schedule by its name": (
-        lambda tx: tx.execute(reports.schedule_query().where(schedules.called(ORG, "x"))),
+        lambda tx: tx.execute(engine_reports.schedule_query().where(schedules.called(ORG, "x"))),
         {"ix_schedules_name"},
     ),
-    "the id of a schedule": (lambda tx: reports.schedule_id_of(tx, ORG, "x"), {"ix_schedules_name"}),
-    "a page of schedules": (lambda tx: reports.list_schedules(tx, ORG), {"ix_schedules_name"}),
-    "fire of triggers": (lambda tx: pipelines.fire(tx, ["T1", "T2"], NOW), set()),
+    "the id of a schedule": (lambda tx: engine_reports.schedule_id_of(tx, ORG, "x"), {"ix_schedules_name"}),
+    "a page of schedules": (lambda tx: engine_reports.list_schedules(tx, ORG), {"ix_schedules_name"}),
+    "fire of triggers": (lambda tx: pipelines_store.fire(tx, ["T1", "T2"], NOW), set()),
     "dead with jobs": (lambda tx: workers.dead_with_jobs(tx), {"ix_jobs_held"}),
     "parked": (lambda tx: overview.parked(tx, ORG), {"ix_jobs_parked"}),
     "running": (lambda tx: overview.running(tx, ORG), set()),
@@ -159,8 +151,8 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     "the last run of a schedule": (lambda tx: dashboard.usual(tx, ["S1"]), {"ix_runs_schedule"}),
     "the end of a log": (lambda tx: dashboard.log_tail(tx, "R1", 100), {"ix_logs_run"}),
     "who changed a thing": (lambda tx: dashboard.history(tx, ORG, "schedules", "S1"), {"ix_audit_log_resource"}),
-    "workers": (lambda tx: reports.list_workers(tx), set()),
-    "schedules with nothing planned": (lambda tx: checkup.unplanned(tx, NOW), {"ix_clocks_held"}),
+    "workers": (lambda tx: engine_reports.list_workers(tx), set()),
+    "schedules with nothing planned": (lambda tx: diagnostics.unplanned(tx, NOW), {"ix_clocks_held"}),
     "a workflow with its handlers": (lambda tx: held_flow(tx), set()),
     "what a workflow needs": (lambda tx: workflows.arm(tx, held_flow(tx), NOW), {"ix_jobs_solo"}),
     "events that wait": (lambda tx: workflows.peek(tx, FLOW, "in", 100), {"ix_events_pending"}),
@@ -174,14 +166,14 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     "to prune events": (lambda tx: workflows.prune(tx, NOW, 500), {"ix_events_done"}),
     "to prune runs": (lambda tx: runs.prune(tx, ORG, NOW, ["success"], 500), {"ix_runs_recorded"}),
     "a workflow in words": (
-        lambda tx: workflow_reports.workflow(tx, ORG, FLOW, NOW),
+        lambda tx: workflows_reports.workflow(tx, ORG, FLOW, NOW),
         {"ix_events_pending", "ix_events_taken", "ix_effects_open", "ix_workflow_runs_workflow"},
     ),
-    "inputs that wait": (lambda tx: workflow_reports.list_inputs(tx, ORG, FLOW, NOW, status="pending"), set()),
-    "inputs that are done": (lambda tx: workflow_reports.list_inputs(tx, ORG, FLOW, NOW, status="done"), set()),
-    "what waits in topics": (lambda tx: workflow_reports.waiting(tx, ORG, FLOW), {"ix_events_pending"}),
-    "events of a workflow": (lambda tx: workflow_reports.list_events(tx, ORG, FLOW), set()),
-    "outputs of a workflow": (lambda tx: workflow_reports.list_outputs(tx, ORG, FLOW), set()),
+    "inputs that wait": (lambda tx: workflows_reports.list_inputs(tx, ORG, FLOW, NOW, status="pending"), set()),
+    "inputs that are done": (lambda tx: workflows_reports.list_inputs(tx, ORG, FLOW, NOW, status="done"), set()),
+    "what waits in topics": (lambda tx: workflows_reports.waiting(tx, ORG, FLOW), {"ix_events_pending"}),
+    "events of a workflow": (lambda tx: workflows_reports.list_events(tx, ORG, FLOW), set()),
+    "outputs of a workflow": (lambda tx: workflows_reports.list_outputs(tx, ORG, FLOW), set()),
 }
 
 

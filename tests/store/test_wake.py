@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rota.store import filewatch
-from rota.store.database import Database, SqliteDatabase, open_database
-from rota.store.dialect import Tx, notify
-from rota.store.wake import Wake
+from rota.db import file_watch
+from rota.db.connection import Database, SqliteDatabase, open_database
+from rota.db.dialect import Tx, notify
+from rota.db.notify import Wake
 
 
 class Ears(Wake):
@@ -127,7 +127,7 @@ async def test_a_system_that_tells_of_no_writes_is_asked(
     def nobody_tells(_: Path) -> None:
         return None
 
-    monkeypatch.setattr(filewatch, "watch", nobody_tells)
+    monkeypatch.setattr(file_watch, "watch", nobody_tells)
     async with listening(file) as ears:
         await another.tx(saying("ready"))
         assert await ears.until(2) == ["anything", "ready"]

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rota.store.workflow_reports import parked_words
+from rota.kinds.workflows.reports import parked_words
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from sqlalchemy import func, select
 from rota.core.errors import Conflict, Invalid, NotFound
 from rota.core.model import Attempt, Ended, Job, NewJob, new_id
 from rota.core.states import Move, Status
-from rota.engine.engine import Engine
+from rota.db.connection import Database, open_database
+from rota.db.dialect import Tx, lock_keys
+from rota.db.notify import Wake
+from rota.db.tables import jobs, runs, slots
+from rota.engine import jobs as queue
+from rota.engine.commands import Engine
 from rota.engine.scheduler import Scheduler
-from rota.store import jobs as queue
-from rota.store.database import Database, open_database
-from rota.store.dialect import Tx, lock_keys
-from rota.store.tables import jobs, runs, slots
-from rota.store.wake import Wake
 from tests.engine.harness import MINUTE, at, open_house
 
 NOW = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)

@@ -16,8 +16,8 @@ from sqlalchemy import func, select, text
 
 from rota import AsyncSession, Rota, ServiceBuilder, ServiceInfo
 from rota.client import AsyncClient
-from rota.store.database import Database, open_database
-from rota.store.tables import jobs, runs
+from rota.db.connection import Database, open_database
+from rota.db.tables import jobs, runs
 from tests.acceptance.cluster import until
 
 AT_ONCE = 20

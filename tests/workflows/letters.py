@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from rota import Rota
-from rota.kinds.workflows import CommandRepairer
-from rota.store import scripts
+from rota.kinds.workflows.scripts import store as scripts_store
+from rota.kinds.workflows.scripts.repair import CommandRepairer
 from rota.testing import World
 from tests.workflows.inbox import Sheets
 
@@ -75,7 +75,7 @@ async def history(one: World) -> list[tuple[str, str, str]]:
 
 
 async def versions(one: World) -> list[tuple[str, str]]:
-    found, _ = await one.engine.db.read(lambda tx: scripts.list_versions(tx, one.org_id, "letters"))
+    found, _ = await one.engine.db.read(lambda tx: scripts_store.list_versions(tx, one.org_id, "letters"))
     return [(row["version"], row["outcome"]) for row in found[::-1]]
 
 

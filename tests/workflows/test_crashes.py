@@ -19,9 +19,9 @@ from sqlalchemy import select
 
 from rota import Applied, NotApplied, Prepare, Rota, Workflow, mutation
 from rota.core.states import Phase, Status
-from rota.core.workflows import legal
-from rota.store import workflows as store
-from rota.store.tables import effects, events, runs, workflow_runs
+from rota.db.tables import effects, events, runs, workflow_runs
+from rota.kinds.workflows.rules import legal
+from rota.kinds.workflows.store import workflows as store
 from rota.testing import MONDAY, World, count_from_here, crash_point, dies_at, world
 from tests.databases import copy_sqlite, empty_postgres
 

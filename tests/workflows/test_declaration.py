@@ -6,8 +6,9 @@ import pytest
 
 from rota import Applied, NotApplied, Prepare, Reservation, Rota, Workflow, cron, every, mutation, read
 from rota.core.errors import Invalid, LogicError
-from rota.kinds.workflows import Connectors, WorkflowRunner
-from rota.store.database import Database
+from rota.db.connection import Database
+from rota.kinds.workflows.connectors.base import Connectors
+from rota.kinds.workflows.runner import WorkflowRunner
 
 
 async def poll(ctx: Any, state: Any) -> None: ...

@@ -2,7 +2,7 @@
 
 from time import process_time
 
-from rota.kinds.workflows.diff import script_diff
+from rota.kinds.workflows.scripts.diff import script_diff
 
 
 def test_a_diff_shows_what_changed() -> None:

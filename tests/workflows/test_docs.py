@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from rota import Rota, mutation
-from rota.kinds.workflows import CommandRepairer, jail
+from rota.kinds.workflows.scripts import jail
+from rota.kinds.workflows.scripts.repair import CommandRepairer
 from rota.testing import world
 
 PAGE = Path(__file__).parents[2] / "docs" / "workflows.md"

@@ -17,16 +17,17 @@ from rota import (
     Workflow,
     not_applied,
 )
+from rota.access.store import accounts
 from rota.core.errors import Conflict, Invalid
 from rota.core.states import Phase, Status
-from rota.core.workflows import Effect, legal
+from rota.db.connection import sql
+from rota.db.dialect import Tx
+from rota.db.tables import effects, events, workflow_runs
 from rota.engine.maintenance import Maintenance
-from rota.store import accounts, workflow_upkeep
-from rota.store import workflow_reports as views
-from rota.store import workflows as store
-from rota.store.database import sql
-from rota.store.dialect import Tx
-from rota.store.tables import effects, events, workflow_runs
+from rota.kinds.workflows import reports as views
+from rota.kinds.workflows.rules import Effect, legal
+from rota.kinds.workflows.store import upkeep
+from rota.kinds.workflows.store import workflows as store
 from rota.testing import World, world
 from tests.workflows.inbox import Inbox, broken_step, make_inbox
 from tests.workflows.test_runs import rows, statuses
@@ -324,7 +325,7 @@ async def test_maintenance_finds_a_consumer_that_missed_an_event(clean_url: str)
         await one.engine.db.tx(lose_needs)
         await one.drain()
         assert inbox.sheets.rows == []
-        missed = await one.engine.db.read(workflow_upkeep.stranded_consumers)
+        missed = await one.engine.db.read(upkeep.stranded_consumers)
         assert [handler.name for handler in missed] == ["inbox.AddRow"]
         await Maintenance(one.engine).reconcile()
         await one.drain()

@@ -7,8 +7,8 @@ from sqlalchemy import select
 
 from rota import Prepare, Rota, Workflow
 from rota.core.errors import Unavailable
-from rota.store import jobs as queue
-from rota.store.tables import jobs
+from rota.db.tables import jobs
+from rota.engine import jobs as queue
 from rota.testing import world
 from tests.workflows.inbox import make_inbox
 from tests.workflows.test_runs import rows, statuses

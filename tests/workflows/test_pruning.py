@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import select
 
 from rota import AuthError
+from rota.db.tables import causes, effects, events
 from rota.engine.maintenance import Maintenance
-from rota.store.tables import causes, effects, events
 from rota.testing import World, world
 from tests.workflows.inbox import make_inbox
 from tests.workflows.test_runs import rows, statuses

@@ -12,9 +12,9 @@ import pytest
 
 from rota.core.errors import Conflict
 from rota.core.states import Phase, Status
-from rota.core.workflows import legal
-from rota.kinds.workflows import CommandRepairer
-from rota.store import workflows as store
+from rota.kinds.workflows.rules import legal
+from rota.kinds.workflows.scripts.repair import CommandRepairer
+from rota.kinds.workflows.store import workflows as store
 from rota.testing import MONDAY, World, count_from_here, dies_at, world
 from tests.workflows.inbox import Sheets
 from tests.workflows.letters import (

@@ -6,12 +6,15 @@ import pytest
 from sqlalchemy import select
 
 from rota import Prepare, Rota, Workflow, every
+from rota.access.store import accounts
 from rota.app import doctor
 from rota.core.errors import Conflict
+from rota.db.tables import events, handlers, jobs, workflow_runs
+from rota.engine import reports as engine_reports
+from rota.engine import schedules
 from rota.engine.maintenance import Maintenance
-from rota.store import accounts, reports, schedules, workflow_upkeep
-from rota.store import workflow_reports as views
-from rota.store.tables import events, handlers, jobs, workflow_runs
+from rota.kinds.workflows import reports as views
+from rota.kinds.workflows.store import upkeep
 from rota.testing import World, world
 from tests.workflows.inbox import make_inbox
 
@@ -244,7 +247,7 @@ async def test_state_is_each_handlers_own(clean_url: str) -> None:
 async def test_a_program_that_starts_again_leaves_its_producers_planned(clean_url: str) -> None:
     for _ in range(2):
         async with world(make_inbox().app, database_url=clean_url) as one:
-            found, _ = await one.engine.db.read(lambda tx: reports.list_schedules(tx, one.org_id))
+            found, _ = await one.engine.db.read(lambda tx: engine_reports.list_schedules(tx, one.org_id))
             assert [(plan["name"], plan["paused"]) for plan in found] == [("inbox.poll", False)]
 
 
@@ -269,5 +272,5 @@ async def test_a_producer_whose_schedule_was_deleted_is_planned_again(clean_url:
         polls = inbox.count("poll")
         await one.advance(minutes=6)
         assert inbox.count("poll") == polls + 1
-        assert await engine.db.read(workflow_upkeep.lost_producers) == []
+        assert await engine.db.read(upkeep.lost_producers) == []
         await Maintenance(engine).reconcile()  # a no-op

@@ -20,8 +20,9 @@ import pytest
 from rota.core.errors import Invalid, LogicError, Refused
 from rota.core.policy import FailureClass
 from rota.engine.runner import RunLog, WorkFailed, current_log
-from rota.kinds.workflows import declaration, host, jail, sandbox
-from rota.kinds.workflows.sandbox import Sandbox
+from rota.kinds.workflows import declaration, handler_host
+from rota.kinds.workflows.scripts import jail, sandbox
+from rota.kinds.workflows.scripts.sandbox import Sandbox
 
 NOW = datetime(2026, 5, 4, 9, tzinfo=UTC)
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the lock is Linux's")
@@ -401,5 +402,5 @@ def test_scripts_and_programs_declare_with_the_same_words() -> None:
     for name in ("producer", "consumer"):
         assert names(getattr(jail.Workflow, name)) == names(getattr(declaration.Workflow, name)), name
     for name in ("publish", "peek", "get", "call"):
-        assert names(getattr(jail.Context, name)) == names(getattr(host.Context, name)), name
-    assert names(jail.Event) == names(host.Event)
+        assert names(getattr(jail.Context, name)) == names(getattr(handler_host.Context, name)), name
+    assert names(jail.Event) == names(handler_host.Event)

@@ -4,10 +4,10 @@ import pytest
 from sqlalchemy import select
 
 from rota import Rota
+from rota.access.store import accounts
 from rota.core.errors import Conflict, Invalid, LogicError, NotFound
 from rota.core.states import Status
-from rota.store import accounts
-from rota.store.tables import effects, events, logs, runs
+from rota.db.tables import effects, events, logs, runs
 from rota.testing import World, world
 from tests.workflows.inbox import Sheets, make_inbox
 from tests.workflows.letters import SCRIPT, deploy, history, program, send, versions

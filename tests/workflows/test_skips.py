@@ -8,8 +8,8 @@ from sqlalchemy import select
 from rota import AuthError, Prepare, Rota, Workflow
 from rota.core.errors import Conflict, NotFound
 from rota.core.states import Status
-from rota.store import workflow_reports as views
-from rota.store.tables import events
+from rota.db.tables import events
+from rota.kinds.workflows import reports as views
 from rota.testing import World, world
 from tests.workflows.inbox import make_inbox
 from tests.workflows.test_runs import rows, statuses

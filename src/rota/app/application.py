@@ -10,23 +10,33 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, TypeVar, overload
 
+from rota.access.store import accounts
 from rota.app.settings import Settings
-from rota.core import parse, triggers
+from rota.core import parse
 from rota.core.clock import SystemClock
 from rota.core.errors import Invalid, NotFound
 from rota.core.policy import Retry
-from rota.engine.engine import Engine
-from rota.engine.injection import Injector
-from rota.engine.meter import Meter
-from rota.engine.services import Serializer
-from rota.kinds.graphs import GraphRegistry, GraphRunner
-from rota.kinds.hosts import HostRunner
-from rota.kinds.pipelines import PipelineRegistry, PipelineRunner, executor_here
-from rota.kinds.tasks import Task, TaskRegistry, TaskRunner, task_options
-from rota.kinds.workflows import CommandRepairer, Connectors, RepairRunner, Sandbox, Workflow, WorkflowRunner
-from rota.store import accounts, workers
-from rota.store.database import Database, open_database
-from rota.store.wake import Wake
+from rota.core.timing import triggers
+from rota.db.connection import Database, open_database
+from rota.db.notify import Wake
+from rota.engine import workers
+from rota.engine.commands import Engine
+from rota.engine.metrics import Meter
+from rota.kinds.graphs.registry import GraphRegistry
+from rota.kinds.graphs.runner import GraphRunner
+from rota.kinds.hosts.runner import HostRunner
+from rota.kinds.pipelines.executor import executor_here
+from rota.kinds.pipelines.registry import PipelineRegistry
+from rota.kinds.pipelines.runner import PipelineRunner
+from rota.kinds.tasks.registry import Task, TaskRegistry, task_options
+from rota.kinds.tasks.runner import TaskRunner
+from rota.kinds.workflows.connectors.base import Connectors
+from rota.kinds.workflows.declaration import Workflow
+from rota.kinds.workflows.runner import WorkflowRunner
+from rota.kinds.workflows.scripts.repair import CommandRepairer, RepairRunner
+from rota.kinds.workflows.scripts.sandbox import Sandbox
+from rota.user_code.injection import Injector
+from rota.user_code.services import Serializer
 
 F = TypeVar("F", bound=Callable[..., Any])
 PACKAGE = str(Path(__file__).parents[1])

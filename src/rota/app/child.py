@@ -16,14 +16,14 @@ from rota.app.secrets import close_memory
 from rota.core.clock import SystemClock, wall
 from rota.core.model import Job
 from rota.core.policy import Billing, Failure, Terms, classify
-from rota.engine.engine import Engine, EngineSettings
-from rota.engine.patience import patiently
+from rota.db.connection import Database, open_database
+from rota.db.notify import Wake
+from rota.db.retry import patiently
+from rota.engine import runs, workers
+from rota.engine.commands import Engine, EngineSettings
 from rota.engine.runner import Canceled, RunContext, RunLog, Skipped
-from rota.kinds.graphs import GraphRunner
-from rota.kinds.tasks import TaskRunner
-from rota.store import runs, workers
-from rota.store.database import Database, open_database
-from rota.store.wake import Wake
+from rota.kinds.graphs.runner import GraphRunner
+from rota.kinds.tasks.runner import TaskRunner
 
 
 def main() -> None:

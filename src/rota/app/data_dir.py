@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from rota.app.settings import Settings
-from rota.store.files import make_private_dir
+from rota.db.private_files import make_private_dir
 
 OTHERS = 0o077  # what group and others may do
 PATTERNS = ("rota.db*", "rota-own.db*", "admin.key", "server.json*", "login.url", "warehouse")

@@ -13,9 +13,12 @@ from rota.app.settings import Settings
 from rota.app.transport import TLS_REMEDY, without_tls
 from rota.core.clock import wall
 from rota.core.errors import RotaError
-from rota.store import checkup, jobs, reports, schema, workers, workflow_upkeep
-from rota.store.database import Database, open_database
-from rota.store.dialect import Tx
+from rota.db import schema
+from rota.db.connection import Database, open_database
+from rota.db.dialect import Tx
+from rota.engine import diagnostics, jobs, workers
+from rota.engine import reports as engine_reports
+from rota.kinds.workflows.store import upkeep
 
 OFFSET = timedelta(seconds=2)  # between this machine and the database, from which on it is worth a word
 NETWORK = re.compile(r"nfs|cifs|smb|9p|afs|sshfs|gluster|ceph|lustre")
@@ -50,7 +53,7 @@ async def gather(settings: Settings) -> list[Finding]:
 
 async def look(db: Database, path: Path | None, *, patient: bool = True) -> AsyncIterator[Finding]:
     """What is found; listening for wake-ups takes a second, for which not everybody has the patience."""
-    version = await db.read(checkup.version)
+    version = await db.read(diagnostics.version)
     if path is None:
         yield Finding("database", "ok", f"PostgreSQL {version} answers")
     else:
@@ -62,31 +65,31 @@ async def look(db: Database, path: Path | None, *, patient: bool = True) -> Asyn
     if stale:
         return
     if patient:
-        heard = await checkup.wake_up(db)
+        heard = await diagnostics.wake_up(db)
         told = "nothing was heard: work starts when somebody looks, up to seconds late" if heard is None else ""
         yield Finding("wake-ups", "note" if told else "ok", told or f"heard after {(heard or 0) * 1000:.0f} ms")
     now = (await db.read(workers.measure)).time
     off = wall() - now
     told = f"this machine is {off.total_seconds():+.2f} s from the database"
     yield Finding("clock", "ok" if abs(off) < OFFSET else "note", f"{told}; Rota goes by the database's clock")
-    alive, _ = await db.read(reports.list_workers, state="alive", limit=reports.LIMIT_MAX)
+    alive, _ = await db.read(engine_reports.list_workers, state="alive", limit=engine_reports.LIMIT_MAX)
     yield Finding("workers", "ok" if alive else "note", f"{len(alive)} up" if alive else "none is up: nothing runs")
     later = "a worker takes them over" if alive else "start a worker, which takes them over"
     for what, names, means in (
         ("leases", await db.read(workers.expired, now, None), f"of workers that went silent; {later}"),
         ("orphans", await db.read(workers.dead_with_jobs), f"workers that are gone still hold jobs; {later}"),
         ("serial keys", await db.read(jobs.headless), f"have jobs that wait for nobody; {later}"),
-        ("unplanned", await db.read(checkup.unplanned, now), f"schedules have nothing planned; {later}"),
-        ("producers", await names_of(db, workflow_upkeep.lost_producers), f"have lost their schedule; {later}"),
-        ("consumers", await names_of(db, workflow_upkeep.stranded_consumers), f"do not see events that wait; {later}"),
-        ("overdue", await db.read(checkup.overdue, now), "schedules were due and did not fire: is a worker up?"),
-        ("broken", await db.read(checkup.broken), "schedules are broken; `rota schedule show` says why"),
+        ("unplanned", await db.read(diagnostics.unplanned, now), f"schedules have nothing planned; {later}"),
+        ("producers", await names_of(db, upkeep.lost_producers), f"have lost their schedule; {later}"),
+        ("consumers", await names_of(db, upkeep.stranded_consumers), f"do not see events that wait; {later}"),
+        ("overdue", await db.read(diagnostics.overdue, now), "schedules were due and did not fire: is a worker up?"),
+        ("broken", await db.read(diagnostics.broken), "schedules are broken; `rota schedule show` says why"),
     ):
         more = f"{len(names)} {means}: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
         yield Finding(what, "wrong" if names else "ok", more if names else "none")
 
 
-async def names_of(db: Database, step: Callable[[Tx], Sequence[workflow_upkeep.HandlerRef]]) -> list[str]:
+async def names_of(db: Database, step: Callable[[Tx], Sequence[upkeep.HandlerRef]]) -> list[str]:
     return [handler.name for handler in await db.read(step)]
 
 

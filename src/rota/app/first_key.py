@@ -3,12 +3,13 @@
 import asyncio
 from pathlib import Path
 
+from rota.access.store import accounts
 from rota.app.data_dir import write_secret
 from rota.app.settings import Settings
 from rota.core.clock import wall
 from rota.core.errors import Unavailable
-from rota.store import accounts, schema
-from rota.store.database import open_database
+from rota.db import schema
+from rota.db.connection import open_database
 
 
 def reset(settings: Settings) -> Path:

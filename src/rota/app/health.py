@@ -15,9 +15,10 @@ from typing import Any
 
 from rota.core.clock import Clock, stopwatch
 from rota.core.errors import RotaError
-from rota.store import checkup, schema, workers
-from rota.store.database import Database
-from rota.store.dialect import Tx
+from rota.db import schema
+from rota.db.connection import Database
+from rota.db.dialect import Tx
+from rota.engine import diagnostics, workers
 
 READ_SECONDS = 3.0  # that a check waits for the database
 WRITE_SECONDS = 2.0  # that it waits for the result of a write
@@ -83,7 +84,7 @@ class WriteProbe:
 
     async def _write(self) -> None:
         try:
-            await self.db.tx(checkup.write_probe)
+            await self.db.tx(diagnostics.write_probe)
             self._problem = None
         except RotaError as error:
             self._problem = error.message

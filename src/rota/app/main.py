@@ -16,6 +16,8 @@ import orjson
 import structlog
 import uvloop
 
+from rota.access.store import accounts, logins
+from rota.access.store.logins import Link
 from rota.app.application import Rota, make_engine
 from rota.app.data_dir import close_to_others, write_secret
 from rota.app.logs import configure_logs
@@ -27,25 +29,27 @@ from rota.core.addresses import is_loopback
 from rota.core.clock import SystemClock, pause
 from rota.core.errors import Refused, RotaError, Unavailable
 from rota.core.model import WORKFLOW
-from rota.engine import processes, tracing
+from rota.db import schema
+from rota.db.connection import Database, open_database
+from rota.db.notify import Wake
+from rota.db.retry import patiently
+from rota.engine import tracing, workers
+from rota.engine.commands import Engine
 from rota.engine.declare import declare
-from rota.engine.engine import Engine
 from rota.engine.maintenance import Maintenance
-from rota.engine.meter import Meter
-from rota.engine.patience import patiently
-from rota.engine.rehearsal import rehearse
+from rota.engine.metrics import Meter
 from rota.engine.runner import capture_output
 from rota.engine.scheduler import Scheduler
 from rota.engine.supervision import start_supervised
+from rota.engine.warmup import rehearse
 from rota.engine.worker import LAST_WORDS, Active, Worker
-from rota.kinds import pipelines
-from rota.kinds.graphs import GraphRunner
-from rota.kinds.tasks import TaskManager, task_rows
-from rota.kinds.workflows import WorkflowRunner, deploy_all
-from rota.store import accounts, schema, sessions, workers
-from rota.store.database import Database, open_database
-from rota.store.sessions import Link
-from rota.store.wake import Wake
+from rota.kinds.graphs.runner import GraphRunner
+from rota.kinds.pipelines.manager import declare as declare_pipelines
+from rota.kinds.tasks.manager import TaskManager
+from rota.kinds.tasks.registry import task_rows
+from rota.kinds.workflows.manager import deploy_all
+from rota.kinds.workflows.runner import WorkflowRunner
+from rota.user_code import processes
 
 if TYPE_CHECKING:
     import uvicorn
@@ -121,7 +125,7 @@ def check_users(settings: Settings) -> None:
 
 def migrate(settings: Settings, step: Callable[[int], None] = lambda _: None) -> None:
     """Bring the database up to date; `step` hears of each migration that is done."""
-    from rota.store.migrate import migrate  # here, because what comes with it takes long to load
+    from rota.db.migrate import migrate  # here, because what comes with it takes long to load
 
     close_to_others(settings)
     migrate(settings.database_url, step)
@@ -177,7 +181,7 @@ class Node:
         if (remote := remote_of(engine)) is not None:
             with contextlib.suppress(TimeoutError):  # it may come up later
                 await asyncio.wait_for(remote.learn(), LEARN)
-        await pipelines.declare(engine, self.program.org, self.program.pipelines)
+        await declare_pipelines(engine, self.program.org, self.program.pipelines)
         program, rows = self.program, rows_of(self.program, self.app)
         await declare(engine, program.org, self.app, rows, program.schedules, program.schedule_places)
         if self.app is not None:
@@ -285,9 +289,9 @@ class ApiThread(threading.Thread):
     async def serve(self) -> None:
         import uvicorn  # here, because a worker alone needs none of it: it is up sooner, and smaller
 
+        from rota.app.asgi import create_site
         from rota.app.connections import HEAD_BYTES, Connection
-        from rota.app.exposure import Exposure
-        from rota.app.site import create_site
+        from rota.frame.http.exposure import Exposure
 
         settings = self.settings
         db = open_database(settings.database_url)
@@ -297,7 +301,7 @@ class ApiThread(threading.Thread):
         engine = make_engine(settings, self.program, None, db, clock, wake, meter)
         await patiently(lambda: self.prepare(engine), STARTING)
         if is_loopback(settings.host):  # who reads its terminal may log in; others read the logs of servers elsewhere
-            self.link = await db.tx(sessions.first_link, clock.now())
+            self.link = await db.tx(logins.first_link, clock.now())
         self.api = create_site(
             engine,
             db,
@@ -337,7 +341,7 @@ class ApiThread(threading.Thread):
 
     async def prepare(self, engine: Engine) -> None:
         await move_in(engine, self.settings)
-        await pipelines.declare(engine, self.program.org, self.program.pipelines)
+        await declare_pipelines(engine, self.program.org, self.program.pipelines)
         await declare(engine, self.program.org, None, rows_of(self.program, self.app), [])
 
     def stir(self) -> None:

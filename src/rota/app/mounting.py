@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rota.app.api.manners import problem
+from rota.frame.http.contract import problem
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 

@@ -12,34 +12,35 @@ from fastapi import APIRouter, FastAPI, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute
 
+from rota.access.api.people import router as people
+from rota.access.store import accounts
 from rota.app.api import artifacts as artifact_routes
 from rota.app.api import create_api
 from rota.app.api import jobs as job_routes
 from rota.app.api import runs as run_routes
 from rota.app.api import schedules as schedule_routes
 from rota.app.api import system as system_routes
-from rota.app.api import tasks as task_routes
-from rota.app.api.manners import answer
-from rota.app.api.people import router as people
 from rota.app.api.streams import router as streams
 from rota.app.application import Rota, make_engine
-from rota.app.auth import Caller, Role
 from rota.app.main import Node, keep_time, move_in, rows_of
 from rota.app.mounting import StartedGuard
 from rota.app.settings import Settings
 from rota.app.signals import Shutdown
+from rota.db.connection import open_database
+from rota.db.migrate import migrate
+from rota.db.notify import Wake
+from rota.db.user_session import Database
+from rota.engine import workers
+from rota.engine.commands import Engine
 from rota.engine.declare import declare
-from rota.engine.engine import Engine
 from rota.engine.runner import capture_output
-from rota.engine.services import ArtifactManager, JobScheduler
 from rota.engine.supervision import start_supervised
-from rota.kinds import pipelines
-from rota.kinds.tasks import TaskManager
-from rota.store import accounts, workers
-from rota.store.database import open_database
-from rota.store.migrate import migrate
-from rota.store.session import Database
-from rota.store.wake import Wake
+from rota.frame.http.auth import Caller, Role
+from rota.frame.http.contract import answer
+from rota.kinds.pipelines.manager import declare as declare_pipelines
+from rota.kinds.tasks import api as task_routes
+from rota.kinds.tasks.manager import TaskManager
+from rota.user_code.services import ArtifactManager, JobScheduler
 
 Hook = Callable[[FastAPI], Any]
 
@@ -172,7 +173,7 @@ class ServiceBuilder:
             org_id = await move_in(engine, settings)
             if self.declares:
                 name = self.info.display_name
-                await pipelines.declare(engine, self.program.org, self.program.pipelines)
+                await declare_pipelines(engine, self.program.org, self.program.pipelines)
                 program, rows = self.program, rows_of(self.program, name)
                 await declare(engine, program.org, name, rows, program.schedules, program.schedule_places)
             system = await db.tx(accounts.system_user, org_id, clock.now())

@@ -13,7 +13,7 @@ import uvloop
 
 from rota.app.secrets import handed_over
 from rota.core.clock import pause
-from rota.engine.processes import die_with_parent
+from rota.user_code.processes import die_with_parent
 
 log = structlog.get_logger("rota")
 

@@ -3,27 +3,28 @@
 from datetime import datetime
 from typing import Any
 
-from rota.app.auth import Caller
-from rota.core import triggers
-from rota.core.cron import calendar_of
 from rota.core.plan import TICK
-from rota.core.triggers import Cron, Timing
+from rota.core.timing import triggers
+from rota.core.timing.cron import calendar_of
+from rota.core.timing.triggers import Cron, Timing
+from rota.engine import reports as engine_reports
+from rota.engine import schedules
+from rota.engine.commands import Engine
 from rota.engine.compute import compute
-from rota.engine.engine import Engine
-from rota.store import reports, schedules
-from rota.store.reports import Record
+from rota.engine.reports import Record
+from rota.frame.http.auth import Caller
 
 STEPPED = ((0, 60, "minutes", "hour"), (1, 24, "hours", "day"))  # fields of cron that start anew at an edge
 
 
 def shown_task(task: Record, caller: Caller) -> Record:
     """A task as the caller may read it: all of it only with the scope `shell`."""
-    return task if caller.holds_shell else reports.public_task(task)
+    return task if caller.holds_shell else engine_reports.public_task(task)
 
 
 async def upcoming(engine: Engine, org_id: str, key: str, count: int) -> dict[str, Any]:
     """The coming slots of a schedule, from its clock on."""
-    found = await engine.db.read(reports.schedule, org_id, key)
+    found = await engine.db.read(engine_reports.schedule, org_id, key)
     schedule = await engine.db.read(schedules.get, org_id, found["id"])
     if not schedule.enabled or found["next_slot"] is None:
         why = "it has no slot left" if found["condition"] == "finished" else "it is not enabled"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar, dataclass_transform
 from rota.core.clock import wall_ms
 from rota.core.policy import Misfire, Overlap, Retry, Terms
 from rota.core.states import Condition, Move, Status
-from rota.core.triggers import Timing
+from rota.core.timing.triggers import Timing
 
 NAME_LIMIT = 200
 PAYLOAD_LIMIT = 1024 * 1024  # bytes of JSON

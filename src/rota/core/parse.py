@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 import orjson
 
-from rota.core import triggers
 from rota.core.errors import Invalid, together
 from rota.core.model import JITTER_LIMIT, NAME_LIMIT, PAYLOAD_LIMIT, Schedule, new_id
 from rota.core.plan import FIRE_LIMIT
 from rota.core.policy import CATCH_UP_LIMIT, Misfire, Overlap, choice, parse_overlap, parse_retry
 from rota.core.states import Condition
-from rota.core.triggers import Cron, Every, Once, Timing
+from rota.core.timing import triggers
+from rota.core.timing.triggers import Cron, Every, Once, Timing
 
 T = TypeVar("T")
 

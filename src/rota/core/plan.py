@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 
-from rota.core.counting import count_slots
 from rota.core.model import Due, Fire, Gap, Plan, Schedule
 from rota.core.policy import Misfire, Overlap
 from rota.core.states import Verdict
-from rota.core.triggers import Timing, delay_of, last_slot, next_slot, run_at, slots_between
+from rota.core.timing.counting import count_slots
+from rota.core.timing.triggers import Timing, delay_of, last_slot, next_slot, run_at, slots_between
 
 TICK = timedelta(microseconds=1)
 COUNT_LIMIT = 2_000  # steps spent on counting one gap while firing

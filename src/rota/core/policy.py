@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from rota.core.errors import AuthError, Invalid, LogicError, PermissionDenied, TransientError, WorkError
-from rota.core.triggers import Once, Timing, Window, window_open
+from rota.core.timing.triggers import Once, Timing, Window, window_open
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)

@@ -4,13 +4,15 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
+from rota.access.store import accounts
+from rota.billing import store as billing_store
 from rota.core.errors import Conflict, Invalid, NotFound, Refused
 from rota.core.model import Job, Schedule
 from rota.core.policy import Billing, Failure, FailureClass
+from rota.db.dialect import Tx
+from rota.engine import grants
+from rota.engine.audit_log import Act
 from rota.engine.runner import Runners, Skipped
-from rota.engine.trail import Act
-from rota.store import accounts, billing, grants
-from rota.store.dialect import Tx
 
 
 def may_use(act: Act | None, owner_id: str) -> bool:
@@ -71,11 +73,11 @@ def check_may_begin(tx: Tx, job: Job, targets: Collection[str], mode: Billing, n
     if mode is Billing.OFF:
         return
     try:
-        account = billing.get(tx, job.org_id, grants.get(tx, job.org_id, job.terms.grant_id).billing_account_id)
+        account = billing_store.get(tx, job.org_id, grants.get(tx, job.org_id, job.terms.grant_id).billing_account_id)
     except (NotFound, Conflict) as error:
         closed = Failure(FailureClass.BUDGET, "Refused", error.message, code="billing_account_closed")
         raise Skipped("budget", closed) from error
-    spent = billing.used_up(tx, job.terms.grant_id, now)
+    spent = billing_store.used_up(tx, job.terms.grant_id, now)
     if spent is not None:
         text = f"the grant's budget ({spent}) is used up"
         raise Skipped("budget", Failure(FailureClass.BUDGET, "BudgetSpent", text, code="budget"))

@@ -7,12 +7,14 @@ from typing import Any
 
 import structlog
 
+from rota.access.store import accounts
 from rota.core import parse
 from rota.core.errors import Conflict, DataRefused, NotFound, RotaError, Unavailable
 from rota.core.model import WORKFLOW
-from rota.engine.engine import GONE, Engine
-from rota.engine.trail import Act
-from rota.store import accounts, schedules, tasks
+from rota.engine import schedules
+from rota.engine.audit_log import Act
+from rota.engine.commands import GONE, Engine
+from rota.kinds.tasks import store as tasks_store
 
 NOWHERE: Mapping[str, str] = {}
 
@@ -37,7 +39,7 @@ async def declare(
     system = await engine.db.tx(accounts.system_user, org_id, now)
     if declared:
         telling = engine.acting(Act(org_id, system, "tasks", "declare")).db
-        await telling.tx(tasks.sync, org_id, declared, now)
+        await telling.tx(tasks_store.sync, org_id, declared, now)
     if app is None:
         return
     source = f"code:{Path(app).stem}"

@@ -7,26 +7,18 @@ from datetime import datetime, timedelta
 import structlog
 
 from rota.core.clock import JUMP, SystemClock, pause
-from rota.core.counting import count_slots
 from rota.core.errors import RotaError, Unavailable
 from rota.core.model import Ended
 from rota.core.plan import TICK
 from rota.core.states import Status
-from rota.engine.engine import Engine
-from rota.store import (
-    idempotency,
-    jobs,
-    pipelines,
-    runs,
-    schedules,
-    slots,
-    tasks,
-    trail,
-    workers,
-    workflow_upkeep,
-    workflows,
-)
-from rota.store.dialect import Tx
+from rota.core.timing.counting import count_slots
+from rota.db.dialect import Tx
+from rota.engine import audit_rows, jobs, runs, schedules, slots, workers
+from rota.engine.commands import Engine
+from rota.frame.http import store as http_store
+from rota.kinds.pipelines import store as pipelines_store
+from rota.kinds.tasks import store as tasks_store
+from rota.kinds.workflows.store import upkeep, workflows
 
 RECONCILE_EVERY = timedelta(minutes=5)
 UNROUTABLE_AFTER = timedelta(minutes=1)
@@ -115,18 +107,18 @@ class Maintenance:
 
     async def mend_workflows(self, now: datetime) -> None:
         """Plan producers again whose schedule was deleted, and let consumers look at events that they missed."""
-        for lost in await self.db.read(workflow_upkeep.lost_producers):
+        for lost in await self.db.read(upkeep.lost_producers):
             try:
-                self.repaired("producers without a schedule", await self.db.tx(workflow_upkeep.plan_again, lost, now))
+                self.repaired("producers without a schedule", await self.db.tx(upkeep.plan_again, lost, now))
             except RotaError as error:  # its name is taken, for instance; `rota doctor` names the producer
                 log.error("a producer cannot be planned again", producer=lost.name, error=error.message)
-        stranded = await self.db.read(workflow_upkeep.stranded_consumers)
+        stranded = await self.db.read(upkeep.stranded_consumers)
         for consumer in stranded:
-            mended = await self.db.tx(workflow_upkeep.look_again, consumer, now)
+            mended = await self.db.tx(upkeep.look_again, consumer, now)
             self.repaired("consumers that missed events", mended)
-        waiting = await self.db.read(workflow_upkeep.waiting_consumers)
+        waiting = await self.db.read(upkeep.waiting_consumers)
         for consumer in waiting:
-            await self.db.tx(workflow_upkeep.queue_again, consumer, now)
+            await self.db.tx(upkeep.queue_again, consumer, now)
         if stranded or waiting:
             self.engine.wake.signal("ready")
 
@@ -139,20 +131,20 @@ class Maintenance:
             for org_id in await self.db.read(runs.with_old, before, statuses):
                 while await self.db.tx(runs.prune, org_id, before, statuses, CHUNK) == CHUNK:
                     await pause(0.05)  # others want to write too
-        for pipeline in await self.db.read(pipelines.with_limits):
-            while await self.db.tx(pipelines.prune, pipeline, now, CHUNK) == CHUNK:
+        for pipeline in await self.db.read(pipelines_store.with_limits):
+            while await self.db.tx(pipelines_store.prune, pipeline, now, CHUNK) == CHUNK:
                 await pause(0.05)
         while await self.db.tx(slots.prune, now - settings.keep_failed, CHUNK) == CHUNK:
             await pause(0.05)
         while await self.db.tx(workflows.prune, now - settings.keep_success, CHUNK) == CHUNK:
             await pause(0.05)
         await self.db.tx(workers.forget, now - FORGET_WORKERS)
-        await self.db.tx(tasks.prune_results, now)
-        while await self.db.tx(idempotency.prune, now - idempotency.KEPT, CHUNK) == CHUNK:
+        await self.db.tx(tasks_store.prune_results, now)
+        while await self.db.tx(http_store.prune, now - http_store.KEPT, CHUNK) == CHUNK:
             await pause(0.05)
-        while await self.db.tx(idempotency.prune_excess, CHUNK) == CHUNK:
+        while await self.db.tx(http_store.prune_excess, CHUNK) == CHUNK:
             await pause(0.05)
-        while await self.db.tx(trail.prune, now - settings.keep_audit, CHUNK) == CHUNK:
+        while await self.db.tx(audit_rows.prune, now - settings.keep_audit, CHUNK) == CHUNK:
             await pause(0.05)
 
     def repaired(self, what: str, mended: int) -> None:

@@ -14,10 +14,10 @@ from rota.core.model import About, Attempt, Ended, Job, record
 from rota.core.parse import Defaults
 from rota.core.policy import Failure
 from rota.core.redact import redacted_text
-from rota.store.dialect import Tx
+from rota.db.dialect import Tx
 
 if TYPE_CHECKING:
-    from rota.engine.engine import Engine
+    from rota.engine.commands import Engine
 
 LOG_LIMIT = 1024 * 1024  # characters of one run's log that are kept, half of them from its end
 LINE_LIMIT = 16 * 1024

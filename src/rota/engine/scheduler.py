@@ -18,10 +18,10 @@ from rota.core.clock import pause, stopwatch
 from rota.core.errors import DataRefused, Unavailable
 from rota.core.model import Due, Fired, Lease, Plan
 from rota.core.plan import plan_at
-from rota.engine.engine import Engine
+from rota.db.dialect import Tx
+from rota.engine import jobs, schedules
+from rota.engine.commands import Engine
 from rota.engine.worker import EARLY, Worker
-from rota.store import jobs, schedules
-from rota.store.dialect import Tx
 
 BATCH = 500  # also bounds the advisory locks that one transaction takes
 MANY = 50  # so many are worth a transaction of their own

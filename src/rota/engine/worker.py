@@ -19,6 +19,7 @@ from typing import Any
 
 import structlog
 
+from rota.access.store import accounts
 from rota.core.clock import Clock, SystemClock, pause, stopwatch
 from rota.core.errors import DataRefused, Unavailable
 from rota.core.model import WORKFLOW, About, Attempt, Ended, Finished, Fired, Job, Lease, new_id
@@ -37,11 +38,15 @@ from rota.core.policy import (
     classify,
 )
 from rota.core.states import Move, Status
-from rota.engine.engine import Engine
-from rota.engine.keeper import Keeper
-from rota.engine.lines import Lines
-from rota.engine.patience import patiently
-from rota.engine.run_lines import log_ended
+from rota.db.dialect import Tx
+from rota.db.retry import patiently
+from rota.engine import jobs, runs, workers
+from rota.engine.claim_gate import Takings
+from rota.engine.commands import Engine
+from rota.engine.fair_queue import Lines
+from rota.engine.heartbeat import Keeper
+from rota.engine.org_shares import Shares
+from rota.engine.run_end_log import log_ended
 from rota.engine.runner import (
     Busy,
     Canceled,
@@ -55,11 +60,7 @@ from rota.engine.runner import (
     Written,
     current_log,
 )
-from rota.engine.shares import Shares
 from rota.engine.supervision import start_supervised
-from rota.engine.takings import Takings
-from rota.store import accounts, jobs, runs, workers
-from rota.store.dialect import Tx
 from rota.version import __version__
 
 MARK_AFTER = timedelta(milliseconds=100)

@@ -8,45 +8,31 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from rota.app.api import (
-    agents,
-    artifacts,
-    billing,
-    grants,
-    graphs,
-    hosts,
-    internal,
-    jobs,
-    manners,
-    metrics,
-    passwords,
-    people,
-    pipelines,
-    runs,
-    schedules,
-    sessions,
-    streams,
-    system,
-    tasks,
-    webhooks,
-    workflows,
-)
+from rota.access.api import passwords, people, sessions
+from rota.app.api import artifacts, jobs, metrics, runs, schedules, streams, system
 from rota.app.api.browser_guard import BrowserGuard
 from rota.app.api.docs import add_docs
 from rota.app.api.feeds import Feeds
-from rota.app.api.idempotency import Idempotency
 from rota.app.api.schemas import describe
-from rota.app.auth import note_caller
-from rota.app.exposure import Exposure
-from rota.app.guessing import Failures
 from rota.app.health import Problems, Readiness
+from rota.billing.api import billing, grants
 from rota.core.errors import RotaError
-from rota.engine.engine import Engine
-from rota.store.database import Database
+from rota.db.connection import Database
+from rota.engine.commands import Engine
+from rota.frame.http import contract
+from rota.frame.http.auth import note_caller
+from rota.frame.http.exposure import Exposure
+from rota.frame.http.guessing import Failures
+from rota.frame.http.idempotency import Idempotency
+from rota.kinds.graphs.api import graphs, internal
+from rota.kinds.hosts.api import agents, hosts
+from rota.kinds.pipelines.api import pipelines, webhooks
+from rota.kinds.tasks import api as tasks_api
+from rota.kinds.workflows import api as workflows_api
 
 MODULES = (
-    *(schedules, runs, jobs, streams, tasks, artifacts, grants, billing),
-    *(graphs, pipelines, workflows, hosts, system, passwords, people, sessions),
+    *(schedules, runs, jobs, streams, tasks_api, artifacts, grants, billing),
+    *(graphs, pipelines, workflows_api, hosts, system, passwords, people, sessions),
 )
 EXPOSED_NOWHERE = Exposure()  # neither a public URL nor a proxy is known
 EVERYTHING = tuple(one.router for one in MODULES)
@@ -74,16 +60,16 @@ def create_api(
     app.state.engine, app.state.db = engine, db
     app.state.readiness = Readiness(db, engine.clock, loops)
     app.state.failures, app.state.service_token = Failures(), service_token
-    app.add_exception_handler(RotaError, manners.on_rota_error)
-    app.add_exception_handler(HTTPException, manners.on_http_error)
-    app.add_exception_handler(RequestValidationError, manners.on_bad_parameter)
+    app.add_exception_handler(RotaError, contract.on_rota_error)
+    app.add_exception_handler(HTTPException, contract.on_http_error)
+    app.add_exception_handler(RequestValidationError, contract.on_bad_parameter)
     app.state.exposure = exposure
     app.state.closing, app.state.streams = False, 0  # whether streams must end, and how many there are
     app.state.feeds, app.state.open_streams = Feeds(engine), Counter[str]()  # the latter by key or user
     app.add_middleware(Idempotency)
     if guarded_hosts is not None:
         app.add_middleware(BrowserGuard, hosts=guarded_hosts)
-    app.add_middleware(manners.Guard)
+    app.add_middleware(contract.Guard)
     add_docs(app)
     app.include_router(system.health)
     app.include_router(metrics.router)
@@ -95,7 +81,7 @@ def create_api(
         app.include_router(
             router,
             prefix="/api/v1",
-            dependencies=[Depends(note_caller), Depends(manners.check_query)],
+            dependencies=[Depends(note_caller), Depends(contract.check_query)],
         )
     describe(app)
     return app

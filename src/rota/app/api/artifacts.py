@@ -4,9 +4,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from rota.app.api.manners import Cursor, Limit, answer, answer_page, engine_of
-from rota.app.auth import Viewer
-from rota.store import artifacts
+from rota.engine import artifacts
+from rota.frame.http.auth import Viewer
+from rota.frame.http.contract import Cursor, Limit, answer, answer_page, engine_of
 
 router = APIRouter(prefix="/artifacts", tags=["artifacts"])
 

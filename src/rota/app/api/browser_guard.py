@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rota.app.api.manners import problem
+from rota.frame.http.contract import problem
 
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 

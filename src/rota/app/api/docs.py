@@ -8,7 +8,7 @@ from starlette.responses import HTMLResponse
 from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Receive, Scope, Send
 
-from rota.app.http import SECURITY_HEADERS
+from rota.frame.http.limits import SECURITY_HEADERS
 
 FILES = Path(__file__).parent / "swagger_ui"
 PAGE = """<!DOCTYPE html>

@@ -15,8 +15,8 @@ import structlog
 
 from rota.core.clock import pause
 from rota.core.errors import Unavailable
-from rota.engine.engine import Engine
-from rota.store import changes
+from rota.engine import event_feed
+from rota.engine.commands import Engine
 
 POLL = 0.5  # seconds between reads without a wake-up
 BREATH = 0.1  # seconds between reads at the least
@@ -81,7 +81,7 @@ class Feed:
 
     async def read_on(self) -> None:
         clock, wake = self.engine.clock, self.engine.wake
-        since = clock.now() - changes.OVERLAP
+        since = clock.now() - event_feed.OVERLAP
         known = {change.key: change.at async for page in pages(self.engine, self.org_id, since) for change in page}
         self.primed.set()
         while True:
@@ -92,7 +92,7 @@ class Feed:
                 fresh_count += len(fresh)
                 for follower in self.followers if fresh else ():
                     follower.add(fresh)
-            since = max(since, started_at - changes.OVERLAP)
+            since = max(since, started_at - event_feed.OVERLAP)
             known = {key: at for key, at in known.items() if at >= since}
             await pause(BREATH)
             if not fresh_count:
@@ -138,7 +138,7 @@ async def pages(engine: Engine, org_id: str, since: datetime) -> AsyncIterator[l
 
 async def whole(engine: Engine, org_id: str, *behind: Any) -> tuple[list[dict[str, Any]], bool]:
     """A read that is not torn when its reader is cancelled: a torn one costs the pool its connection."""
-    return await asyncio.shield(asyncio.ensure_future(engine.db.read(changes.since, org_id, *behind)))
+    return await asyncio.shield(asyncio.ensure_future(engine.db.read(event_feed.since, org_id, *behind)))
 
 
 def change_of(row: dict[str, Any]) -> Change:

@@ -4,15 +4,16 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from rota.app.api.manners import answer, engine_of, read_body, trace_of
-from rota.app.auth import Caller, Operator
-from rota.core import parse, triggers
+from rota.core import parse
 from rota.core.errors import Invalid, NotFound
 from rota.core.model import HOST_JOB
-from rota.kinds.graphs import GraphManager
-from rota.kinds.hosts import HostManager
-from rota.kinds.pipelines import PipelineManager
-from rota.kinds.tasks import TaskManager
+from rota.core.timing import triggers
+from rota.frame.http.auth import Caller, Operator
+from rota.frame.http.contract import answer, engine_of, read_body, trace_of
+from rota.kinds.graphs.manager import GraphManager
+from rota.kinds.hosts.manager import HostManager
+from rota.kinds.pipelines.manager import PipelineManager
+from rota.kinds.tasks.manager import TaskManager
 
 router = APIRouter(tags=["jobs"])
 

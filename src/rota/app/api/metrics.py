@@ -8,13 +8,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rota.app.auth import authenticate
-from rota.app.exposure import is_local
 from rota.core.clock import stopwatch, wall
 from rota.core.errors import Unavailable
-from rota.engine.engine import Engine
-from rota.engine.meter import LATE, Meter
-from rota.store import reports
+from rota.engine import reports as engine_reports
+from rota.engine.commands import Engine
+from rota.engine.metrics import LATE, Meter
+from rota.frame.http.auth import authenticate
+from rota.frame.http.exposure import is_local
 
 FRESH = 5.0  # seconds that gauges are good for, however often they are asked
 
@@ -31,7 +31,7 @@ async def metrics(request: Request) -> Response:
     read_at, gauges = getattr(state, "gauges", (None, {}))
     if read_at is None or stopwatch() - read_at > FRESH:
         try:
-            gauges = {**await state.db.read(reports.gauges, engine.clock.now()), "up": 1}
+            gauges = {**await state.db.read(engine_reports.gauges, engine.clock.now()), "up": 1}
         except Unavailable:
             gauges = {"up": 0}
         state.gauges = (stopwatch(), gauges)

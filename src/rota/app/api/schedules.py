@@ -6,7 +6,16 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 
 from rota.app import views
-from rota.app.api.manners import (
+from rota.core import effort, parse
+from rota.core.errors import Invalid
+from rota.core.model import HOST_JOB, Schedule
+from rota.core.policy import choice
+from rota.core.states import Condition, Status
+from rota.core.timing import triggers
+from rota.engine import reports as engine_reports
+from rota.engine.compute import compute
+from rota.frame.http.auth import Caller, Operator, Viewer
+from rota.frame.http.contract import (
     Cursor,
     Limit,
     Moment,
@@ -17,15 +26,7 @@ from rota.app.api.manners import (
     read_body,
     trace_of,
 )
-from rota.app.auth import Caller, Operator, Viewer
-from rota.core import effort, parse, triggers
-from rota.core.errors import Invalid
-from rota.core.model import HOST_JOB, Schedule
-from rota.core.policy import choice
-from rota.core.states import Condition, Status
-from rota.engine.compute import compute
-from rota.kinds.hosts import HostManager
-from rota.store import reports
+from rota.kinds.hosts.manager import HostManager
 
 router = APIRouter(prefix="/schedules", tags=["schedules"])
 
@@ -41,7 +42,7 @@ async def create(request: Request, caller: Operator) -> Response:
         by=caller.user_id,
         check=caller.check_schedule,
     )
-    return one(reports.new_schedule(made), 201, {"location": f"/api/v1/schedules/{made.id}"})
+    return one(engine_reports.new_schedule(made), 201, {"location": f"/api/v1/schedules/{made.id}"})
 
 
 @router.post("/$bulk", status_code=201)
@@ -136,13 +137,13 @@ async def list_all(
         "limit": limit, "cursor": cursor, "name": name, "kind": kind, "tag": tag, "enabled": enabled, "paused": paused,
         "condition": condition, "sort": sort,
     }  # fmt: skip
-    return answer_page(await engine_of(request).db.read(reports.list_schedules, caller.org_id, **given))
+    return answer_page(await engine_of(request).db.read(engine_reports.list_schedules, caller.org_id, **given))
 
 
 @router.get("/{key}")
 async def read(request: Request, caller: Viewer, key: str) -> Response:
     """One schedule, by its id or name."""
-    return one(await engine_of(request).db.read(reports.schedule, caller.org_id, key))
+    return one(await engine_of(request).db.read(engine_reports.schedule, caller.org_id, key))
 
 
 @router.patch("/{key}")
@@ -156,7 +157,7 @@ async def edit(request: Request, caller: Operator, key: str) -> Response:
         expected=expected_revision(request),
         check=caller.check_schedule,
     )
-    return one(await engine.db.read(reports.schedule, caller.org_id, changed.id))
+    return one(await engine.db.read(engine_reports.schedule, caller.org_id, changed.id))
 
 
 @router.put("/{key}")
@@ -168,7 +169,7 @@ async def put(request: Request, caller: Operator, key: str) -> Response:
         expected=expected_revision(request), whole=True,
         check=caller.check_schedule,
     )  # fmt: skip
-    return one(await engine.db.read(reports.schedule, caller.org_id, changed.id))
+    return one(await engine.db.read(engine_reports.schedule, caller.org_id, changed.id))
 
 
 @router.delete("/{key}", status_code=204)
@@ -200,7 +201,7 @@ async def pause(request: Request, caller: Operator, key: str) -> Response:
     body = await read_body(request, ["reason", "until"], optional=True)
     engine = engine_of(request)
     paused = await engine.pause_schedule(caller.org_id, key, **body)
-    return one(await engine.db.read(reports.schedule, caller.org_id, paused.id))
+    return one(await engine.db.read(engine_reports.schedule, caller.org_id, paused.id))
 
 
 @router.post("/{key}/$resume")
@@ -209,7 +210,7 @@ async def resume(request: Request, caller: Operator, key: str) -> Response:
     body = await read_body(request, ["gap"], optional=True)
     engine = engine_of(request)
     resumed = await engine.resume_schedule(caller.org_id, key, **body)
-    return one(await engine.db.read(reports.schedule, caller.org_id, resumed.id))
+    return one(await engine.db.read(engine_reports.schedule, caller.org_id, resumed.id))
 
 
 @router.post("/{key}/$skip-next")
@@ -254,7 +255,7 @@ async def runs(
     db = engine_of(request).db
     schedule_id = await known_id(request, caller.org_id, key)
     given: dict[str, Any] = {"limit": limit, "cursor": cursor, "status": status, "reason": reason, **span(since, until)}
-    return answer_page(await db.read(reports.list_runs, caller.org_id, schedule_id=schedule_id, **given))
+    return answer_page(await db.read(engine_reports.list_runs, caller.org_id, schedule_id=schedule_id, **given))
 
 
 @router.get("/{key}/slots")
@@ -272,7 +273,7 @@ async def slots(
     db = engine_of(request).db
     schedule_id = await known_id(request, caller.org_id, key)
     given: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **span(since, until)}
-    return answer_page(await db.read(reports.list_slots, caller.org_id, schedule=schedule_id, **given))
+    return answer_page(await db.read(engine_reports.list_slots, caller.org_id, schedule=schedule_id, **given))
 
 
 def one(found: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -281,7 +282,7 @@ def one(found: dict[str, Any], status: int = 200, headers: dict[str, str] | None
 
 def new_schedules(made: list[Schedule]) -> list[dict[str, Any]]:
     with effort.unlimited():  # they are stored: a refusal would come too late
-        return [reports.new_schedule(schedule) for schedule in made]
+        return [engine_reports.new_schedule(schedule) for schedule in made]
 
 
 async def with_server_id(
@@ -292,7 +293,7 @@ async def with_server_id(
     target, engine = body.get("target"), engine_of(request)
     if not isinstance(target, str) or (key is None and body.get("kind") != HOST_JOB):
         return body
-    if key is not None and (await engine.db.read(reports.schedule, caller.org_id, key))["kind"] != HOST_JOB:
+    if key is not None and (await engine.db.read(engine_reports.schedule, caller.org_id, key))["kind"] != HOST_JOB:
         return body
     return {**body, "target": await HostManager(engine, caller.org_id).target_id(target)}
 
@@ -325,5 +326,5 @@ def span(since: str | None, until: str | None) -> dict[str, datetime | None]:
 async def known_id(request: Request, org_id: str, key: str) -> str:
     """The id of a schedule, living or, by its id, deleted."""
     db = engine_of(request).db
-    found = await db.read(reports.schedule_id_of, org_id, key)
-    return found or str((await db.read(reports.schedule, org_id, key))["id"])
+    found = await db.read(engine_reports.schedule_id_of, org_id, key)
+    return found or str((await db.read(engine_reports.schedule, org_id, key))["id"])

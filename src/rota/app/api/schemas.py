@@ -8,10 +8,10 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from rota.app.auth import Role
 from rota.core.policy import Backoff, Misfire, Overlap
 from rota.core.states import Condition, Phase, State, Status, Verdict, WorkerState
-from rota.core.workflows import REPAIR_HOW, Answer, Effect, EventStatus, Kind, Outcome, Resolution
+from rota.frame.http.auth import Role
+from rota.kinds.workflows.rules import REPAIR_HOW, Answer, Effect, EventStatus, Kind, Outcome, Resolution
 
 Schema = dict[str, Any]
 

@@ -16,14 +16,15 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from rota.app.api.feeds import BREATH, POLL, pages
-from rota.app.api.manners import engine_of
-from rota.app.auth import Caller, Role, TooManyStreams, Viewer, authenticate, resource_of
 from rota.core.clock import pause, stopwatch
 from rota.core.errors import Invalid, NotFound, Refused, Unavailable
 from rota.core.states import Status
-from rota.store import changes, reports
-from rota.store.database import P, R, Step
-from rota.store.tables import EPOCH
+from rota.db.connection import P, R, Step
+from rota.db.tables import EPOCH
+from rota.engine import event_feed
+from rota.engine import reports as engine_reports
+from rota.frame.http.auth import Caller, Role, TooManyStreams, Viewer, authenticate, resource_of
+from rota.frame.http.contract import engine_of
 
 HEARTBEAT = 15.0  # seconds without an event after which a comment is sent
 CHECK_EVERY = 15.0  # seconds between checks that the caller may still read
@@ -57,7 +58,7 @@ async def events(request: Request, caller: Viewer) -> StreamingResponse:
 @router.get("/jobs/{job_id}/$stream", tags=["jobs"])
 async def job_stream(request: Request, caller: Viewer, job_id: str) -> StreamingResponse:
     """Each status that a job comes to; ends with the last one."""
-    if not await engine_of(request).db.read(changes.job_steps, caller.org_id, job_id):
+    if not await engine_of(request).db.read(event_feed.job_steps, caller.org_id, job_id):
         raise NotFound(f"job {job_id}: there is none")
     return EventStream(request, caller, follow_job(request, caller.org_id, job_id))
 
@@ -65,9 +66,9 @@ async def job_stream(request: Request, caller: Viewer, job_id: str) -> Streaming
 async def log_stream(request: Request, caller: Caller, run_id: str, after: int) -> StreamingResponse:
     """The lines of a run's log as they are written; ends with the run."""
     db = engine_of(request).db
-    await db.read(reports.run, caller.org_id, run_id)
+    await db.read(engine_reports.run, caller.org_id, run_id)
     last = last_event_id(request)
-    start = after if last is None else await db.read(changes.log_start, run_id, last)
+    start = after if last is None else await db.read(event_feed.log_start, run_id, last)
     return EventStream(request, caller, follow_logs(request, caller.org_id, run_id, start))
 
 
@@ -79,8 +80,8 @@ async def follow_changes(request: Request, org_id: str, position: datetime, *, r
     async with feeds.follow(org_id) as follower:
         yield [("open", str((position - EPOCH) // TICK), b"{}")]
         if resumed:
-            recent = engine.clock.now() - changes.OVERLAP
-            async for page in pages(engine, org_id, position - changes.OVERLAP):
+            recent = engine.clock.now() - event_feed.OVERLAP
+            async for page in pages(engine, org_id, position - event_feed.OVERLAP):
                 position = max([position, *(change.at for change in page)])
                 yield [(change.type, str((position - EPOCH) // TICK), change.data) for change in page]
                 known |= {change.key for change in page if change.at >= recent}
@@ -93,7 +94,7 @@ async def follow_changes(request: Request, org_id: str, position: datetime, *, r
 async def follow_job(request: Request, org_id: str, job_id: str) -> Looks:
     last = request.headers.get("last-event-id")
     async for _ in turns(request):
-        steps = await ask(request, changes.job_steps, org_id, job_id)
+        steps = await ask(request, event_feed.job_steps, org_id, job_id)
         named = [("status", f"{one['attempt']}.{one['status']}", one) for one in steps]
         ids = [one[1] for one in named]
         yield (fresh := named[ids.index(last) + 1 :] if last in ids else named)
@@ -106,17 +107,17 @@ async def follow_logs(request: Request, org_id: str, run_id: str, start: int) ->
     known: dict[int, float] = {}  # lines told, and when
     over = False
     async for _ in turns(request):
-        run = await ask(request, reports.run, org_id, run_id)
+        run = await ask(request, engine_reports.run, org_id, run_id)
         cursor: str | None = str(start)
         while cursor is not None:
-            lines, cursor = await ask(request, reports.run_logs, org_id, run_id, after=int(cursor))
+            lines, cursor = await ask(request, engine_reports.run_logs, org_id, run_id, after=int(cursor))
             yield [("log", str(line["id"]), line) for line in lines if line["id"] not in known]
             known.update((line["id"], stopwatch()) for line in lines if line["id"] not in known)
         if over:  # seen twice: the last lines may be written just after the end
             yield [("end", str(max(known, default=start)), {"run_id": run_id, "status": run["status"]})]
             return
         over = run["finished_at"] is not None
-        old = stopwatch() - changes.OVERLAP.total_seconds()
+        old = stopwatch() - event_feed.OVERLAP.total_seconds()
         start = max((one for one, at in known.items() if at < old), default=start)
         known = {one: at for one, at in known.items() if one > start}
 

@@ -4,12 +4,14 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from rota.app.api.manners import Cursor, Limit, Moment, answer, answer_page, answer_part, engine_of, read_body
 from rota.app.api.schedules import span
-from rota.app.auth import Operator, Viewer
-from rota.core import parse, triggers
-from rota.engine.audit import audit
-from rota.store import reports, why
+from rota.core import parse
+from rota.core.timing import triggers
+from rota.engine import reports as engine_reports
+from rota.engine import why
+from rota.engine.slot_audit import audit
+from rota.frame.http.auth import Operator, Viewer
+from rota.frame.http.contract import Cursor, Limit, Moment, answer, answer_page, answer_part, engine_of, read_body
 
 router = APIRouter(tags=["system"])
 health = APIRouter(prefix="/health", tags=["health"])
@@ -31,7 +33,7 @@ async def list_slots(
     """What became of slots, newest first."""
     given: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **span(since, until)}
     db = engine_of(request).db
-    return answer_page(await db.read(reports.list_slots, caller.org_id, schedule=schedule, **given))
+    return answer_page(await db.read(engine_reports.list_slots, caller.org_id, schedule=schedule, **given))
 
 
 @router.get("/slots/$audit", tags=["slots"])
@@ -67,18 +69,18 @@ async def list_workers(
     """Worker processes, newest first. `running` counts the jobs of the caller's org, of all orgs for the first key of
     the installation; `host` and `pid` are null for other orgs than `default`."""
     given: dict[str, Any] = {"limit": limit, "cursor": cursor, "state": state}
-    return answer_page(await engine_of(request).db.read(reports.list_workers, caller.sees_org, **given))
+    return answer_page(await engine_of(request).db.read(engine_reports.list_workers, caller.sees_org, **given))
 
 
 @router.get("/queues", tags=["queues"])
 async def list_queues(request: Request, caller: Viewer, limit: Limit = 200, cursor: Cursor = None) -> Response:
     """Those that have work, a limit or a pause: how much lies in each, by state, and since when the oldest is ready."""
-    return answer_part(await engine_of(request).db.read(reports.list_queues, caller.org_id), limit, cursor)
+    return answer_part(await engine_of(request).db.read(engine_reports.list_queues, caller.org_id), limit, cursor)
 
 
 @router.get("/queues/{name}", tags=["queues"])
 async def read_queue(request: Request, caller: Viewer, name: str) -> Response:
-    return answer(await engine_of(request).db.read(reports.queue, caller.org_id, name))
+    return answer(await engine_of(request).db.read(engine_reports.queue, caller.org_id, name))
 
 
 @router.put("/queues/{name}", tags=["queues"])
@@ -91,7 +93,7 @@ async def put_queue(request: Request, caller: Operator, name: str) -> Response:
 async def edit_queue(request: Request, caller: Operator, name: str) -> Response:
     """Change the limit or the pause of a queue; what is not said stays, and null lifts the limit."""
     db = engine_of(request).db
-    listed = await db.read(reports.list_queues, caller.org_id)
+    listed = await db.read(engine_reports.list_queues, caller.org_id)
     before = next((one for one in listed if one["name"] == name), {"max_running": None, "paused": False})
     return await change_queue(request, caller, name, before)
 
@@ -104,13 +106,13 @@ async def change_queue(request: Request, caller: Operator, name: str, before: di
     form.done()
     limit = limit if "max_running" in body else before["max_running"]
     await engine.set_queue(caller.org_id, parse.name(name, "name"), max_running=limit, paused=bool(paused))
-    return answer(await engine.db.read(reports.queue, caller.org_id, name))
+    return answer(await engine.db.read(engine_reports.queue, caller.org_id, name))
 
 
 @router.get("/freeze")
 async def read_freeze(request: Request, caller: Viewer) -> Response:
     engine = engine_of(request)
-    return answer(await engine.db.read(reports.freeze, caller.org_id, engine.clock.now()))
+    return answer(await engine.db.read(engine_reports.freeze, caller.org_id, engine.clock.now()))
 
 
 @router.put("/freeze")

@@ -11,24 +11,16 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rota.app.cli import (
-    agent,
-    billing,
-    follow,
-    grants,
-    graphs,
-    hosts,
-    jobs,
-    people,
-    pipelines,
-    processes,
-    runs,
-    schedules,
-    system,
-    tasks,
-    workflows,
-)
-from rota.app.cli.connection import Connection, Output
+from rota.access import cli as access_cli
+from rota.app.cli import jobs, processes, runs, schedules, system
+from rota.billing.cli import billing, grants
+from rota.frame.cli import follow
+from rota.frame.cli.connection import Connection, Output
+from rota.kinds.graphs import cli as graphs_cli
+from rota.kinds.hosts.cli import agent, hosts
+from rota.kinds.pipelines import cli as pipelines_cli
+from rota.kinds.tasks import cli as tasks_cli
+from rota.kinds.workflows import cli as workflows_cli
 from rota.version import __version__
 
 WATCH = 2.0  # seconds
@@ -39,13 +31,13 @@ app.add_typer(schedules.app, name="schedule")
 app.add_typer(runs.app, name="run")
 app.add_typer(jobs.app, name="job")
 app.add_typer(system.slots, name="slots")
-app.add_typer(tasks.app, name="task")
-app.add_typer(tasks.artifacts, name="artifact")
+app.add_typer(tasks_cli.app, name="task")
+app.add_typer(tasks_cli.artifacts, name="artifact")
 app.add_typer(system.queues, name="queue")
 app.add_typer(system.frozen, name="freeze")
-app.add_typer(graphs.app, name="graph")
-app.add_typer(pipelines.app, name="pipeline")
-app.add_typer(workflows.app, name="workflow")
+app.add_typer(graphs_cli.app, name="graph")
+app.add_typer(pipelines_cli.app, name="pipeline")
+app.add_typer(workflows_cli.app, name="workflow")
 app.add_typer(grants.app, name="grant")
 app.add_typer(billing.app, name="billing")
 app.add_typer(hosts.app, name="host")
@@ -53,16 +45,16 @@ app.add_typer(hosts.servers, name="server-instance")
 app.add_typer(hosts.jobs, name="host-job")
 app.add_typer(hosts.batches, name="batch")
 app.add_typer(agent.app, name="agent")
-app.add_typer(people.orgs, name="org")
-app.add_typer(people.users, name="user")
-app.add_typer(people.keys, name="key")
-app.add_typer(people.sessions, name="session")
-app.add_typer(people.profiles, name="profile")
+app.add_typer(access_cli.orgs, name="org")
+app.add_typer(access_cli.users, name="user")
+app.add_typer(access_cli.keys, name="key")
+app.add_typer(access_cli.sessions, name="session")
+app.add_typer(access_cli.profiles, name="profile")
 app.add_typer(processes.admin, name="admin")
 COMMANDS: tuple[Callable[..., None], ...] = (
-    system.workers, system.status, system.why, runs.logs, follow.events, people.login, people.audit, processes.up,
-    processes.server, processes.worker, processes.migrate, processes.doctor,
-)  # fmt: skip
+    *(system.workers, system.status, system.why, runs.logs, follow.events, access_cli.login, access_cli.audit),
+    *(processes.up, processes.server, processes.worker, processes.migrate, processes.doctor),
+)
 for command in COMMANDS:
     app.command()(command)
 

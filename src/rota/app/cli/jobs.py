@@ -6,7 +6,7 @@ from urllib.parse import quote
 import typer
 
 from rota.app.cli.schedules import read_input
-from rota.app.cli.show import details, listing, when
+from rota.frame.cli.output import details, listing, when
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make jobs beside schedules, and see them.")
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rota.app.cli.connection import Connection, Exit, fail, say
-from rota.app.cli.show import listing, progress
+from rota.frame.cli.connection import Connection, Exit, fail, say
+from rota.frame.cli.output import listing, progress
 
 GARBAGE = 20_000  # objects between two looks for garbage: Python's 700 cost a crowd of jobs a fifteenth of its time
 
@@ -81,7 +81,7 @@ def migrate(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: Data
     """Bring the database to the schema that this version needs."""
 
     def migrate(main: Any, settings: Any) -> None:
-        from rota.store.schema import revisions
+        from rota.db.schema import revisions
 
         with progress(len(revisions()), "migrations") as advance:
             main.migrate(settings, advance)

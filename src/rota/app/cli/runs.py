@@ -6,11 +6,11 @@ from urllib.parse import quote
 
 import typer
 
-from rota.app.cli.connection import Answered, Connection, Exit, Output, explain, fail, say
-from rota.app.cli.follow import follow as stream
-from rota.app.cli.show import as_data, details, listing, took, when
-from rota.app.cli.terminal import json_text, output, visible
-from rota.app.cli.times import Since, Until
+from rota.frame.cli.connection import Answered, Connection, Exit, Output, explain, fail, say
+from rota.frame.cli.follow import follow as stream
+from rota.frame.cli.output import as_data, details, listing, took, when
+from rota.frame.cli.terminal import json_text, output, visible
+from rota.frame.cli.times import Since, Until
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what ran, and what is running.")
 

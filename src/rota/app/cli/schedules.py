@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 import typer
 
-from rota.app.cli.connection import Answered, Connection, Exit, explain, fail, say
 from rota.app.cli.runs import wait_for_job
-from rota.app.cli.show import as_data, details, listing, local, progress, table, when
-from rota.app.cli.terminal import visible
-from rota.app.cli.times import future_option, past_option
+from rota.frame.cli.connection import Answered, Connection, Exit, explain, fail, say
+from rota.frame.cli.output import as_data, details, listing, local, progress, table, when
+from rota.frame.cli.terminal import visible
+from rota.frame.cli.times import future_option, past_option
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Say when things run, and see what is planned.")
 

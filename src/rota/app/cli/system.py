@@ -5,11 +5,11 @@ from urllib.parse import quote
 
 import typer
 
-from rota.app.cli.connection import Connection, Exit, say
 from rota.app.cli.runs import error_text, find
-from rota.app.cli.show import as_data, details, listing, local, when
-from rota.app.cli.terminal import visible
-from rota.app.cli.times import Since, Until, future_option, past_option
+from rota.frame.cli.connection import Connection, Exit, say
+from rota.frame.cli.output import as_data, details, listing, local, when
+from rota.frame.cli.terminal import visible
+from rota.frame.cli.times import Since, Until, future_option, past_option
 
 slots = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what became of slots.")
 queues = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See, pause and limit queues.")

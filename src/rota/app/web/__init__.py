@@ -4,41 +4,28 @@ A page is a module here, with its routes and its places in the navigation, and a
 the API: see `actions`.
 """
 
-from pathlib import Path
-
 from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
-from rota.app.web import (
-    actions,
-    audit,
-    authority,
-    editor,
-    hosts,
-    login,
-    now,
-    pages,
-    pipelines,
-    queues,
-    runs,
-    schedules,
-    settings,
-    system,
-    tasks,
-    timeline,
-    workflows,
-)
-from rota.app.web.sessions import check_csrf
+from rota.access.web import audit, login
+from rota.app.web import editor, now, queues, runs, schedules, settings, system, timeline
+from rota.billing import web as billing_web
 from rota.core.errors import RotaError
-from rota.engine.engine import Engine
-from rota.store.database import Database
+from rota.db.connection import Database
+from rota.engine.commands import Engine
+from rota.frame.web import actions, pages
+from rota.frame.web.sessions import check_csrf
+from rota.kinds.hosts import web as hosts_web
+from rota.kinds.pipelines import web as pipelines_web
+from rota.kinds.tasks import web as tasks_web
+from rota.kinds.workflows import web as workflows_web
 
 MODULES = (
-    now, timeline, editor, schedules, runs, tasks, workflows, pipelines, authority, hosts, queues, settings, audit,
-    system,
-)  # fmt: skip
+    *(now, timeline, editor, schedules, runs, tasks_web, workflows_web, pipelines_web, billing_web),
+    *(hosts_web, queues, settings, audit, system),
+)
 
 
 def create_web(engine: Engine, db: Database, api: FastAPI, trace_url: str = "") -> FastAPI:
@@ -53,7 +40,7 @@ def create_web(engine: Engine, db: Database, api: FastAPI, trace_url: str = "") 
     for kind in (RotaError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, pages.on_error)
     app.add_middleware(pages.Frame)
-    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
+    app.mount("/static", StaticFiles(directory=pages.STATIC))
     for module in (login, *MODULES, actions):  # the last one takes every form that no other does
         app.include_router(module.router)
     return app

@@ -9,19 +9,21 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
 from rota.app import views
-from rota.app.auth import Caller
-from rota.app.web.actions import Answer, ask
-from rota.app.web.forms import body_of, by_schema
-from rota.app.web.pages import Place, engine_of, flash, page
 from rota.app.web.schedules import schema_of
-from rota.app.web.sessions import Viewer, read_form
 from rota.core import parse
 from rota.core.errors import Invalid
 from rota.core.policy import Misfire, Overlap
-from rota.core.wall import zone_names
+from rota.core.timing.dst import zone_names
+from rota.engine import reports as engine_reports
 from rota.engine.compute import compute
-from rota.kinds.graphs import GraphManager
-from rota.store import hosts, pipelines, reports
+from rota.frame.http.auth import Caller
+from rota.frame.web.actions import Answer, ask
+from rota.frame.web.forms import body_of, by_schema
+from rota.frame.web.pages import Place, engine_of, flash, page
+from rota.frame.web.sessions import Viewer, read_form
+from rota.kinds.graphs.manager import GraphManager
+from rota.kinds.hosts.store import hosts
+from rota.kinds.pipelines import store as pipelines_store
 
 router = APIRouter()
 
@@ -54,13 +56,13 @@ async def preview(request: Request, _: Viewer) -> Response:
 
 @router.get("/schedules/{key}/edit")
 async def edit(request: Request, caller: Viewer, key: str) -> Response:
-    found = await engine_of(request).db.read(reports.schedule, caller.org_id, key)
+    found = await engine_of(request).db.read(engine_reports.schedule, caller.org_id, key)
     return await form_page(request, caller, written(found), found)
 
 
 @router.post("/schedules/{key}/edit")
 async def save(request: Request, caller: Viewer, key: str) -> Response:
-    return await submit(request, caller, await engine_of(request).db.read(reports.schedule, caller.org_id, key))
+    return await submit(request, caller, await engine_of(request).db.read(engine_reports.schedule, caller.org_id, key))
 
 
 async def submit(request: Request, caller: Caller, old: dict[str, Any] | None) -> Response:
@@ -88,10 +90,10 @@ async def form_page(
     refused: Answer | None = None,
 ) -> Response:  # fmt: skip
     engine, wanted = engine_of(request), {"kind": form.get("kind", "task"), "target": form.get("target", "")}
-    tasks, _ = await engine.db.read(reports.list_tasks, caller.org_id, limit=TARGETS)
+    tasks, _ = await engine.db.read(engine_reports.list_tasks, caller.org_id, limit=TARGETS)
     graphs = await GraphManager(engine, caller.org_id).list_all() if "graph" in engine.runners else []
     wrong = {one["field"]: one["message"] for one in (refused.data or {}).get("errors", [])} if refused else {}
-    tables, _ = await engine.db.read(pipelines.list_pipelines, caller.org_id, limit=TARGETS)
+    tables, _ = await engine.db.read(pipelines_store.list_pipelines, caller.org_id, limit=TARGETS)
     servers, _ = await engine.db.read(hosts.list_servers, caller.org_id, limit=TARGETS, cursor=None)
     targets = [(one["name"], "task") for one in tasks] + [(one["id"], "graph") for one in graphs]
     targets += [(one["path"], "pipeline") for one in tables] + [(one["id"], one["name"]) for one in servers]

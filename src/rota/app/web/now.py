@@ -6,13 +6,13 @@ from urllib.parse import quote
 from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
-from rota.app.web.login import path_of_ours
-from rota.app.web.pages import Place, engine_of, page
-from rota.app.web.sessions import SignedIn, Viewer, read_form, set_cookie
-from rota.core.triggers import parse_zone
-from rota.store import dashboard
-from rota.store.failing import FAILING_MOST
-from rota.store.overview import DAY, FEW, MOST, overview
+from rota.access.web.login import path_of_ours
+from rota.core.timing.triggers import parse_zone
+from rota.engine import dashboard
+from rota.engine.failing import FAILING_MOST
+from rota.engine.overview import DAY, FEW, MOST, overview
+from rota.frame.web.pages import Place, engine_of, page
+from rota.frame.web.sessions import SignedIn, Viewer, read_form, set_cookie
 
 router = APIRouter()
 

@@ -5,16 +5,17 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
 
-from rota.app.auth import Caller
-from rota.app.web.forms import moment
-from rota.app.web.pages import Place, asked, engine_of, older, page, preferences
-from rota.app.web.sessions import Viewer
 from rota.core.errors import NotFound
 from rota.core.policy import choice
 from rota.core.states import Status
-from rota.core.triggers import parse_instant
-from rota.store import artifacts, dashboard, reports, why
-from rota.store.tables import EPOCH
+from rota.core.timing.triggers import parse_instant
+from rota.db.tables import EPOCH
+from rota.engine import artifacts, dashboard, why
+from rota.engine import reports as engine_reports
+from rota.frame.http.auth import Caller
+from rota.frame.web.forms import moment
+from rota.frame.web.pages import Place, asked, engine_of, older, page, preferences
+from rota.frame.web.sessions import Viewer
 
 router = APIRouter()
 
@@ -33,7 +34,7 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     for name in ("since", "until"):
         text = given[name]
         wanted[name] = parse_instant(moment(text, zone), name) if text else None
-    items, cursor = await db.read(reports.list_runs, caller.org_id, limit=ROWS, **wanted)
+    items, cursor = await db.read(engine_reports.list_runs, caller.org_id, limit=ROWS, **wanted)
     items = await db.read(dashboard.with_names, items)
     names = await db.read(dashboard.names_of, [one["schedule_id"] for one in items if one["schedule_id"]])
     return page(
@@ -75,7 +76,7 @@ async def lines_of(request: Request, caller: Caller, run_id: str) -> Any:
     cursor: str | None = "0"
     while cursor is not None:
         found, cursor = await engine_of(request).db.read(
-            reports.run_logs, caller.org_id, run_id, after=int(cursor), limit=reports.LIMIT_MAX
+            engine_reports.run_logs, caller.org_id, run_id, after=int(cursor), limit=engine_reports.LIMIT_MAX
         )
         yield "".join(f"{one['at'].isoformat()} {one['stream']} {one['text']}\n" for one in found)
 

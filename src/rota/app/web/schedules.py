@@ -5,14 +5,15 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from rota.app import views
-from rota.app.web.forms import moment, number
-from rota.app.web.pages import Place, asked, engine_of, history, older, page, preferences
-from rota.app.web.sessions import Viewer
 from rota.core.errors import RotaError
 from rota.core.policy import Misfire, Overlap
 from rota.core.states import Condition
-from rota.kinds.tasks import TaskManager
-from rota.store import dashboard, reports
+from rota.engine import dashboard
+from rota.engine import reports as engine_reports
+from rota.frame.web.forms import moment, number
+from rota.frame.web.pages import Place, asked, engine_of, history, older, page, preferences
+from rota.frame.web.sessions import Viewer
+from rota.kinds.tasks.manager import TaskManager
 
 router = APIRouter()
 
@@ -31,7 +32,7 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     wanted = filters(given)
     sort = given["sort"] if given["sort"] in ("name", "-name", "id", "-id") else "name"
     items, cursor = await engine.db.read(
-        reports.list_schedules, caller.org_id, limit=ROWS, cursor=given["cursor"], sort=sort, **wanted
+        engine_reports.list_schedules, caller.org_id, limit=ROWS, cursor=given["cursor"], sort=sort, **wanted
     )
     items = await engine.db.read(dashboard.with_names, items)
     strips = await engine.db.read(dashboard.strips, [one["id"] for one in items])
@@ -48,9 +49,9 @@ async def list_all(request: Request, caller: Viewer) -> Response:
 @router.get("/schedules/{key}")
 async def read(request: Request, caller: Viewer, key: str) -> Response:
     engine, db = engine_of(request), engine_of(request).db
-    found = await db.read(reports.schedule, caller.org_id, key)
+    found = await db.read(engine_reports.schedule, caller.org_id, key)
     coming = await views.upcoming(engine, caller.org_id, found["id"], NEXT)
-    runs, _ = await db.read(reports.list_runs, caller.org_id, schedule_id=found["id"], limit=RUNS)
+    runs, _ = await db.read(engine_reports.list_runs, caller.org_id, schedule_id=found["id"], limit=RUNS)
     ended = [one for one in runs if one["started_at"] and one["finished_at"]][::-1]
     slots = [one["at"] for one in coming["slots"]]
     period = (slots[1] - slots[0]).total_seconds() if len(slots) > 1 else None

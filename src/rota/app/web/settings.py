@@ -2,12 +2,13 @@
 
 from fastapi import APIRouter, Request, Response
 
-from rota.app.auth import HOST_SHELL, SHELL, Role
-from rota.app.web.pages import Place, asked, engine_of, older, page
-from rota.app.web.sessions import Viewer
-from rota.core.wall import zone_names
-from rota.store import reports, sessions
-from rota.store.reports import Record
+from rota.access.store import logins
+from rota.core.timing.dst import zone_names
+from rota.engine import reports as engine_reports
+from rota.engine.reports import Record
+from rota.frame.http.auth import HOST_SHELL, SHELL, Role
+from rota.frame.web.pages import Place, asked, engine_of, older, page
+from rota.frame.web.sessions import Viewer
 
 router = APIRouter()
 
@@ -22,15 +23,15 @@ async def settings(request: Request, caller: Viewer) -> Response:
     keys: list[Record] = []
     cursor = None
     if caller.role >= Role.ADMIN:
-        people, _ = await engine.db.read(reports.list_users, caller.org_id, limit=reports.LIMIT_MAX)
-        keys, cursor = await engine.db.read(reports.list_keys, caller.org_id, cursor=given["cursor"])
-    logged_in, _ = await engine.db.read(sessions.list_sessions, engine.clock.now(), caller.visible_sessions())
+        people, _ = await engine.db.read(engine_reports.list_users, caller.org_id, limit=engine_reports.LIMIT_MAX)
+        keys, cursor = await engine.db.read(engine_reports.list_keys, caller.org_id, cursor=given["cursor"])
+    logged_in, _ = await engine.db.read(logins.list_sessions, engine.clock.now(), caller.visible_sessions())
     kept = engine.settings
     return page(
         request, "settings.html", people=people, keys=keys, logged_in=logged_in, older=older(request, cursor),
         zones=sorted(zone_names()),
         roles=[role.name.lower() for role in Role], shell=SHELL, host_shell=HOST_SHELL,
-        freeze=await engine.db.read(reports.freeze, caller.org_id, engine.clock.now()),
+        freeze=await engine.db.read(engine_reports.freeze, caller.org_id, engine.clock.now()),
         retention=(
             ("Runs that succeeded", kept.keep_success, "ROTA_KEEP_SUCCESS_DAYS"),
             ("All other runs", kept.keep_failed, "ROTA_KEEP_FAILED_DAYS"),

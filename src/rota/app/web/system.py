@@ -2,11 +2,12 @@
 
 from fastapi import APIRouter, Request, Response
 
+from rota.access.store import logins
 from rota.app.doctor import look, sqlite_path
-from rota.app.web.pages import Place, engine_of, page
-from rota.app.web.sessions import Viewer
-from rota.engine.audit import audit
-from rota.store import reports, sessions
+from rota.engine import reports as engine_reports
+from rota.engine.slot_audit import audit
+from rota.frame.web.pages import Place, engine_of, page
+from rota.frame.web.sessions import Viewer
 from rota.version import __version__
 
 router = APIRouter()
@@ -18,8 +19,8 @@ PLACES = [Place("/system", "System", "y", "heart", 2)]
 async def system(request: Request, caller: Viewer, examine: bool = False, proof: bool = False) -> Response:
     """What the doctor finds concerns all orgs: where there are several, only whoever may make orgs sees it."""
     engine, db = engine_of(request), engine_of(request).db
-    sees_all = caller.instance_admin or not await db.read(sessions.several_orgs)
+    sees_all = caller.instance_admin or not await db.read(logins.several_orgs)
     findings = [one async for one in look(db, sqlite_path(db.url), patient=examine)] if sees_all else []
     proven = await audit(db, caller.org_id, None, None, engine.clock.now()) if proof else None
-    gauges = await db.read(reports.gauges, engine.clock.now())
+    gauges = await db.read(engine_reports.gauges, engine.clock.now())
     return page(request, "system.html", findings=findings, gauges=gauges, proven=proven, version=__version__)

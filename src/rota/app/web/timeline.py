@@ -8,19 +8,21 @@ from itertools import islice
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from rota.app.auth import Caller
-from rota.app.web.charts import MARKS
-from rota.app.web.pages import Look, Place, asked, engine_of, older, page, preferences
-from rota.app.web.sessions import Viewer
-from rota.core import effort, triggers
-from rota.core.counting import slots_per_hour
+from rota.core import effort
 from rota.core.errors import Invalid
 from rota.core.plan import TICK
-from rota.core.triggers import parse_instant
-from rota.core.wall import next_change, zone_of
+from rota.core.timing import triggers
+from rota.core.timing.counting import slots_per_hour
+from rota.core.timing.dst import next_change, zone_of
+from rota.core.timing.triggers import parse_instant
+from rota.engine import dashboard, schedules
+from rota.engine import reports as engine_reports
 from rota.engine.compute import compute
-from rota.store import dashboard, reports, schedules
-from rota.store.reports import Record
+from rota.engine.reports import Record
+from rota.frame.http.auth import Caller
+from rota.frame.web.charts import MARKS
+from rota.frame.web.pages import Look, Place, asked, engine_of, older, page, preferences
+from rota.frame.web.sessions import Viewer
 
 router = APIRouter()
 
@@ -54,9 +56,14 @@ async def timeline(request: Request, caller: Viewer) -> Response:
     start = midnight(look, now, given["day"])
     end = midnight(look, start + timedelta(days=7 if week else 1, hours=12), None)
     items, cursor = await db.read(
-        reports.list_schedules, caller.org_id, limit=ROWS, cursor=given["cursor"], name=given["name"], tag=given["tag"]
+        engine_reports.list_schedules,
+        caller.org_id,
+        limit=ROWS,
+        cursor=given["cursor"],
+        name=given["name"],
+        tag=given["tag"],
     )
-    frozen = await db.read(reports.freeze, caller.org_id, now)
+    frozen = await db.read(engine_reports.freeze, caller.org_id, now)
     lanes = [await lane(request, caller, one, start, end, frozen) for one in items]
     step = timedelta(days=7 if week else 1)
     return page(

@@ -15,13 +15,15 @@ from typing import Any, TypeVar
 import orjson
 import structlog
 
+from rota.billing import store as billing_store
 from rota.core.errors import Conflict, NotFound, WorkError
 from rota.core.policy import Billing, Failure, FailureClass, classify
 from rota.core.redact import redacted
-from rota.engine.engine import Engine
-from rota.engine.patience import patiently
+from rota.db.dialect import Tx
+from rota.db.retry import patiently
+from rota.engine import grants
+from rota.engine.commands import Engine
 from rota.engine.runner import Canceled, RunLog, Skipped, StopFlag, WorkFailed, storable
-from rota.engine.services import ArtifactManager
 from rota.kinds.graphs.port import (
     Code,
     Event,
@@ -36,8 +38,7 @@ from rota.kinds.graphs.port import (
     ToolCallStart,
     UsageReport,
 )
-from rota.store import billing, grants
-from rota.store.dialect import Tx
+from rota.user_code.services import ArtifactManager
 
 T = TypeVar("T")
 
@@ -86,7 +87,7 @@ class Used:
     cost_usd: Decimal = Decimal(0)
     credits: int = 0
 
-    def add(self, usage: billing.Usage, price: int) -> None:
+    def add(self, usage: billing_store.Usage, price: int) -> None:
         if usage.unit not in self.units:
             self.units.add(usage.unit)
             self.input_tokens += usage.input_tokens
@@ -155,17 +156,17 @@ class Execution:
         grant = grants.get(tx, order.org_id, order.grant_id)
         if settings.billing is not Billing.OFF:
             try:
-                account = billing.get(tx, order.org_id, grant.billing_account_id)
+                account = billing_store.get(tx, order.org_id, grant.billing_account_id)
             except (NotFound, Conflict) as error:
                 raise Skipped("budget", refusal(ACCOUNT_CLOSED, error.message)) from error
-            spent = billing.used_up(tx, order.grant_id, now)
+            spent = billing_store.used_up(tx, order.grant_id, now)
             if spent is not None:
                 raise Skipped("budget", spent_failure(spent))
             needed = estimate(order.input, settings.markup)
             if settings.billing is Billing.ENFORCE and account.balance_credits < needed:
                 text = f"the account has {account.balance_credits} credits where about {needed} are needed"
                 raise Skipped("budget", refusal(Code.INSUFFICIENT_CREDITS, text))
-        key = billing.default_key(tx, grant.billing_account_id)
+        key = billing_store.default_key(tx, grant.billing_account_id)
         return LlmCaller(grant.billing_account_id, key, order.request_id, order.trace_id, grant.owner_id)
 
     async def charge(self, order: Order, caller: LlmCaller, report: UsageReport, used: Used) -> str | None:
@@ -177,16 +178,16 @@ class Execution:
         if report.cost_usd is None and report.input_tokens + report.output_tokens:
             log.error("nobody knows what a model costs; nothing is charged", graph=order.graph_id, model=report.model)
         markup, mode = self.engine.settings.markup, self.engine.settings.billing
-        usage = billing.Usage(unit, report.model, report.input_tokens, report.output_tokens, report.cost)
-        used.add(usage, 0 if mode is Billing.OFF else billing.credits_for(usage.cost_usd, markup))
+        usage = billing_store.Usage(unit, report.model, report.input_tokens, report.output_tokens, report.cost)
+        used.add(usage, 0 if mode is Billing.OFF else billing_store.credits_for(usage.cost_usd, markup))
         if mode is Billing.OFF:
             return None
-        what = billing.Charge(
+        what = billing_store.Charge(
             order.org_id, caller.billing_account_id, order.grant_id, order.schedule_id, order.graph_id, order.run_id,
             order.attempt,
         )  # fmt: skip
         now = self.engine.clock.now()
-        return await surely(patiently(lambda: self.engine.db.tx(billing.charge, what, usage, markup, now)))
+        return await surely(patiently(lambda: self.engine.db.tx(billing_store.charge, what, usage, markup, now)))
 
     async def keep(self, order: Order, content: str) -> Kept:
         manager = ArtifactManager(self.engine, order.org_id, order.run_id)
@@ -247,7 +248,7 @@ def spent_failure(which: str) -> Failure:
 def estimate(given: Mapping[str, Any], markup: Decimal) -> int:
     """Credits that a run will need at least: its input, a short answer and some overhead, at a low price."""
     tokens = ceil(len(orjson.dumps(given, default=str)) / 4) + 512 + 500
-    return billing.credits_for(Decimal(tokens) * Decimal("0.002") / 1000, markup)
+    return billing_store.credits_for(Decimal(tokens) * Decimal("0.002") / 1000, markup)
 
 
 async def surely(step: Awaitable[T]) -> T:

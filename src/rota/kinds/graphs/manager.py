@@ -4,15 +4,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from rota.access.store import accounts
 from rota.core import parse
 from rota.core.errors import Invalid, NotFound
 from rota.core.model import NewJob
 from rota.core.policy import Terms
+from rota.db.dialect import Tx
+from rota.engine import grants, jobs, workers
 from rota.engine.authority import check_owner
-from rota.engine.engine import Engine
+from rota.engine.commands import Engine
 from rota.kinds.graphs.runner import GraphRunner, graph_of
-from rota.store import accounts, grants, jobs, workers
-from rota.store.dialect import Tx
 
 ONE_RUN = timedelta(days=1)  # how long the grant of a run lasts that was asked for without one
 

@@ -12,15 +12,16 @@ from urllib.parse import quote
 import httpx
 import structlog
 
+from rota.billing import store as billing_store
 from rota.core.clock import pause
 from rota.core.errors import AuthError
 from rota.core.policy import Failure, FailureClass
-from rota.engine.patience import patiently
+from rota.db.dialect import Tx
+from rota.db.retry import patiently
+from rota.engine import artifacts
 from rota.engine.runner import Canceled, RunContext, Skipped, WorkFailed, current_log
 from rota.kinds.graphs.execution import CLASSES, Kept, Order, refusal
 from rota.kinds.graphs.port import Code
-from rota.store import artifacts, billing
-from rota.store.dialect import Tx
 
 AGAIN = 1.0  # seconds until an endpoint is asked again
 PATIENCE = httpx.Timeout(30, read=None)  # a graph may take its time
@@ -86,7 +87,7 @@ def result_of(tx: Tx, org_id: str, run_id: str) -> tuple[Kept | None, dict[str, 
     """What a run over there left here: its content and what it used."""
     found, _ = artifacts.list_all(tx, org_id, run_id=run_id, label="content", limit=1)
     kept = Kept(str(artifacts.get(tx, org_id, found[0]["id"])["data"]), found[0]["id"]) if found else None
-    return kept, billing.used_by(tx, org_id, run_id)
+    return kept, billing_store.used_by(tx, org_id, run_id)
 
 
 def refused(answer: httpx.Response) -> Exception:

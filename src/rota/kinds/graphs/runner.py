@@ -3,19 +3,21 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rota.access.store import accounts
+from rota.billing import store as billing_store
 from rota.core.clock import Clock
 from rota.core.errors import Invalid
 from rota.core.model import PAYLOAD_LIMIT
 from rota.core.parse import Defaults
 from rota.core.policy import Misfire
-from rota.engine import processes
-from rota.engine.patience import patiently
+from rota.db.connection import Database
+from rota.db.dialect import Tx
+from rota.db.retry import patiently
+from rota.engine import workers
 from rota.engine.runner import RunContext, Skipped
 from rota.kinds.graphs.execution import Execution, Kept, Order
 from rota.kinds.graphs.registry import GraphRegistry, read_graph_id
-from rota.store import accounts, billing, workers
-from rota.store.database import Database
-from rota.store.dialect import Tx
+from rota.user_code import processes
 
 if TYPE_CHECKING:
     from rota.kinds.graphs.remote import Remote
@@ -89,7 +91,7 @@ class GraphRunner:
         try:
             answer = await processes.ask_child(ctx, told)
         finally:
-            ctx.about.usage = await patiently(lambda: self.db.read(billing.used_by, order.org_id, order.run_id))
+            ctx.about.usage = await patiently(lambda: self.db.read(billing_store.used_by, order.org_id, order.run_id))
         ctx.about.artifact_id = answer["artifact_id"]
         return answer["outcome"]
 

@@ -14,18 +14,20 @@ from typing import Any
 
 import structlog
 
+from rota.billing import store as billing_store
 from rota.core.clock import pause
 from rota.core.errors import Conflict, LeaseLost, NotFound, Unavailable
 from rota.core.model import About, Attempt, Ended, new_id
 from rota.core.policy import RECONCILIATION, Failure, FailureClass
 from rota.core.redact import redacted
 from rota.core.states import State, Status
-from rota.engine.engine import Engine
+from rota.db.dialect import Tx, notify
+from rota.engine import grants, jobs, runs
+from rota.engine.commands import Engine
+from rota.engine.reports import Record
 from rota.engine.runner import LINE_LIMIT, LOG_LIMIT, storable
 from rota.engine.worker import failed_attempt
-from rota.store import billing, grants, hosts, jobs, runs
-from rota.store.dialect import Tx, notify
-from rota.store.reports import Record
+from rota.kinds.hosts.store import hosts
 
 LEASES = 3  # an agent is given more time than a worker: it is further away
 LINE_COST = 12  # characters that a line counts beside its text: empty lines take room too
@@ -119,7 +121,7 @@ class Dispatch:
         if job.terms.grant_id is not None:
             names = {job.payload["job_type"], job.target}
             wrong = grants.trouble(tx, job.org_id, job.terms.grant_id, job.kind, names, now)
-            if wrong is None and billing.used_up(tx, job.terms.grant_id, now) is not None:
+            if wrong is None and billing_store.used_up(tx, job.terms.grant_id, now) is not None:
                 wrong = "budget"
             if wrong is not None:
                 return replace(base, reason=wrong)

@@ -9,12 +9,14 @@ from rota.core.errors import Invalid, NotFound
 from rota.core.model import NewJob
 from rota.core.policy import Terms, parse_retry
 from rota.core.redact import redacted
-from rota.engine.engine import Engine
+from rota.db.dialect import Tx
+from rota.engine import jobs, runs
+from rota.engine import reports as engine_reports
+from rota.engine.commands import Engine
+from rota.engine.reports import Record
 from rota.kinds.hosts.dispatch import resolve
 from rota.kinds.hosts.runner import BATCH_ROUTE, open_batch, servers_of
-from rota.store import hosts, jobs, reports, runs
-from rota.store.dialect import Tx
-from rota.store.reports import Record
+from rota.kinds.hosts.store import hosts
 
 ORDER = ("job_type", "payload")
 OF_JOB = frozenset({"server_instance_id", *ORDER, "timeout_seconds", "retry"})
@@ -97,7 +99,7 @@ class HostManager:
 
 def host_job(tx: Tx, org_id: str, job_id: str) -> Record:
     """A job on a host: as any job, with what was asked of which server, and all its runs."""
-    found = reports.job(tx, org_id, job_id)
+    found = engine_reports.job(tx, org_id, job_id)
     if found["kind"] != hosts.KIND:
         raise NotFound(f"host job {job_id}: there is none")
     living, ended = jobs.find(tx, org_id, job_id), runs.of_job(tx, org_id, job_id)

@@ -17,12 +17,13 @@ from rota.core.parse import Defaults
 from rota.core.policy import Failure, FailureClass, Misfire, Overlap
 from rota.core.redact import HIDDEN, has_hidden
 from rota.core.states import Status
+from rota.db.connection import Database
+from rota.db.dialect import Tx, lock_keys
+from rota.engine import jobs
+from rota.engine.reports import Record
 from rota.engine.runner import RunContext, WorkFailed
 from rota.kinds.hosts.job_types import check_payload, known_type
-from rota.store import batches, hosts, jobs
-from rota.store.database import Database
-from rota.store.dialect import Tx, lock_keys
-from rota.store.reports import Record
+from rota.kinds.hosts.store import batches, hosts
 
 BATCH_ROUTE = "host:batch"
 FIELDS = frozenset({"job_type", "payload", "max_parallel", "stop_on_failure"})

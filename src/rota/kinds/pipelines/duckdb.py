@@ -19,11 +19,11 @@ import duckdb
 from rota.core.clock import stopwatch
 from rota.core.errors import Invalid, LogicError, WorkError
 from rota.core.model import new_id
+from rota.db.private_files import make_private_dir
 from rota.engine.org_limit import OrgLimit
 from rota.engine.runner import Busy
 from rota.kinds.pipelines.executor import Order, Written
 from rota.kinds.pipelines.registry import path_of
-from rota.store.files import make_private_dir
 
 T = TypeVar("T")
 

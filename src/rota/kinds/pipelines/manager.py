@@ -7,17 +7,19 @@ from datetime import datetime
 from math import ceil
 from typing import Any
 
+from rota.access.store import accounts
 from rota.core import parse
 from rota.core.errors import Conflict, Invalid, NotFound, RotaError
 from rota.core.model import Schedule
-from rota.engine.engine import Engine
-from rota.engine.trail import Act
+from rota.db.dialect import Tx
+from rota.engine import schedules, workers
+from rota.engine.audit_log import Act
+from rota.engine.commands import Engine
+from rota.engine.reports import Record
+from rota.kinds.pipelines import store
 from rota.kinds.pipelines.executor import Executor
 from rota.kinds.pipelines.registry import Declared, PipelineRegistry, path_of, read_path
 from rota.kinds.pipelines.runner import PipelineRunner
-from rota.store import accounts, pipelines, schedules, workers
-from rota.store.dialect import Tx
-from rota.store.reports import Record
 
 SQL_LIMIT = 100_000  # characters
 PREVIEW_ROWS = 50
@@ -50,7 +52,7 @@ class PipelineManager:
         """Store a pipeline: saved is live."""
         fields = await self.read({"type": "sql", **body})
         columns = {**fields, "owner_id": self.by, "source": "api"}
-        made = await self.engine.db.tx(pipelines.insert, self.org_id, columns, self.engine.clock.now())
+        made = await self.engine.db.tx(store.insert, self.org_id, columns, self.engine.clock.now())
         return await self.find(made)
 
     async def edit(self, path: str, body: Mapping[str, Any]) -> Record:
@@ -63,7 +65,7 @@ class PipelineManager:
         now = self.engine.clock.now()
 
         def step(tx: Tx) -> str:
-            return pipelines.change(tx, pipelines.get(tx, self.org_id, path, lock=True), fields, now)
+            return store.change(tx, store.get(tx, self.org_id, path, lock=True), fields, now)
 
         return await self.find(await self.engine.db.tx(step))
 
@@ -71,10 +73,10 @@ class PipelineManager:
         row, now = await self.row(path), self.engine.clock.now()
         if row.source == "code":
             raise Conflict(f"pipeline {path}: a program declares it, and would declare it again; take it out there")
-        await self.engine.clocked(lambda tx: pipelines.remove(tx, pipelines.get(tx, self.org_id, path, lock=True), now))
+        await self.engine.clocked(lambda tx: store.remove(tx, store.get(tx, self.org_id, path, lock=True), now))
 
     async def find(self, key: str) -> Record:
-        return await self.engine.db.read(pipelines.describe, self.org_id, key)
+        return await self.engine.db.read(store.describe, self.org_id, key)
 
     # work
 
@@ -106,19 +108,19 @@ class PipelineManager:
         """Say what else makes it run; the trigger, and the token of a webhook, which is told only now."""
         now, row = self.engine.clock.now(), await self.row(path)
         form = parse.Form(body, TRIGGER_FIELDS)
-        kinds = [pipelines.SUCCESS, pipelines.DEPENDENCY, pipelines.WEBHOOK]
+        kinds = [store.SUCCESS, store.DEPENDENCY, store.WEBHOOK]
         kind = form.need("type", lambda value, field: parse.one_of(value, field, kinds))
         pause = form.take("cooldown_seconds", cooldown, 0)
         upstreams = form.take("upstreams", read_paths, None) or []
         upstreams += form.take("upstream", lambda value, field: [read_path(value, field)], None) or []
         form.done()
-        if bool(upstreams) == (kind == pipelines.WEBHOOK) or (kind == pipelines.SUCCESS and len(upstreams) > 1):
-            right = {pipelines.SUCCESS: "one upstream", pipelines.DEPENDENCY: "upstreams", pipelines.WEBHOOK: "none"}
+        if bool(upstreams) == (kind == store.WEBHOOK) or (kind == store.SUCCESS and len(upstreams) > 1):
+            right = {store.SUCCESS: "one upstream", store.DEPENDENCY: "upstreams", store.WEBHOOK: "none"}
             raise Invalid("upstreams", upstreams, f"does not fit: {kind} takes {right[str(kind)]}")
-        schedule = self.timer(row, body, now) if kind == pipelines.DEPENDENCY else None
+        schedule = self.timer(row, body, now) if kind == store.DEPENDENCY else None
         if schedule is None and (given := body.get("cron_expression")) is not None:
-            raise Invalid("cron_expression", given, f"is for {pipelines.DEPENDENCY} alone")
-        token = secrets.token_urlsafe(TOKEN_BYTES) if kind == pipelines.WEBHOOK else None
+            raise Invalid("cron_expression", given, f"is for {store.DEPENDENCY} alone")
+        token = secrets.token_urlsafe(TOKEN_BYTES) if kind == store.WEBHOOK else None
         if schedule is not None:
             schedule = replace(schedule, route=await self.engine.resolve(schedule))
         fields = {
@@ -127,7 +129,7 @@ class PipelineManager:
         }  # fmt: skip
 
         def step(tx: Tx) -> str:
-            made = pipelines.insert_trigger(tx, row, fields, now)
+            made = store.insert_trigger(tx, row, fields, now)
             if schedule is not None:
                 schedules.insert(tx, [schedule], now)
             return made
@@ -145,16 +147,16 @@ class PipelineManager:
         changes = {name: value for name, value in found.items() if value is not None}
         now = self.engine.clock.now()
         if changes:
-            await self.engine.clocked(lambda tx: pipelines.change_trigger(tx, self.org_id, trigger_id, changes, now))
+            await self.engine.clocked(lambda tx: store.change_trigger(tx, self.org_id, trigger_id, changes, now))
         return await self.trigger(path, trigger_id)
 
     async def delete_trigger(self, path: str, trigger_id: str) -> None:
         await self.trigger(path, trigger_id)
         now = self.engine.clock.now()
-        await self.engine.clocked(lambda tx: pipelines.remove_trigger(tx, self.org_id, trigger_id, now))
+        await self.engine.clocked(lambda tx: store.remove_trigger(tx, self.org_id, trigger_id, now))
 
     async def trigger(self, path: str, trigger_id: str) -> Record:
-        return await self.engine.db.read(pipelines.trigger, self.org_id, path, trigger_id)
+        return await self.engine.db.read(store.trigger, self.org_id, path, trigger_id)
 
     # helpers
 
@@ -171,7 +173,7 @@ class PipelineManager:
         return self.runner.executor
 
     async def row(self, path: str) -> Any:
-        return await self.engine.db.read(pipelines.get, self.org_id, path)
+        return await self.engine.db.read(store.get, self.org_id, path)
 
     async def draft(self, path: str, sql: Any) -> str:
         if sql is not None:
@@ -204,7 +206,7 @@ class PipelineManager:
     async def check(self, sql: str, path: str) -> list[str]:
         """What SQL reads: tables of other pipelines that there are."""
         reads = self.executor.check(sql)
-        missing = await self.engine.db.read(pipelines.unknown, self.org_id, reads)
+        missing = await self.engine.db.read(store.unknown, self.org_id, reads)
         if path in reads:
             raise Invalid("sql", path, "cannot be read by the pipeline that makes it")
         if missing:
@@ -213,7 +215,7 @@ class PipelineManager:
 
     async def check_function(self, function: str) -> None:
         slug = await self.engine.db.read(accounts.slug_of, self.org_id)
-        route = pipelines.route_of(slug, "python", function)
+        route = store.route_of(slug, "python", function)
         routes = await self.engine.db.read(workers.live_routes, self.engine.clock.now())
         if route not in {*routes, *(self.runner.routes() if self.runner.org == slug else ())}:
             raise Invalid("function", function, "is no pipeline function that a running program declares")
@@ -222,7 +224,7 @@ class PipelineManager:
         """The schedule whose slots ask for a cron_dependency."""
         cron = {name: body.get(name) for name in ("cron_expression", "timezone")}
         if cron["cron_expression"] is None:
-            raise Invalid("cron_expression", None, f"is missing: {pipelines.DEPENDENCY} needs one")
+            raise Invalid("cron_expression", None, f"is missing: {store.DEPENDENCY} needs one")
         fields = {"kind": "pipeline", "target": row.path, "schedule_type": "cron", **cron}
         return parse.parse_schedule(
             fields, org_id=self.org_id, defaults=self.engine.defaults, now=now, source=f"trigger:{row.path}", by=self.by
@@ -234,10 +236,10 @@ async def fire_webhook(engine: Engine, token: str) -> str:
     now = engine.clock.now()
 
     def step(tx: Tx) -> tuple[str | None, datetime | None]:
-        row = pipelines.by_token(tx, accounts.hash_of(token))
+        row = store.by_token(tx, accounts.hash_of(token))
         if row is None:
             return None, None
-        return pipelines.fire(tx, [row.id], now).get(row.id), pipelines.ready_at(row)
+        return store.fire(tx, [row.id], now).get(row.id), store.ready_at(row)
 
     job_id, ready_at = await engine.clocked(step)
     if ready_at is None:
@@ -258,7 +260,7 @@ async def declare(engine: Engine, org: str, declared: PipelineRegistry) -> None:
     system = await engine.db.tx(accounts.system_user, org_id, now)
     manager = PipelineManager(engine.acting(Act(org_id, system, "pipelines", "declare")), org_id)
     rows = [row_of(manager, one, system) for one in declared.known.values()]
-    await manager.engine.db.tx(pipelines.sync, org_id, rows, now)
+    await manager.engine.db.tx(store.sync, org_id, rows, now)
 
 
 def row_of(manager: PipelineManager, one: Declared, owner_id: str) -> Record:

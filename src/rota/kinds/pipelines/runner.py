@@ -6,18 +6,19 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
+from rota.access.store import accounts
 from rota.core.errors import Invalid, LogicError, NotFound, WorkError
 from rota.core.model import Ended
 from rota.core.parse import Defaults
 from rota.core.policy import Overlap
-from rota.engine.calls import call
-from rota.engine.injection import Injector
+from rota.db.connection import Database
+from rota.db.dialect import Tx
 from rota.engine.runner import Busy, RunContext, Skipped
+from rota.kinds.pipelines import store
 from rota.kinds.pipelines.executor import Executor, Order, Work, Write
 from rota.kinds.pipelines.registry import PipelineRegistry
-from rota.store import accounts, pipelines
-from rota.store.database import Database
-from rota.store.dialect import Tx
+from rota.user_code.calls import call
+from rota.user_code.injection import Injector
 
 
 class PipelineRunner:
@@ -40,12 +41,12 @@ class PipelineRunner:
     def routes(self) -> Collection[str]:
         if self.executor is None:
             return ()
-        functions = (pipelines.route_of(self.org, "python", one) for one in self.registry.functions())
-        return {pipelines.SQL_ROUTE, *functions}
+        functions = (store.route_of(self.org, "python", one) for one in self.registry.functions())
+        return {store.SQL_ROUTE, *functions}
 
     async def resolve(self, org_id: str, target: str, payload: Any) -> str:
         try:
-            row = await self.db.read(pipelines.get, org_id, target)
+            row = await self.db.read(store.get, org_id, target)
         except NotFound as error:
             right = "is not a known pipeline; `rota pipeline list` shows those there are"
             raise Invalid("target", target, right) from error
@@ -56,7 +57,7 @@ class PipelineRunner:
             raise Invalid("input", payload, "is not empty, and a pipeline of type sql takes no input")
         if declared is not None and declared.function is not None:
             self.injector.signature(declared.function).check(payload, "input")
-        return pipelines.route_of(await self.db.read(accounts.slug_of, org_id), row.type, row.function)
+        return store.route_of(await self.db.read(accounts.slug_of, org_id), row.type, row.function)
 
     def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
         return {target}
@@ -66,13 +67,13 @@ class PipelineRunner:
         if self.executor is None or self.executor.capacity() <= 0:
             raise Busy("there is no room for another pipeline here")
         try:
-            row = await self.db.read(pipelines.get, ctx.org_id, job.target)
+            row = await self.db.read(store.get, ctx.org_id, job.target)
         except NotFound as error:
             raise LogicError(f"{error.message}; it was deleted after the job was made") from error
         about.name, about.version, about.work = row.path, str(row.version), row
         about.marks_first = True
-        gated = job.trigger.startswith(f"{pipelines.DEPENDENCY}:") and job.schedule_id is not None
-        if gated and not await self.db.tx(pipelines.pass_gate, job, ctx.engine.clock.now()):
+        gated = job.trigger.startswith(f"{store.DEPENDENCY}:") and job.schedule_id is not None
+        if gated and not await self.db.tx(store.pass_gate, job, ctx.engine.clock.now()):
             raise Skipped("upstream")
 
     async def execute(self, ctx: RunContext) -> Any:
@@ -109,7 +110,7 @@ class PipelineRunner:
         return declared.reads, work
 
     def follow(self, tx: Tx, ended: Sequence[Ended], now: datetime) -> None:
-        pipelines.follow(tx, ended, now)
+        store.follow(tx, ended, now)
 
 
 def connection(ctx: RunContext) -> Any:

@@ -7,15 +7,18 @@ from typing import Any
 
 import structlog
 
+from rota.access.store import accounts
 from rota.core import parse
 from rota.core.errors import Conflict, Invalid, NotFound, NotRunnable, together
 from rota.core.redact import HIDDEN, has_hidden
-from rota.engine.engine import Engine
+from rota.db.dialect import Tx
+from rota.engine import reports as engine_reports
+from rota.engine import schedules, workers
+from rota.engine.commands import Engine
+from rota.engine.reports import Record
+from rota.kinds.tasks import store
 from rota.kinds.tasks.registry import OF_COMMANDS, OPTIONS, task_options
 from rota.kinds.tasks.runner import DISABLED_ROUTE, TaskRunner, row_route
-from rota.store import accounts, reports, schedules, tasks, workers
-from rota.store.dialect import Tx
-from rota.store.reports import Record
 
 COMMAND_LIMIT = 100_000  # characters
 WIRED = tuple(name for name in OPTIONS if name != "version")  # the version of a stored task is its number
@@ -60,7 +63,7 @@ class TaskManager:
         def step(tx: Tx) -> str:
             if fields["task_type"] == "shell":
                 accounts.check_shell(tx, self.org_id)
-            return tasks.insert(tx, self.org_id, fields, self.engine.clock.now())
+            return store.insert(tx, self.org_id, fields, self.engine.clock.now())
 
         return await self.write(step)
 
@@ -73,11 +76,11 @@ class TaskManager:
             name: value for name, value in body.items() if name != "id" and (value is not None or name in EMPTIABLE)
         }
         fields = read_task({**base, **said}, old.name)
-        runs_else = any(fields[name] != getattr(old, name) for name in tasks.WHAT_RUNS)
-        if old.source == tasks.CODE and runs_else:
+        runs_else = any(fields[name] != getattr(old, name) for name in store.WHAT_RUNS)
+        if old.source == store.CODE and runs_else:
             raise Conflict(f"task {old.name}: a program declares it; change it there. It can be switched off here")
         if fields["name"] != old.name and await self.engine.db.read(
-            reports.schedules_of, self.org_id, old, by_name=True
+            engine_reports.schedules_of, self.org_id, old, by_name=True
         ):
             raise Conflict(f"task {old.name}: a schedule knows it by this name; let that name the task's id first")
         await self.check_function(fields)
@@ -87,9 +90,9 @@ class TaskManager:
         def step(tx: Tx) -> str:
             if fields["task_type"] == "shell" and runs_else:
                 accounts.check_shell(tx, self.org_id)
-            task_id = tasks.change(tx, tasks.get(tx, self.org_id, old.id), fields, self.engine.clock.now())
+            task_id = store.change(tx, store.get(tx, self.org_id, old.id), fields, self.engine.clock.now())
             if new.enabled != old.enabled:
-                tasks.reroute(tx, new, route)
+                store.reroute(tx, new, route)
             return task_id
 
         return await self.write(step)
@@ -99,15 +102,15 @@ class TaskManager:
         now = self.engine.clock.now()
 
         def step(tx: Tx) -> str:
-            task = tasks.get(tx, self.org_id, key)
-            if task.source == tasks.CODE:
+            task = store.get(tx, self.org_id, key)
+            if task.source == store.CODE:
                 raise Conflict(
                     f"task {task.name}: a program declares it, and would declare it again; disable it instead"
                 )
-            for schedule_id in reports.schedules_of(tx, self.org_id, task):
+            for schedule_id in engine_reports.schedules_of(tx, self.org_id, task):
                 due = schedules.lock(tx, self.org_id, schedule_id)
                 schedules.replace_schedule(tx, due, replace(due.schedule, deleted_at=now), now, None)
-            tasks.remove(tx, task)
+            store.remove(tx, task)
             return str(task.id)
 
         await self.engine.clocked(step)
@@ -120,10 +123,10 @@ class TaskManager:
 
         def step(tx: Tx) -> str:
             try:
-                old = tasks.get(tx, self.org_id, task.id or "")
+                old = store.get(tx, self.org_id, task.id or "")
             except NotFound:
-                return tasks.insert(tx, self.org_id, fields, now)
-            return tasks.change(tx, old, {**fields, "name": task.name or old.name}, now)
+                return store.insert(tx, self.org_id, fields, now)
+            return store.change(tx, old, {**fields, "name": task.name or old.name}, now)
 
         return await self.write(step)
 
@@ -131,13 +134,15 @@ class TaskManager:
         """All tasks or, as asked, those that are switched on or off."""
         found, cursor = [], None
         while True:
-            items, cursor = await self.engine.db.read(reports.list_tasks, self.org_id, cursor=cursor, enabled=enabled)
+            items, cursor = await self.engine.db.read(
+                engine_reports.list_tasks, self.org_id, cursor=cursor, enabled=enabled
+            )
             found += items
             if cursor is None:
                 return found
 
     async def find(self, key: str) -> Record:
-        return await self.engine.db.read(reports.task, self.org_id, key)
+        return await self.engine.db.read(engine_reports.task, self.org_id, key)
 
     async def schema(self, key: str) -> Record | None:
         """The JSON Schema of its function's parameters: from the function, or from the program that declared it."""
@@ -169,17 +174,17 @@ class TaskManager:
         row = await self.row(key)
         check_own(body)
         most = self.engine.settings.max_schedules_per_task
-        if most is not None and len(await self.engine.db.read(reports.schedules_of, self.org_id, row)) >= most:
+        if most is not None and len(await self.engine.db.read(engine_reports.schedules_of, self.org_id, row)) >= most:
             raise Conflict(f"task {row.name}: it has {most} schedules, and more are not allowed here")
         (made,) = await self.engine.create_schedules(
             self.org_id, [{**body, "kind": "task", "target": row.id}], by=self.by
         )
-        return {**reports.new_schedule(made), "task_id": row.id}
+        return {**engine_reports.new_schedule(made), "task_id": row.id}
 
     async def schedule_of(self, key: str, schedule_id: str) -> str:
         """The id of a schedule of this task; another task's is not found here."""
         row = await self.row(key)
-        if schedule_id not in await self.engine.db.read(reports.schedules_of, self.org_id, row):
+        if schedule_id not in await self.engine.db.read(engine_reports.schedules_of, self.org_id, row):
             raise NotFound(f"schedule {schedule_id}: task {row.name} has none such")
         return schedule_id
 
@@ -188,9 +193,9 @@ class TaskManager:
     async def disable_orphans(self, program: str | None = None) -> int:
         """Switch off the tasks whose function is gone, with one warning; a person switches them on again. Of another
         program nothing is presumed: it may just be starting."""
-        rows = await self.engine.db.read(tasks.declared_elsewhere, self.org_id, program)
+        rows = await self.engine.db.read(store.declared_elsewhere, self.org_id, program)
         functions = {*await self.functions(), *rows}
-        found = await self.engine.db.read(tasks.orphans, self.org_id, functions)
+        found = await self.engine.db.read(store.orphans, self.org_id, functions)
         for row in found:
             await self.engine.db.tx(self.disable, row)
         if found:
@@ -201,8 +206,8 @@ class TaskManager:
 
     def disable(self, tx: Tx, row: Any) -> str:
         """Switch a task off; its jobs and slots are skipped from now on, also where no worker has its function."""
-        task_id = tasks.change(tx, row, {"enabled": False}, self.engine.clock.now())
-        tasks.reroute(tx, row, DISABLED_ROUTE)
+        task_id = store.change(tx, row, {"enabled": False}, self.engine.clock.now())
+        store.reroute(tx, row, DISABLED_ROUTE)
         return task_id
 
     # helpers
@@ -214,7 +219,7 @@ class TaskManager:
         return runner
 
     async def row(self, key: str) -> Any:
-        return await self.engine.db.read(tasks.get, self.org_id, key)
+        return await self.engine.db.read(store.get, self.org_id, key)
 
     async def functions(self) -> set[str]:
         """The functions of this org that can run: here, if the program is of this org, or on a live worker."""

@@ -14,8 +14,8 @@ from rota.core import parse
 from rota.core.errors import Conflict, Invalid
 from rota.core.model import PAYLOAD_LIMIT
 from rota.core.policy import Retry, parse_retry
-from rota.core.triggers import parse_interval
-from rota.engine.injection import Injector
+from rota.core.timing.triggers import parse_interval
+from rota.user_code.injection import Injector
 
 P = ParamSpec("P")
 R = TypeVar("R")

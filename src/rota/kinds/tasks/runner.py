@@ -13,19 +13,20 @@ from typing import Any
 import orjson
 import structlog
 
+from rota.access.store import accounts
 from rota.core.clock import stopwatch
 from rota.core.errors import Invalid, LogicError, NotFound, Refused, Unavailable, WorkError, together
 from rota.core.model import PAYLOAD_LIMIT, Job
 from rota.core.parse import Defaults, wrong_names
 from rota.core.policy import Failure, FailureClass
-from rota.engine import processes
-from rota.engine.calls import call
-from rota.engine.injection import Injector
+from rota.db.connection import Database
+from rota.db.dialect import Tx
 from rota.engine.runner import RunContext, Skipped, WorkFailed
+from rota.kinds.tasks import store
 from rota.kinds.tasks.registry import OF_COMMANDS, VERSION_LIMIT, Task, TaskRegistry, task_options
-from rota.store import accounts, tasks
-from rota.store.database import Database
-from rota.store.dialect import Tx
+from rota.user_code import processes
+from rota.user_code.calls import call
+from rota.user_code.injection import Injector
 
 DECLARED = "task"  # how routes of declared tasks begin
 DISABLED_ROUTE = "disabled"  # jobs of tasks that are switched off: any worker skips them
@@ -70,7 +71,7 @@ class TaskRunner:
 
     async def learn(self) -> bool:
         """Read which orgs have stored commands that this worker runs; True if the routes changed by it."""
-        allowed = await self.db.read(tasks.shell_orgs)
+        allowed = await self.db.read(store.shell_orgs)
         before, self._shell_orgs = self._shell_orgs, allowed if self.orgs is None else allowed & set(self.orgs)
         return before != self._shell_orgs
 
@@ -84,7 +85,7 @@ class TaskRunner:
         if not row.enabled:
             return DISABLED_ROUTE
         slug = await self.slug(row.org_id)
-        if row.source == tasks.CODE:
+        if row.source == store.CODE:
             return f"{DECLARED}:{slug}:{row.name}"
         return f"shell:{slug}" if row.task_type == "shell" else row_route(slug, row.command)
 
@@ -111,7 +112,7 @@ class TaskRunner:
                 raise together(wrong)
 
     def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
-        row = tasks.get(tx, org_id, target)
+        row = store.get(tx, org_id, target)
         return {row.id, row.name}
 
     async def prepare(self, ctx: RunContext) -> None:
@@ -135,7 +136,7 @@ class TaskRunner:
             return await self.run(ctx, task, given)
         told = orjson.dumps([task.name, task.version, given or {}], option=orjson.OPT_SORT_KEYS)
         key = hashlib.sha256(told).hexdigest()
-        found = await self.db.read(tasks.find_result, ctx.org_id, key, ctx.engine.clock.now())
+        found = await self.db.read(store.find_result, ctx.org_id, key, ctx.engine.clock.now())
         if found is not None:
             ctx.about.reason = "cached"
             ctx.log.line("system", f"the result of run {found.run_id} was used again")
@@ -143,7 +144,7 @@ class TaskRunner:
         outcome = await self.run(ctx, task, given)
         until = ctx.engine.clock.now() + task.cache_ttl
         try:
-            await self.db.tx(tasks.keep_result, ctx.org_id, key, outcome, ctx.run_id, until)
+            await self.db.tx(store.keep_result, ctx.org_id, key, outcome, ctx.run_id, until)
         except Unavailable as error:  # the work is done all the same
             log.warning("a result is not kept for later", run=ctx.run_id, error=error.message)
         return outcome
@@ -194,7 +195,7 @@ class TaskRunner:
     async def stored(self, ctx: RunContext) -> Task:
         """A task that is stored, not declared; or one that this worker no longer has."""
         try:
-            row = await self.db.read(tasks.get_allowed, ctx.org_id, ctx.job.target)
+            row = await self.db.read(store.get_allowed, ctx.org_id, ctx.job.target)
         except Refused as error:
             failure = Failure(FailureClass.PERMISSION, "Refused", error.message, code="no_shell")
             raise Skipped("no_shell", failure) from error
@@ -221,7 +222,7 @@ class TaskRunner:
         async with self._looking:  # one look serves all who wait for it
             if self.out_of_date(ctx):
                 change, at = ctx.engine.wake.tasks, stopwatch()
-                self._disabled = await self.db.read(tasks.disabled)
+                self._disabled = await self.db.read(store.disabled)
                 self._looked = (change, at)
 
     def forget(self, org_id: str) -> None:
@@ -232,7 +233,7 @@ class TaskRunner:
         found = self._resolved.get((org_id, target))
         if found is None or stopwatch() - found[0] > RESOLVED_FOR:
             try:
-                row = await self.db.read(tasks.get, org_id, target)
+                row = await self.db.read(store.get, org_id, target)
             except NotFound as error:
                 raise Invalid(
                     "target", target, "is not a known task; `rota task list` shows those there are"

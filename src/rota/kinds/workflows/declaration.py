@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from rota.core import parse
 from rota.core.clock import wall
 from rota.core.errors import Invalid, together
-from rota.core.workflows import Kind
+from rota.kinds.workflows.rules import Kind
 
 T = TypeVar("T")
 Call = Callable[..., Awaitable[Any]]

@@ -5,25 +5,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rota.access.store import accounts
 from rota.core import parse
 from rota.core.errors import Conflict, Invalid
 from rota.core.model import WORKFLOW, Schedule
 from rota.core.policy import choice
-from rota.core.workflows import Resolution
+from rota.db.dialect import Tx
+from rota.engine.audit_log import Act
+from rota.engine.commands import Engine
 from rota.engine.compute import compute
-from rota.engine.engine import Engine
-from rota.engine.trail import Act
+from rota.engine.reports import Record
 from rota.kinds.workflows.declaration import Workflow
-from rota.kinds.workflows.diff import script_diff
-from rota.kinds.workflows.host import read_event
+from rota.kinds.workflows.handler_host import read_event
+from rota.kinds.workflows.rules import Resolution
 from rota.kinds.workflows.runner import WorkflowRunner, route_of
-from rota.kinds.workflows.sandbox import SCRIPT_LIMIT
-from rota.kinds.workflows.scripts import Scripts
-from rota.store import accounts, scripts
-from rota.store import workflows as store
-from rota.store.dialect import Tx
-from rota.store.reports import Record
-from rota.store.workflow_upkeep import producer_schedule
+from rota.kinds.workflows.scripts import store as scripts_store
+from rota.kinds.workflows.scripts.diff import script_diff
+from rota.kinds.workflows.scripts.library import Scripts
+from rota.kinds.workflows.scripts.sandbox import SCRIPT_LIMIT
+from rota.kinds.workflows.store import workflows as store
+from rota.kinds.workflows.store.upkeep import producer_schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +108,17 @@ class WorkflowManager:
         workflow = await self.check(body.get("script"))
         if body.get("name") not in (None, workflow.name):
             raise Invalid("name", body["name"], f"is not the name that the script declares: {workflow.name}")
-        route = await self.engine.db.read(scripts.route_for, self.org_id, workflow.dump())
+        route = await self.engine.db.read(scripts_store.route_for, self.org_id, workflow.dump())
         fields, producers = self.wanted(workflow, store.SCRIPT, workflow.dump() | {"route": route})
         now, source = self.engine.clock.now(), str(body["script"])
         return await self.engine.clocked(
-            lambda tx: scripts.deploy(tx, self.org_id, key, fields, producers, source, by, now)
+            lambda tx: scripts_store.deploy(tx, self.org_id, key, fields, producers, source, by, now)
         )
 
     async def roll_back(self, key: str, version: Any, by: str | None) -> str:
         """An earlier version's file, as the next major version."""
         wanted = parse.text(version, "version", 20, required=True)
-        one = await self.engine.db.read(lambda tx: scripts.version(tx, store.get(tx, self.org_id, key), wanted))
+        one = await self.engine.db.read(lambda tx: scripts_store.version(tx, store.get(tx, self.org_id, key), wanted))
         if one.source is None:
             raise Conflict(f"workflow {key}: version {wanted} has no file")
         return await self.upload(key, {"script": one.source}, by)
@@ -127,9 +128,9 @@ class WorkflowManager:
 
         def read(tx: Tx) -> tuple[Record, str | None, str, str]:
             flow = store.get(tx, self.org_id, key)
-            one = scripts.version(tx, flow, version)
-            other = scripts.before(tx, flow, one) if against is None else scripts.version(tx, flow, against)
-            found = scripts.told(one, flow)
+            one = scripts_store.version(tx, flow, version)
+            other = scripts_store.before(tx, flow, one) if against is None else scripts_store.version(tx, flow, against)
+            found = scripts_store.told(one, flow)
             old, new = ("" if row is None else row.source or "" for row in (other, one))
             name = None if other is None else f"{other.major}.{other.minor}"
             del found["declaration"]
@@ -140,13 +141,13 @@ class WorkflowManager:
 
     async def delete(self, key: str) -> str:
         now = self.engine.clock.now()
-        return await self.engine.clocked(lambda tx: scripts.delete(tx, self.org_id, key, now))
+        return await self.engine.clocked(lambda tx: scripts_store.delete(tx, self.org_id, key, now))
 
     async def decide(self, key: str, version: str, accept: bool, why: Any, by: str) -> str:
         """Accept or reject a repair that waits for a person."""
         now, reason = self.engine.clock.now(), parse.text(why or "", "reason", 1000)
         return await self.engine.clocked(
-            lambda tx: scripts.decide(tx, self.org_id, key, version, accept, reason, by, now)
+            lambda tx: scripts_store.decide(tx, self.org_id, key, version, accept, reason, by, now)
         )
 
 

@@ -14,19 +14,19 @@ from rota.core.model import WORKFLOW, Ended, Job
 from rota.core.parse import Defaults
 from rota.core.policy import Again, Failure, FailureClass, Park, after_failure
 from rota.core.states import Phase, Status
-from rota.core.workflows import Kind, check_prepared, clamp_wake
-from rota.engine.patience import patiently
+from rota.db.connection import Database
+from rota.db.dialect import Tx
+from rota.db.retry import patiently
 from rota.engine.runner import RunContext, SetAside, Skipped, WorkFailed, Written
-from rota.kinds.workflows.connectors import Connectors
+from rota.kinds.workflows.connectors.base import Connectors
 from rota.kinds.workflows.declaration import Mutation, Prepare, Workflow
-from rota.kinds.workflows.host import Context, Host, failure_of
-from rota.kinds.workflows.sandbox import Sandbox
-from rota.kinds.workflows.scripts import Scripts
-from rota.store import scripts
-from rota.store import workflows as store
-from rota.store.database import Database
-from rota.store.dialect import Tx
-from rota.store.workflows import Begun, Decided, Overtaken
+from rota.kinds.workflows.handler_host import Context, Host, failure_of
+from rota.kinds.workflows.rules import Kind, check_prepared, clamp_wake
+from rota.kinds.workflows.scripts import store as scripts_store
+from rota.kinds.workflows.scripts.library import Scripts
+from rota.kinds.workflows.scripts.sandbox import Sandbox
+from rota.kinds.workflows.store import workflows as store
+from rota.kinds.workflows.store.workflows import Begun, Decided, Overtaken
 
 log = structlog.get_logger("rota.workflows")
 
@@ -47,7 +47,7 @@ class WorkflowRunner:
 
     def routes(self) -> Collection[str]:
         ours = {route_of(self.org, name) for name in self.workflows}
-        return ours | {scripts.ROUTE, f"{scripts.ROUTE}:{self.org}"}
+        return ours | {scripts_store.ROUTE, f"{scripts_store.ROUTE}:{self.org}"}
 
     async def close(self) -> None:
         await self.scripts.sandbox.close()
@@ -78,7 +78,9 @@ class WorkflowRunner:
     async def execute(self, ctx: RunContext) -> Any:
         run: Begun
         run, workflow = ctx.about.work
-        connectors = self.connectors if ctx.job.route != scripts.ROUTE else Connectors()  # not those of another org
+        connectors = (
+            self.connectors if ctx.job.route != scripts_store.ROUTE else Connectors()
+        )  # not those of another org
         try:
             if workflow is None or run.handler not in workflow.handlers:
                 raise LogicError(f"workflow {ctx.job.target}: this program has no handler {run.handler} any more")
@@ -121,7 +123,7 @@ class WorkflowRunner:
         for one in ended:
             wrong = (one.status, one.reason) == (Status.FAILED, FailureClass.LOGIC.value)
             if self.repairs and wrong and of_script(one.job):
-                scripts.ask(tx, store.get(tx, one.job.org_id, one.job.target), one.run_id, now)
+                scripts_store.ask(tx, store.get(tx, one.job.org_id, one.job.target), one.run_id, now)
 
 
 async def produce(host: Host) -> tuple[Any, Mapping[str, Any]]:
@@ -228,7 +230,7 @@ def given_up(ctx: RunContext, run: Begun, failure: Failure) -> Ended | None:
 
 
 def of_script(job: Job) -> bool:
-    return job.route.startswith(scripts.ROUTE)
+    return job.route.startswith(scripts_store.ROUTE)
 
 
 def route_of(org: str, name: str) -> str:

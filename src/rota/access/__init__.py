@@ -1,0 +1,1 @@
+"""Organisations, users, API keys, logins and the audit log."""

@@ -1,0 +1,267 @@
+"""Orgs, users, API keys, login links, and the audit log of what they changed."""
+
+import asyncio
+import re
+from datetime import datetime
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from rota.access.api.passwords import check_not_address, read_password
+from rota.access.store import accounts, logins
+from rota.app.api.schedules import span
+from rota.core import parse
+from rota.core.errors import Invalid
+from rota.core.timing import triggers
+from rota.engine import reports as engine_reports
+from rota.frame.http.auth import ADDING_SCOPES, Admin, InstanceAdmin, Role, Viewer
+from rota.frame.http.contract import Cursor, Limit, Moment, answer, answer_page, engine_of, read_body
+from rota.frame.http.exposure import base_url_of
+
+router = APIRouter()
+
+ROLES = [role.name.lower() for role in Role]
+SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,58}[a-z0-9])?")
+EMAIL = re.compile(r"[^@\s]{1,64}@[^@\s]{1,255}")
+MAX_RUNNING = 1_000_000
+SECRET = {"cache-control": "no-store"}  # nobody on the way may keep this answer
+
+
+# orgs
+
+
+@router.post("/orgs", status_code=201, tags=["orgs"])
+async def create_org(request: Request, _: InstanceAdmin) -> Response:
+    """Make an org `{name, slug}`; its `admin_key` is told only here. Needs the first key of the installation."""
+    engine = engine_of(request)
+    form = parse.Form(await read_body(request), frozenset({"name", "slug"}))
+    name, slug = form.need("name", parse.name), form.need("slug", read_slug)
+    form.done()
+    org_id, key = await engine.db.tx(accounts.create_org, name or "", slug or "", engine.clock.now())
+    return answer({"id": org_id, "slug": slug, "name": name, "admin_key": key}, 201, SECRET)
+
+
+@router.get("/orgs", tags=["orgs"])
+async def list_orgs(request: Request, caller: Viewer, limit: Limit = 50, cursor: Cursor = None) -> Response:
+    """The caller's own org; all of them for the first key of the installation."""
+    mine = None if caller.instance_admin else caller.org_id
+    return answer_page(await engine_of(request).db.read(engine_reports.list_orgs, mine, limit=limit, cursor=cursor))
+
+
+@router.patch("/orgs/{slug}", tags=["orgs"])
+async def edit_org(request: Request, _: InstanceAdmin, slug: str) -> Response:
+    """Change `shell`, the right to store and run commands, or `max_running`, the most jobs of the org that run at once
+    (null: no limit). What is not named stays. Needs the first key of the installation."""
+    engine, body = engine_of(request), await read_body(request)
+    form = parse.Form(body, frozenset({"shell", "max_running"}))
+    shell = form.take("shell", parse.flag, None)
+    limit = form.take("max_running", lambda value, field: parse.whole(value, field, 1, MAX_RUNNING), None)
+    form.done()
+    changes: dict[str, Any] = {} if shell is None else {"shell": shell}
+    if "max_running" in body:
+        changes["max_running"] = limit
+    if changes:
+        await engine.db.tx(accounts.edit_org, slug, changes)
+        engine.wake.signal("tasks")
+    return answer(await engine.db.read(engine_reports.org, slug))
+
+
+# users
+
+
+@router.post("/users", status_code=201, tags=["users"])
+async def create_user(request: Request, caller: Admin) -> Response:
+    """Make a user `{email, name, password, role}`. A role above viewer needs a key without scopes or expiry."""
+    engine = engine_of(request)
+    form = parse.Form(await read_body(request), frozenset({"email", "name", "password", "role"}))
+    email, password = form.need("email", read_email) or "", form.need("password", read_password) or ""
+    name, role = form.take("name", parse.name, email) or "", form.need("role", read_role) or ""
+    form.done()
+    check_not_address(password, email)
+    if role != Role.VIEWER.name.lower():
+        caller.check_account_change(f"creating a user with the role {role}")
+    hashed = await asyncio.to_thread(accounts.hash_password, password)
+    now = engine.clock.now()
+    user_id = await engine.db.tx(accounts.create_user, caller.org_id, email, name, hashed, role, now)
+    found = await engine.db.read(engine_reports.user, caller.org_id, user_id)
+    return answer(found, 201, {"location": f"/api/v1/users/{user_id}"})
+
+
+@router.get("/users", tags=["users"])
+async def list_users(
+    request: Request,
+    caller: Admin,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    email: str | None = None,
+    role: str | None = None,
+) -> Response:
+    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "email": email, "role": role}
+    return answer_page(await engine_of(request).db.read(engine_reports.list_users, caller.org_id, **given))
+
+
+@router.get("/users/{user_id}", tags=["users"])
+async def read_user(request: Request, caller: Admin, user_id: str) -> Response:
+    return answer(await engine_of(request).db.read(engine_reports.user, caller.org_id, user_id))
+
+
+@router.patch("/users/{user_id}", tags=["users"])
+async def edit_user(request: Request, caller: Admin, user_id: str) -> Response:
+    """Change some of `{email, name, password, role}`. A smaller role also binds the keys that act for the user.
+
+    To change `email`, `password` or `role` needs a key without scopes or expiry.
+    """
+    engine = engine_of(request)
+    body = await read_body(request)
+    form = parse.Form(body, frozenset({"email", "name", "password", "role"}))
+    changes: dict[str, Any] = {
+        "email": form.take("email", read_email, None), "name": form.take("name", parse.name, None),
+        "role": form.take("role", read_role, None),
+    }  # fmt: skip
+    password = form.take("password", read_password, None)
+    form.done()
+    if password is not None or changes["email"] is not None or changes["role"] is not None:
+        caller.check_account_change("changing a user's email, password or role")
+    if password is not None:
+        email = changes["email"] or await engine.db.read(accounts.email_of, caller.org_id, user_id)
+        check_not_address(password, email or "")
+        changes["password_hash"] = await asyncio.to_thread(accounts.hash_password, password)
+    changes = {field: value for field, value in changes.items() if value is not None}
+    await engine.db.tx(accounts.edit_user, caller.org_id, user_id, changes, engine.clock.now())
+    return answer(await engine.db.read(engine_reports.user, caller.org_id, user_id))
+
+
+@router.delete("/users/{user_id}", status_code=204, tags=["users"])
+async def delete_user(request: Request, caller: Admin, user_id: str) -> Response:
+    """Take a user away, with all keys that act for them."""
+    engine = engine_of(request)
+    await engine.db.tx(accounts.delete_user, caller.org_id, user_id, engine.clock.now())
+    return Response(status_code=204)
+
+
+# keys
+
+
+@router.post("/api-keys", status_code=201, tags=["api-keys"])
+async def create_key(request: Request, caller: Admin) -> Response:
+    """Make a key `{name, role, scopes?, expires_at?}` that acts for the caller's user; its text is told only here.
+
+    Scopes narrow the role to resources (`schedules`, `runs:read`); `shell` adds: an operator may then make shell tasks.
+    A new key has at most the scopes of the key that creates it, and expires no later (403).
+    """
+    engine = engine_of(request)
+    now = engine.clock.now()
+    form = parse.Form(await read_body(request), frozenset({"name", "role", "scopes", "expires_at"}))
+    name, role = form.need("name", parse.name) or "", form.need("role", read_role) or ""
+    known = resources(request)
+    scopes = form.take("scopes", lambda value, field: read_scopes(value, field, known), None) or []
+    expires_at = form.take("expires_at", lambda value, field: in_future(value, field, now), None)
+    form.done()
+    caller.check_new_key(scopes, expires_at)
+    given: dict[str, Any] = {"user_id": caller.user_id, "scopes": scopes, "expires_at": expires_at}
+    key_id, text = await engine.db.tx(accounts.issue_key, caller.org_id, name, role, now, **given)
+    found = await engine.db.read(engine_reports.api_key, caller.org_id, key_id)
+    return answer({**found, "key": text}, 201, {**SECRET, "location": f"/api/v1/api-keys/{key_id}"})
+
+
+@router.get("/api-keys", tags=["api-keys"])
+async def list_keys(
+    request: Request, caller: Admin, limit: Limit = 50, cursor: Cursor = None, user_id: str | None = None
+) -> Response:
+    """Also those that were revoked or have expired; of each only its first characters are known."""
+    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "user_id": user_id}
+    return answer_page(await engine_of(request).db.read(engine_reports.list_keys, caller.org_id, **given))
+
+
+@router.get("/api-keys/{key_id}", tags=["api-keys"])
+async def read_key(request: Request, caller: Admin, key_id: str) -> Response:
+    return answer(await engine_of(request).db.read(engine_reports.api_key, caller.org_id, key_id))
+
+
+@router.delete("/api-keys/{key_id}", status_code=204, tags=["api-keys"])
+async def revoke_key(request: Request, caller: Admin, key_id: str) -> Response:
+    """Revoke a key: from now on nobody may use it. That of an instance admin is revoked by an instance admin only."""
+    engine = engine_of(request)
+    now = engine.clock.now()
+    await engine.db.tx(accounts.revoke_key, caller.org_id, key_id, now, instance_admin=caller.instance_admin)
+    return Response(status_code=204)
+
+
+# the dashboard
+
+
+@router.post("/login-links", status_code=201, tags=["login-links"])
+async def create_login_link(request: Request, caller: Viewer) -> Response:
+    """Make a link that logs the caller in to the dashboard, once, within 15 minutes; `url` is told only here.
+
+    Who comes by it may do what this key may, for 14 days or as long as the key is good.
+    """
+    engine = engine_of(request)
+    now = engine.clock.now()
+    link = await engine.db.tx(logins.make_link, caller.org_id, caller.user_id, caller.key_id, now)
+    url = f"{base_url_of(request)}/login?token={link.token}"
+    return answer({"url": url, "expires_at": link.expires_at}, 201, SECRET)
+
+
+# audit
+
+
+@router.get("/audit", tags=["audit"])
+async def list_audit(
+    request: Request,
+    caller: Admin,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    action: str | None = None,
+    resource: str | None = None,
+    resource_id: str | None = None,
+    user_id: str | None = None,
+    key_id: str | None = None,
+    since: Moment = None,
+    until: Moment = None,
+) -> Response:
+    """Who changed what, newest first."""
+    given: dict[str, Any] = {
+        "limit": limit, "cursor": cursor, "action": action, "resource": resource, "resource_id": resource_id,
+        "user_id": user_id, "key_id": key_id, **span(since, until),
+    }  # fmt: skip
+    return answer_page(await engine_of(request).db.read(engine_reports.list_audit, caller.org_id, **given))
+
+
+# how fields are read
+
+
+def read_slug(value: Any, field: str) -> str:
+    if not isinstance(value, str) or not SLUG.fullmatch(value):
+        raise Invalid(field, value, "is not a slug: a-z, 0-9 and inner dashes, at most 60")
+    return value
+
+
+def read_email(value: Any, field: str) -> str:
+    if not EMAIL.fullmatch(parse.text(value, field, 320)) or not value.isprintable():
+        raise Invalid(field, value, "is not an e-mail address")
+    return str(value).lower()
+
+
+def read_role(value: Any, field: str) -> str:
+    return parse.one_of(value, field, ROLES)
+
+
+def read_scopes(value: Any, field: str, known: set[str]) -> list[str]:
+    found = parse.tags(value, field)
+    for one in found:
+        if one not in ADDING_SCOPES and one.removesuffix(":read") not in known:
+            adding = ", ".join(sorted(ADDING_SCOPES))
+            raise Invalid(field, one, f"is not a scope; known are {adding}, or a resource with or without :read")
+    return sorted(set(found))
+
+
+def resources(request: Request) -> set[str]:
+    return {path.split("/")[3] for path in request.app.openapi()["paths"] if path.startswith("/api/v1/")}
+
+
+def in_future(value: Any, field: str, now: datetime) -> datetime:
+    moment = triggers.parse_instant(value, field)
+    if moment <= now:
+        raise Invalid(field, value, "is not in the future")
+    return moment

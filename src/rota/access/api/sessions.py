@@ -1,0 +1,37 @@
+"""Login sessions of the dashboard: one's own or, for admins, those of the whole org."""
+
+from fastapi import APIRouter, Request, Response
+
+from rota.access.store import logins
+from rota.frame.http.auth import Role, Viewer
+from rota.frame.http.contract import Cursor, Limit, answer_page, engine_of
+
+router = APIRouter()
+
+
+@router.get("/sessions", tags=["sessions"])
+async def list_sessions(
+    request: Request, caller: Viewer, limit: Limit = 50, cursor: Cursor = None, user_id: str | None = None
+) -> Response:
+    """Who is logged in to the dashboard: the caller's own sessions, or all of the org for an admin.
+
+    With a key that is not an admin's, these are the sessions that its login links began.
+    """
+    engine = engine_of(request)
+    page = await engine.db.read(
+        logins.list_sessions,
+        engine.clock.now(),
+        caller.visible_sessions(),
+        limit=limit,
+        cursor=cursor,
+        user_id=user_id,
+    )
+    return answer_page(page)
+
+
+@router.delete("/sessions/{session_id}", status_code=204, tags=["sessions"])
+async def end_session(request: Request, caller: Viewer, session_id: str) -> Response:
+    """End a session at once, wherever it is used: one's own or, for an admin, any of the org."""
+    caller.check(Role.VIEWER, "sessions", writes=True)
+    await engine_of(request).db.tx(logins.end_session, session_id, caller.visible_sessions())
+    return Response(status_code=204)

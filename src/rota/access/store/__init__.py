@@ -1,0 +1,1 @@
+"""SQL of organisations, users, API keys and logins."""

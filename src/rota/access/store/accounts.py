@@ -1,0 +1,305 @@
+"""Orgs, the people in them, and their API keys.
+
+A key is 32 random bytes; only its beginning and its hash are stored. A plain SHA-256 is enough: nobody can guess a key
+that random, so slowing a guesser down gains nothing. Passwords are guessable, and are kept as argon2 hashes.
+"""
+
+import functools
+import hashlib
+import hmac
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, bindparam, delete, func, or_, select, update
+
+from rota.core.errors import Conflict, NotFound, Refused
+from rota.core.model import new_id
+from rota.db.dialect import Tx, insert_new, insert_rows, notify, once
+from rota.db.tables import api_keys, grants, login_sessions, orgs, users
+
+PREFIX = 12  # characters of a key that are stored as they are: enough to find its row and to name it to people
+SYSTEM = "system"
+FIRST_KEY = "first admin key"
+NO_SHELL = "org '{slug}' may not run stored commands; the instance admin allows it: `rota org set {slug} --shell`"
+
+k, u, session = api_keys.c, users.c, login_sessions.c
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A stored key: for whom it speaks, and what it may do. `user_role` is what its user may do today."""
+
+    id: str
+    org_id: str
+    user_id: str
+    role: str
+    user_role: str
+    scopes: list[str]
+    instance_admin: bool
+    expires_at: datetime | None
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+# orgs
+
+
+def ensure_default_org(tx: Tx, now: datetime) -> tuple[str, str | None]:
+    """The default org's id; and, when the database had no org yet, the text of its first admin key, told only here."""
+    found = org_by_slug(tx, "default") or tx.execute(select(orgs.c.id).order_by(orgs.c.id).limit(1)).scalar()
+    if found is not None:
+        return found, None
+    org = {"id": new_id(), "slug": "default", "name": "Default", "shell": True, "created_at": now}
+    if not insert_new(tx, orgs, [org], ("id",)):  # another process was quicker, and holds the key
+        return org_by_slug(tx, "default") or "", None
+    text = create_key(tx, str(org["id"]), FIRST_KEY, "admin", now, instance_admin=True)
+    return str(org["id"]), text
+
+
+def create_org(tx: Tx, name: str, slug: str, now: datetime) -> tuple[str, str]:
+    """A new org with its system user. Returns its id and the text of its admin key."""
+    org = {"id": new_id(), "slug": slug, "name": name, "created_at": now}
+    if not insert_new(tx, orgs, [org], ("id",)):
+        raise Conflict(f"org {slug}: there is already one with this slug; choose another")
+    return str(org["id"]), create_key(tx, str(org["id"]), FIRST_KEY, "admin", now)
+
+
+def edit_org(tx: Tx, slug: str, changes: dict[str, Any]) -> None:
+    """Change the right to run commands (`shell`) or the limit (`max_running`) of an org."""
+    if not tx.execute(update(orgs).where(orgs.c.slug == slug).values(changes)).rowcount:
+        raise NotFound(f"org {slug!r} not found; `rota org list` lists those of this installation")
+    notify(tx, "tasks")  # workers read rights and limits again, and look for jobs that may start now
+
+
+def limits(tx: Tx) -> list[Any]:
+    """All orgs: id, slug and max_running."""
+    return list(tx.execute(select(orgs.c.id, orgs.c.slug, orgs.c.max_running)))
+
+
+def check_shell(tx: Tx, org_id: str) -> None:
+    """Raises Refused where the installation does not allow an org to run commands."""
+    slug, allowed = tx.execute(select(orgs.c.slug, orgs.c.shell).where(orgs.c.id == org_id)).one()
+    if not allowed:
+        raise Refused(NO_SHELL.format(slug=slug))
+
+
+def org_by_slug(tx: Tx, slug: str) -> str | None:
+    """The id of an org."""
+    return tx.execute(select(orgs.c.id).where(orgs.c.slug == slug)).scalar_one_or_none()
+
+
+def slug_of(tx: Tx, org_id: str) -> str:
+    return str(tx.execute(select(orgs.c.slug).where(orgs.c.id == org_id)).scalar_one())
+
+
+# users
+
+
+def system_user(tx: Tx, org_id: str, now: datetime) -> str:
+    """The id of the user for whom an org's code and first key act; made when it is first needed."""
+    mine = select(u.id).where(u.org_id == org_id, u.email.is_(None))
+    found = tx.execute(mine).scalar_one_or_none()
+    if found is None:
+        row = {"id": new_id(), "org_id": org_id, "name": SYSTEM, "role": "admin", "created_at": now, "updated_at": now}
+        insert_new(tx, users, [row], ("id",))
+        found = tx.execute(mine).scalar_one()
+    return str(found)
+
+
+def create_user(tx: Tx, org_id: str, email: str, name: str, password_hash: str, role: str, now: datetime) -> str:
+    user = {
+        "id": new_id(), "org_id": org_id, "email": email, "name": name, "password_hash": password_hash, "role": role,
+        "created_at": now, "updated_at": now,
+    }  # fmt: skip
+    if not insert_new(tx, users, [user], ("id",)):
+        raise Conflict(f"user {email}: there is already one with this address")
+    return str(user["id"])
+
+
+def email_of(tx: Tx, org_id: str, user_id: str) -> str | None:
+    return tx.execute(select(u.email).where(person(org_id, user_id))).scalar_one_or_none()
+
+
+def edit_user(tx: Tx, org_id: str, user_id: str, changes: dict[str, Any], now: datetime) -> None:
+    email = changes.get("email")
+    if email is not None:
+        taken = select(u.id).where(u.org_id == org_id, u.email == email, u.deleted_at.is_(None), u.id != user_id)
+        if tx.execute(taken).first() is not None:
+            raise Conflict(f"user {email}: there is already one with this address")
+    if not tx.execute(update(users).where(person(org_id, user_id)).values(**changes, updated_at=now)).rowcount:
+        raise NotFound(f"user {user_id}: there is none")
+    if "password_hash" in changes:
+        tx.execute(delete(login_sessions).where(session.user_id == user_id))
+    keep_an_admin(tx, org_id, now)
+
+
+def delete_user(tx: Tx, org_id: str, user_id: str, now: datetime) -> None:
+    """Take a person out of an org, with all keys and grants that act for them. Their row stays, for the audit log."""
+    gone = update(users).where(person(org_id, user_id)).values(deleted_at=now, updated_at=now, password_hash=None)
+    if not tx.execute(gone).rowcount:
+        raise NotFound(f"user {user_id}: there is none")
+    tx.execute(delete(login_sessions).where(session.user_id == user_id))
+    tx.execute(update(api_keys).where(k.user_id == user_id, k.revoked_at.is_(None)).values(revoked_at=now))
+    theirs = and_(grants.c.org_id == org_id, grants.c.owner_id == user_id, grants.c.revoked_at.is_(None))
+    tx.execute(update(grants).where(theirs).values(revoked_at=now))
+    keep_an_admin(tx, org_id, now)
+
+
+def person(org_id: str, user_id: str) -> ColumnElement[bool]:
+    """A living user of an org; the system user is not one that people manage."""
+    return and_(u.org_id == org_id, u.id == user_id, u.email.is_not(None), u.deleted_at.is_(None))
+
+
+def hash_password(text: str) -> str:
+    """Slow on purpose; call it outside any transaction, in a thread."""
+    from argon2 import PasswordHasher  # a native library that few processes need
+
+    return PasswordHasher().hash(text)
+
+
+def password_fits(hashed: str | None, text: str) -> bool:
+    """Whether this is the password; as slow as `hash_password`, also for somebody who has none or is not there."""
+    from argon2 import PasswordHasher
+    from argon2.exceptions import InvalidHashError, VerificationError
+
+    nobody = nobodys_password()  # also asked for when it is not needed: the first call is slow for everybody
+    try:
+        PasswordHasher().verify(hashed or nobody, text)
+    except (VerificationError, InvalidHashError):
+        return False
+    return hashed is not None
+
+
+@functools.cache
+def nobodys_password() -> str:
+    return hash_password(secrets.token_urlsafe(32))
+
+
+# keys
+
+
+def create_key(tx: Tx, /, org_id: str, name: str, role: str, now: datetime, **more: Any) -> str:
+    """A new key of an org. Returns its text, which nobody can read again."""
+    return issue_key(tx, org_id, name, role, now, **more)[1]
+
+
+def issue_key(
+    tx: Tx,
+    org_id: str,
+    name: str,
+    role: str,
+    now: datetime,
+    *,
+    user_id: str | None = None,
+    scopes: Collection[str] = (),
+    expires_at: datetime | None = None,
+    instance_admin: bool = False,
+) -> tuple[str, str]:
+    """A new key that acts for a user of an org, or for its system; its id and its text."""
+    text = f"rota_{secrets.token_urlsafe(32)}"
+    key = {
+        "id": new_id(), "org_id": org_id, "user_id": user_id or system_user(tx, org_id, now), "name": name,
+        "role": role, "scopes": sorted(scopes), "instance_admin": instance_admin, "prefix": text[:PREFIX],
+        "hash": hash_of(text), "created_at": now, "expires_at": expires_at,
+    }  # fmt: skip
+    insert_rows(tx, api_keys, [key])
+    return str(key["id"]), text
+
+
+def find_key(tx: Tx, text: str) -> Key | None:
+    """The stored key behind a text, compared in constant time; also one that has expired or was revoked."""
+    wanted, found = hash_of(text), None
+    for hashed, *fields in tx.execute(keys_like(tx), {"start": text[:PREFIX]}):
+        if hmac.compare_digest(hashed, wanted):
+            found = Key(*fields)
+    return found
+
+
+def key_by_id(tx: Tx, key_id: str) -> Key | None:
+    """A stored key, for whoever has shown before that they hold it."""
+    found = tx.execute(key_query().where(k.id == key_id)).one_or_none()
+    return None if found is None else Key(*found[1:])
+
+
+def first_key(tx: Tx, now: datetime) -> Key | None:
+    """The newest instance admin key that is good."""
+    row = tx.execute(key_query().where(*instance_admins(now)).order_by(k.id.desc()).limit(1)).one_or_none()
+    return None if row is None else Key(*row[1:])
+
+
+def key_query() -> Select[Any]:
+    columns = (
+        k.hash, k.id, k.org_id, k.user_id, k.role, u.role.label("user_role"), k.scopes, k.instance_admin, k.expires_at,
+        k.last_used_at, k.revoked_at,
+    )  # fmt: skip
+    return select(*columns).join(users, u.id == k.user_id)
+
+
+@once
+def keys_like(_: Tx) -> Any:
+    return key_query().where(k.prefix == bindparam("start"))
+
+
+def touch_key(tx: Tx, key_id: str, now: datetime) -> None:
+    tx.execute(update(api_keys).where(k.id == key_id).values(last_used_at=now))
+
+
+def revoke_key(tx: Tx, org_id: str, key_id: str, now: datetime, *, instance_admin: bool = False) -> None:
+    """Revoke a key of an org. Raises Refused if it is an instance admin's and the caller is none, Conflict if the org
+    would have no admin key, or the installation no instance admin key, afterwards."""
+    this_key = (k.org_id == org_id, k.id == key_id)
+    stored_key = tx.execute(select(k.instance_admin, k.revoked_at).where(*this_key)).one_or_none()
+    if stored_key is None:
+        raise NotFound(f"API key {key_id}: there is none")
+    if stored_key.instance_admin and not instance_admin:
+        raise Refused(f"API key {key_id} is an instance admin's; only an instance admin can revoke it")
+    tx.execute(update(api_keys).where(*this_key, k.revoked_at.is_(None)).values(revoked_at=now))
+    tx.execute(delete(login_sessions).where(session.key_id == key_id))
+    keep_an_admin(tx, org_id, now)
+    if stored_key.instance_admin and not tx.execute(select(func.count()).where(*instance_admins(now))).scalar_one():
+        raise Conflict(
+            f"API key {key_id} is the last instance admin key, without which no org can be created; "
+            "`rota admin reset-key` on the server's machine replaces it"
+        )
+
+
+def reset_first_key(tx: Tx, now: datetime) -> str:
+    """Revoke all instance admin keys, end their sessions and issue a new key; returns its text."""
+    org_id, text = ensure_default_org(tx, now)
+    if text is not None:
+        return text
+    tx.execute(update(api_keys).where(k.instance_admin, k.revoked_at.is_(None)).values(revoked_at=now))
+    tx.execute(delete(login_sessions).where(session.key_id.in_(select(k.id).where(k.instance_admin))))
+    return create_key(tx, org_id, FIRST_KEY, "admin", now, instance_admin=True)
+
+
+def keep_an_admin(tx: Tx, org_id: str, now: datetime) -> None:
+    if not tx.execute(select(func.count()).where(k.org_id == org_id, *admins(now))).scalar_one():
+        raise Conflict("this would leave the org without any admin key; make another one first")
+
+
+def admins(now: datetime) -> tuple[ColumnElement[bool], ...]:
+    acts_as = select(u.id).where(u.role == "admin", u.deleted_at.is_(None))
+    return (
+        k.role == "admin",
+        k.revoked_at.is_(None),
+        or_(k.expires_at.is_(None), k.expires_at > now),
+        k.user_id.in_(acts_as),
+    )
+
+
+def instance_admins(now: datetime) -> tuple[ColumnElement[bool], ...]:
+    return (k.instance_admin, *admins(now))
+
+
+def only_first_key(tx: Tx) -> bool:
+    """Whether nobody has made a user or a second key yet."""
+    people = tx.execute(select(func.count()).select_from(users).where(u.email.is_not(None))).scalar_one()
+    return not people and tx.execute(select(func.count()).select_from(api_keys)).scalar_one() <= 1
+
+
+def hash_of(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

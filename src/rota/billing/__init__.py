@@ -1,0 +1,1 @@
+"""Grants, accounts and charges."""

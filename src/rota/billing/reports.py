@@ -1,0 +1,186 @@
+"""Accounts, their ledgers and what was charged, for people: records in the wire's field names. Reads only."""
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Literal
+
+from sqlalchemy import BigInteger, ColumnElement, Numeric, Select, and_, cast, false, func, or_, select
+from sqlalchemy.types import NullType
+
+from rota.billing.store import CHARGE
+from rota.core.errors import NotFound
+from rota.core.timing import triggers
+from rota.db.dialect import Tx, day_of
+from rota.db.tables import billing_accounts, charge_receipts, credit_ledger, schedules, users, virtual_keys
+from rota.engine.reports import (
+    LIMIT,
+    Page,
+    Record,
+    bad_cursor,
+    dict_of,
+    matching,
+    page,
+    read_cursor,
+    schedule_id_of,
+    within,
+)
+
+By = Literal["schedule", "graph", "grant", "day"]
+
+b, v, e, c = billing_accounts.c, virtual_keys.c, credit_ledger.c, charge_receipts.c
+
+ACCOUNT = (
+    b.id, b.owner_id, users.c.name.label("owner_name"), b.balance_credits, v.id.label("default_virtual_key_id"),
+    b.created_at, b.closed_at,
+)  # fmt: skip
+KEY = (v.id, v.billing_account_id, v.label, v.is_default, v.active, v.created_at)
+ENTRY = (e.id, e.billing_account_id, e.virtual_key_id, e.amount, e.balance_after, e.reason, e.reference, e.created_at)
+RECEIPT = (
+    c.id, c.billing_account_id, c.virtual_key_id, c.grant_id, c.schedule_id, c.target, c.run_id, c.attempt, c.unit,
+    c.model, c.input_tokens, c.output_tokens, c.charged_credits, c.cost_usd, c.source_system, c.source_reference,
+    c.created_at,
+)  # fmt: skip
+
+
+# accounts
+
+
+def accounts() -> Select[Any]:
+    default = and_(v.billing_account_id == b.id, v.is_default)
+    joined = billing_accounts.join(users, users.c.id == b.owner_id).outerjoin(virtual_keys, default)
+    return select(*ACCOUNT).select_from(joined)
+
+
+def account(tx: Tx, org_id: str, account_id: str) -> Record:
+    """One account, also a closed one: its past stays to be read."""
+    found = tx.execute(accounts().where(b.org_id == org_id, b.id == account_id)).one_or_none()
+    if found is None:
+        raise NotFound(f"billing account {account_id}: there is none")
+    return dict_of(found)
+
+
+def account_of(tx: Tx, org_id: str, user_id: str) -> str | None:
+    return tx.execute(select(b.id).where(b.org_id == org_id, b.owner_id == user_id)).scalar_one_or_none()
+
+
+def list_accounts(tx: Tx, org_id: str, *, limit: int = LIMIT, cursor: str | None = None) -> Page:
+    stmt = accounts().where(b.org_id == org_id).order_by(b.id)
+    if cursor:
+        stmt = stmt.where(b.id > read_cursor(cursor)[0])
+    return page(tx, stmt, limit, dict_of, lambda row: [row.id])
+
+
+def list_keys(tx: Tx, account_id: str, *, limit: int = LIMIT, cursor: str | None = None) -> Page:
+    """The virtual keys of an account, oldest first."""
+    stmt = select(*KEY).where(v.billing_account_id == account_id).order_by(v.id)
+    if cursor:
+        stmt = stmt.where(v.id > read_cursor(cursor)[0])
+    return page(tx, stmt, limit, dict_of, lambda row: [row.id])
+
+
+def key(tx: Tx, org_id: str, key_id: str) -> Record:
+    mine = select(*KEY).join(billing_accounts, b.id == v.billing_account_id).where(b.org_id == org_id, v.id == key_id)
+    found = tx.execute(mine).one_or_none()
+    if found is None:
+        raise NotFound(f"virtual key {key_id}: there is none")
+    return dict_of(found)
+
+
+# what moved, and for what
+
+
+def list_ledger(
+    tx: Tx, account_id: str, *, limit: int = LIMIT, cursor: str | None = None, since: datetime | None = None,
+    until: datetime | None = None,
+) -> Page:  # fmt: skip
+    """What moved on an account, newest first."""
+    stmt: Select[Any] = select(*ENTRY).where(e.billing_account_id == account_id).order_by(e.id.desc())
+    stmt = within(stmt, e.created_at, since, until)
+    if cursor:
+        stmt = stmt.where(e.id < read_cursor(cursor)[0])
+    return page(tx, stmt, limit, dict_of, lambda row: [row.id])
+
+
+def credited(tx: Tx, account_id: str, reference: str) -> Record:
+    """The line of a top-up."""
+    mine = and_(e.billing_account_id == account_id, e.reference == reference, e.reason != CHARGE)
+    return dict_of(tx.execute(select(*ENTRY).where(mine)).one())
+
+
+def changed(tx: Tx, org_id: str, item_id: str) -> Record:
+    """What somebody changed about billing, for the audit log: a line of a ledger, an account, or a virtual key."""
+    entries = select(*ENTRY).join(billing_accounts, b.id == e.billing_account_id)
+    for look in (entries.where(e.id == item_id), accounts().where(b.id == item_id)):
+        if (found := tx.execute(look.where(b.org_id == org_id)).one_or_none()) is not None:
+            return dict_of(found)
+    return key(tx, org_id, item_id)
+
+
+def list_receipts(
+    tx: Tx, /, org_id: str, account_id: str | None, *, limit: int = LIMIT, cursor: str | None = None, **wanted: Any
+) -> Page:
+    """What was charged, newest first; of one account, or of all of the org."""
+    stmt = charged(tx, select(*RECEIPT), org_id, account_id, **wanted).order_by(c.created_at.desc(), c.id.desc())
+    if cursor:
+        moment, before = read_cursor(cursor, 2)
+        at = triggers.parse_instant(moment, "cursor")
+        stmt = stmt.where(c.created_at <= at, or_(c.created_at < at, c.id < before))
+    return page(tx, stmt, limit, dict_of, lambda row: [row.created_at.isoformat(), row.id])
+
+
+def usage(
+    tx: Tx, /, org_id: str, account_id: str | None, by: By, *, limit: int = LIMIT, cursor: str | None = None,
+    **wanted: Any,
+) -> Page:  # fmt: skip
+    """What was charged, summed: the dearest first, days from the newest. Exact in credits; what it cost the provider
+    is a decimal text in the receipts, and its sum is rounded to ten places."""
+    columns = {"schedule": c.schedule_id, "graph": c.target, "grant": c.grant_id, "day": day_of(tx, c.created_at)}
+    group: Any = columns[by]
+    sums = charged(
+        tx,
+        select(
+            func.coalesce(group, "").label("key"), func.count(c.run_id.distinct()).label("runs"),
+            func.count().label("units"), total(c.input_tokens), total(c.output_tokens), total(c.charged_credits),
+            func.sum(cast(c.cost_usd, Numeric()), type_=NullType()).label("cost_usd"),  # a float on SQLite
+        ),
+        org_id, account_id, **wanted,
+    )  # fmt: skip
+    summed = sums.group_by(group).subquery("sums")
+    u = summed.c
+    rank = u.key if by == "day" else u.charged_credits
+    named = summed.outerjoin(schedules, schedules.c.id == u.key if by == "schedule" else false())
+    stmt = select(schedules.c.name, *u).select_from(named).order_by(rank.desc(), u.key.desc())
+    if cursor:
+        last, before = read_rank(cursor, by)
+        stmt = stmt.where(or_(rank < last, and_(rank == last, u.key < before)))
+    return page(tx, stmt, limit, usage_record, lambda row: [str(row.charged_credits), row.key])
+
+
+def charged(
+    tx: Tx, stmt: Select[Any], org_id: str, account_id: str | None, *, run_id: str | None = None,
+    grant_id: str | None = None, schedule_id: str | None = None, since: datetime | None = None,
+    until: datetime | None = None,
+) -> Select[Any]:  # fmt: skip
+    """Of receipts, those that are asked for. A schedule by its id or name."""
+    if schedule_id is not None:
+        schedule_id = schedule_id_of(tx, org_id, schedule_id) or schedule_id
+    wanted = ((c.billing_account_id, account_id), (c.run_id, run_id), (c.grant_id, grant_id))
+    mine = matching(stmt.where(c.org_id == org_id), *wanted, (c.schedule_id, schedule_id))
+    return within(mine, c.created_at, since, until)
+
+
+def total(column: Any) -> ColumnElement[int]:
+    return cast(func.sum(column), BigInteger).label(column.name)  # PostgreSQL sums to decimals
+
+
+def usage_record(row: Any) -> Record:
+    return {**dict_of(row), "key": row.key or None, "cost_usd": f"{Decimal(row.cost_usd or 0):.10f}"}
+
+
+def read_rank(cursor: str, by: By) -> tuple[Any, str]:
+    rank, key = read_cursor(cursor, 2)
+    if by == "day":
+        return key, key
+    if not rank.isascii() or not rank.isdigit() or len(rank) > 18:
+        raise bad_cursor(cursor)
+    return int(rank), key

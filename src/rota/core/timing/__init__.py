@@ -1,0 +1,1 @@
+"""When schedules are due: cron, intervals, windows, daylight saving time. Pure."""

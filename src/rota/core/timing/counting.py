@@ -1,0 +1,156 @@
+"""How many slots lie between two instants, by arithmetic: the number of slots costs nothing. Pure.
+
+Only slots that move into a window are walked; there is at most one of them for each time the window opens.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from datetime import datetime, time, timedelta
+from functools import lru_cache
+from itertools import islice, pairwise
+from typing import assert_never
+
+from rota.core.effort import spend
+from rota.core.timing.cron import Calendar, ahead, calendar_of, month_kind
+from rota.core.timing.dst import TICK, Period, periods
+from rota.core.timing.grid import count_in_window
+from rota.core.timing.triggers import (
+    EARLIEST,
+    LATEST,
+    Cron,
+    Every,
+    Once,
+    Timing,
+    Window,
+    in_utc,
+    moves,
+    since_midnight,
+    slots_between,
+    window_length,
+)
+
+HOUR = timedelta(hours=1)
+
+
+@lru_cache(maxsize=1024)  # after an outage many schedules have the same rule and the same gap
+def count_slots(timing: Timing, after: datetime, until: datetime, limit: int) -> int | None:
+    """How many slots lie in `after < slot <= until`; None when they must be walked and are more than `limit`."""
+    after, until = in_utc(after), in_utc(until)
+    if until <= after:
+        return 0
+    if walked(timing):
+        count = sum(1 for _ in islice(slots_between(timing, after, until), limit + 1))
+        return count if count <= limit else None
+    return counts_between(timing, [after + TICK, until + TICK])[0]
+
+
+def slots_per_hour(timing: Timing, start: datetime, hours: int) -> list[int]:
+    """How many slots lie in each of the hours from `start` on."""
+    edges = [start + hour * HOUR for hour in range(hours + 1)]
+    if not walked(timing):
+        return counts_between(timing, edges)
+    counts = [0] * hours
+    for slot in slots_between(timing, start - TICK, edges[-1] - TICK):
+        counts[(slot - start) // HOUR] += 1
+    return counts
+
+
+def walked(timing: Timing) -> bool:
+    """Whether the slots move into a window, so that they are counted one by one."""
+    return timing.window is not None and moves(timing.trigger, timing.zone, timing.window)
+
+
+def counts_between(timing: Timing, edges: Sequence[datetime]) -> list[int]:
+    """How many slots with `edge <= slot < next edge` there are, for each two neighbouring edges."""
+    low, high = max(timing.starts_at or EARLIEST, EARLIEST + TICK), min(timing.ends_at or LATEST, LATEST)
+    bounded = [max(low, min(edge, high)) for edge in edges]
+    window = timing.window
+    match timing.trigger:
+        case Once(at):
+            return [int(start <= at < end) for start, end in pairwise(bounded)]
+        case Every(span, anchor) if window is not None:
+            opens, length = since_midnight(window.start), window_length(window)
+            return by_period(timing.zone, bounded, lambda part: count_in_window(span, anchor, opens, length, part))
+        case Every(span, anchor):
+            ranks = [max(0, -((anchor - edge) // span)) for edge in bounded]  # slots before each edge
+            return [after - before for before, after in pairwise(ranks)]
+        case Cron(expression):
+            calendar = calendar_of(expression)
+            times = times_inside(calendar.times, window)
+            return by_period(timing.zone, bounded, lambda part: count_cron(calendar, times, window, part))
+        case _:
+            assert_never(timing.trigger)
+
+
+def by_period(zone: str, edges: Sequence[datetime], count: Callable[[Period], int]) -> list[int]:
+    """Add up what `count` finds in the parts of periods of constant offset that lie between two neighbouring edges."""
+    counts = [0] * (len(edges) - 1)
+    if edges[0] >= edges[-1]:
+        return counts
+    for period in periods(zone, edges[0], edges[-1]):
+        spend()
+        first = max(0, bisect_right(edges, period.start) - 1)
+        for place in range(first, bisect_left(edges, period.end)):
+            start, end = max(period.start, edges[place]), min(period.end, edges[place + 1])
+            if start < end:
+                counts[place] += count(period._replace(start=start, end=end))
+    return counts
+
+
+def count_cron(calendar: Calendar, times: tuple[int, ...], window: Window | None, part: Period) -> int:
+    """Slots of an expression in a part of a period; `times` are those of its times of day that the window holds."""
+    start, end = wall_of(part.start, part.offset), wall_of(part.end, part.offset)
+    if calendar.elapsed or part.before == part.offset:
+        return count_walls(calendar, times, start, end)
+    change, skipped_from = wall_of(part.since, part.offset), wall_of(part.since, part.before)
+    if part.before > part.offset:  # local times up to `skipped_from` happen for the second time
+        return count_walls(calendar, times, max(start, skipped_from), end)
+    count = count_walls(calendar, times, start, end)
+    if part.since == part.start and (window is None or window.holds(change.time())):
+        skipped = ahead(calendar, skipped_from - TICK)
+        if skipped and skipped < change and not count_walls(calendar, times, change, change + TICK):
+            count += 1  # all skipped times have one slot, at the first instant after the gap
+    return count
+
+
+def count_walls(calendar: Calendar, times: tuple[int, ...], start: datetime, end: datetime) -> int:
+    """Local times of an expression in `start <= time < end`, on a clock that does not change."""
+    if start >= end:
+        return 0
+    before, after = times_before(times, start), times_before(times, end)
+    if start.date() == end.date():
+        return after - before if on_day(calendar, start) else 0
+    count = len(times) * matching_days(calendar, start, end)  # the day of `start` is one of them, that of `end` is not
+    return count - (before if on_day(calendar, start) else 0) + (after if on_day(calendar, end) else 0)
+
+
+def matching_days(calendar: Calendar, start: datetime, end: datetime) -> int:
+    """Days of an expression from the day of `start` up to the day before that of `end`."""
+    count, year, month = 0, start.year, start.month
+    while (year, month) <= (end.year, end.month):
+        if month in calendar.months:
+            days = calendar.masks[month_kind(year, month)]
+            if (year, month) == (start.year, start.month):
+                days &= -1 << start.day
+            if (year, month) == (end.year, end.month):
+                days &= (1 << end.day) - 1
+            count += days.bit_count()
+        year, month = (year, month + 1) if month < 12 else (year + 1, 1)
+    return count
+
+
+def on_day(calendar: Calendar, wall: datetime) -> bool:
+    return wall.month in calendar.months and bool(calendar.masks[month_kind(wall.year, wall.month)] >> wall.day & 1)
+
+
+def times_before(times: tuple[int, ...], wall: datetime) -> int:
+    """How many of these minutes of the day lie before a local time."""
+    return bisect_left(times, 60 * wall.hour + wall.minute + bool(wall.second or wall.microsecond))
+
+
+def times_inside(times: tuple[int, ...], window: Window | None) -> tuple[int, ...]:
+    return times if window is None else tuple(at for at in times if window.holds(time(*divmod(at, 60))))
+
+
+def wall_of(at: datetime, offset: timedelta) -> datetime:
+    return (at + offset).replace(tzinfo=None)

@@ -1,0 +1,162 @@
+"""Triggers in words for people: "every 5 minutes", "every weekday at 09:00"."""
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+
+from rota.core.timing.cron import LAST, Calendar, Nth
+
+WEEKDAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
+MONTHS = "January February March April May June July August September October November December".split()  # noqa: SIM905
+NTH = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth", LAST: "last"}
+ALL_DAYS, ALL_WEEKDAYS = set(range(1, 32)), set(range(7))
+UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
+SHORT = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+FEW = 8  # times of day that one still reads one by one
+
+
+def cron_words(calendar: Calendar) -> tuple[str, bool]:
+    """A phrase, and whether it speaks of wall time, so that the zone matters."""
+    paced = pace_words(calendar)
+    if paced is None:
+        return f"{day_words(calendar, 'every') or 'every day'} {time_words(calendar)}", True
+    days = day_words(calendar, "on")
+    return f"{paced} {days}".strip(), bool(days) or len(calendar.hours) < 24
+
+
+def span_words(span: timedelta, one: str = "") -> str:
+    """`5 minutes`, `1 hour 30 minutes`; a unit alone is `hour`, or `1 hour` with `one="1 "`."""
+    rest, parts = span, []
+    for unit, seconds in UNITS:
+        count, rest = divmod(rest, timedelta(seconds=seconds))
+        if count:
+            parts.append(plural(count, unit))
+    if rest:
+        parts.append(plural(rest.total_seconds(), "second"))
+    return one + parts[0][2:] if len(parts) == 1 and parts[0].startswith("1 ") else " ".join(parts)
+
+
+def short(span: timedelta) -> str:
+    """A span in its largest unit, or two of them where that is too coarse."""
+    seconds = round(span.total_seconds())
+    for position, (size, unit) in enumerate(SHORT):
+        if seconds >= size:
+            whole, rest = divmod(seconds, size)
+            finer = SHORT[position + 1] if whole < 3 and position + 1 < len(SHORT) else None
+            return f"{whole}{unit}" + (f"{rest // finer[0]}{finer[1]}" if finer and rest >= finer[0] else "")
+    return "0s"
+
+
+def moment_words(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S}" if at.second else f"{at:%Y-%m-%d %H:%M}"
+
+
+def pace_words(calendar: Calendar) -> str | None:
+    """`every 5 minutes from 09:00 to 17:55`; None for times of day that have no common pace."""
+    minutes, hours = calendar.minutes, calendar.hours
+    every_minutes = step(calendar.texts[0], minutes, 60)
+    every_hours = step(calendar.texts[1], hours, 24)
+    in_a_row = hours[-1] - hours[0] == len(hours) - 1
+    first, last = clock(calendar.times[0]), clock(calendar.times[-1])
+    if every_minutes:
+        pace = span_words(timedelta(minutes=every_minutes))
+        if every_hours == 1:
+            return f"every {pace}"
+        return f"every {pace} from {first} to {last}" if in_a_row else f"every {pace} in the hours {ranges(hours)}"
+    if every_hours:
+        pace = span_words(timedelta(hours=every_hours))
+        if minutes == (0,):
+            return f"every {pace}"
+        return f"every {pace} at minute{'s' if len(minutes) > 1 else ''} {ranges(minutes)}"
+    if len(minutes) == 1 and len(hours) > 2 and in_a_row:
+        return f"every hour from {first} to {last}"
+    return None
+
+
+def time_words(calendar: Calendar) -> str:
+    if len(calendar.times) <= FEW or len(calendar.minutes) == 1:
+        return f"at {listing(clock(minute) for minute in calendar.times)}"
+    return f"at minutes {ranges(calendar.minutes)} of the hours {ranges(calendar.hours)}"
+
+
+def day_words(calendar: Calendar, each: str) -> str:
+    """Which days, as `every Monday` or `on Mondays`; nothing when it is all of them."""
+    months = listing(MONTHS[month - 1] for month in calendar.months) if len(calendar.months) < 12 else ""
+    by_day = not ALL_DAYS.issubset(calendar.days)
+    by_weekday = not ALL_WEEKDAYS.issubset(calendar.weekdays)
+    if not (by_day and by_weekday) and not calendar.both_days:
+        by_day = by_weekday = False  # one OR the other, and one is every day
+    if by_day and by_weekday:
+        either = weekday_words(calendar, each, "of the month")
+        both = f"if it is {listing(weekday_names(calendar), 'or')}"
+        days = f"{date_words(calendar, 'of the month')} {both if calendar.both_days else f'or {either}'}"
+    elif by_day:
+        return date_words(calendar, f"of {months or 'every month'}")
+    elif by_weekday and nths(calendar):
+        return weekday_words(calendar, each, f"of {months or 'every month'}")
+    elif by_weekday:
+        days = weekday_words(calendar, each, "")
+    else:
+        days = "every day" if months and each == "every" else ""
+    return f"{days} in {months}".strip() if months else days
+
+
+def date_words(calendar: Calendar, of: str) -> str:
+    pace = re.fullmatch(r"\*/([2-9])", calendar.texts[2])
+    if pace:
+        return f"on every {ordinal(int(pace[1]))} day {of}"
+    return f"on the {listing('last day' if day == LAST else ordinal(day) for day in calendar.days)} {of}"
+
+
+def weekday_words(calendar: Calendar, each: str, of: str) -> str:
+    """Plain weekdays recur by themselves; a numbered one is a day `of` a month."""
+    if nths(calendar):
+        return f"on {listing(weekday_names(calendar))} {of}"
+    names = weekday_names(calendar, "" if each == "every" else "s")
+    return f"{each} {listing(names)}"
+
+
+def weekday_names(calendar: Calendar, ending: str = "") -> list[str]:
+    if calendar.weekdays == (1, 2, 3, 4, 5):
+        return [f"weekday{ending}"]
+    plain = sorted((day for day in calendar.weekdays if not isinstance(day, Nth)), key=lambda day: (day - 1) % 7)
+    names = [WEEKDAYS[day] + ending for day in plain]
+    if nths(calendar):
+        names = [f"every {name}" for name in names]
+    return names + [f"the {NTH[day.nth]} {WEEKDAYS[day.weekday]}" for day in nths(calendar)]
+
+
+def nths(calendar: Calendar) -> list[Nth]:
+    return [day for day in calendar.weekdays if isinstance(day, Nth)]
+
+
+def step(text: str, values: Sequence[int], size: int) -> int | None:
+    """The n of `*` and `*/n`, when n divides the hour or the day, so that the pace never stumbles."""
+    if not text.startswith("*") or len(values) < 2:
+        return None
+    return size // len(values) if tuple(values) == tuple(range(0, size, size // len(values))) else None
+
+
+def ranges(values: Sequence[int]) -> str:
+    """`0 to 30`, `9, 12 and 15`."""
+    if len(values) > 2 and values[-1] - values[0] == len(values) - 1:
+        return f"{values[0]} to {values[-1]}"
+    return listing(str(value) for value in values)
+
+
+def listing(items: Iterable[str], last: str = "and") -> str:
+    *most, end = items
+    return f"{', '.join(most)} {last} {end}" if most else end
+
+
+def ordinal(number: int) -> str:
+    ending = "th" if 10 < number % 100 < 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def clock(minute: int) -> str:
+    return f"{minute // 60:02}:{minute % 60:02}"
+
+
+def plural(count: float, unit: str) -> str:
+    return f"{count:g} {unit}{'' if count == 1 else 's'}"

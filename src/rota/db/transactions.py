@@ -1,0 +1,134 @@
+"""Transactions of several steps, between which their caller may wait for other things: for requests that commit as one.
+
+Everything else is one step and uses `Database.tx`.
+"""
+
+import contextlib
+import queue
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+import structlog
+from sqlalchemy.util import greenlet_spawn
+
+from rota.core.errors import Unavailable
+from rota.db.connection import FAILURES, STATEMENT_TIMEOUT_MS, P, R, SqliteDatabase, Step, is_deadlock, translated
+from rota.db.dialect import Tx
+from rota.db.sqlite_lock import Ticket
+
+log = structlog.get_logger("rota.database")
+
+
+class Deadlock(Unavailable):
+    """The transaction lost to another; all its steps may be tried again."""
+
+
+class Transaction(Protocol):
+    """An open transaction. Each method raises Unavailable when the database is out of reach, or rolled it back."""
+
+    async def run(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    async def commit(self) -> None: ...
+
+    async def rollback(self) -> None:
+        """Undo all steps; a no-op after a commit or a rollback."""
+        ...
+
+
+class PostgresTransaction:
+    """A connection of the pool, until the end of its transaction."""
+
+    def __init__(self, connection: Tx) -> None:
+        self._connection: Tx | None = connection
+
+    async def run(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._try(step, *args, **kwargs)
+
+    async def commit(self) -> None:
+        await self._try(lambda connection: connection.commit())
+        await self._release()
+
+    async def rollback(self) -> None:
+        await self._release()
+
+    async def _try(self, step: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+        assert self._connection is not None, "the transaction has ended"
+        try:
+            return await greenlet_spawn(step, self._connection, *args, **kwargs)
+        except FAILURES as error:
+            if is_deadlock(error):
+                raise Deadlock("the database ended this transaction, which waited for another; try again") from error
+            raise translated(error) from error
+
+    async def _release(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(*FAILURES):  # the pool drops a connection that cannot be rolled back
+                await greenlet_spawn(connection.close)
+
+
+class RolledBack(Exception):
+    """Ends the writer's block without a commit."""
+
+
+class SqliteTransaction:
+    """The writer thread, until the end of its transaction: other writers of this process and of others wait."""
+
+    def __init__(self, db: SqliteDatabase) -> None:
+        self._db = db
+        self._notified: list[str] = []
+        self._begun: Future[None] = Future()
+        self._steps: queue.SimpleQueue[tuple[Future[Any], Callable[[Tx], Any]] | bool] = queue.SimpleQueue()
+        self._ticket = Ticket()
+        self._ended = db.writer_thread.submit(self._hold)
+
+    async def started(self) -> None:
+        await self._db.answer(self._begun, self._ticket)
+
+    async def run(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._ended.done():
+            raise Unavailable("the transaction was rolled back: it took too long; try again")
+        answer: Future[R] = Future()
+        self._steps.put((answer, lambda connection: step(connection, *args, **kwargs)))
+        return await self._db.answer(answer)
+
+    async def commit(self) -> None:
+        self._steps.put(True)
+        try:
+            await self._db.answer(self._ended)
+        finally:
+            for topic in self._notified:
+                self._db.on_notify(topic)
+
+    async def rollback(self) -> None:
+        self._steps.put(False)
+        with contextlib.suppress(RolledBack, Unavailable):
+            await self._db.answer(self._ended)
+
+    def _hold(self) -> None:
+        """Run steps as they come, in the writer thread. Raises RolledBack unless the last word is to commit."""
+        try:
+            with self._db.writing(self._notified, self._ticket) as connection:
+                self._begun.set_result(None)
+                while isinstance(item := self._next(), tuple):
+                    answer, step = item
+                    try:
+                        answer.set_result(step(connection))
+                    except BaseException as error:
+                        answer.set_exception(error)
+                if not item:
+                    raise RolledBack
+        except BaseException as error:
+            if not self._begun.done():
+                self._begun.set_exception(error)
+            raise
+
+    def _next(self) -> tuple["Future[Any]", Callable[[Tx], Any]] | bool:
+        try:
+            return self._steps.get(timeout=STATEMENT_TIMEOUT_MS / 1000)
+        except queue.Empty:  # its caller is gone, or waits for this very thread
+            log.error(
+                "a transaction was rolled back: no further step came in time", seconds=STATEMENT_TIMEOUT_MS / 1000
+            )
+            return False

@@ -1,0 +1,135 @@
+"""Artifacts: what runs left behind. A task's run is the root of its own: what it ran and how it ended, told from the
+ledger; what it saved meanwhile hangs below it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from sqlalchemy import Select, func, select
+
+from rota.core.errors import Invalid, NotFound
+from rota.core.redact import redacted
+from rota.db.dialect import Tx, insert_rows
+from rota.db.tables import artifacts, runs
+from rota.engine import reports
+from rota.engine.reports import LIMIT, Page, Record, dict_of, matching, page, read_cursor
+from rota.kinds.tasks.store import snapshot
+
+a, r = artifacts.c, runs.c
+
+JSON = "application/json"
+TREE_LIMIT = 1000  # artifacts that one tree shows
+BRIEF = (
+    a.id, a.run_id, a.parent_id, a.level, a.label, a.content_type, func.length(a.content).label("size"), a.created_at,
+)  # fmt: skip
+
+
+def insert(tx: Tx, row: Mapping[str, Any], labels: Mapping[int, str]) -> Record:
+    """Store an artifact below its parent, if it has one; returns its record."""
+    level = 0 if row["parent_id"] is None else level_of(tx, row["org_id"], row["parent_id"], row["run_id"]) + 1
+    label = row["label"] or labels.get(level, f"level_{level}")
+    insert_rows(tx, artifacts, [{**row, "level": level, "label": label}])
+    return get(tx, row["org_id"], row["id"])
+
+
+def level_of(tx: Tx, org_id: str, parent_id: str, run_id: str | None) -> int:
+    """The level of an artifact; a run's own is 0, also while it runs and nobody has written of its start."""
+    if parent_id == run_id:
+        return 0
+    found = tx.execute(select(a.level).where(a.org_id == org_id, a.id == parent_id)).scalar()
+    if found is not None:
+        return int(found)
+    if tx.execute(select(r.id).where(r.org_id == org_id, r.id == parent_id)).first():
+        return 0
+    raise Invalid("parent_id", parent_id, "is no artifact")
+
+
+def get(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> Record:
+    """An artifact with its data, where that is JSON or text. With `public`, secrets in what a run of a task ran, and in
+    its result, are hidden; what the run saved itself is as it was saved."""
+    row = tx.execute(select(*BRIEF, a.content).where(a.org_id == org_id, a.id == artifact_id)).one_or_none()
+    if row is not None:
+        return {**brief(row), "data": readable(row.content_type, row.content)}
+    run = tx.execute(select(runs).where(r.org_id == org_id, r.id == artifact_id, of_task())).one_or_none()
+    if run is None:
+        raise NotFound(f"artifact {artifact_id}: there is none")
+    data = execution(tx, run)
+    data = redacted({**data, "task": reports.public_task(data["task"])}) if public else data
+    return {**run_brief(run), "size": len(orjson.dumps(data)), "data": data}
+
+
+def content(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> tuple[str, bytes]:
+    """An artifact as it was saved: its content type and its bytes. `public` as in `get`."""
+    row = tx.execute(select(a.content_type, a.content).where(a.org_id == org_id, a.id == artifact_id)).one_or_none()
+    return (
+        (row.content_type, row.content)
+        if row is not None
+        else (JSON, orjson.dumps(get(tx, org_id, artifact_id, public)["data"]))
+    )
+
+
+def list_all(
+    tx: Tx, org_id: str, *, limit: int = LIMIT, cursor: str | None = None, run_id: str | None = None,
+    parent_id: str | None = None, label: str | None = None,
+) -> Page:  # fmt: skip
+    """What runs saved, newest first."""
+    stmt: Select[Any] = select(*BRIEF).where(a.org_id == org_id).order_by(a.id.desc())
+    stmt = matching(stmt, (a.run_id, run_id), (a.parent_id, parent_id), (a.label, label))
+    if cursor:
+        stmt = stmt.where(a.id < read_cursor(cursor)[0])
+    return page(tx, stmt, limit, brief, lambda row: [row.id])
+
+
+def tree(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> Record:
+    """An artifact with all that hangs below it, `children` in `children`, up to a limit. `public` as in `get`."""
+    root = get(tx, org_id, artifact_id, public)
+    level = {artifact_id: root}
+    left = TREE_LIMIT
+    root["children"] = []
+    while level and left > 0:
+        below = select(*BRIEF).where(a.org_id == org_id, a.parent_id.in_(level)).order_by(a.id).limit(left)
+        found = [{**brief(row), "children": []} for row in tx.execute(below)]
+        for one in found:
+            level[one["parent_id"]]["children"].append(one)
+        level, left = {one["id"]: one for one in found}, left - len(found)
+    return root
+
+
+def execution(tx: Tx, run: Any) -> Record:
+    """What a run of a task ran, and its result or how it failed."""
+    known = snapshot(tx, run.org_id, run.target_name, run.target_version) or {"name": run.target_name}
+    task = {**known, "version": run.target_version}
+    if isinstance(run.outcome, dict) and task.get("task_type") == "shell":
+        return {"task": task, **{name: run.outcome.get(name) for name in ("stdout", "stderr", "exit_code")}}
+    ran = {**task, "parameters": {**(task.get("parameters") or {}), **(run.input or {})}}
+    error = run.error and {name: run.error.get(name) for name in ("type", "message", "traceback")}
+    return {"task": ran, "result": run.outcome, "error": error}
+
+
+def of_task() -> Any:
+    """Runs that are artifacts: those of tasks that began."""
+    return (r.kind == "task") & r.started_at.is_not(None)
+
+
+def brief(row: Any) -> Record:
+    found = dict_of(row)
+    found.pop("content", None)
+    return {**found, "updated_at": row.created_at}
+
+
+def run_brief(run: Any) -> Record:
+    return {
+        "id": run.id, "run_id": run.id, "parent_id": None, "level": 0, "label": "execution", "content_type": JSON,
+        "created_at": run.started_at, "updated_at": run.finished_at,
+    }  # fmt: skip
+
+
+def readable(content_type: str, data: bytes) -> Any:
+    """JSON as it is, text as text, of anything else nothing: it can be downloaded. Who saved it may have said what it
+    is, and be wrong."""
+    try:
+        if content_type == JSON:
+            return orjson.loads(data)
+        return data.decode() if content_type.startswith("text/") else None
+    except ValueError:
+        return None

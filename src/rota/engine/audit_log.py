@@ -1,0 +1,142 @@
+"""The audit log: each write of a person or a program leaves a line there, in the transaction that makes it.
+
+A command does not have to remember this. It is given a database that does: see `Engine.acting`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import orjson
+
+from rota.billing import reports as billing_reports
+from rota.core.clock import Clock
+from rota.core.errors import NotFound
+from rota.core.model import new_id
+from rota.core.redact import redacted
+from rota.db.connection import Database, P, R, Step
+from rota.db.dialect import Tx
+from rota.db.transactions import Transaction
+from rota.engine import audit_rows, reports
+from rota.engine.reports import Record
+from rota.kinds.hosts.store import hosts
+from rota.kinds.pipelines import store as pipelines_store
+from rota.kinds.workflows import reports as workflows_reports
+
+LARGE = 2000  # bytes of JSON of one field that are kept
+NOISE = ("updated_at", "created_at", "revision", "next_slot", "words")
+LOOK: dict[str, Callable[[Tx, str, str], Record]] = {  # how a thing is described before and after
+    "schedules": reports.schedule,
+    "tasks": reports.task,
+    "queues": reports.queue,
+    "orgs": lambda tx, _, key: reports.org(tx, key),
+    "users": reports.user,
+    "api-keys": reports.api_key,
+    "grants": reports.grant,
+    "billing": billing_reports.changed,
+    "pipelines": pipelines_store.describe,
+    "workflows": workflows_reports.brief,
+    "hosts": hosts.described,
+    "server-instances": lambda tx, org_id, key: hosts.server_record(
+        hosts.server(tx, org_id, hosts.server_id_of(tx, org_id, key) or key)
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """Who is about to change what, and from where they ask."""
+
+    org_id: str
+    user_id: str
+    resource: str  # as in the path: `schedules`
+    verb: str  # `create`, `edit`, `delete`, or what the path says: `pause`
+    target: str | None = None  # id or name
+    key_id: str | None = None
+    address: str | None = None
+    request_id: str | None = None
+    reason: str | None = None  # why, in the words of whoever does it
+    admin: bool = False  # whether they may use what belongs to others: admins, and programs at their start
+
+
+class Told:
+    """A database whose transactions tell the audit log what they did. Reads are nobody's business."""
+
+    def __init__(self, db: Database, act: Act, clock: Clock) -> None:
+        self.db, self.act, self.clock = db, act, clock
+        self.url, self.judged_from_afar, self.writers = db.url, db.judged_from_afar, db.writers
+
+    async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        now = self.clock.now()
+
+        def told(tx: Tx) -> R:
+            before = describe(tx, self.act, self.act.target, now)
+            result = step(tx, *args, **kwargs)
+            write(tx, self.act, before, result, now)
+            return result
+
+        return await self.db.tx(told)
+
+    statement = tx
+
+    async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self.db.read(step, *args, **kwargs)
+
+    async def begin(self) -> Transaction:
+        return await self.db.begin()
+
+    def after_commit(self, action: Callable[[], None]) -> None:
+        self.db.after_commit(action)
+
+    async def close(self) -> None:
+        await self.db.close()
+
+
+def write(tx: Tx, act: Act, before: Record | None, result: object, now: datetime) -> None:
+    """One line: of a thing that was made all of it, of a change only what differs. An empty list did nothing."""
+    if result == []:
+        return
+    made = made_ids(result) if act.target is None else []
+    known = made[0] if len(made) == 1 else (before or {}).get("id", act.target)
+    after = describe(tx, act, known, now)
+    old, new = before or {}, after or {}
+    changed = [field for field in {**old, **new} if field not in NOISE and old.get(field) != new.get(field)]
+    outcome: Record = {"count": len(result)} if isinstance(result, list) and len(made) != 1 else {}
+    if act.target is not None and len(jobs := made_ids(result)) == 1 and not hasattr(result, "id"):
+        outcome["result"] = jobs[0]  # the job that was asked for
+    if act.reason is not None:
+        outcome["because"] = act.reason
+    line = {
+        "id": new_id(), "org_id": act.org_id, "at": now, "user_id": act.user_id, "key_id": act.key_id,
+        "action": f"{act.resource}.{act.verb}", "resource": act.resource, "resource_id": known,
+        "before": small({field: old.get(field) for field in changed}) if before else None,
+        "after": small({**{field: new.get(field) for field in changed}, **outcome}) if after or outcome else None,
+        "address": act.address, "request_id": act.request_id,
+    }  # fmt: skip
+    audit_rows.append(tx, line)
+
+
+def describe(tx: Tx, act: Act, key: str | None, now: datetime) -> Record | None:
+    if act.resource == "freeze":
+        return reports.freeze(tx, act.org_id, now)
+    look = LOOK.get(act.resource)
+    if look is None or key is None:
+        return None
+    try:
+        return look(tx, act.org_id, key)
+    except NotFound:
+        return None
+
+
+def made_ids(result: object) -> list[str]:
+    """The ids in what a step returned: an id, a record, an id with something beside it, or a list of them."""
+    items = result if isinstance(result, list) else [result[0] if isinstance(result, tuple) else result]
+    found = (one if isinstance(one, str) else getattr(one, "id", None) for one in items)
+    return [one for one in found if one is not None]
+
+
+def small(fields: Record) -> Record | None:
+    """Without secrets, nulls and what is too large to keep."""
+    safe = redacted(reports.public_task({name: value for name, value in fields.items() if value is not None}))
+    sizes = {name: len(orjson.dumps(value)) for name, value in safe.items()}
+    return {name: value if sizes[name] <= LARGE else f"… ({sizes[name]} bytes)" for name, value in safe.items()}

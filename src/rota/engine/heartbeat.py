@@ -1,0 +1,102 @@
+"""Keeps a worker's lease, in a thread with a connection of its own: user code that blocks the event loop loses nothing.
+
+Each beat renews the lease, measures the database's clock and brings back the runs that somebody wants stopped.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+import structlog
+
+from rota.core.clock import JUMP, SystemClock, stopwatch
+from rota.core.errors import RotaError
+from rota.db.connection import Database, open_database
+from rota.engine import workers
+
+log = structlog.get_logger("rota.keeper")
+
+
+class Keeper:
+    def __init__(
+        self,
+        url: str,
+        clock: SystemClock,
+        worker: str,
+        lease: timedelta,
+        on_cancel: Callable[[dict[str, str]], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self.url, self.clock, self.worker, self.lease = url, clock, worker, lease
+        self.on_cancel, self.on_lost = on_cancel, on_lost
+        self._renewed = stopwatch()
+        # nobody's lease is judged before; whoever waited for the database while we came up renews first
+        self.quiet_until = self._renewed + min(2.0, lease.total_seconds() / 3)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=self._main, name="rota-keeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; called from another one."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(timeout=10)
+
+    @property
+    def may_judge(self) -> bool:
+        """Whether this process may call others dead: not while the clock has just jumped, and not while it could not
+        reach the database itself; the others may have had the same trouble."""
+        now = stopwatch()
+        return now >= self.quiet_until and now - self._renewed < self.lease.total_seconds() / 2
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._keep())
+        except Exception:
+            log.exception("the lease is not kept any more; stopping all work of this worker")
+            self.on_lost()
+
+    async def _keep(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        db = open_database(self.url, pool=1)
+        seconds = self.lease.total_seconds()
+        try:
+            while not self._stop.is_set():
+                if not await self._beat(db):
+                    self.on_lost()
+                    return
+                overdue = stopwatch() - self._renewed
+                if db.judged_from_afar and overdue > seconds - min(5.0, seconds / 4):
+                    log.error("the lease could not be renewed in time; stopping all work of this worker")
+                    self.on_lost()
+                    return
+                await self.clock.wait(self._stop, seconds / 3 if overdue < seconds / 3 else min(0.5, seconds / 10))
+        finally:
+            await db.close()
+
+    async def _beat(self, db: Database) -> bool:
+        """Renew once; False when this worker was declared dead."""
+        seconds = self.lease.total_seconds()
+        try:
+            async with asyncio.timeout(seconds / 2 if db.judged_from_afar else None):
+                sample, holds, cancels = await db.tx(workers.beat, self.worker, self.lease)
+        except (RotaError, TimeoutError) as error:
+            log.debug("the lease was not renewed; trying again", error=str(error))
+            return True
+        if not holds:
+            log.error("this worker was declared dead; its work goes to others")
+            return False
+        if sample.received - self._renewed > seconds / 2:
+            self.quiet_until = sample.received + seconds
+        self._renewed = sample.sent  # the lease is counted from then on at the earliest, however late the answer came
+        off = self.clock.sync(sample)
+        if abs(off) > JUMP:
+            log.warning("the clock jumped; no lease is judged for a while", by=off.total_seconds())
+            self.quiet_until = sample.received + seconds
+        if cancels:
+            self.on_cancel(cancels)
+        return True

@@ -1,0 +1,223 @@
+"""The ledger: one row per attempt, written once, when the attempt ended. Logs of a run beside it."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Integer, Text, and_, delete, func, select, update
+
+from rota.core.model import HOST_JOB, About, Ended, trace_id_of, traceparent
+from rota.core.states import Status, Verdict, verdict_of
+from rota.db.dialect import Batch, Tx, hot, insert_rows
+from rota.db.tables import (
+    Instant,
+    artifacts,
+    effects,
+    handlers,
+    jobs,
+    logs,
+    orgs,
+    runs,
+    schedule_stats,
+    slots,
+    workflow_runs,
+)
+
+NOTHING = About()
+BY_ATTEMPT = (runs.c.attempt, runs.c.lost_fence.desc())  # of two with one number, the lost one came first
+
+OF_JOB: dict[str, ColumnElement[Any]] = {  # what a run's row says of its job
+    "job_id": jobs.c.id, "org_id": jobs.c.org_id, "kind": jobs.c.kind, "target": jobs.c.target,
+    "route": jobs.c.route, "input": jobs.c.payload, "schedule_id": jobs.c.schedule_id, "slot": jobs.c.slot,
+    "trigger": jobs.c.trigger, "retry_of": jobs.c.last_run_id, "queued_at": jobs.c.queued_at, "fence": jobs.c.fence,
+}  # fmt: skip
+TOLD = (  # and of how it ended, in the order of `told`
+    "id", "attempt", "status", "reason", "error", "outcome", "started_at", "finished_at", "recorded_at", "worker",
+    "target_name", "target_version", "artifact_id", "usage", "trace_id",
+    "grant_id",
+)  # fmt: skip
+
+
+def append(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | None = None) -> None:
+    """Write runs that ended, and count them for their schedules. `now` is the moment of writing: whoever follows what
+    is new reads by it, with an overlap, because transactions do not commit in the order of their moments."""
+    insert_rows(tx, runs, [row_of(one, worker, now) for one in ended])
+    count(tx, [one for one in ended if one.job.schedule_id])
+
+
+def statuses(tx: Tx, run_ids: Collection[str]) -> dict[str, str]:
+    """The status of each of these runs that the ledger has."""
+    return {row.id: row.status for row in tx.execute(select(runs.c.id, runs.c.status).where(runs.c.id.in_(run_ids)))}
+
+
+def record_lost(tx: Tx, ended: Sequence[Ended], worker: str, now: datetime, lines: Sequence[Any] = ()) -> list[Ended]:
+    """Record attempts that ran but whose results were refused because the lease was lost, with their log lines; returns
+    them. The reason is the status that they ended as. A row that a rescue wrote as crashed becomes lost. No other row
+    and no job changes: an attempt that is recorded otherwise (its commit was done, only the answer was lost; canceled;
+    quarantined) is left out."""
+    before = statuses(tx, [one.run_id for one in ended])
+    late = [
+        replace(one, status=Status.LOST, reason=None if one.status is Status.LOST else one.status.value)
+        for one in ended
+        if one.started_at is not None
+        and (one.run_id not in before or (before[one.run_id] == Status.CRASHED and one.status is not Status.CRASHED))
+    ]
+    rows = {attempt.run_id: row_of(attempt, worker, now) for attempt in late}
+    insert_rows(tx, runs, [row | {"lost_fence": row["fence"]} for run_id, row in rows.items() if run_id not in before])
+    for run_id in rows.keys() & before.keys():
+        values = {name: rows[run_id][name] for name in TOLD if name not in ("id", "attempt")}
+        tx.execute(update(runs).where(runs.c.id == run_id, runs.c.status == Status.CRASHED).values(values))
+    write_logs(tx, [line for line in lines if line[0] in rows])
+    return late
+
+
+def count(tx: Tx, ended: Sequence[Ended]) -> None:
+    """Counters of the schedules: the last run's traits, failures and skips, each counted once."""
+    if not ended:
+        return
+    per: dict[str, list[Any]] = {}  # last_run_at, last_run_id, last_job_id, last status, failed, skipped
+    for one in ended:
+        entry = per.setdefault(one.job.schedule_id or "", [None, None, None, None, 0, 0])
+        if one.started_at is not None:
+            entry[:3] = [one.started_at, one.run_id, one.job.id]
+        if one.final and one.status is not Status.COALESCED:
+            # of hosts, a job that was canceled counts as a slot that was skipped
+            canceled = one.status is Status.CANCELED and one.job.kind == HOST_JOB
+            entry[3] = Status.SKIPPED.value if canceled else one.status.value
+            entry[4] += one.status is Status.FAILED
+            entry[5] += one.status is Status.SKIPPED
+    counting(tx, COUNTED.given(tx, [(key, *per[key]) for key in sorted(per)]))
+
+
+COUNTED = Batch(
+    "counted", id=Text(), at=Instant(), run=Text(), job=Text(), status=Text(), failed=Integer(), skipped=Integer()
+)
+
+
+@hot
+def counting(tx: Tx, alike: tuple[str, ...]) -> Any:
+    new, stats = COUNTED.table(tx, alike), schedule_stats.c
+    return (
+        update(schedule_stats)
+        .where(stats.schedule_id == new.c.id)
+        .values(
+            last_run_at=func.coalesce(new.c.at, stats.last_run_at),
+            last_run_id=func.coalesce(new.c.run, stats.last_run_id),
+            last_job_id=func.coalesce(new.c.job, stats.last_job_id),
+            last_run_status=func.coalesce(new.c.status, stats.last_run_status),
+            failure_count=stats.failure_count + new.c.failed,
+            skipped_count=stats.skipped_count + new.c.skipped,
+        )
+    )
+
+
+def last_attempt(tx: Tx, job_id: str) -> int:
+    """The highest attempt that a job came to."""
+    stmt = select(func.coalesce(func.max(runs.c.attempt), 0)).where(runs.c.job_id == job_id)
+    return int(tx.execute(stmt).scalar_one())
+
+
+def get(tx: Tx, org_id: str, run_id: str) -> Any | None:
+    return tx.execute(select(runs).where(runs.c.id == run_id, runs.c.org_id == org_id)).one_or_none()
+
+
+def of_job(tx: Tx, org_id: str, job_id: str) -> list[Any]:
+    """All runs of a job, first attempt first."""
+    mine = and_(runs.c.job_id == job_id, runs.c.org_id == org_id)
+    return list(tx.execute(select(runs).where(mine).order_by(*BY_ATTEMPT)))
+
+
+def write_logs(tx: Tx, lines: Sequence[tuple[str, datetime, str, str]]) -> None:
+    """Append log lines: (run, moment, stream, text)."""
+    insert_rows(
+        tx, logs, [{"run_id": run, "at": at, "stream": stream, "text": text} for run, at, stream, text in lines]
+    )
+
+
+def log_size(tx: Tx, run_id: str, line_cost: int) -> int:
+    """Characters in the log of a run, with `line_cost` more for each line."""
+    size = func.coalesce(func.sum(func.length(logs.c.text) + line_cost), 0)
+    return int(tx.execute(select(size).where(logs.c.run_id == run_id)).scalar_one())
+
+
+def read_logs(tx: Tx, run_id: str, after: int, limit: int) -> list[Any]:
+    stmt = select(logs).where(logs.c.run_id == run_id, logs.c.id > after).order_by(logs.c.id).limit(limit)
+    return list(tx.execute(stmt))
+
+
+def with_old(tx: Tx, before: datetime, statuses: Collection[str]) -> list[str]:
+    """The orgs that have runs of these statuses to forget."""
+    old = and_(runs.c.org_id == orgs.c.id, runs.c.recorded_at < before, runs.c.status.in_(statuses))
+    return list(tx.execute(select(orgs.c.id).where(select(runs.c.id).where(old).exists())).scalars())
+
+
+def prune(tx: Tx, org_id: str, before: datetime, statuses: Collection[str], limit: int) -> int:
+    """Delete an org's old runs of these statuses with their logs and artifacts; returns how many. Where the job still
+    waits, or its workflow's handler does, the next attempt has to know of them."""
+    alive = select(jobs.c.id).where(jobs.c.id == runs.c.job_id).exists()
+    aside = select(handlers.c.name).where(handlers.c.held_run_id == runs.c.id).exists()
+    old = and_(
+        runs.c.org_id == org_id, runs.c.recorded_at < before, runs.c.status.in_(statuses), ~alive, ~aside
+    )  # fmt: skip
+    return forget(tx, tx.execute(select(runs).where(old).order_by(runs.c.recorded_at, runs.c.id).limit(limit)).all())
+
+
+def forget(tx: Tx, found: Sequence[Any]) -> int:
+    """Delete these rows of the ledger, with their logs and artifacts; returns how many they are."""
+    ids = [row.id for row in found]
+    if ids:
+        settle_slots(tx, [row for row in found if row.slot is not None])
+        tx.execute(delete(logs).where(logs.c.run_id.in_(ids)))
+        tx.execute(delete(artifacts).where(artifacts.c.run_id.in_(ids)))
+        tx.execute(delete(effects).where(effects.c.run_id.in_(ids)))
+        tx.execute(delete(workflow_runs).where(workflow_runs.c.id.in_(ids)))
+        tx.execute(delete(runs).where(runs.c.id.in_(ids)))
+    return len(ids)
+
+
+def settle_slots(tx: Tx, found: Sequence[Any]) -> None:
+    """Runs about to be forgotten leave their slots' verdicts behind: a slot is remembered longer than its runs."""
+    values = [
+        (row.schedule_id, row.slot, row.job_id, verdict, row.reason if verdict is Verdict.SKIPPED else None)
+        for row in found
+        for verdict in [verdict_of(Status(row.status))]
+    ]
+    if values:
+        settling(tx, SETTLED.given(tx, values))
+
+
+SETTLED = Batch("settled", schedule_id=Text(), slot=Instant(), job_id=Text(), verdict=Text(), reason=Text())
+
+
+@hot
+def settling(tx: Tx, alike: tuple[str, ...]) -> Any:
+    gone = SETTLED.table(tx, alike)
+    mine = and_(slots.c.schedule_id == gone.c.schedule_id, slots.c.slot == gone.c.slot, slots.c.job_id == gone.c.job_id)
+    alive = select(jobs.c.id).where(jobs.c.id == slots.c.job_id).exists()
+    stmt = update(slots).where(mine, slots.c.verdict.is_(None), ~alive)
+    return stmt.values(verdict=gone.c.verdict, reason=gone.c.reason)
+
+
+def trace_of(run: Any) -> str:
+    """The trace of a run, for another attempt at it."""
+    return traceparent(run.trace_id or trace_id_of(run.job_id))
+
+
+def row_of(one: Ended, worker: str | None, now: datetime | None) -> dict[str, Any]:
+    job = one.job
+    of_job = {
+        "job_id": job.id, "org_id": job.org_id, "kind": job.kind, "target": job.target, "route": job.route,
+        "input": job.payload, "schedule_id": job.schedule_id, "slot": job.slot, "trigger": job.trigger,
+        "retry_of": job.last_run_id, "queued_at": job.queued_at, "fence": job.fence,
+    }  # fmt: skip
+    return of_job | dict(zip(TOLD, told(one, worker, now), strict=True))
+
+
+def told(one: Ended, worker: str | None, now: datetime | None) -> tuple[Any, ...]:
+    about = one.about or NOTHING
+    return (
+        one.run_id, one.number, one.status.value, one.reason, one.error, one.outcome, one.started_at, one.finished_at,
+        now or one.finished_at, worker, about.name or one.job.target, about.version, about.artifact_id, about.usage,
+        one.job.trace[3:35] if one.job.trace else about.trace_id, one.job.terms.grant_id,
+    )  # fmt: skip

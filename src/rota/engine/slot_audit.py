@@ -1,0 +1,115 @@
+"""EVERY_SLOT_HAS_ONE_VERDICT, proven: recompute the slots of the recorded spans and compare them with the rows."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from rota.core.plan import TICK
+from rota.core.timing import triggers
+from rota.core.timing.counting import count_slots
+from rota.core.timing.triggers import Timing
+from rota.db.connection import Database
+from rota.engine import slots
+from rota.engine.compute import compute
+
+PROBLEM_LIMIT = 100
+ROWS_PER_READ = 2_000
+
+
+async def audit(
+    db: Database, org_id: str, schedule: str | None, since: datetime | None, now: datetime,
+    grace: timedelta = timedelta(seconds=60),
+) -> dict[str, Any]:  # fmt: skip
+    """Whether every slot up to now stands in exactly one row, and every fired one has a job or a run. `overdue` lists
+    schedules that are due for longer than the grace and were not fired; their rows are right, so `ok` may be true."""
+    checked, problems, total = 0, [], 0
+    overdue: list[str] = []
+    after: str | None = ""
+    while after is not None:
+        found, after = await db.read(slots.audit_page, org_id, schedule, after)
+        for one in found:
+            count, wrong = await check_schedule(db, one, since, now)
+            checked, total = checked + 1, total + count
+            problems += wrong
+            if one.deleted_at is None and one.next_run_at is not None and one.next_run_at < now - grace:
+                late = (now - one.next_run_at).total_seconds()
+                overdue.append(f"schedule {one.name}: due at {one.next_run_at.isoformat()}, not fired for {late:.0f} s")
+    return {
+        "ok": not problems, "schedules": checked, "slots": total, "problems": problems[:PROBLEM_LIMIT],
+        "overdue": overdue[:PROBLEM_LIMIT],
+    }  # fmt: skip
+
+
+async def check_schedule(db: Database, schedule: Any, since: datetime | None, now: datetime) -> tuple[int, list[str]]:
+    """One schedule: the number of slots it had, and what is wrong with their rows."""
+    edge = now if schedule.next_slot is None else min(now, schedule.next_slot - TICK)
+    floor = max((at for at in (since, schedule.decided_until) if at is not None), default=None)
+    spans = await db.read(slots.spans_of, schedule.id)
+    rows: list[Any] = []
+    orphaned: set[str] = set()
+    after = floor
+    while page := await db.read(slots.rows_between, schedule.id, after, edge, ROWS_PER_READ):
+        rows += page
+        orphaned |= await db.read(slots.without_job_or_run, page)
+        after = page[-1].slot
+    total, wrong = await compute(compare, spans, rows, orphaned, floor, edge, now)
+    return total, [f"schedule {schedule.name}: {text}" for text in wrong]
+
+
+def compare(
+    spans: Sequence[Any], rows: Sequence[Any], orphaned: Collection[str], floor: datetime | None, edge: datetime,
+    now: datetime,
+) -> tuple[int, list[str]]:  # fmt: skip
+    """The slots of a schedule's spans against its rows: their number, and what is wrong with the rows."""
+    total, wrong = 0, []
+    claimed = [False] * len(rows)
+    for span in spans:
+        start = max(span.from_at, floor) if floor is not None else span.from_at
+        end = min(span.until_at, edge) if span.until_at is not None else edge
+        count, complaints = walk(triggers.load(span.timing), span.from_at, start, end, rows, claimed)
+        total += count
+        wrong += complaints
+    for row, is_slot in zip(rows, claimed, strict=True):
+        ruled = any(span.from_at < row.slot <= (span.until_at or now) for span in spans)
+        if not is_slot and (ruled or row.job_id is None):  # where no trigger ruled, only a backfill can have fired it
+            wrong.append(f"{row.slot.isoformat()} is no slot of its triggers")
+        if row.verdict is None and (row.job_id is None or row.job_id in orphaned):
+            wrong.append(f"slot {row.slot.isoformat()} has neither a job nor a run")
+    return total, wrong
+
+
+def walk(
+    timing: Timing, since: datetime, start: datetime, end: datetime, rows: Sequence[Any], claimed: list[bool]
+) -> tuple[int, list[str]]:
+    """The slots of one span, which began at `since`, against the rows, both ascending. A gap row stands for all slots
+    from its first to last."""
+    total, wrong = 0, list[str]()
+    slot = triggers.next_slot(timing, start, since)
+    for position, row in enumerate(rows):
+        last = row.last_slot or row.slot
+        if row.slot <= start or row.slot > end:
+            continue
+        if slot is not None and slot < row.slot:
+            count, complaints = without_row(timing, slot, row.slot - TICK)
+            total, wrong = total + count, wrong + complaints
+            slot = triggers.next_slot(timing, row.slot - TICK)
+        if slot != row.slot:
+            continue
+        claimed[position] = True
+        inside = count_slots(timing, row.slot - TICK, last, 2_000_000)
+        total += inside or 0
+        if row.count is not None and row.count >= 0 and inside != row.count:
+            wrong.append(f"gap from {row.slot.isoformat()} says {row.count} slots, the trigger has {inside}")
+        slot = triggers.next_slot(timing, last)
+    if slot is not None and slot <= end:
+        count, complaints = without_row(timing, slot, end)
+        total, wrong = total + count, wrong + complaints
+    return total, wrong
+
+
+def without_row(timing: Timing, first: datetime, until: datetime) -> tuple[int, list[str]]:
+    """The slots from `first` up to `until`, which have no row: their number, and a complaint for the first of them."""
+    missing = islice(triggers.slots_between(timing, first - TICK, until), PROBLEM_LIMIT)
+    count = count_slots(timing, first - TICK, until, 2_000_000)
+    return count or 0, [f"slot {slot.isoformat()} has no row" for slot in missing]

@@ -1,0 +1,231 @@
+"""Slots: the home of each moment a schedule is due. A fired slot's verdict follows from its job and runs; a slot that
+did not fire has it here, and many of them in a row are one gap."""
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, Text, and_, delete, func, literal, or_, select, update
+
+from rota.core.effort import REQUEST_STEPS
+from rota.core.errors import TooMuchEffort
+from rota.core.model import Gap, Schedule
+from rota.core.plan import TICK
+from rota.core.states import Status, Verdict
+from rota.core.timing import triggers
+from rota.core.timing.counting import count_slots
+from rota.core.timing.triggers import Timing
+from rota.db.dialect import Batch, Tx, hot, insert_new, insert_rows
+from rota.db.tables import clocks, jobs, runs, schedule_stats, schedules, slots, trigger_spans
+
+t = slots.c
+
+
+def record_gaps(tx: Tx, gaps: Sequence[tuple[Schedule, Gap]]) -> None:
+    values = [
+        {
+            "schedule_id": schedule.id, "slot": gap.first, "last_slot": gap.last, "count": gap.count,
+            "verdict": str(gap.verdict), "reason": gap.reason, "note": gap.note, "into_slot": gap.into, "attempts": 0,
+        }
+        for schedule, gap in gaps
+    ]  # fmt: skip
+    insert_new(tx, slots, values, ("schedule_id",))
+    # a gap too long to count while firing counts as one here
+    count_skips(tx, [(schedule.id, gap.count or 1) for schedule, gap in gaps if gap.verdict == Verdict.SKIPPED])
+
+
+def count_skips(tx: Tx, skipped: Sequence[tuple[str, int]]) -> None:
+    """Count slots that were skipped, for their schedules."""
+    if not skipped:
+        return
+    per: dict[str, int] = {}
+    for schedule_id, count in skipped:
+        per[schedule_id] = per.get(schedule_id, 0) + count
+    skipping(tx, SKIPS.given(tx, sorted(per.items())))
+
+
+SKIPS = Batch("skips", id=Text(), n=BigInteger())
+
+
+@hot
+def skipping(tx: Tx, alike: tuple[str, ...]) -> Any:
+    new, st = SKIPS.table(tx, alike), schedule_stats.c
+    return update(schedule_stats).where(st.schedule_id == new.c.id).values(skipped_count=st.skipped_count + new.c.n)
+
+
+def decide_slot(
+    tx: Tx, schedule_id: str, slot: datetime | None, verdict: Verdict | None, reason: str | None, into: datetime | None
+) -> None:
+    if slot is not None and verdict is not None:
+        home = and_(t.schedule_id == schedule_id, t.slot == slot)
+        tx.execute(update(slots).where(home).values(verdict=verdict, reason=reason, into_slot=into))
+
+
+def edge_of(tx: Tx, schedule_id: str, now: datetime) -> datetime:
+    """From where an edited schedule is planned: now, or behind what is decided already, should the clock have been set
+    back. A skip of a slot still to come is forgotten with the trigger it was meant for."""
+    ahead = and_(t.schedule_id == schedule_id, t.slot > now)
+    tx.execute(delete(slots).where(ahead, t.reason == "operator"))
+    last = select(func.max(func.coalesce(t.last_slot, t.slot, type_=t.slot.type))).where(t.schedule_id == schedule_id)
+    decided: datetime | None = tx.execute(last.where(t.slot > now)).scalar()
+    return now if decided is None else max(now, decided)
+
+
+def homes_of(tx: Tx, schedule_id: str, since: datetime, until: datetime) -> dict[datetime, Any]:
+    """The rows of single slots in a stretch; slots inside a gap have none of their own. Raises TooMuchEffort if there
+    are more than one request may read."""
+    stmt = select(slots).where(t.schedule_id == schedule_id, t.slot.between(since, until)).order_by(t.slot)
+    rows = tx.execute(stmt.limit(REQUEST_STEPS + 1)).all()
+    if len(rows) > REQUEST_STEPS:
+        raise TooMuchEffort(
+            "from", since.isoformat(), f"begins a stretch with more than {REQUEST_STEPS} slots; ask for a shorter one"
+        )
+    return {row.slot: row for row in rows if row.last_slot is None or row.last_slot == row.slot}
+
+
+def slots_that_were(schedule: Schedule, spans: Sequence[Any], since: datetime, until: datetime) -> Iterator[datetime]:
+    """The slots of the past by the triggers that ruled then; where none did (it was not made yet, or disabled) by the
+    one it has now."""
+    after = since - TICK
+    present = triggers.reaching_back(schedule.timing, since)
+    for span in spans:
+        yield from triggers.slots_between(present, after, min(span.from_at, until))
+        after = max(after, span.from_at)
+        end = until if span.until_at is None else min(span.until_at, until)
+        yield from triggers.slots_between(triggers.load(span.timing), after, end, span.from_at)
+        after = max(after, end)
+    yield from triggers.slots_between(present, after, until)
+
+
+def never_ran(tx: Tx, job_ids: Collection[str]) -> set[str]:
+    """Which of these jobs left the queue because they came too late."""
+    stmt = select(runs.c.job_id).where(runs.c.job_id.in_(job_ids), runs.c.status == Status.SKIPPED)
+    return set(tx.execute(stmt).scalars())
+
+
+def take_from_gaps(tx: Tx, schedule: Schedule, wanted: Sequence[datetime]) -> None:
+    """Slots that are about to run get out of the gap rows they lie in; what is left of a gap stays a gap."""
+    first, last = wanted[0], wanted[-1]
+    stmt = select(slots).where(t.schedule_id == schedule.id, t.slot <= last, t.last_slot >= first, t.last_slot > t.slot)
+    inside = set(wanted)
+    spans = spans_of(tx, schedule.id)
+    for row in tx.execute(stmt).all():
+        ruled = [span.timing for span in spans if span.from_at < row.slot]
+        timing = triggers.load(ruled[-1]) if ruled else schedule.timing
+        tx.execute(delete(slots).where(t.schedule_id == schedule.id, t.slot == row.slot))
+        taken = sorted(slot for slot in inside if row.slot <= slot <= row.last_slot)
+        pieces: list[Gap] = []
+        start: datetime | None = row.slot
+        for slot in taken:
+            before = triggers.last_slot(timing, slot - TICK, start - TICK) if start else None
+            if start is not None and before is not None and start <= before:
+                pieces.append(Gap(start, before, None, row.verdict, row.reason, row.into_slot))
+            start = triggers.next_slot(timing, slot)
+        if start is not None and start <= row.last_slot:
+            pieces.append(Gap(start, row.last_slot, None, row.verdict, row.reason, row.into_slot))
+        values = [
+            {
+                "schedule_id": schedule.id, "slot": one.first, "last_slot": one.last,
+                "count": count_slots(timing, one.first - TICK, one.last, 10_000),
+                "verdict": one.verdict, "reason": one.reason, "into_slot": one.into, "attempts": 0,
+            }
+            for one in pieces
+        ]  # fmt: skip
+        insert_rows(tx, slots, values)
+
+
+def reopen(tx: Tx, schedule_id: str, slot: datetime, job_id: str) -> tuple[int, str | None]:
+    """Make a slot the home of a new job; returns the attempts it had so far and the last run of it."""
+    home = and_(t.schedule_id == schedule_id, t.slot == slot)
+    row = tx.execute(select(slots).where(home).with_for_update()).one_or_none()
+    if row is None:
+        insert_rows(
+            tx,
+            slots,
+            [
+                {
+                    "schedule_id": schedule_id,
+                    "slot": slot,
+                    "last_slot": slot,
+                    "count": 1,
+                    "job_id": job_id,
+                    "attempts": 0,
+                }
+            ],
+        )
+        return 0, None
+    attempts, previous = row.attempts, None
+    if row.job_id is not None:
+        last = select(runs.c.id, runs.c.attempt).where(runs.c.job_id == row.job_id, runs.c.lost_fence == 0)
+        found = tx.execute(last.order_by(runs.c.attempt.desc()).limit(1)).one_or_none()
+        if found is not None:
+            attempts, previous = max(attempts, found.attempt), found.id
+    values = {"verdict": None, "reason": None, "into_slot": None, "job_id": job_id, "attempts": attempts}
+    tx.execute(update(slots).where(home).values(values))
+    return attempts, previous
+
+
+def uncounted(tx: Tx, limit: int) -> list[tuple[Timing, Any]]:
+    """Gaps whose slots nobody has counted yet, with the timing that made them."""
+    found = []
+    for gap in tx.execute(select(slots).where(t.count.is_(None)).limit(limit)).all():
+        spans = [span for span in spans_of(tx, gap.schedule_id) if span.from_at <= gap.slot]
+        found.append((triggers.load(spans[-1].timing), gap))
+    return found
+
+
+def set_count(tx: Tx, gap: Any, count: int) -> None:
+    home = and_(t.schedule_id == gap.schedule_id, t.slot == gap.slot)
+    tx.execute(update(slots).where(home).values(count=count))
+
+
+def prune(tx: Tx, before: datetime, limit: int) -> int:
+    """Forget slots that were decided long ago, and remember up to where: nothing at or before that mark can fire."""
+    alive = select(jobs.c.id).where(jobs.c.id == t.job_id).exists()
+    old = select(t.schedule_id, t.slot, t.last_slot).where(func.coalesce(t.last_slot, t.slot) < before, ~alive)
+    found = list(tx.execute(old.limit(limit)))
+    k = clocks.c
+    for row in found:
+        tx.execute(delete(slots).where(t.schedule_id == row.schedule_id, t.slot == row.slot))
+        last = row.last_slot or row.slot
+        later = or_(k.decided_until.is_(None), k.decided_until < last)
+        tx.execute(update(clocks).where(k.schedule_id == row.schedule_id, later).values(decided_until=last))
+    return len(found)
+
+
+def audit_page(tx: Tx, org_id: str, key: str | None, after: str, limit: int = 500) -> tuple[list[Any], str | None]:
+    """Schedules to audit, the deleted ones too, with their clocks; and where the next page begins."""
+    s, k = schedules.c, clocks.c
+    stmt = (
+        select(s.id, s.name, s.deleted_at, k.next_slot, k.next_run_at, k.decided_until)
+        .select_from(schedules.join(clocks, k.schedule_id == s.id))
+        .where(s.org_id == org_id, s.id > after)
+    )
+    if key is not None:
+        known = select(literal(1)).where(s.org_id == org_id, s.id == key).exists()
+        stmt = stmt.where(or_(s.id == key, and_(s.name == key, ~known)))
+    found = list(tx.execute(stmt.order_by(s.id).limit(limit)))
+    return found, found[-1].id if len(found) == limit else None
+
+
+def spans_of(tx: Tx, schedule_id: str) -> list[Any]:
+    spans = trigger_spans.c
+    return list(tx.execute(select(trigger_spans).where(spans.schedule_id == schedule_id).order_by(spans.from_at)))
+
+
+def rows_between(tx: Tx, schedule_id: str, since: datetime | None, until: datetime, limit: int) -> list[Any]:
+    """The rows of a schedule with `since < slot <= until`, ascending, up to `limit`."""
+    stmt = select(slots).where(t.schedule_id == schedule_id, t.slot <= until)
+    stmt = stmt if since is None else stmt.where(t.slot > since)
+    return list(tx.execute(stmt.order_by(t.slot).limit(limit)))
+
+
+def without_job_or_run(tx: Tx, found: Sequence[Any]) -> set[str]:
+    """Which job ids of these rows stand neither in the queue nor in the ledger."""
+    ids = [row.job_id for row in found if row.verdict is None and row.job_id is not None]
+    known: set[str] = set()
+    for start in range(0, len(ids), 500):
+        part = ids[start : start + 500]
+        known |= set(tx.execute(select(jobs.c.id).where(jobs.c.id.in_(part))).scalars())
+        known |= set(tx.execute(select(runs.c.job_id).where(runs.c.job_id.in_(part))).scalars())
+    return set(ids) - known

@@ -1,0 +1,1 @@
+"""What every route, page and command shares."""

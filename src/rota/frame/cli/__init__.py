@@ -1,0 +1,1 @@
+"""Commands: the connection to a server, output, times."""

@@ -1,0 +1,1 @@
+"""Requests and answers: the HTTP contract, authentication, idempotency keys."""

@@ -1,0 +1,289 @@
+"""Who calls, and what they may do. `Authorization: Bearer …` or `X-API-Key: …`; the dashboard has its own sessions."""
+
+import contextlib
+import hmac
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import IntEnum
+from hashlib import sha256
+from typing import Annotated, Any
+
+import structlog
+from fastapi import BackgroundTasks, Depends, Request
+from starlette.exceptions import HTTPException
+from starlette.types import Scope
+
+from rota.access.store import accounts
+from rota.access.store.logins import Owner
+from rota.core.errors import Refused, RotaError
+from rota.core.model import HOST_JOB, Schedule
+from rota.db.connection import Database
+from rota.engine.audit_log import Act
+from rota.engine.commands import Engine
+from rota.frame.http.guessing import Bucket, Failures, network_of
+
+# The scopes that add to a role, for operators' keys. `shell` includes `host-shell`.
+SHELL = "shell"  # run anything on the workers
+HOST_SHELL = "host-shell"  # run commands and functions on hosts, as far as their agents allow
+ADDING_SCOPES = frozenset({SHELL, HOST_SHELL})
+HOST_SHELL_TYPES = frozenset({"shell", "python"})  # the job types that need `host-shell`
+USED_EVERY = timedelta(minutes=1)  # how exact `last_used_at` is: a write for each request would be dear
+REASON_LIMIT = 1000  # characters
+HEADER_LIMIT, TOKEN_LIMIT = 512, 256  # characters of what a service sends
+SESSION = "rota.session"  # in a request's scope, where no network can put it: asks who is logged in to the dashboard
+REQUEST_DATABASE = "rota.request_database"  # in a request's scope: the database whose steps commit as one
+VERBS = {"POST": "create", "PUT": "edit", "PATCH": "edit", "DELETE": "delete"}
+
+
+class Role(IntEnum):
+    """Each may do what those before it may."""
+
+    VIEWER = 1  # reads
+    OPERATOR = 2  # runs and edits
+    ADMIN = 3  # manages people, hosts and keys
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    org_id: str
+    user_id: str  # for whom the key acts
+    key_id: str | None  # none: somebody who is logged in, and not by a key's link
+    role: Role
+    scopes: frozenset[str]
+    instance_admin: bool
+    used_at: datetime | None = None
+    expires_at: datetime | None = None  # of the key
+
+    @property
+    def narrowed_to(self) -> frozenset[str]:
+        """The resources that the key is restricted to; empty means all."""
+        return self.scopes - ADDING_SCOPES
+
+    @property
+    def sees_org(self) -> str | None:
+        """The org whose share of common things the caller sees; None: an instance admin sees that of all."""
+        return None if self.instance_admin else self.org_id
+
+    def check(self, role: Role, resource: str, *, writes: bool = False) -> None:
+        """The one place that compares roles and scopes. A viewer's route that `writes` needs more than `:read`."""
+        if self.role < role:
+            raise Refused(f"this needs the role {role.name.lower()}; yours is {self.role.name.lower()}")
+        narrow = self.narrowed_to
+        read = {f"{resource}:read"} if role is Role.VIEWER and not writes else set()
+        if narrow and not narrow & {resource, *read}:
+            raise Refused(f"this needs the scope {resource}; yours are {', '.join(sorted(narrow))}")
+
+    def may(self, role: Role, resource: str) -> bool:
+        """Whether `check` passes: for pages that leave out what the caller may not read."""
+        try:
+            self.check(role, resource)
+        except Refused:
+            return False
+        return True
+
+    def check_unnarrowed(self, act: str) -> None:
+        """Raises Refused for a key that is restricted to some resources: the act would give out more than it has."""
+        if self.narrowed_to:
+            raise Refused(
+                f"{act} needs a key without scopes; yours is restricted to {', '.join(sorted(self.narrowed_to))}"
+            )
+
+    def check_account_change(self, act: str) -> None:
+        """Raises Refused for a key with scopes or an expiry: a password or role has neither, and would outlive it."""
+        self.check_unnarrowed(act)
+        if self.expires_at is not None:
+            raise Refused(f"{act} needs a login or a key that does not expire; yours expires on {self.expires_at:%F}")
+
+    def check_new_key(self, scopes: Collection[str], expires_at: datetime | None) -> None:
+        """Raises Refused if a key with these scopes and this expiry could do more than the caller's or outlive it."""
+        narrow = self.narrowed_to
+        wanted = set(scopes) - ADDING_SCOPES
+        wider = sorted(scope for scope in wanted if not {scope, scope.removesuffix(":read")} & narrow)
+        if narrow and (wider or not wanted):
+            listed = ", ".join(sorted(narrow))
+            raise Refused(
+                f"a new key can have at most the scopes of the key that creates it ({listed}); "
+                + (f"remove {', '.join(wider)}" if wider else "name the scopes of the new key")
+            )
+        if self.expires_at is not None and (expires_at is None or expires_at > self.expires_at):
+            until = self.expires_at.isoformat(timespec="seconds")
+            raise Refused(f"a new key cannot outlive the key that creates it: set expires_at to {until} or earlier")
+
+    def visible_sessions(self) -> Owner:
+        """Whose login sessions the caller may list and end: the org's for admins, else only the caller's own."""
+        return Owner(self.org_id) if self.role >= Role.ADMIN else Owner(self.org_id, self.user_id, self.key_id)
+
+    @property
+    def holds_shell(self) -> bool:
+        return self.role >= Role.ADMIN or SHELL in self.scopes
+
+    def check_shell(self) -> None:
+        if not self.holds_shell:
+            raise Refused("shell tasks need an admin's key, or an operator's with the scope shell")
+
+    def check_job_type(self, job_type: Any) -> None:
+        """Raises Refused if a host job of this type needs the scope `host-shell` and the caller lacks it."""
+        needed = isinstance(job_type, str) and job_type in HOST_SHELL_TYPES
+        if needed and self.role < Role.ADMIN and not self.scopes & ADDING_SCOPES:
+            raise Refused(f"the job type {job_type} needs an admin's key, or an operator's with the scope {HOST_SHELL}")
+
+    def check_schedule(self, new: Schedule, before: Schedule | None = None) -> None:
+        """Raises Refused if `new` gives a host another job than `before`, of a type that the caller may not order."""
+        same = before is not None and (new.kind, new.target, new.input) == (before.kind, before.target, before.input)
+        if new.kind == HOST_JOB and not same and isinstance(new.input, Mapping):
+            self.check_job_type(new.input.get("job_type"))
+
+
+class Unauthenticated(Refused):
+    """Nobody we know: 401, where a known caller who may not gets 403."""
+
+    code = "unauthenticated"
+
+
+class TooManyStreams(Refused):
+    """A caller has as many event streams as it may: 429."""
+
+    code = "too_many_streams"
+
+
+async def authenticate(request: Request) -> Caller:
+    """The caller behind a request; FastAPI asks once per request. Only an unknown key is a guess, and counts."""
+    if SESSION in request.scope:
+        found: Caller = await request.scope[SESSION]()
+        return found
+    anyone: Caller | None = request.app.state.anyone
+    if anyone is not None:
+        return anyone
+    text = key_text(request)
+    if text is None:
+        raise Unauthenticated("this needs an API key: send `Authorization: Bearer rota_…` or `X-API-Key: rota_…`")
+    db: Database = request.app.state.db
+    now: datetime = request.app.state.engine.clock.now()
+    key = await db.read(accounts.find_key, text) if text.isprintable() else None
+    if key is None:
+        failures: Failures = request.app.state.failures
+        if not getattr(request.state, "guessed", False):  # `Idempotency-Key` asks before the route does
+            failures.count(now, guesser(request, "API key"), Bucket(f"prefix {text[: accounts.PREFIX]}"))
+            request.state.guessed = True
+        raise Unauthenticated("this API key is not known here; it may have been revoked, or belong to another server")
+    return caller_of(key, now)
+
+
+def caller_of(key: accounts.Key, now: datetime) -> Caller:
+    """The caller behind a known key, if it is still good."""
+    if key.revoked_at is not None:
+        raise Unauthenticated("this API key has been revoked")
+    if key.expires_at is not None and key.expires_at <= now:
+        raise Unauthenticated(f"this API key expired at {key.expires_at.isoformat(timespec='seconds')}")
+    role = min(Role[key.role.upper()], Role[key.user_role.upper()])
+    return Caller(
+        key.org_id, key.user_id, key.id, role, frozenset(key.scopes), key.instance_admin, key.last_used_at,
+        key.expires_at,
+    )  # fmt: skip
+
+
+async def note_caller(
+    request: Request, later: BackgroundTasks, caller: Annotated[Caller, Depends(authenticate)]
+) -> None:
+    """Before each route: what it writes will be told in the audit log, and when the key was used is kept."""
+    engine: Engine = request.app.state.engine
+    now = engine.clock.now()
+    if caller.key_id is not None and (caller.used_at is None or now - caller.used_at >= USED_EVERY):
+        later.add_task(touch, request.app.state.db, caller.key_id, now)  # after the answer: nobody waits for a writer
+    if request.method in VERBS:
+        request.state.engine = engine.acting(act_of(request, caller), request.scope.get(REQUEST_DATABASE))
+
+
+def at_least(
+    role: Role, known: Callable[..., Awaitable[Caller]] = authenticate
+) -> Callable[[Request, Caller], Awaitable[Caller]]:
+    async def check(request: Request, caller: Annotated[Caller, Depends(known)]) -> Caller:
+        caller.check(role, resource_of(request))
+        return caller
+
+    return check
+
+
+async def instance_admin(caller: Annotated[Caller, Depends(at_least(Role.ADMIN))]) -> Caller:
+    if not caller.instance_admin:
+        raise Refused("orgs are made with the first key of this installation: admin.key in its data directory")
+    return caller
+
+
+async def service(request: Request) -> None:
+    """Another service of ours, by the token that the operator gave both: for internal routes, and only there."""
+    expected: str = request.app.state.service_token
+    given = key_text(request) or ""
+    if len(request.headers.get("authorization", "")) > HEADER_LIMIT or len(given) > TOKEN_LIMIT:
+        raise Unauthenticated(f"a service token has at most {TOKEN_LIMIT} characters")
+    # digests are of one length: the comparison does not tell how long the token is
+    known, told = sha256(expected.encode()).digest(), sha256(given.encode()).digest()
+    if not expected or not hmac.compare_digest(told, known):
+        failures: Failures = request.app.state.failures
+        if given:
+            failures.count(request.app.state.engine.clock.now(), guesser(request, "service token"))
+        raise Unauthenticated("this needs the service token: `Authorization: Bearer …` with ROTA_SERVICE_TOKEN")
+
+
+Viewer = Annotated[Caller, Depends(at_least(Role.VIEWER))]
+Operator = Annotated[Caller, Depends(at_least(Role.OPERATOR))]
+Admin = Annotated[Caller, Depends(at_least(Role.ADMIN))]
+InstanceAdmin = Annotated[Caller, Depends(instance_admin)]
+
+
+def key_text(request: Request) -> str | None:
+    """The key or token of a request; `Authorization` counts before `X-API-Key`. One header of each kind at most: a
+    proxy may check one of two and pass both on."""
+    for name in ("authorization", "x-api-key"):
+        if len(request.headers.getlist(name)) > 1:
+            raise HTTPException(400, f"the request has several {name} headers; send one")
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token.strip():
+        return token.strip()
+    return request.headers.get("x-api-key") or None
+
+
+def guesser(request: Request, credential: str) -> Bucket:
+    """What failed attempts to guess a kind of credential from the request's address are counted by."""
+    return Bucket(f"{credential} from {network_of(address_of(request))}")
+
+
+def address_of(request: Request) -> str | None:
+    return request.client.host if request.client else None
+
+
+def resource_of(request: Request) -> str:
+    """`schedules` of `/api/v1/schedules/nightly/$pause`, and of the dashboard's `/schedules`."""
+    return route_path(request.scope).removeprefix("/api/v1").split("/")[1]
+
+
+def route_path(scope: Scope) -> str:
+    """The path below the place where the application is mounted."""
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
+
+
+def act_of(request: Request, caller: Caller) -> Act:
+    """What a request is about to do, by its route."""
+    last = str(request.scope["route"].path).rpartition("/")[2]
+    return Act(
+        caller.org_id, caller.user_id, resource_of(request), last[1:] if last[0] == "$" else VERBS[request.method],
+        target_of(request), caller.key_id, address_of(request),
+        structlog.contextvars.get_contextvars().get("request_id"), reason_of(request), caller.role >= Role.ADMIN,
+    )  # fmt: skip
+
+
+def target_of(request: Request) -> str | None:
+    """The thing that a path names: its first parameter or, of a pipeline, the three parts of its path."""
+    named = [str(one) for one in request.path_params.values()]
+    return "/".join(named[:3]) if "layer" in request.path_params else next(iter(named), None)
+
+
+def reason_of(request: Request) -> str | None:
+    """Why somebody does it, where they say so; browsers and shells send UTF-8."""
+    return request.headers.get("x-reason", "").encode("latin-1").decode("utf-8", "replace")[:REASON_LIMIT] or None
+
+
+async def touch(db: Database, key_id: str, now: datetime) -> None:
+    with contextlib.suppress(RotaError):
+        await db.tx(accounts.touch_key, key_id, now)

@@ -1,0 +1,1 @@
+"""Pages: the frame, forms, charts and drawings."""

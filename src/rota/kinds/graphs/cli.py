@@ -1,0 +1,37 @@
+"""`rota graph …`"""
+
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from rota.app.cli.runs import give
+from rota.app.cli.schedules import read_input
+from rota.frame.cli.output import listing
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="AI work that programs declare.")
+
+
+@app.command("list")
+def list_all(ctx: typer.Context) -> None:
+    """The graphs that the server's program declares, or a live worker announces."""
+    page = ctx.obj.get("/graphs")
+    rows = (
+        [one["id"], one["version"] or "-", "yes" if one["live"] else "no", one["description"] or ""]
+        for one in page["items"]
+    )
+    listing(ctx.obj, page, ("graph", "version", "live", "description"), rows)
+
+
+@app.command()
+def run(
+    ctx: typer.Context,
+    graph: Annotated[str, typer.Argument(help="id of the graph, such as langgraph:poet")],
+    given: Annotated[str | None, typer.Option("--input", help="a JSON object, or @file")] = None,
+    grant: Annotated[str | None, typer.Option(help="id of the grant; else one is made that ends in a day")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="for what it says; exit code 7 if the run failed")] = False,
+    timeout: Annotated[float, typer.Option(help="seconds to wait; exit code 6 after that")] = 3600.0,
+) -> None:
+    """Run it now, under a grant."""
+    body = {"input": read_input(given), "grant_id": grant}
+    give(ctx.obj, ctx.obj.post(f"/graphs/{quote(graph, safe='')}/$run", body), wait, timeout)

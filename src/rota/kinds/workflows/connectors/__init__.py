@@ -1,0 +1,1 @@
+"""Connectors: how a workflow reaches systems outside."""

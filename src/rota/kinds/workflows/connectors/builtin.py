@@ -1,0 +1,221 @@
+"""Connectors that come with Rota. Each of their mutations can tell afterwards whether it happened."""
+
+import asyncio
+import csv
+import fcntl
+import io
+import json
+import os
+import socket
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from rota.core.addresses import is_public
+from rota.core.errors import AuthError, LogicError, PermissionDenied, TransientError
+from rota.kinds.workflows.connectors.base import Applied, NotApplied, Unsure, mutation, not_applied, read
+from rota.kinds.workflows.connectors.sql import Outside
+
+ANSWER_BYTES = 1024 * 1024  # of a body that are read, after decompression
+GZIP_OR_ZLIB = 47  # zlib's `wbits` for both
+
+
+class Http:
+    """Calls to the hosts that are allowed, and no others: `Http(allow=["api.example.org"])`.
+
+    Mutations carry their key in the header `Idempotency-Key`. Whether one happened is asked of `status_url`, which must
+    answer 200 for a key that was done and 404 for one that was not; with `replays` the service itself keeps the keys,
+    and the same request with the same key is simply sent again. A host that resolves to an address of the inner
+    network is refused, unless `private` allows it. Redirects are not followed.
+    """
+
+    def __init__(
+        self, allow: Collection[str], *, headers: Mapping[str, str] | None = None, status_url: str | None = None,
+        replays: bool = False, private: bool = False, timeout: float = 30,
+    ) -> None:  # fmt: skip
+        self.allow, self.headers, self.private = frozenset(allow), dict(headers or {}), private
+        self.status_url, self.replays, self.timeout = status_url, replays, timeout
+
+    @read
+    async def get(self, url: str, params: Mapping[str, Any] | None = None) -> Any:
+        return content(checked(await self._send("GET", url, params=params)))
+
+    @mutation(reconcile="find")
+    async def send(self, url: str, json: Any = None, method: str = "POST", *, idempotency_key: str) -> Any:
+        """`POST`, `PUT`, `PATCH` or `DELETE` some JSON."""
+        return content(checked(await self._send(method, url, idempotency_key, json=json)))
+
+    async def find(self, idempotency_key: str, params: Mapping[str, Any]) -> Applied | NotApplied | Unsure:
+        if self.replays:
+            return Applied(await self.send(**params, idempotency_key=idempotency_key))
+        if self.status_url is None:
+            return Unsure()
+        answer = await self._send("GET", self.status_url.format(key=idempotency_key))
+        if answer.status_code == 404:
+            return NotApplied()
+        return Applied(content(answer)) if answer.status_code == 200 else Unsure()
+
+    async def _send(self, method: str, url: str, key: str | None = None, **what: Any) -> "Answer":
+        """To the address that was checked: a name that resolves to another one a moment later gains nothing."""
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if parts.scheme not in ("http", "https") or not {host, parts.netloc} & self.allow:
+            raise PermissionDenied(f"{parts.scheme}://{parts.netloc} is not among the hosts that are allowed")
+        address = await self._resolve(host, parts.port or (443 if parts.scheme == "https" else 80))
+        shown = f"[{address}]" if ":" in address else address
+        target = parts._replace(netloc=shown + (f":{parts.port}" if parts.port else "")).geturl()
+        headers = {"Accept-Encoding": "gzip", **self.headers, "Host": parts.netloc}
+        headers |= {"Idempotency-Key": key} if key else {}
+        extensions = {"sni_hostname": host}
+        try:
+            async with (
+                httpx.AsyncClient(timeout=self.timeout, trust_env=False) as client,
+                client.stream(method, target, headers=headers, extensions=extensions, **what) as response,
+            ):
+                return await Answer.read(response)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise not_applied(TransientError(f"{host}: {error}")) from error
+        except httpx.HTTPError as error:
+            raise TransientError(f"{host}: {type(error).__name__} {error}") from error
+
+    async def _resolve(self, host: str, port: int) -> str:
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise not_applied(TransientError(f"{host}: {error}")) from error
+        address = str(found[0][4][0])
+        if not self.private and not is_public(address):
+            raise PermissionDenied(f"{host} is {address}, which is no public address")
+        return address
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a request, with no more than the first ANSWER_BYTES of its body."""
+
+    status_code: int
+    reason: str
+    content_type: str
+    encoding: str
+    body: bytes
+    complete: bool
+
+    @classmethod
+    async def read(cls, response: httpx.Response) -> "Answer":
+        """Read and decompress a body as far as the limit; a body in an unknown encoding is not read."""
+        encoding = response.headers.get("content-encoding", "identity").lower()
+        inflate = zlib.decompressobj(GZIP_OR_ZLIB) if encoding in ("gzip", "deflate") else None
+        body, complete = b"", inflate is not None or encoding == "identity"
+        try:
+            async for chunk in response.aiter_raw():
+                if not complete:
+                    break
+                body += chunk if inflate is None else inflate.decompress(chunk, ANSWER_BYTES + 1 - len(body))
+                if len(body) > ANSWER_BYTES:
+                    body, complete = body[:ANSWER_BYTES], False
+                    break
+        except zlib.error as error:
+            raise TransientError(f"the body is not {encoding}: {error}") from error
+        content_type, charset = response.headers.get("content-type", ""), response.charset_encoding or "utf-8"
+        return cls(response.status_code, response.reason_phrase, content_type, charset, body, complete)
+
+    @property
+    def text(self) -> str:
+        try:
+            return self.body.decode(self.encoding, "replace")
+        except LookupError:
+            return self.body.decode("utf-8", "replace")
+
+
+def checked(answer: Answer) -> Answer:
+    """Raise the class of a refusal. A server that failed may have done it all the same."""
+    text = f"{answer.status_code} {answer.reason}"
+    match answer.status_code:
+        case 401:
+            raise not_applied(AuthError(text))
+        case 403:
+            raise PermissionDenied(text)
+        case 429:
+            raise not_applied(TransientError(text))
+        case code if code >= 500 or code == 408:
+            raise TransientError(text)
+        case code if code >= 300:
+            raise LogicError(f"{text}: {answer.text[:200]}")
+    return answer
+
+
+def content(answer: Answer) -> Any:
+    """JSON or text; None if the body is longer than the limit."""
+    if not answer.complete:
+        return None
+    return json.loads(answer.body) if "json" in answer.content_type else answer.text
+
+
+class Sql:
+    """Tables by a URL: `Sql("postgresql://…", insert=["orders"])`.
+
+    `query` can only read. `insert` adds a row to one of the tables named by `insert`, by default to any; the table has
+    a unique column for the key. A role with the rights of a superuser and Rota's own database are refused.
+    """
+
+    def __init__(self, url: str, key: str = "idempotency_key", *, insert: Collection[str] | None = None) -> None:
+        self.outside, self.key = Outside(url), key
+        self.tables = None if insert is None else frozenset(insert)
+
+    @read
+    async def query(self, statement: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        return await self.outside.fetch(statement, params or {})
+
+    @mutation(reconcile="find")
+    async def insert(self, table: str, row: Mapping[str, Any], *, idempotency_key: str) -> dict[str, Any]:
+        if self.tables is not None and table not in self.tables:
+            allowed = ", ".join(sorted(self.tables)) or "none"
+            raise PermissionDenied(f"table {table} is not among those that the connector may insert into: {allowed}")
+        await self.outside.insert(table, {**row, self.key: idempotency_key})
+        return {self.key: idempotency_key}
+
+    async def find(self, idempotency_key: str, params: Mapping[str, Any]) -> Applied | NotApplied:
+        row = await self.outside.find(params["table"], self.key, idempotency_key, list(params["row"]))
+        return NotApplied() if row is None else Applied({self.key: idempotency_key})
+
+
+class Files:
+    """CSV files below a folder. Each line ends with its key, by which it is found again."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).resolve()
+
+    @read
+    def read_csv(self, path: str) -> list[list[str]]:
+        with self._open(path, os.O_RDONLY) as file:
+            return [row for row in csv.reader(io.StringIO(file.read().decode())) if row]
+
+    @mutation(reconcile="find")
+    def append_csv(self, path: str, row: Sequence[Any], *, idempotency_key: str) -> None:
+        line = io.StringIO()
+        csv.writer(line, lineterminator="\n").writerow([*row, idempotency_key])
+        with self._open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            size = file.seek(0, os.SEEK_END)
+            torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"  # somebody died in the middle of a line
+            file.write((("\n" if torn else "") + line.getvalue()).encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def find(self, idempotency_key: str, params: Mapping[str, Any]) -> Applied | NotApplied:
+        try:
+            rows = self.read_csv(params["path"])
+        except FileNotFoundError:
+            return NotApplied()
+        return Applied() if any(row[-1] == idempotency_key for row in rows) else NotApplied()
+
+    def _open(self, path: str, flags: int) -> Any:
+        place = (self.root / path).resolve()
+        if not place.is_relative_to(self.root):
+            raise LogicError(f"{path} is not below {self.root}")
+        return os.fdopen(os.open(place, flags | os.O_NOFOLLOW, 0o600), "r+b" if flags & os.O_RDWR else "rb")

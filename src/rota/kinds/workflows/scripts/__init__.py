@@ -1,0 +1,1 @@
+"""Workflows as uploaded scripts, run in a sandbox."""

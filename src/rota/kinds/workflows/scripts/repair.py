@@ -1,0 +1,105 @@
+"""Repairs scripts that failed because they are wrong: asks a repairer for a new file and lets the host judge it.
+
+A repair is a job like any other, made by the transaction that ends the failed run: it has a run with a log, and whoever
+dies on the way, another worker tries again. What a repairer proposes is trusted no more than what people upload.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from typing import Any, Protocol
+
+import orjson
+
+from rota.core.errors import Invalid, LogicError
+from rota.core.parse import Defaults
+from rota.db.dialect import Tx
+from rota.db.retry import patiently
+from rota.engine.runner import RunContext
+from rota.kinds.workflows.rules import Answer, widened
+from rota.kinds.workflows.scripts import store
+from rota.kinds.workflows.scripts.library import Scripts
+from rota.user_code import processes
+
+OWN = ("declaration", "org_id")  # of a failure: for the host, not for the repairer
+
+
+class Repairer(Protocol):
+    """Proposes a new file for a script that failed, or None. A LogicError says why it could not."""
+
+    async def propose(self, ctx: RunContext, failure: Mapping[str, Any]) -> str | None: ...
+
+
+class CommandRepairer:
+    """A command of the operator's: it reads the failure as JSON and answers with the new file. What it says on stderr
+    is in the log of the repair."""
+
+    def __init__(self, command: str, limit: timedelta = timedelta(minutes=10)) -> None:
+        self.command, self.limit = command, limit
+
+    async def propose(self, ctx: RunContext, failure: Mapping[str, Any]) -> str | None:
+        process = await processes.start(
+            ctx, self.command, processes.environment(ctx, ["*"]), user=ctx.engine.settings.user_of("")
+        )
+        try:
+            async with asyncio.timeout(self.limit.total_seconds()):
+                said = await processes.supervise(ctx, process, orjson.dumps(failure))
+        except TimeoutError as error:
+            raise LogicError(f"the repairer gave no answer in {self.limit.total_seconds():g} s") from error
+        if process.returncode != 0:
+            raise LogicError(f"the repairer failed ({processes.died_of(process.returncode)})")
+        return said["stdout"] if said["stdout"].strip() else None
+
+
+class RepairRunner:
+    kind = store.REPAIR
+    defaults = Defaults()
+    under_grant = False
+
+    def __init__(self, known: Scripts, repairer: Repairer | None) -> None:
+        self.scripts, self.repairer = known, repairer
+
+    def routes(self) -> Collection[str]:
+        return {store.REPAIR} if self.repairer is not None else set()
+
+    async def resolve(self, org_id: str, target: str, payload: Any) -> str:  # noqa: ARG002
+        raise Invalid("kind", self.kind, "is not scheduled: it follows a run that failed")
+
+    def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
+        return {target}
+
+    async def prepare(self, ctx: RunContext) -> None:
+        ctx.about.name = ctx.job.target
+        ctx.about.marks_first = True
+
+    async def execute(self, ctx: RunContext) -> Any:
+        """One proposal, judged. Told twice, the second time does nothing."""
+        repair_id, db = ctx.job.payload["id"], self.scripts.db
+        failure = await patiently(lambda: db.read(store.failure, repair_id))
+        base = "" if failure is None else failure["version"]
+        outcome, why, source, declaration = Answer.SUPERSEDED, None, None, None
+        if failure is not None:
+            outcome, why, source, declaration = await self.judge(ctx, failure)
+        now = ctx.engine.clock.now()
+        became = await patiently(lambda: db.tx(store.settle, repair_id, base, outcome, why, source, declaration, now))
+        ctx.engine.wake.signal("ready")
+        return {"outcome": became, "why": why}
+
+    async def judge(
+        self, ctx: RunContext, failure: Mapping[str, Any]
+    ) -> tuple[Answer, str | None, str | None, dict[str, Any] | None]:
+        """Ask for a proposal, and see whether it can be run and keeps to what the workflow is."""
+        assert self.repairer is not None
+        told, old, source = {name: failure[name] for name in failure if name not in OWN}, failure["declaration"], None
+        try:
+            source = await self.repairer.propose(ctx, told)
+            if source is None:
+                return Answer.REFUSED, "the repairer had no proposal", None, None
+            flow = await self.scripts.declared_in(source, ctx.org_id)
+            new = {**flow.dump(), "route": old["route"]}
+            wrong = widened({**old, "name": failure["workflow"]}, {**new, "name": flow.name})
+        except (Invalid, LogicError) as error:
+            return Answer.REFUSED, error.message, source, None
+        if wrong is not None:
+            return Answer.REFUSED, wrong, source, new
+        return (Answer.WAITING if old["repair"] == "ask" else Answer.ACCEPTED), None, source, new

@@ -1,9 +1,0 @@
-"""Alembic's way in: runs on the connection that `rota.store.migrate` hands over."""
-
-from alembic import context
-
-from rota.store.tables import metadata
-
-given = context.config.attributes
-context.configure(connection=given["connection"], target_metadata=metadata, on_version_apply=given["step"])
-context.run_migrations()

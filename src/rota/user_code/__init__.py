@@ -1,0 +1,1 @@
+"""How a user's function or command is called: injection, processes, services."""
