@@ -1,6 +1,7 @@
 """PostgreSQL goes away and comes back; answers to commits are lost. Nothing is lost with them, nothing done twice."""
 
 import asyncio
+import time
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rota.db.tables import jobs as job_rows
 from tests.acceptance.cluster import Cluster, until
 from tests.acceptance.proxy import Proxy
 from tests.postgres import StopMode, create_database, own_server
@@ -15,6 +17,23 @@ from tests.postgres import StopMode, create_database, own_server
 COMMAND = """
 app.shell("command", "sleep 0.2")
 """
+
+
+LONG_AT_FIRST = """
+@app.task
+async def waiting(ctx: RunContext, seconds: float):
+    note(ctx, "begin")
+    await asyncio.sleep(seconds if ctx.attempt == 1 else 0)
+    note(ctx, "end")
+
+@app.task
+def blocking(ctx: RunContext, seconds: float):
+    note(ctx, "begin")
+    time.sleep(seconds if ctx.attempt == 1 else 0)
+    note(ctx, "end")
+"""
+
+LEASE_LOST = "the lease could not be renewed in time"
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
@@ -39,6 +58,51 @@ async def test_workers_come_back_by_themselves_when_postgresql_restarts(tmp_path
             assert [row.state for row in await cluster.workers()] == ["alive"] * 3
             told = await cluster.audit()
             assert told["ok"], told
+            assert "Traceback" not in cluster.said()
+
+
+async def test_an_outage_longer_than_the_lease_leaves_one_success_of_each_job(tmp_path: Path) -> None:
+    """Some attempts end during the outage, some are stopped when the lease is lost, some cannot be stopped."""
+    lease = 3
+    with own_server() as server:
+        async with Cluster(
+            tmp_path, create_database(server.url), LONG_AT_FIRST, lease_seconds=lease, concurrency=20
+        ) as cluster:
+            processes = await cluster.up(2)
+            ids = await fires_each_second(cluster, seconds=6, schedules=3)
+            short = await cluster.enqueue("waiting", 10, seconds=1.2)
+            long = await cluster.enqueue("waiting", 10, seconds=60)
+            long += await cluster.enqueue("blocking", 4, seconds=8)
+
+            async def recorded() -> bool:
+                started = await cluster.jobs(job_rows.c.id.in_(long), job_rows.c.run_id.is_not(None))
+                return len(started) == len(long)
+
+            await until(recorded, 20, "the starts are recorded")
+            stopped_at = time.monotonic()
+            await asyncio.to_thread(server.stop, "fast")
+            await until(
+                lambda: all(LEASE_LOST in process.said() for process in processes), 20, "both workers lose their lease"
+            )
+            await asyncio.sleep(max(0.0, stopped_at + lease + 1 - time.monotonic()))  # to others it is lost, too
+            await asyncio.to_thread(server.start)
+            await over(cluster, ids)
+
+            attempts: dict[str, list[str]] = {}
+            for run in sorted(await cluster.runs(), key=lambda run: (run.attempt, -run.lost_fence)):
+                attempts.setdefault(run.job_id, []).append(run.status)
+            assert {*short, *long} <= set(attempts)
+            assert len(attempts) == len(short) + len(long) + 6 * len(ids)
+            for job_id, statuses in attempts.items():
+                *earlier, last = statuses
+                assert last == "success", (job_id, statuses)
+                assert set(earlier) <= {"lost", "crashed"}, (job_id, statuses)
+            assert all(len(attempts[job_id]) > 1 for job_id in long)
+            begun = Counter(line.job_id for line in cluster.seen("begin"))
+            assert begun == {job_id: len(statuses) for job_id, statuses in attempts.items()}
+            assert all(process.alive for process in processes)
+            audited = await cluster.audit()
+            assert audited["ok"], audited
             assert "Traceback" not in cluster.said()
 
 

@@ -251,7 +251,10 @@ class Node:
             await asyncio.wait([working])
         for task in (working, minding, stopping):
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                log.error("a loop of the worker failed; starting it anew", exc_info=error)
+                if isinstance(error, Unavailable):  # `Outage` has logged it
+                    log.debug("the worker could not register; trying again", error=error.message)
+                else:
+                    log.error("a loop of the worker failed; starting it anew", exc_info=error)
                 await pause(1)
             task.cancel()
         await asyncio.gather(working, minding, stopping, return_exceptions=True)
