@@ -210,7 +210,7 @@ async def test_what_runs_finishes_unless_it_is_to_be_canceled(
     await api.call("POST", f"/grants/{held['id']}/$revoke", {"cancel_running": stop})
     job_id = (await api.get("/runs"))["items"][0]["job_id"]
     told = " ".join((await api.get(f"/runs/{job_id}/$why"))["sentences"])
-    assert ("told to stop" in told and "because its grant was revoked" in told) is stop
+    assert ("asked to stop" in told and "because its grant was revoked" in told) is stop
     house.hands.stubborn = False
     await house.work()
     if not stop:

@@ -31,7 +31,7 @@ async def test_a_job_is_made_with_all_it_is_given(api: Api) -> None:
     assert (shown["status"], shown["kind"]) == ("pending", "task")
     (run,) = (await api.get("/runs", job_id=made["job_id"]))["items"]
     assert (run["input"], run["target_name"]) == ({"name": "x"}, "hello")
-    assert "Somebody" not in (await api.get(f"/runs/{made['job_id']}/$why"))["sentences"][0]
+    assert "A user asked" not in (await api.get(f"/runs/{made['job_id']}/$why"))["sentences"][0]
 
 
 async def test_a_second_job_with_a_key_is_refused_joined_or_takes_its_place(api: Api) -> None:

@@ -164,19 +164,19 @@ async def test_why_tells_the_story_of_a_run(api: Api) -> None:
     ended = Ended(begun.job, Status.FAILED, "logic", api.clock.now(), begun.run_id, 1, begun.started_at, error)
     await api.db.tx(jobs.finish, [ended], WORKER)
     told = await sentences(api, f"/runs/{begun.run_id}/$why")
-    assert "ended after 3 s: failed, because the work failed by itself (logic). It said ValueError: no." in told
+    assert "ended after 3 s: failed, because the work failed by itself (logic). Its error: ValueError: no." in told
     assert "overlap queue_all, 2 retries" in told
     assert (await api.call("GET", "/runs/none/$why")).status_code == 404
     await api.execute("DELETE FROM audit_log")
     told = await sentences(api, f"/runs/{begun.run_id}/$why")
-    assert "Somebody asked for schedule nightly to run at once" in told
+    assert "A user asked for schedule nightly to run at once" in told
 
 
 async def test_why_tells_what_became_of_slots(api: Api) -> None:
     await api.schedule("hourly", cron_expression="0 * * * *", overlap="queue_all", misfire="skip")
     await api.call("POST", "/schedules/hourly/$skip-next", {"reason": "holiday"})
     told = await sentences(api, "/slots/$why", schedule="hourly", slot="2026-05-04T10:00:00Z")
-    assert "was skipped, because somebody asked for it (operator) (holiday)" in told
+    assert "was skipped, because a user asked for it (operator) (holiday)" in told
     api.clock.set(NINE + timedelta(hours=5))
     while await Scheduler(api.engine).step():
         pass

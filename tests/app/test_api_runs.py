@@ -254,7 +254,7 @@ async def test_a_run_of_a_task_shows_name_input_and_who_asked_while_it_is_alive(
         assert (pending["target_name"], pending["target"], pending["input"]) == ("greet", task["id"], {"name": "you"})
     assert (await api.get("/runs", target="other"))["items"] == []
     sentences = (await api.get(f"/runs/{job_id}/$why"))["sentences"]
-    assert "Somebody" not in " ".join(sentences)
+    assert "A user asked" not in " ".join(sentences)
     assert "admin" in sentences[0]
 
 

@@ -218,7 +218,7 @@ async def test_executing_answers_with_the_job_whose_artifact_has_the_result(offi
     job = await office.ask("GET", f"/jobs/{told['job_id']}")
     assert job.keys() == {
         "id", "status", "kind", "target", "attempt", "submitted_at", "started_at", "finished_at", "error",
-        "artifact_id", "run_ids",
+        "artifact_id", "run_ids", "target_name",
     }  # fmt: skip
     assert (job["status"], job["run_ids"]) == ("success", [job["artifact_id"]])
     artifact = await office.ask("GET", f"/artifacts/{job['artifact_id']}")
@@ -244,8 +244,8 @@ async def test_what_cannot_be_executed_is_a_bad_request(office: Office) -> None:
     for key, text in (
         (off["id"], f"Cannot execute disabled task {off['id']}"),
         (orphan["id"], f"Cannot execute task {orphan['id']}: no program that is up has its function gone"),
-        (TASK_ID, f"Cannot execute task {TASK_ID}: there is none"),
-        ("not-a-ulid", "Cannot execute task not-a-ulid: there is none"),
+        (TASK_ID, f"Cannot execute task {TASK_ID}: not found"),
+        ("not-a-ulid", "Cannot execute task not-a-ulid: not found"),
     ):
         told = await office.ask("POST", f"/tasks/{key}/$execute", None, 400)
         assert (told["detail"], told["code"]) == (text, "not_runnable")

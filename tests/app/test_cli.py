@@ -400,6 +400,9 @@ def test_times_are_taken_as_people_write_them_and_as_they_are_printed(rota: Rota
     assert rota("schedule", "add", "hourly", "--task", "hello", "--every", "1h").returncode == 0
     paused = read(rota("-o", "json", "schedule", "pause", "hourly", "--until", "1h"))
     assert paused["paused_until"] is not None
+    assert "hourly: every hour, paused, until 2" in rota("schedule", "pause", "hourly", "--until", "1h").stdout
+    planned = read(rota("-o", "json", "job", "add", "hello", "--at", "1h"))["job_id"]
+    assert "hello" in rota("job", "show", planned).stdout
     assert rota("schedule", "resume", "hourly").returncode == 0
     assert rota("schedule", "backfill", "hourly", "--from", "1d", "--to", "now", "--dry-run").returncode == 0
     assert rota("run", "list", "--since", "2026-01-01").returncode == 0

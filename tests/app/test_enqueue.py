@@ -67,7 +67,7 @@ async def test_a_program_makes_jobs_of_its_functions_from_outside(db: Database) 
 async def test_what_a_function_would_not_take_is_refused_and_nothing_is_made(db: Database) -> None:
     app, add = program()
     try:
-        with pytest.raises(Invalid, match=r"^input.a: None is missing"):
+        with pytest.raises(Invalid, match=r"^input.a is missing"):
             await app.enqueue(add, b=1)
         with pytest.raises(Invalid, match=r"items\[2\].input.a: 'two' does not fit"):
             await app.enqueue_many(add, [{"a": 0}, {"a": 1}, {"a": "two"}])

@@ -78,9 +78,9 @@ async def test_graphs_are_listed_and_run(api: Api) -> None:
 @pytest.mark.parametrize(
     ("graph", "body", "status", "told"),
     [
-        ("echo", {}, 404, "there is none"),
-        ("nobody:echo", {}, 404, "there is none"),
-        ("python:unknown", {}, 404, "there is none"),
+        ("echo", {}, 404, "not found"),
+        ("nobody:echo", {}, 404, "not found"),
+        ("python:unknown", {}, 404, "not found"),
         ("python:echo", {"input": [1]}, 422, "not an object"),
         ("python:echo", {"input": "x"}, 422, "not an object"),
         ("python:echo", {"grant_id": "x"}, 422, "not a ULID"),

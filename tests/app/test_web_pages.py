@@ -116,7 +116,7 @@ async def test_lists_are_found_by_the_address_and_paged(api: Api, admin: httpx.A
     assert (await admin.get("/schedules?cursor=x")).status_code == 422
     assert (await admin.get("/runs?status=odd")).status_code == 422
     assert (await admin.get("/runs?since=2026-05-04T08:00")).status_code == 200
-    assert "nothing is like that" in words((await admin.get("/audit?action=none.such")).text).lower()
+    assert "no entry matches" in words((await admin.get("/audit?action=none.such")).text).lower()
 
 
 async def test_a_schedule_shows_its_past_and_its_future(api: Api, admin: httpx.AsyncClient) -> None:
@@ -164,14 +164,14 @@ async def test_a_run_tells_everything(api: Api, admin: httpx.AsyncClient) -> Non
     assert [one.split(" ", 2)[2] for one in whole.text.splitlines()] == ["first line", "second <b>line</b>"]
     stopped = await fill(admin, f"/runs/{begun.run_id}", f"/runs/{begun.run_id}/$cancel", audit_reason="wrong day")
     text = await done(admin, stopped)
-    assert "It was told to stop" in text
+    assert "It was asked to stop" in text
     assert "Stopping" in text
     assert "killed, if it has not stopped by then 2026-05-04 09:00:10 UTC" in text
     assert (await audit(api, "runs.cancel"))["after"]["because"] == "wrong day"
     await api.end([begun], Status.CANCELED, "operator")
     ended = words((await admin.get(f"/runs/{begun.run_id}")).text)
     assert "attempts over" not in ended  # that is for those who do not see the chart
-    assert "Somebody asked for it" in ended
+    assert "A user asked for it" in ended
     again = await fill(admin, f"/runs/{begun.run_id}", f"/runs/{begun.run_id}/$retry")
     assert again.headers["location"] == f"/runs/{(await audit(api, 'runs.retry'))['after']['result']}"
     assert (await admin.get(again.headers["location"])).status_code == 200
@@ -245,6 +245,16 @@ async def test_all_that_match_are_paused_resumed_and_deleted_together(api: Api, 
     assert (await audit(api, "schedules.delete"))["after"] == {"count": 2, "because": "tidy"}
     none = await fill(admin, "/schedules?paused=false", "/schedules/$resume")
     assert "0 schedules go on" in await done(admin, none)
+
+
+async def test_a_schedule_of_a_program_names_it_before_an_edit_is_refused(api: Api, admin: httpx.AsyncClient) -> None:
+    path = f"/schedules/{(await api.get('/schedules/nightly'))['id']}"
+    assert "Managed by" not in (await admin.get(path)).text
+    await api.execute("UPDATE schedules SET source = 'code:shop'")
+    for page in (path, f"{path}/edit"):
+        assert "Managed by program shop : its fields are changed there" in words((await admin.get(page)).text)
+    refused = await fill(admin, f"{path}/edit", f"{path}/edit", cron_expression="0 5 * * *")
+    assert "is managed by program 'shop'" in words(refused.text)
 
 
 async def test_a_schedule_is_made_and_edited_with_a_preview(api: Api, admin: httpx.AsyncClient) -> None:
@@ -384,7 +394,7 @@ async def test_queues_people_keys_and_the_freeze_have_their_forms(api: Api, admi
     assert (await api.call("GET", "/schedules", headers=headers)).status_code == 200
     await done(admin, await fill(admin, "/settings", f"/api-keys/{key['id']}", "DELETE", audit_reason="rotated"))
     assert (await api.call("GET", "/schedules", headers=headers)).status_code == 401
-    assert "is out" in await done(admin, await fill(admin, "/settings", path, "DELETE", audit_reason="left"))
+    assert "is removed" in await done(admin, await fill(admin, "/settings", path, "DELETE", audit_reason="left"))
 
 
 # who may, and who asks

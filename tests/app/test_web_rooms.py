@@ -502,7 +502,7 @@ async def test_servers_and_their_jobs_are_steered_by_forms(api: Api, web: httpx.
     assert "restart" in words((await web.get("/hosts")).text)
     assert "restart running on web" in words((await web.get(path)).text)
     stopped = await fill(web, path, f"/host-jobs/{job_id}/$cancel", audit_reason="wrong one")
-    assert "It was told to stop" in await done(web, stopped)
+    assert "It was asked to stop" in await done(web, stopped)
     assert "hunter2" not in (await web.get(f"/runs/{job_id}")).text
     await hand.report(job, "canceled")
     assert "restart canceled on web" in words((await web.get(path)).text)
@@ -545,7 +545,7 @@ async def test_a_batch_is_started_by_labels_watched_and_canceled(api: Api, web: 
     assert 'max="3" value="0"' in shown.text
     assert "one waiting" in words(shown.text)
     assert "0 of 3" in words((await web.get("/hosts")).text)
-    assert "The batch was told to stop" in await done(web, await fill(web, path, f"{path}/$cancel", audit_reason="no"))
+    assert "The batch was asked to stop" in await done(web, await fill(web, path, f"{path}/$cancel", audit_reason="no"))
     assert await because(api, "batches.cancel") == "no"
     assert "canceled" in words((await web.get("/hosts")).text)
     wrong = await web.post("/batches", data={**form.fields, **given, "labels": "web"})

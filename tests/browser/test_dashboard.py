@@ -83,7 +83,7 @@ def test_a_run_is_started_with_other_input_read_live_searched_and_canceled(page:
     page.locator("summary", has_text="Cancel").click()
     page.locator("[name=audit_reason]").fill("it talks too much")
     page.get_by_role("button", name="Cancel it").click()
-    expect(page.locator(".flash")).to_contain_text("It was told to stop")
+    expect(page.locator(".flash")).to_contain_text("It was asked to stop")
     expect(page.locator("#status .badge")).to_have_text("canceled")
     lines = place.call("GET", "/audit?action=runs.cancel")["items"]
     assert lines[0]["after"]["because"] == "it talks too much"
@@ -154,7 +154,7 @@ def test_without_script_the_same_forms_do_the_same(plain: Page, place: Place) ->
     plain.locator("summary", has_text="Cancel").click()
     plain.locator("[name=audit_reason]").fill("enough")
     plain.get_by_role("button", name="Cancel it").click()
-    expect(plain.locator(".flash")).to_contain_text("It was told to stop")
+    expect(plain.locator(".flash")).to_contain_text("It was asked to stop")
     place.until("/runs?schedule_id=plain", lambda found: found["items"][0]["status"] == "canceled")
     plain.goto(f"/schedules/{one['id']}")
     plain.locator("summary", has_text="Pause").click()

@@ -64,7 +64,7 @@ async def test_renaming_to_a_name_that_is_taken_is_a_conflict(house: House) -> N
 async def test_of_many_new_schedules_none_is_made_when_a_name_is_taken(house: House, names: list[str]) -> None:
     await house.schedule()
     bodies = [{"name": name, "target": "t", "interval": "1h"} for name in names]
-    with pytest.raises(Conflict, match=f"schedule {names[-1]}: there is already one with this name"):
+    with pytest.raises(Conflict, match=f"schedule '{names[-1]}' already exists"):
         await house.engine.create_schedules(house.org_id, bodies)
     assert [row.name for row in await house.rows(select(schedules))] == ["job"]
 

@@ -252,7 +252,7 @@ async def test_a_disabled_task_is_not_executed(shop: Shop) -> None:
     task = await shop.store("echo test", task_type="shell", enabled=False)
     with pytest.raises(ValueError, match=f"Cannot execute disabled task {task['id']}"):
         await shop.manager.execute_task(task["id"])
-    with pytest.raises(NotRunnable, match="Cannot execute task nobody: there is none"):
+    with pytest.raises(NotRunnable, match="Cannot execute task nobody: not found"):
         await shop.manager.execute_task("nobody")
     await shop.manager.edit(task["id"], {"enabled": True})
     assert (await shop.execute(task))["status"] == "success"

@@ -95,8 +95,10 @@ async def test_a_database_that_does_not_exist_is_reported_at_once(postgres_url: 
         return await db.read(workers.measure)
 
     try:
-        with pytest.raises(DatabaseMisconfigured, match=r"no_such_database.*does not exist; create it"):
+        missing = pytest.raises(DatabaseMisconfigured, match=r"no_such_database.*does not exist; create it")
+        with capture_logs() as lines, missing:
             await patiently(ask, 20)
+        assert [line["event"] for line in lines] == ["database cannot be used"]
         assert asked == [1]
         with pytest.raises(DatabaseMisconfigured, match="no_such_database"):
             await asyncio.to_thread(migrate, url)

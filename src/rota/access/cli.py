@@ -80,10 +80,10 @@ def add_user(
     ctx: typer.Context,
     email: Annotated[str, typer.Argument(help="e-mail address")],
     role: Role,
-    name: Annotated[str | None, typer.Option(help="else the address")] = None,
     password: Annotated[
         str, typer.Option(envvar="ROTA_PASSWORD", prompt=True, hide_input=True, confirmation_prompt=True)
-    ] = "",
+    ],
+    name: Annotated[str | None, typer.Option(help="else the address")] = None,
 ) -> None:
     """Make a user. The password is asked for, or taken from ROTA_PASSWORD."""
     body = {"email": email, "name": name, "role": role, "password": password}
@@ -262,7 +262,7 @@ def rm_profile(ctx: typer.Context, name: Annotated[str, typer.Argument()]) -> No
     """Forget a profile."""
     known = read_profiles()
     if known.pop(name, None) is None:
-        fail(f"profile {name}: there is none", Exit.NOT_FOUND)
+        fail(f"profile {name!r} not found", Exit.NOT_FOUND)
     write_profiles(known)
     as_data(ctx.obj, {"name": name})
 

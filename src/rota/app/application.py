@@ -236,7 +236,7 @@ class Rota:
         if self._org_id is None:
             self._org_id = await engine.db.read(accounts.org_by_slug, self.org)
         if self._org_id is None:
-            raise NotFound(f"org {self.org}: there is none in this database; `rota up` makes the first")
+            raise NotFound(f"org {self.org!r} not found in this database; `rota up` makes the first")
         return await engine.enqueue(
             self._org_id, "task", self.registry.name_of(task), payloads,
             run_at=None if run_at is None else triggers.parse_instant(run_at, "run_at"),

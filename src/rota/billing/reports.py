@@ -55,7 +55,7 @@ def account(tx: Tx, org_id: str, account_id: str) -> Record:
     """One account, also a closed one: its past stays to be read."""
     found = tx.execute(accounts().where(b.org_id == org_id, b.id == account_id)).one_or_none()
     if found is None:
-        raise NotFound(f"billing account {account_id}: there is none")
+        raise NotFound(f"billing account {account_id!r} not found")
     return dict_of(found)
 
 
@@ -82,7 +82,7 @@ def key(tx: Tx, org_id: str, key_id: str) -> Record:
     mine = select(*KEY).join(billing_accounts, b.id == v.billing_account_id).where(b.org_id == org_id, v.id == key_id)
     found = tx.execute(mine).one_or_none()
     if found is None:
-        raise NotFound(f"virtual key {key_id}: there is none")
+        raise NotFound(f"virtual key {key_id!r} not found")
     return dict_of(found)
 
 

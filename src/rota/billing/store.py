@@ -65,7 +65,7 @@ def account_of(tx: Tx, org_id: str, user_id: str, now: datetime) -> Any:
     found = tx.execute(mine).one_or_none()
     if found is None:
         if tx.execute(select(users.c.id).where(users.c.id == user_id, users.c.org_id == org_id)).first() is None:
-            raise NotFound(f"user {user_id}: there is none")
+            raise NotFound(f"user {user_id!r} not found")
         row = {"id": new_id(), "org_id": org_id, "owner_id": user_id, "balance_credits": 0, "created_at": now}
         if insert_new(tx, billing_accounts, [row], ("id",)):
             key = {"id": new_id(), "billing_account_id": row["id"], "label": "Default", "is_default": True}
@@ -83,7 +83,7 @@ def get(tx: Tx, org_id: str, account_id: str) -> Any:
     """An account that can be charged."""
     found = tx.execute(select(billing_accounts).where(b.org_id == org_id, b.id == account_id)).one_or_none()
     if found is None:
-        raise NotFound(f"billing account {account_id}: there is none")
+        raise NotFound(f"billing account {account_id!r} not found")
     if found.closed_at is not None:
         raise Conflict(f"billing account {account_id}: it is closed")
     return found
@@ -173,7 +173,7 @@ def held_key(tx: Tx, org_id: str, key_id: str) -> Any:
     mine = select(v.billing_account_id).join(billing_accounts, b.id == v.billing_account_id)
     account_id = tx.execute(mine.where(b.org_id == org_id, v.id == key_id)).scalar_one_or_none()
     if account_id is None:
-        raise NotFound(f"virtual key {key_id}: there is none")
+        raise NotFound(f"virtual key {key_id!r} not found")
     held(tx, account_id)
     return tx.execute(select(virtual_keys).where(v.id == key_id)).one()
 

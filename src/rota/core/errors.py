@@ -38,13 +38,16 @@ class RotaError(Exception):
         self.message = message
 
 
+MISSING = "is missing"
+
+
 class Invalid(RotaError):
     """`field` was `value`, which cannot be; `right` says what would be right."""
 
     code = "invalid"
 
     def __init__(self, field: str, value: object, right: str) -> None:
-        super().__init__(f"{field}: {shown(value)} {right}")
+        super().__init__(f"{field} {right}" if right.startswith(MISSING) else f"{field}: {shown(value)} {right}")
         self.field, self.value, self.right = field, value, right
 
     @property

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from rota.core.states import State, Status, Verdict
+from rota.core.states import State, Status, Verdict, shown_status
 
 Row = Mapping[str, Any]
 
@@ -15,14 +15,14 @@ BECAUSE = {  # reasons of statuses and verdicts, as the rest of a sentence
     "transient": "the cause may pass",
     "quarantined": "its worker died under it too often",
     "approval": "a person must act first",
-    "reconciliation": "nobody knows whether its effect happened; a person must look",
+    "reconciliation": "it is unknown whether its effect happened; a person must look",
     "overlap": "another job of the schedule was not done yet, and its overlap policy is skip",
     "window": "its execution window had closed",
     "disabled": "the schedule was disabled or deleted before it started",
     "paused": "the schedule was paused",
     "frozen": "the org was frozen",
     "deadline": "it could not start within its start deadline",
-    "operator": "somebody asked for it",
+    "operator": "a user asked for it",
     "superseded": "the schedule was edited before it started",
     "replaced": "a newer job took its place, as its overlap policy says",
     "busy": "where it runs was busy",
@@ -43,13 +43,13 @@ BECAUSE = {  # reasons of statuses and verdicts, as the rest of a sentence
 }
 VERDICTS = {
     Verdict.SKIPPED: "were skipped",
-    Verdict.MISSED: "were missed: nobody was up when they were due",
+    Verdict.MISSED: "were missed: no worker was up when they were due",
     Verdict.COALESCED: "were coalesced",
 }
 
 
 def why_run(
-    runs: Sequence[Row], job: Row | None, schedule: Row | None, waits: Sequence[str], who: str = "Somebody"
+    runs: Sequence[Row], job: Row | None, schedule: Row | None, waits: Sequence[str], who: str = "A user"
 ) -> list[str]:
     """The story of a job: who wanted it, each attempt, and what it waits for now. `waits` are the caller's findings."""
     first: Row = runs[0] if runs else job or {}
@@ -60,7 +60,7 @@ def why_run(
     if job is not None:
         told += [standing(job), *waits]
         if job["cancel_requested_at"] is not None:
-            told.append(f"It was told to stop at {at(job['cancel_requested_at'])}{because(job['cancel_reason'])}.")
+            told.append(f"It was asked to stop at {at(job['cancel_requested_at'])}{because(job['cancel_reason'])}.")
     return told
 
 
@@ -89,8 +89,9 @@ def wanted(row: Row, schedule: Row | None, who: str) -> str:
         case "backfill":
             return f"A backfill asked for the slot {at(slot)} of {of}; it was {queued}."
         case trigger if slot is not None:
-            late = span(max(0.0, (row["queued_at"] - slot).total_seconds()))
-            return f"The slot {at(slot)} of {of} came due ({trigger}); its job was {queued}, {late} after the slot."
+            late = (row["queued_at"] - slot).total_seconds()  # slots of the next second are queued ahead
+            side = f"{span(abs(late))} {'after' if late >= 0 else 'before'} the slot"
+            return f"The slot {at(slot)} of {of} came due ({trigger}); its job was {queued}, {side}."
         case trigger:
             return f"{trigger} asked for {of}; it was {queued}."
 
@@ -111,10 +112,12 @@ def attempt(run: Row) -> str:
     took = span((run["finished_at"] - run["started_at"]).total_seconds())
     if run["status"] == Status.LOST:
         return lost_attempt(run, took)
-    ended = f"{run['status']}{because(run['reason'], 'though' if run['status'] == Status.SUCCESS else 'because')}"
-    said = f" It said {error.get('type')}: {error.get('message')}." if error else ""
+    ended = f"{shown_status(run)}{because(run['reason'], 'though' if run['status'] == Status.SUCCESS else 'because')}"
+    message = f" Its error: {error_text(error)}." if error else ""
     worker = f" on worker {run['worker']}" if run["worker"] else ""
-    return f"Attempt {run['attempt']} started at {at(run['started_at'])}{worker} and ended after {took}: {ended}.{said}"
+    return (
+        f"Attempt {run['attempt']} started at {at(run['started_at'])}{worker} and ended after {took}: {ended}.{message}"
+    )
 
 
 def lost_attempt(run: Row, took: str) -> str:
@@ -122,7 +125,7 @@ def lost_attempt(run: Row, took: str) -> str:
     how = f" as {run['reason']}" if run["reason"] else ""
     began = f"Attempt {run['attempt']} started at {at(run['started_at'])} on worker {run['worker']}"
     error = run["error"] or {}
-    message = f" Its error: {error.get('type')}: {error.get('message')}." if error else ""
+    message = f" Its error: {error_text(error)}." if error else ""
     late = "but its worker had lost the lease: the result does not count (lost)."
     return f"{began} and ended after {took}{how}, {late}{message}"
 
@@ -131,7 +134,7 @@ def standing(job: Row) -> str:
     """Where a job in the queue stands."""
     match State(job["state"]):
         case State.LATER:
-            return f"It waits for its moment, {at(job['run_at'])}."
+            return f"It waits until it is due, {at(job['run_at'])}."
         case State.BLOCKED:
             return "It waits for its turn: another job of its serial key comes first."
         case State.READY:
@@ -150,6 +153,12 @@ def because(reason: str | None, word: str = "because") -> str:
     if reason is None:
         return ""
     return f", {word} {BECAUSE[reason]} ({reason})" if reason in BECAUSE else f", by {reason}"
+
+
+def error_text(error: Row) -> str:
+    """The message of an error, with its type in front unless the message begins with it."""
+    kind, message = str(error.get("type") or ""), str(error.get("message") or "")
+    return message if message.startswith(kind) else f"{kind}: {message}"
 
 
 def at(moment: datetime | None) -> str:

@@ -24,6 +24,8 @@ FILE_REMEDIES = {
     "unable to open database file": "check that its directory exists and may be written",
 }
 
+LOST = "database lost; trying again until it is back"
+
 log = structlog.get_logger("rota.database")
 
 
@@ -41,7 +43,8 @@ class Outage:
         with self._lock:
             first, self.since = self.since is None, self.since or stopwatch()
         if first:
-            log.error("database lost; trying again until it is back", reason=error.message)
+            event = "database cannot be used" if isinstance(error, DatabaseMisconfigured) else LOST
+            log.error(event, reason=error.message)
 
     def back(self) -> None:
         """Log that it answers again, if it was lost."""

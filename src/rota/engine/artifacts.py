@@ -52,7 +52,7 @@ def get(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> Record:
         return {**brief(row), "data": readable(row.content_type, row.content)}
     run = tx.execute(select(runs).where(r.org_id == org_id, r.id == artifact_id, of_task())).one_or_none()
     if run is None:
-        raise NotFound(f"artifact {artifact_id}: there is none")
+        raise NotFound(f"artifact {artifact_id!r} not found")
     data = execution(tx, run)
     data = redacted({**data, "task": reports.public_task(data["task"])}) if public else data
     return {**run_brief(run), "size": len(orjson.dumps(data)), "data": data}

@@ -416,7 +416,7 @@ class Engine:
             if job is None:
                 ended = runs.get(tx, org_id, key)
                 if ended is None and not runs.of_job(tx, org_id, key):
-                    raise NotFound(f"job or run {key}: there is none")
+                    raise NotFound(f"job or run {key!r} not found")
                 raise Conflict(f"{key}: it has ended already, there is nothing to cancel")
             if job.kind == WORKFLOW and (job.attempt or job.state == State.RUNNING):
                 raise Conflict(f"{key}: a workflow's run that began is not canceled; pause the workflow, or resolve it")
@@ -438,7 +438,7 @@ class Engine:
         def step(tx: Tx) -> str:
             run = runs.get(tx, org_id, run_id)
             if run is None:
-                raise NotFound(f"run {run_id}: there is none")
+                raise NotFound(f"run {run_id!r} not found")
             job = queue.find(tx, org_id, run.job_id)
             if job is not None:
                 if job.state == State.PARKED:
@@ -519,7 +519,7 @@ def check_managed_fields(old: Schedule, new: Schedule) -> None:
     own = {"grant_id"} if old.kind == WORKFLOW else {"grant_id", "enabled"}
     changed = sorted(field for field, value in after.items() if before[field] != value and field not in own)
     if changed:
-        raise Conflict(f"schedule '{old.name}', {', '.join(changed)}: it is managed by {old.managed_by}")
+        raise Conflict(f"schedule '{old.name}' is managed by {old.managed_by} (refused: {', '.join(changed)})")
 
 
 def deletable(schedule: Schedule, force: bool) -> bool:

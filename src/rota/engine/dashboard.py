@@ -77,7 +77,7 @@ def job_of(tx: Tx, org_id: str, key: str) -> Record:
     living = tx.execute(select(jobs).where(j.org_id == org_id, j.id == job_id)).one_or_none()
     past = tx.execute(select(runs).where(r.org_id == org_id, r.job_id == job_id).order_by(*BY_ATTEMPT)).all()
     if job_id is None or (living is None and not past):
-        raise NotFound(f"run {key}: there is none")
+        raise NotFound(f"run {key!r} not found")
     attempts = [reports.ended_run(row) for row in past]
     if living is not None:
         attempts.append(reports.living_run(living))

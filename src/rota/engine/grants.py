@@ -100,7 +100,7 @@ def find(tx: Tx, org_id: str, grant_id: str) -> Any | None:
 def get(tx: Tx, org_id: str, grant_id: str) -> Any:
     found = find(tx, org_id, grant_id)
     if found is None:
-        raise NotFound(f"grant {grant_id}: there is none")
+        raise NotFound(f"grant {grant_id!r} not found")
     return found
 
 

@@ -165,7 +165,7 @@ def schedule(tx: Tx, org_id: str, key: str) -> Record:
     """A living schedule by its id or name."""
     found = tx.execute(schedule_query().where(called(org_id, key)).order_by(s.id != key)).first()
     if found is None:
-        raise NotFound(f"schedule {key}: there is none")
+        raise NotFound(f"schedule {key!r} not found")
     return schedule_record(found)
 
 
@@ -336,7 +336,7 @@ def run(tx: Tx, org_id: str, run_id: str) -> Record:
         return completed(tx, [living_run(living)])[0]
     ended = tx.execute(select(*RUN).where(r.org_id == org_id, r.id == run_id)).one_or_none()
     if ended is None:
-        raise NotFound(f"run {run_id}: there is none")
+        raise NotFound(f"run {run_id!r} not found")
     return completed(tx, [ended_run(ended)])[0]
 
 
@@ -387,6 +387,11 @@ def with_phases(tx: Tx, found: list[Record]) -> list[Record]:
     return [{**one, **redacted(known.get(one["id"], {}))} for one in found]
 
 
+JOB_FIELDS = (
+    "status", "kind", "target", "target_name", "attempt", "started_at", "finished_at", "error", "artifact_id",
+)  # fmt: skip
+
+
 def job(tx: Tx, org_id: str, job_id: str) -> Record:
     """One job: from the queue while it lives, else from its last run."""
     living = tx.execute(select(jobs).where(j.org_id == org_id, j.id == job_id)).one_or_none()
@@ -399,18 +404,22 @@ def job(tx: Tx, org_id: str, job_id: str) -> Record:
     elif ended:
         shown = ended[-1]
     else:
-        raise NotFound(f"job {job_id}: there is none")
-    same = ("status", "kind", "target", "attempt", "started_at", "finished_at", "error", "artifact_id")
+        raise NotFound(f"job {job_id!r} not found")
+    (shown,) = with_target_names(tx, [shown])
     submitted_at = ended[0]["queued_at"] if ended else shown["queued_at"]
-    return {"id": job_id, "submitted_at": submitted_at, **{field: shown[field] for field in same}, "run_ids": run_ids}
+    return {
+        "id": job_id,
+        "submitted_at": submitted_at,
+        **{field: shown[field] for field in JOB_FIELDS},
+        "run_ids": run_ids,
+    }
 
 
 def list_jobs(tx: Tx, /, org_id: str, **wanted: Any) -> Page:
     """Jobs, newest first: as they stand, or as they ended."""
     found, more = list_runs(tx, org_id, last_only=True, **wanted)
-    same = ("status", "kind", "target", "attempt", "started_at", "finished_at", "error", "artifact_id")
     return [
-        {"id": one["job_id"], "submitted_at": one["queued_at"], **{field: one[field] for field in same}}
+        {"id": one["job_id"], "submitted_at": one["queued_at"], **{field: one[field] for field in JOB_FIELDS}}
         for one in found
     ], more
 
@@ -578,7 +587,7 @@ def task(tx: Tx, org_id: str, key: str) -> Record:
     mine = and_(tasks.c.org_id == org_id, or_(tasks.c.id == key, tasks.c.name == key))
     found = tx.execute(select(*TASK).where(mine).order_by(tasks.c.id != key)).first()
     if found is None:
-        raise NotFound(f"task {key}: there is none")
+        raise NotFound(f"task {key!r} not found")
     return task_record(found)
 
 
@@ -697,7 +706,7 @@ def user(tx: Tx, org_id: str, user_id: str) -> Record:
     mine = and_(u.org_id == org_id, u.id == user_id, u.email.is_not(None), u.deleted_at.is_(None))
     found = tx.execute(select(*USER).where(mine)).one_or_none()
     if found is None:
-        raise NotFound(f"user {user_id}: there is none")
+        raise NotFound(f"user {user_id!r} not found")
     return dict_of(found)
 
 
@@ -718,7 +727,7 @@ def api_key(tx: Tx, org_id: str, key_id: str) -> Record:
     stmt = select(*KEY).join(users, users.c.id == k.user_id).where(k.org_id == org_id, k.id == key_id)
     found = tx.execute(stmt).one_or_none()
     if found is None:
-        raise NotFound(f"API key {key_id}: there is none")
+        raise NotFound(f"API key {key_id!r} not found")
     return dict_of(found)
 
 

@@ -98,7 +98,7 @@ def insert(tx: Tx, new: Sequence[Schedule], now: datetime, rows: NewRows | None 
         columns = {name: values[part] for name, values in rows.columns.items()}
         refused -= Counter(name for (name,) in insert_columns(tx, schedules, columns, ("name",)))
     for name in refused:
-        raise Conflict(f"schedule {name}: there is already one with this name; choose another or edit that one")
+        raise Conflict(f"schedule {name!r} already exists; choose another name or edit that schedule")
     for start in range(0, len(new), INSERT_ROWS):
         part = slice(start, start + INSERT_ROWS)
         insert_rows(tx, clocks, rows.clocks[part])
@@ -111,7 +111,7 @@ def get(tx: Tx, org_id: str, key: str) -> Schedule:
     """A living schedule of an org by its id or name."""
     found = tx.execute(select(schedules).where(called(org_id, key)).order_by(s.id != key)).first()
     if found is None:
-        raise NotFound(f"schedule {key}: there is none")
+        raise NotFound(f"schedule {key!r} not found")
     return schedule_of(found, readable=False)
 
 
@@ -166,7 +166,7 @@ def replace_schedule(tx: Tx, due: Due, new: Schedule, now: datetime, expected: i
         raise StaleRevision(f"schedule {old.name}: it is at revision {old.revision}, not {expected}; read it again")
     taken = select(s.id).where(s.org_id == old.org_id, s.name == new.name, s.id != old.id, LIVING)
     if new.name != old.name and tx.execute(taken).first() is not None:
-        raise Conflict(f"schedule {new.name}: there is already one with this name; choose another")
+        raise Conflict(f"schedule {new.name!r} already exists; choose another name")
     new = replace(new, revision=old.revision + 1, updated_at=now)
     if new.deleted_at is not None:
         new = replace(new, enabled=False)
@@ -238,7 +238,7 @@ def skip_next(tx: Tx, due: Due, reason: str, now: datetime) -> datetime:
     """Skip the next slot, once."""
     schedule, slot = due.schedule, due.next_slot
     if slot is None:
-        raise Conflict(f"schedule {schedule.name}: no slot is planned, so there is none to skip")
+        raise Conflict(f"schedule {schedule.name}: no slot is planned that could be skipped")
     slot_rows.record_gaps(tx, [(schedule, Gap(slot, slot, 1, Verdict.SKIPPED, "operator", note=reason or None))])
     tell_skipped(tx, [schedule])
     upcoming = triggers.next_slot(schedule.timing, slot)

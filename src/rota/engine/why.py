@@ -43,7 +43,7 @@ def of_run(tx: Tx, org_id: str, key: str, now: datetime) -> Record:
     ended = tx.execute(select(r.job_id).where(r.org_id == org_id, or_(r.id == key, r.job_id == key)).limit(1)).scalar()
     job_id = living.id if living is not None else ended
     if job_id is None:
-        raise NotFound(f"run {key}: there is none")
+        raise NotFound(f"run {key!r} not found")
     return of_job(tx, org_id, job_id, now)
 
 
@@ -53,8 +53,10 @@ def of_slot(tx: Tx, org_id: str, schedule: str, slot: datetime, now: datetime) -
     last = func.coalesce(t.last_slot, t.slot, type_=t.slot.type)
     inside = and_(t.schedule_id == schedule_id, t.slot <= slot, last >= slot)
     found = tx.execute(select(slots).where(inside).order_by(t.slot.desc()).limit(1)).one_or_none()
-    if schedule_id is None or found is None:
-        raise NotFound(f"slot {slot.isoformat()} of schedule {schedule}: there is none")
+    if schedule_id is None:
+        raise NotFound(f"schedule {schedule!r} not found")
+    if found is None:
+        raise NotFound(f"schedule {schedule!r} has no slot at {slot.isoformat()}; `rota slots list` shows the slots")
     if found.job_id is not None:
         return of_job(tx, org_id, found.job_id, now)
     told = explain.why_slot(dict_of(found), schedule_of(tx, schedule_id) or {})
@@ -87,8 +89,8 @@ def asker(tx: Tx, org_id: str, job_id: str, job: Record) -> str:
         lines, _ = list_audit(tx, org_id, limit=LIMIT_MAX, action=action, **about)
         for line in lines:
             if job_id in (line["resource_id"], (line["after"] or {}).get("result")):
-                return f"{line['user_name'] or 'Somebody'} (key {line['key_name']})"
-    return "Somebody"
+                return f"{line['user_name'] or 'A user'} (key {line['key_name']})"
+    return "A user"
 
 
 def waits(tx: Tx, job: Any, now: datetime) -> list[str]:

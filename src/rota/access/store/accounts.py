@@ -63,7 +63,7 @@ def create_org(tx: Tx, name: str, slug: str, now: datetime) -> tuple[str, str]:
     """A new org with its system user. Returns its id and the text of its admin key."""
     org = {"id": new_id(), "slug": slug, "name": name, "created_at": now}
     if not insert_new(tx, orgs, [org], ("id",)):
-        raise Conflict(f"org {slug}: there is already one with this slug; choose another")
+        raise Conflict(f"org {slug!r} already exists; choose another slug")
     return str(org["id"]), create_key(tx, str(org["id"]), FIRST_KEY, "admin", now)
 
 
@@ -115,7 +115,7 @@ def create_user(tx: Tx, org_id: str, email: str, name: str, password_hash: str, 
         "created_at": now, "updated_at": now,
     }  # fmt: skip
     if not insert_new(tx, users, [user], ("id",)):
-        raise Conflict(f"user {email}: there is already one with this address")
+        raise Conflict(f"user {email!r} already exists")
     return str(user["id"])
 
 
@@ -128,9 +128,9 @@ def edit_user(tx: Tx, org_id: str, user_id: str, changes: dict[str, Any], now: d
     if email is not None:
         taken = select(u.id).where(u.org_id == org_id, u.email == email, u.deleted_at.is_(None), u.id != user_id)
         if tx.execute(taken).first() is not None:
-            raise Conflict(f"user {email}: there is already one with this address")
+            raise Conflict(f"user {email!r} already exists")
     if not tx.execute(update(users).where(person(org_id, user_id)).values(**changes, updated_at=now)).rowcount:
-        raise NotFound(f"user {user_id}: there is none")
+        raise NotFound(f"user {user_id!r} not found")
     if "password_hash" in changes:
         tx.execute(delete(login_sessions).where(session.user_id == user_id))
     keep_an_admin(tx, org_id, now)
@@ -140,7 +140,7 @@ def delete_user(tx: Tx, org_id: str, user_id: str, now: datetime) -> None:
     """Take a person out of an org, with all keys and grants that act for them. Their row stays, for the audit log."""
     gone = update(users).where(person(org_id, user_id)).values(deleted_at=now, updated_at=now, password_hash=None)
     if not tx.execute(gone).rowcount:
-        raise NotFound(f"user {user_id}: there is none")
+        raise NotFound(f"user {user_id!r} not found")
     tx.execute(delete(login_sessions).where(session.user_id == user_id))
     tx.execute(update(api_keys).where(k.user_id == user_id, k.revoked_at.is_(None)).values(revoked_at=now))
     theirs = and_(grants.c.org_id == org_id, grants.c.owner_id == user_id, grants.c.revoked_at.is_(None))
@@ -253,7 +253,7 @@ def revoke_key(tx: Tx, org_id: str, key_id: str, now: datetime, *, instance_admi
     this_key = (k.org_id == org_id, k.id == key_id)
     stored_key = tx.execute(select(k.instance_admin, k.revoked_at).where(*this_key)).one_or_none()
     if stored_key is None:
-        raise NotFound(f"API key {key_id}: there is none")
+        raise NotFound(f"API key {key_id!r} not found")
     if stored_key.instance_admin and not instance_admin:
         raise Refused(f"API key {key_id} is an instance admin's; only an instance admin can revoke it")
     tx.execute(update(api_keys).where(*this_key, k.revoked_at.is_(None)).values(revoked_at=now))

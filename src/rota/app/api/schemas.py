@@ -217,7 +217,7 @@ SCHEMAS: dict[str, Schema] = {
         examples=[
             {
                 "type": "urn:rota:problem:not_found", "title": "Not Found", "status": 404, "code": "not_found",
-                "detail": "schedule nightly: there is none", "request_id": "01KQRS3Z5T8M0A2N6Y4V7W9XCD",
+                "detail": "schedule 'nightly' not found", "request_id": "01KQRS3Z5T8M0A2N6Y4V7W9XCD",
             }
         ],
     ),
@@ -274,8 +274,9 @@ SCHEMAS: dict[str, Schema] = {
         id=WHOLE, at=AT, stream=TEXT, text=TEXT,
     ),
     "Job": gives(
-        id=ID, submitted_at=AT, status=among(Status), kind=TEXT, target=TEXT, attempt=WHOLE, started_at=maybe(AT),
-        finished_at=maybe(AT), error=one_of(ref("Error")), artifact_id=maybe(ID), run_ids=listed(ID),
+        id=ID, submitted_at=AT, status=among(Status), kind=TEXT, target=TEXT, target_name=TEXT, attempt=WHOLE,
+        started_at=maybe(AT), finished_at=maybe(AT), error=one_of(ref("Error")), artifact_id=maybe(ID),
+        run_ids=listed(ID),
     ),
     "JobBody": takes(
         {"target": "report", "input": {"day": "today"}}, ("target",), target=a("string", minLength=1, maxLength=500),
@@ -286,7 +287,7 @@ SCHEMAS: dict[str, Schema] = {
     "JobRef": gives({"job_id": ID["examples"][0]}, job_id=ID),
     "Why": gives(
         job_id=maybe(ID), schedule_id=maybe(ID), slot=maybe(AT), status=TEXT,
-        sentences=a("array", items=TEXT, examples=[["Somebody asked for schedule nightly to run at once; …"]]),
+        sentences=a("array", items=TEXT, examples=[["A user asked for schedule nightly to run at once; …"]]),
     ),
     "Event": gives(
         {"id": "17", "event": "log", "data": '{"id": 17, "stream": "stdout", "text": "hello"}'},
@@ -470,7 +471,7 @@ SCHEMAS: dict[str, Schema] = {
         ("server_instance_id", "job_type"), server_instance_id=KEY, **ASKED,
     ),
     "HostJob": gives(
-        id=ID, submitted_at=AT, status=among(Status), kind=TEXT, attempt=WHOLE, started_at=maybe(AT),
+        id=ID, submitted_at=AT, status=among(Status), kind=TEXT, target_name=TEXT, attempt=WHOLE, started_at=maybe(AT),
         finished_at=maybe(AT), error=one_of(ref("Error")), artifact_id=maybe(ID), run_ids=listed(ID),
         server_instance_id=TEXT, job_type=NAME, payload=a("object"), waits_for=maybe(TEXT),
     ),
@@ -800,7 +801,7 @@ OPTIONAL = (
 STREAMS = ("GET /events", "GET /jobs/{job_id}/$stream", "GET /runs/{run_id}/logs")
 PROBLEMS = {
     400: "it cannot be executed now",
-    401: "no key, or one that is not known", 403: "the key may not", 404: "there is none", 409: "not in this state",
+    401: "no key, or one that is not known", 403: "the key may not", 404: "not found", 409: "not in this state",
     412: "it changed since it was read", 413: "the body is too long", 415: "the body is not application/json",
     422: "a value is wrong", 429: "too many failed attempts or open streams", 503: "the database is out of reach",
 }  # fmt: skip

@@ -59,7 +59,7 @@ async def events(request: Request, caller: Viewer) -> StreamingResponse:
 async def job_stream(request: Request, caller: Viewer, job_id: str) -> StreamingResponse:
     """Each status that a job comes to; ends with the last one."""
     if not await engine_of(request).db.read(event_feed.job_steps, caller.org_id, job_id):
-        raise NotFound(f"job {job_id}: there is none")
+        raise NotFound(f"job {job_id!r} not found")
     return EventStream(request, caller, follow_job(request, caller.org_id, job_id))
 
 

@@ -7,13 +7,14 @@ import typer
 
 from rota.app.cli.schedules import read_input
 from rota.frame.cli.output import details, listing, when
+from rota.frame.cli.times import future_option
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make jobs beside schedules, and see them.")
 
 JobId = Annotated[str, typer.Argument(help="id of the job")]
 SHOWN = (
-    "id", "status", "kind", "target", "attempt", "submitted_at", "started_at", "finished_at", "error", "artifact_id",
-    "run_ids",
+    "id", "status", "kind", "target_name", "target", "attempt", "submitted_at", "started_at", "finished_at", "error",
+    "artifact_id", "run_ids",
 )  # fmt: skip
 
 
@@ -25,7 +26,7 @@ def add(
     input: Annotated[str | None, typer.Option(help="input as JSON, or @file")] = None,
     queue: Annotated[str | None, typer.Option(help="the queue; default: default")] = None,
     priority: Annotated[int | None, typer.Option(help="from -100 to 100; higher goes first")] = None,
-    at: Annotated[str | None, typer.Option(help="when it runs; default: now")] = None,
+    at: Annotated[str | None, future_option("--at", help="when it runs: 1h (ahead), 13:00, …; default: now")] = None,
     key: Annotated[str | None, typer.Option(help="at most one job with this key at a time")] = None,
     key_mode: Annotated[
         str | None, typer.Option(help="where a job has the key: reject, preserve that job, or replace it")
@@ -52,7 +53,7 @@ def list_all(
     """List jobs, newest first."""
     page = ctx.obj.get("/jobs", status=status, kind=kind, target=target, limit=limit, cursor=cursor)
     rows = (
-        [job["id"], job["target"], job["status"], str(job["attempt"]), when(job["submitted_at"])]
+        [job["id"], job["target_name"], job["status"], str(job["attempt"]), when(job["submitted_at"])]
         for job in page["items"]
     )
     listing(ctx.obj, page, ("id", "target", "status", "try", "submitted"), rows)

@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import typer
 
+from rota.core.explain import error_text
 from rota.frame.cli.connection import Answered, Connection, Exit, Output, explain, fail, say
 from rota.frame.cli.follow import follow as stream
 from rota.frame.cli.output import as_data, details, listing, took, when
@@ -29,7 +30,7 @@ def list_all(
     ctx: typer.Context,
     schedule: Annotated[str | None, typer.Option(help="name or id")] = None,
     job: Annotated[str | None, typer.Option(help="id")] = None,
-    status: Annotated[str | None, typer.Option(help="pending, running, success, failed, …")] = None,
+    status: Annotated[str | None, typer.Option(help="pending, running, success, failed, retried, …")] = None,
     reason: Annotated[str | None, typer.Option()] = None,
     kind: Annotated[str | None, typer.Option()] = None,
     target: Annotated[str | None, typer.Option()] = None,
@@ -41,6 +42,8 @@ def list_all(
     cursor: Annotated[str | None, typer.Option(help="where the page before ended")] = None,
 ) -> None:
     """List runs, newest first."""
+    if status in ("retried", "retrying"):  # as the list shows them
+        status, reason = "paused", "transient"
     page = ctx.obj.get(
         "/runs", schedule_id=schedule, job_id=job, status=status, reason=reason, kind=kind, target=target,
         namespace=namespace, layer=layer, since=since, until=until, limit=limit, cursor=cursor,
@@ -205,12 +208,6 @@ def end_as(one: dict[str, Any]) -> None:
     if one["status"] != "success":
         say(f"error: {error_text(one['error'] or {}) or one['status']}")
         raise typer.Exit(Exit.RUN_FAILED)
-
-
-def error_text(error: dict[str, Any]) -> str:
-    """The message of an error, with its type in front unless the message begins with it."""
-    kind, message = str(error.get("type") or ""), str(error.get("message") or "")
-    return message if message.startswith(kind) else f"{kind}: {message}"
 
 
 def sleep(seconds: float = LOOK) -> None:

@@ -421,6 +421,8 @@ def tell(connection: Connection, one: dict[str, Any]) -> None:
     """A schedule in a line, after it was changed."""
     if not as_data(connection, one):
         planned = f"next {local(one['next_run_at'])}" if one["next_run_at"] else "nothing planned"
+        if state_of(one) == "paused":
+            planned = f"until {local(one['paused_until'])}" if one["paused_until"] else "until it is resumed"
         print(f"{visible(one['name'])}: {one['words']}, {visible(state_of(one))}, {planned}")
 
 

@@ -5,7 +5,8 @@ from urllib.parse import quote
 
 import typer
 
-from rota.app.cli.runs import error_text, find
+from rota.app.cli.runs import find
+from rota.core.explain import error_text
 from rota.frame.cli.connection import Connection, Exit, say
 from rota.frame.cli.output import as_data, details, listing, local, when
 from rota.frame.cli.terminal import visible

@@ -67,7 +67,7 @@ async def download(request: Request, caller: Viewer, run_id: str) -> Response:
     """The whole log as text."""
     db = engine_of(request).db
     if run_id not in [one["id"] for one in (await db.read(dashboard.job_of, caller.org_id, run_id))["attempts"]]:
-        raise NotFound(f"run {run_id}: there is none")
+        raise NotFound(f"run {run_id!r} not found")
     headers = {"content-disposition": f'attachment; filename="{run_id}.log"'}
     return StreamingResponse(lines_of(request, caller, run_id), media_type="text/plain; charset=utf-8", headers=headers)
 
@@ -88,7 +88,7 @@ def ladder(living: dict[str, Any] | None, grace: Any, now: Any) -> list[dict[str
     since = living["cancel_requested_at"] or EPOCH
     return [
         {"step": "asked to stop", "at": since, "done": True},
-        {"step": "its work was told to stop", "at": since, "done": living["run_id"] is not None},
+        {"step": "its work was asked to stop", "at": since, "done": living["run_id"] is not None},
         {"step": "killed, if it has not stopped by then", "at": since + grace, "done": now > since + grace},
         {"step": "gone", "at": None, "done": False},
     ]

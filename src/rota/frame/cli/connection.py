@@ -102,7 +102,7 @@ class Connection:
         except TimedOut:
             fail(f"the server at {url} did not answer in time", Exit.TIMED_OUT)
         except (Unreachable, httpx.InvalidURL, UnicodeError) as error:
-            fail(f"cannot reach the server at {url}: {error}; is it running? (`rota up` starts one)")
+            fail(f"cannot reach the server at {url}: {error.__cause__ or error}; is it running? (`rota up` starts one)")
 
     def address(self) -> tuple[str, str]:
         """The server and the key: as given, else of the profile, else of the server that runs on the data directory."""
@@ -173,7 +173,7 @@ def read_profiles() -> dict[str, dict[str, str]]:
 def read_profile(name: str) -> dict[str, str]:
     known = read_profiles()
     if name not in known:
-        fail(f"profile {name}: there is none in {profiles_file()}; known are {', '.join(known) or 'none'}", Exit.USAGE)
+        fail(f"profile {name!r} not found in {profiles_file()}; known are {', '.join(known) or 'none'}", Exit.USAGE)
     return known[name]
 
 

@@ -58,7 +58,7 @@ class GraphManager:
         except Invalid as error:
             if error.field == "input":
                 raise
-            raise NotFound(f"graph {graph_id}: there is none") from error
+            raise NotFound(f"graph {graph_id!r} not found") from error
         payload, now = parse.payload(given or {}, "input"), self.engine.clock.now()
 
         def step(tx: Tx) -> str:

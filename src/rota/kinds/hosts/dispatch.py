@@ -114,7 +114,7 @@ class Dispatch:
         if row.cancel_requested_at is not None:
             return replace(base, status=Status.CANCELED, reason=row.cancel_reason)
         if hosts.find_server(tx, job.org_id, job.target) is None:
-            gone = Failure(FailureClass.LOGIC, "ServerGone", f"server instance {job.target}: there is none any more")
+            gone = Failure(FailureClass.LOGIC, "ServerGone", f"server instance {job.target!r} was removed")
             return replace(base, status=Status.FAILED, reason="logic", error=gone.dump())
         if job.attempt == 0 and (late := job.terms.too_late(now)) is not None:
             return replace(base, reason=late)
@@ -250,7 +250,7 @@ def resolve(tx: Tx, org_id: str, job_id: str, applied: bool, outcome: Any, now: 
     """A person says whether it happened: then it has succeeded, else it may be tried again."""
     row = hosts.locked(tx, org_id, job_id)
     if row is None and not runs.of_job(tx, org_id, job_id):
-        raise NotFound(f"host job {job_id}: there is none")
+        raise NotFound(f"host job {job_id!r} not found")
     if row is None or row.parked_reason != RECONCILIATION:
         raise Conflict(f"job {job_id}: nobody asks whether it happened")
     if not applied:

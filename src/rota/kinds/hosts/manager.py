@@ -101,7 +101,7 @@ def host_job(tx: Tx, org_id: str, job_id: str) -> Record:
     """A job on a host: as any job, with what was asked of which server, and all its runs."""
     found = engine_reports.job(tx, org_id, job_id)
     if found["kind"] != hosts.KIND:
-        raise NotFound(f"host job {job_id}: there is none")
+        raise NotFound(f"host job {job_id!r} not found")
     living, ended = jobs.find(tx, org_id, job_id), runs.of_job(tx, org_id, job_id)
     order = living.payload if living is not None else ended[-1].input
     told = {"job_type": order["job_type"], "payload": redacted(order.get("payload") or {})}

@@ -256,7 +256,7 @@ async def declare(engine: Engine, org: str, declared: PipelineRegistry) -> None:
     now = engine.clock.now()
     org_id = await engine.db.read(accounts.org_by_slug, org)
     if org_id is None:
-        raise NotFound(f"org {org}: there is none; make it first, or declare for another")
+        raise NotFound(f"org {org!r} not found; make it first, or declare for another")
     system = await engine.db.tx(accounts.system_user, org_id, now)
     manager = PipelineManager(engine.acting(Act(org_id, system, "pipelines", "declare")), org_id)
     rows = [row_of(manager, one, system) for one in declared.known.values()]

@@ -50,7 +50,7 @@ def get(tx: Tx, org_id: str, key: str, *, lock: bool = False) -> Any:
     stmt = select(pipelines).where(or_(and_(mine, p.path == key), and_(mine, p.id == key)))
     found = tx.execute(stmt.with_for_update() if lock else stmt).first()
     if found is None:
-        raise NotFound(f"pipeline {key}: there is none")
+        raise NotFound(f"pipeline {key!r} not found")
     return found
 
 
@@ -63,7 +63,7 @@ def unknown(tx: Tx, org_id: str, paths: Collection[str]) -> list[str]:
 def insert(tx: Tx, org_id: str, fields: Mapping[str, Any], now: datetime) -> str:
     row = {"id": new_id(), "org_id": org_id, "version": 1, "created_at": now, "updated_at": now, **fields}
     if not insert_new(tx, pipelines, [row], ("id",)):
-        raise Conflict(f"pipeline {row['path']}: there is already one; PUT writes its next version")
+        raise Conflict(f"pipeline {row['path']!r} already exists; PUT writes its next version")
     remember(tx, row, now)
     return str(row["id"])
 

@@ -161,7 +161,7 @@ class TaskManager:
         try:
             row = await self.row(key)
         except NotFound as error:
-            raise NotRunnable(f"Cannot execute task {key}: there is none") from error
+            raise NotRunnable(f"Cannot execute task {key}: not found") from error
         if not row.enabled:
             raise NotRunnable(f"Cannot execute disabled task {row.id}")
         if row.task_type == "python" and row.command not in await self.functions():

@@ -25,7 +25,7 @@ def get(tx: Tx, org_id: str, key: str) -> Any:
     mine = select(tasks).where(t.org_id == org_id, or_(t.id == key, t.name == key))
     found = tx.execute(mine.order_by(t.id != key)).first()  # another's name may look like its id
     if found is None:
-        raise NotFound(f"task {key}: there is none")
+        raise NotFound(f"task {key!r} not found")
     return found
 
 
@@ -49,7 +49,7 @@ def insert(tx: Tx, org_id: str, fields: Mapping[str, Any], now: datetime, source
     named = {**fields, "id": task_id, "name": fields["name"] or task_id}
     made = add(tx, org_id, named, now, source, next_version(tx, org_id, named["name"]))
     if made is None:
-        raise Conflict(f"task {named['name']}: there is already one with this name or id; choose another")
+        raise Conflict(f"task {named['name']!r} already exists; choose another name")
     return made
 
 
@@ -58,7 +58,7 @@ def change(tx: Tx, old: Any, fields: Mapping[str, Any], now: datetime) -> str:
     new = {**old._mapping, **fields, "id": old.id, "updated_at": now}
     taken = select(t.id).where(t.org_id == old.org_id, t.name == new["name"], t.id != old.id)
     if tx.execute(taken).first():
-        raise Conflict(f"task {new['name']}: there is already one with this name; choose another")
+        raise Conflict(f"task {new['name']!r} already exists; choose another name")
     if "version" not in fields and any(new[name] != getattr(old, name) for name in WHAT_RUNS):
         new["version"] = next_version(tx, old.org_id, new["name"])
     tx.execute(update(tasks).where(t.id == old.id).values(new))

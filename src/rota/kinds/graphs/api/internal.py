@@ -64,7 +64,7 @@ async def run(request: Request, graph_id: str) -> Response:
     """`{grant_id, input, run_id?}` → `{ok, run_id, trace_id, error_code?}`."""
     engine, runner = request.app.state.engine, graphs_of(request)
     if graph_id not in runner.registry:
-        raise NotFound(f"graph {graph_id}: there is none here")
+        raise NotFound(f"graph {graph_id!r} not found on this server")
     key = request.headers.get("idempotency-key", "")
     if not KEY.fullmatch(key) or len(key) > KEY_LIMIT:
         raise HTTPException(400, f"this needs an Idempotency-Key of 1 to {KEY_LIMIT} printable ASCII characters")

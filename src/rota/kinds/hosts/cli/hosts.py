@@ -108,14 +108,25 @@ def run_job(ctx: typer.Context, server: ServerId, job_type: str, payload: Payloa
 def list_jobs(ctx: typer.Context, server: str | None = None, limit: Limit = None, cursor: Cursor = None) -> None:
     """Jobs on hosts, newest first."""
     page = ctx.obj.get("/host-jobs", server_instance_id=server, limit=limit, cursor=cursor)
-    rows = ([one["id"], one["target"], one["status"], when(one["submitted_at"])] for one in page["items"])
+    rows = ([one["id"], one["target_name"], one["status"], when(one["submitted_at"])] for one in page["items"])
     listing(ctx.obj, page, ("id", "server", "status", "asked"), rows)
 
 
 @jobs.command("show")
 def show_job(ctx: typer.Context, job: JobId) -> None:
     """Everything about one job."""
-    fields = ("id", "status", "waits_for", "server_instance_id", "job_type", "payload", "attempt", "error", "run_ids")
+    fields = (
+        "id",
+        "status",
+        "waits_for",
+        "target_name",
+        "server_instance_id",
+        "job_type",
+        "payload",
+        "attempt",
+        "error",
+        "run_ids",
+    )
     details(ctx.obj, ctx.obj.get(path("host-jobs", job)), fields)
 
 

@@ -84,5 +84,5 @@ def list_batches(tx: Tx, org_id: str, *, limit: int, cursor: str | None) -> Page
 def batch(tx: Tx, org_id: str, batch_id: str) -> Record:
     found = tx.execute(select(batches).where(b.id == batch_id, b.org_id == org_id)).one_or_none()
     if found is None:
-        raise NotFound(f"batch {batch_id}: there is none")
+        raise NotFound(f"batch {batch_id!r} not found")
     return {**record(tx, found), "members": standing(tx, batch_id)}

@@ -127,7 +127,7 @@ def edit_host(tx: Tx, org_id: str, host_id: str, changes: Mapping[str, Any], now
     get(tx, org_id, host_id, lock=True)
     taken = select(h.id).where(h.org_id == org_id, h.name == changes.get("name"), h.id != host_id)
     if tx.execute(taken).first() is not None:
-        raise Conflict(f"host {changes['name']}: there is already one with this name; choose another")
+        raise Conflict(f"host {changes['name']!r} already exists; choose another name")
     tx.execute(update(hosts).where(h.id == host_id).values(**changes, updated_at=now))
     return host_id
 
@@ -413,7 +413,7 @@ def host(tx: Tx, org_id: str, key: str, now: datetime) -> Record:
     mine = or_(and_(h.org_id == org_id, h.id == key), and_(h.org_id == org_id, h.name == key))
     found = tx.execute(host_query(now).where(mine).order_by(h.id != key)).first()
     if found is None:
-        raise NotFound(f"host {key}: there is none")
+        raise NotFound(f"host {key!r} not found")
     return host_record(found)
 
 

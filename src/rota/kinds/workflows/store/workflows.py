@@ -129,7 +129,7 @@ def get(tx: Tx, org_id: str, key: str, hold: bool = False) -> Flow:
     """A workflow of an org by its id or name; held until the transaction ends, if asked."""
     found = records_of(tx, list(w), finding(tx, Given({"org": org_id, "key": key}, (hold,))))
     if not found:
-        raise NotFound(f"workflow {key}: there is none")
+        raise NotFound(f"workflow {key!r} not found")
     return with_handlers(tx, dict(zip(w.keys(), found[0], strict=True)))
 
 
