@@ -11,7 +11,7 @@ from bench.figures import Figure, Size
 from bench.measures import write
 from bench.site import Kind, Site, site
 from rota.core.clock import ManualClock, wall
-from rota.core.model import Ended, Job, new_id
+from rota.core.model import AttemptResult, Job, new_id
 from rota.core.states import Status
 from rota.db.dialect import Tx
 from rota.db.notify import Wake
@@ -95,6 +95,6 @@ def take(tx: Tx) -> list[Job]:
 
 
 def end(tx: Tx, job: Job, now: datetime) -> None:
-    ended = [Ended(job, Status.SUCCESS, None, now, new_id(), 1, now)]
+    ended = [AttemptResult(job, Status.SUCCESS, None, now, new_id(), 1, now)]
     jobs.finish(tx, ended, "bench", now)
     pipelines_store.follow(tx, ended, now)

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from rota.access.store import accounts
 from rota.app.asgi import create_site
 from rota.core.clock import ManualClock
-from rota.core.model import Attempt, Ended, Job, new_id
+from rota.core.model import Attempt, AttemptResult, Job, new_id
 from rota.core.states import Status
 from rota.db.connection import Database, open_database, sql
 from rota.db.dialect import Tx
@@ -99,7 +99,7 @@ class Api:
 
     async def end(self, begun: list[Attempt], status: Status = Status.SUCCESS, reason: str | None = None) -> None:
         now = self.clock.now()
-        ended = [Ended(one.job, status, reason, now, one.run_id, one.number, one.started_at) for one in begun]
+        ended = [AttemptResult(one.job, status, reason, now, one.run_id, one.number, one.started_at) for one in begun]
         await self.db.tx(jobs.finish, ended, WORKER)
 
     async def count(self, table: str) -> int:

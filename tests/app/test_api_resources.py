@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rota.core.model import Ended, new_id, trace_id_of
+from rota.core.model import AttemptResult, new_id, trace_id_of
 from rota.core.states import Status
 from rota.engine import jobs, workers
 from rota.engine.scheduler import Scheduler
@@ -161,7 +161,7 @@ async def test_why_tells_the_story_of_a_run(api: Api) -> None:
     assert f"Attempt 1 runs since 2026-05-04T09:00:00+00:00 on worker {WORKER}." in told
     api.clock.set(NINE + timedelta(seconds=3))
     error = {"code": "logic", "type": "ValueError", "message": "no", "traceback": None}
-    ended = Ended(begun.job, Status.FAILED, "logic", api.clock.now(), begun.run_id, 1, begun.started_at, error)
+    ended = AttemptResult(begun.job, Status.FAILED, "logic", api.clock.now(), begun.run_id, 1, begun.started_at, error)
     await api.db.tx(jobs.finish, [ended], WORKER)
     told = await sentences(api, f"/runs/{begun.run_id}/$why")
     assert "ended after 3 s: failed, because the work failed by itself (logic). Its error: ValueError: no." in told
@@ -200,7 +200,9 @@ async def test_metrics_count_and_name_no_org(api: Api) -> None:
     while await Scheduler(api.engine).step():
         pass
     (begun,) = await api.start()
-    ended = Ended(begun.job, Status.SUCCESS, None, NINE, begun.run_id, 1, begun.job.run_at + timedelta(seconds=0.2))
+    ended = AttemptResult(
+        begun.job, Status.SUCCESS, None, NINE, begun.run_id, 1, begun.job.run_at + timedelta(seconds=0.2)
+    )
     api.engine.meter.ended([ended], 1)
     api.client.headers.pop("authorization")
     text = (await api.client.get("/metrics")).text
@@ -277,7 +279,7 @@ async def run_many(api: Api, count: int) -> None:
         lambda tx: jobs.claim(tx, jobs.lanes(tx), worker=WORKER, routes=["task:default:hello"], room=count, turn=0)
     )
     assert len(taken) == count
-    ended = [Ended(job, Status.SUCCESS, None, NINE, new_id(), 1, NINE) for job in taken]
+    ended = [AttemptResult(job, Status.SUCCESS, None, NINE, new_id(), 1, NINE) for job in taken]
     await api.db.tx(jobs.finish, ended, WORKER)
 
 

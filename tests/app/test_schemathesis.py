@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from rota.access.store import accounts
-from rota.core.model import Attempt, Ended, new_id
+from rota.core.model import Attempt, AttemptResult, new_id
 from rota.core.states import Status
 from rota.db.connection import open_database
 from rota.db.dialect import Tx
@@ -194,7 +194,7 @@ async def work(url: str) -> dict[str, str]:
         taken = jobs.claim(tx, jobs.lanes(tx), worker=new_id(), routes=["task:default:hello"], room=2, turn=0)
         first, second = (Attempt(job, new_id(), 1, now) for job in taken)
         error = {"code": "logic", "type": "ValueError", "message": "no", "traceback": None}
-        ended = Ended(first.job, Status.FAILED, "logic", now, first.run_id, 1, now, error)
+        ended = AttemptResult(first.job, Status.FAILED, "logic", now, first.run_id, 1, now, error)
         jobs.finish(tx, [ended], None, now)
         jobs.mark_started(tx, [second])
         runs.write_logs(tx, [(first.run_id, now, "stdout", "hello")])

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from rota.core.model import Attempt, Ended, new_id
+from rota.core.model import Attempt, AttemptResult, new_id
 from rota.core.states import Status
 from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx, insert_rows
@@ -91,7 +91,7 @@ async def begin(db: Database) -> list[Attempt]:
 
 async def end(db: Database, begun: list[Attempt], at: datetime | None = None) -> None:
     now = at or datetime.now(UTC)
-    ended = [Ended(one.job, Status.SUCCESS, None, now, one.run_id, one.number, one.started_at) for one in begun]
+    ended = [AttemptResult(one.job, Status.SUCCESS, None, now, one.run_id, one.number, one.started_at) for one in begun]
     await db.tx(jobs.finish, ended, None, now)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rota.core.model import Due, Plan, Schedule
+from rota.core.model import DueSchedule, Plan, Schedule
 from rota.core.parse import Defaults, parse_schedule
 from rota.core.plan import FIRE_LIMIT, TICK, first_plan, plan, plan_at
 from rota.core.policy import Misfire, Overlap
@@ -25,9 +25,9 @@ def schedule(**body: Any) -> Schedule:
     return parse_schedule(fields, org_id="o", defaults={"task": Defaults()}, now=NINE, source="test", by=None)
 
 
-def due(one: Schedule, **more: Any) -> Due:
+def due(one: Schedule, **more: Any) -> DueSchedule:
     values = {"next_slot": first_plan(one, NINE)[0], "fired": 0, "frozen_at": None, "frozen_until": None, **more}
-    return Due(one, **values)
+    return DueSchedule(one, **values)
 
 
 triggers = st.sampled_from(

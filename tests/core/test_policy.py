@@ -54,7 +54,7 @@ def raised(error: BaseException) -> BaseException:
 )
 def test_a_failure_is_classified_by_its_type(error: BaseException, kind: FailureClass) -> None:
     failure = classify(raised(error))
-    assert failure.kind is kind
+    assert failure.failure_class is kind
     assert failure.type == type(error).__name__
     assert failure.message
 

@@ -61,7 +61,7 @@ class Hands:
         return {target}
 
     async def prepare(self, ctx: RunContext) -> None:
-        ctx.about.marks_first = self.first
+        ctx.info.marks_first = self.first
 
     async def execute(self, ctx: RunContext) -> Any:
         self.began.append(ctx.job)

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from rota.core.errors import Unavailable
-from rota.core.model import Fired, Lease
+from rota.core.model import FireResult, Lease
 from rota.db.dialect import insert_rows
 from rota.db.tables import queues, runs
 from rota.engine import scheduler, schedules
@@ -240,11 +240,11 @@ async def test_two_parts_of_a_crowd_take_no_more_than_there_is_room_for(house: H
     house.engine.settings = EngineSettings(concurrency=3)
     leases = []
 
-    async def fire(lease: Lease | None) -> Fired:
+    async def fire(lease: Lease | None) -> FireResult:
         assert lease is not None
         leases.append((lease.room, lease.line))
         await asyncio.sleep(0)
-        return Fired()
+        return FireResult()
 
     for sated, expected in ((False, [(2, 0), (1, 0)]), (True, [(2, 0), (1, 1)])):
         house.worker.sated, house.worker.ahead = sated, 10

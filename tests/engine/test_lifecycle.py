@@ -8,7 +8,7 @@ from sqlalchemy import select, update
 
 from rota.core import plan
 from rota.core.errors import Conflict, Invalid, NotFound, StaleRevision
-from rota.core.model import Due, Plan
+from rota.core.model import DueSchedule, Plan
 from rota.db.tables import clocks, orgs, schedules, trigger_spans
 from rota.engine import scheduler
 from rota.engine.maintenance import Maintenance
@@ -432,7 +432,7 @@ async def test_a_schedule_that_cannot_be_read_is_put_aside_and_the_rest_go_on(ho
 async def test_a_schedule_that_cannot_be_planned_is_put_aside_and_the_rest_go_on(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def plan_at(one: Due, *rest: Any) -> Plan:
+    def plan_at(one: DueSchedule, *rest: Any) -> Plan:
         if one.schedule.name == "bad":
             raise ZeroDivisionError("no such day")
         return real(one, *rest)

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select, text, update
 
 from rota.core.errors import AuthError, Conflict, LogicError, NotFound, PermissionDenied, TransientError
-from rota.core.model import Attempt, Ended, Job, new_id
+from rota.core.model import Attempt, AttemptResult, Job, new_id
 from rota.core.policy import Retry, Terms
 from rota.core.states import Status
 from rota.db.dialect import insert_rows
@@ -505,8 +505,10 @@ async def test_a_result_that_the_database_refuses_costs_only_its_own_run(house: 
         await enqueue(house, f"job{n}")
     found = await house.db.read(queue.lanes)
     took = await house.db.tx(queue.claim, found, worker=house.worker.id, routes=["task"], room=9, turn=0)
-    ended = [Ended(job, Status.SUCCESS, None, NINE, new_id(), 1, NINE, outcome={"n": 1}) for job in took]
-    ended[5] = Ended(took[5], Status.SUCCESS, None, NINE, new_id(), 1, NINE, outcome={"text": "half \ud800 a pair"})
+    ended = [AttemptResult(job, Status.SUCCESS, None, NINE, new_id(), 1, NINE, outcome={"n": 1}) for job in took]
+    ended[5] = AttemptResult(
+        took[5], Status.SUCCESS, None, NINE, new_id(), 1, NINE, outcome={"text": "half \ud800 a pair"}
+    )
     house.worker.ended = ended
     while house.worker.ended:
         await house.worker.flush()
@@ -518,7 +520,7 @@ async def test_a_result_that_the_database_refuses_costs_only_its_own_run(house: 
 async def test_a_run_that_cannot_be_written_at_all_stops_no_loop(house: House) -> None:
     one, two = await enqueue(house, "one"), await enqueue(house, "two")
     took = await claim(house, house.worker)
-    ended = {job.id: Ended(job, Status.SUCCESS, None, NINE, new_id(), 1, NINE) for job in took}
+    ended = {job.id: AttemptResult(job, Status.SUCCESS, None, NINE, new_id(), 1, NINE) for job in took}
     await house.db.tx(ledger_rows.append, [ended[one]], None)  # the ledger has this attempt, under another id
     house.worker.ended = [replace(ended[one], run_id=new_id()), ended[two]]
     while house.worker.ended:

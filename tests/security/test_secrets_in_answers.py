@@ -4,7 +4,7 @@ from typing import Any
 
 from rota.access.store import accounts
 from rota.core.clock import wall
-from rota.core.model import Ended, new_id
+from rota.core.model import AttemptResult, new_id
 from rota.core.states import Status
 from rota.engine import jobs
 from rota.engine.runner import RunLog
@@ -60,7 +60,7 @@ async def test_the_result_and_the_artifact_of_a_run_hide_secrets(api: Api) -> No
     (job,) = await api.db.tx(claim)
     outcome = {"stdout": "token=CANARY7", "stderr": "Authorization: Bearer CANARY8", "exit_code": 1, "dbPwd": "CANARY9"}
     error = {"type": "X", "message": "password: CANARY10", "traceback": "http://u:CANARY11@h/"}
-    ended = Ended(job, Status.FAILED, "logic", NINE, new_id(), 1, NINE, outcome=outcome, error=error)
+    ended = AttemptResult(job, Status.FAILED, "logic", NINE, new_id(), 1, NINE, outcome=outcome, error=error)
     await api.db.tx(jobs.finish, [ended], WORKER)
     viewer = await key_of(api, "viewer")
     run = (await read(api, "/runs", viewer)).json()["items"][0]

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select, update
 
 from rota.core.errors import Conflict, DataRefused
-from rota.core.model import Attempt, Ended, Job, NewJob, new_id
+from rota.core.model import Attempt, AttemptResult, Job, NewJob, new_id
 from rota.core.policy import Lane
 from rota.core.states import HEADS, MOVES, Move, State, Status, sources
 from rota.db.connection import Database
@@ -53,8 +53,8 @@ async def state_of(db: Database, job_id: str) -> str | None:
     return {row.id: row.state for row in await rows(db)}.get(job_id)
 
 
-def end(job: Job, status: Status = Status.SUCCESS, **how: Any) -> Ended:
-    return Ended(job, status, None, NOW, new_id(), job.attempt + 1, NOW, **how)
+def end(job: Job, status: Status = Status.SUCCESS, **how: Any) -> AttemptResult:
+    return AttemptResult(job, status, None, NOW, new_id(), job.attempt + 1, NOW, **how)
 
 
 async def bring(db: Database, job: NewJob, state: State) -> str:

@@ -18,7 +18,7 @@ from sqlalchemy import text as sql
 from sqlalchemy.engine import Engine
 
 from rota.core.errors import LogicError
-from rota.core.model import Ended, Job, new_id
+from rota.core.model import AttemptResult, Job, new_id
 from rota.core.policy import Lane, Terms
 from rota.core.states import Phase, Status
 from rota.db.connection import open_database
@@ -44,7 +44,7 @@ JOBS = [
     )
     for n in range(500)
 ]  # fmt: skip
-ENDED = [Ended(job, Status.SUCCESS, None, NOW, new_id(), 1, NOW) for job in JOBS]
+ENDED = [AttemptResult(job, Status.SUCCESS, None, NOW, new_id(), 1, NOW) for job in JOBS]
 TAKEN_AT_ONCE = [replace(one, job=replace(one.job, fence=7)) for one in ENDED]
 
 FILL = """
@@ -307,7 +307,7 @@ def test_postgresql_takes_events_by_their_ids(
 @pytest.mark.parametrize("filled", ["crowded", "with some batches", "empty"])
 @pytest.mark.parametrize("ended", [ENDED, TAKEN_AT_ONCE])
 def test_postgresql_finds_a_batch_by_its_ids(
-    crowded: str, postgres_url: str, postgres_template: str, filled: str, ended: list[Ended]
+    crowded: str, postgres_url: str, postgres_template: str, filled: str, ended: list[AttemptResult]
 ) -> None:
     """Also by a plan that was made while there was nothing in the table: connections keep their plans."""
     url = crowded if filled == "crowded" else create_database(postgres_url, template=postgres_template)

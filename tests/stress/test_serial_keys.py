@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import func, select
 
 from rota.core.errors import Conflict, Invalid, NotFound
-from rota.core.model import Attempt, Ended, Job, NewJob, new_id
+from rota.core.model import Attempt, AttemptResult, Job, NewJob, new_id
 from rota.core.states import Move, Status
 from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx, lock_keys
@@ -73,14 +73,16 @@ def claim(tx: Tx, worker: str, room: int) -> list[Job]:
     return queue.claim(tx, queue.lanes(tx), worker=worker, routes=["task"], room=room, turn=0)
 
 
-def ending(job: Job, dice: random.Random) -> Ended:
+def ending(job: Job, dice: random.Random) -> AttemptResult:
     """Most end well; some are tried again, some are handed back."""
     luck = dice.random()
-    one = Ended(job, Status.SUCCESS, None, NOW, new_id(), job.attempt + 1, NOW)
+    one = AttemptResult(job, Status.SUCCESS, None, NOW, new_id(), job.attempt + 1, NOW)
     if luck < 0.1 and job.attempt < 5:
-        return Ended(job, Status.FAILED, "logic", NOW, one.run_id, one.number, NOW, move=Move.BACK_OFF, run_at=NOW)
+        return AttemptResult(
+            job, Status.FAILED, "logic", NOW, one.run_id, one.number, NOW, move=Move.BACK_OFF, run_at=NOW
+        )
     if luck < 0.15 and job.attempt < 5:
-        return Ended(job, Status.CANCELED, "shutdown", NOW, one.run_id, one.number, NOW, move=Move.HAND_BACK)
+        return AttemptResult(job, Status.CANCELED, "shutdown", NOW, one.run_id, one.number, NOW, move=Move.HAND_BACK)
     return one
 
 

@@ -121,7 +121,7 @@ async def test_what_a_script_cannot_do(attempt: str, box: Sandbox, tmp_path: Pat
     try:
         with pytest.raises(WorkFailed) as refused:
             await probe(box, ATTEMPTS[attempt], given)
-        assert refused.value.failure.kind is FailureClass.LOGIC
+        assert refused.value.failure.failure_class is FailureClass.LOGIC
         assert refused.value.failure.type in ("PermissionError", "RuntimeError"), refused.value.failure
         assert secret.read_text() == "secret"
         assert await probe(box, "return given", "others are well") == "others are well"
@@ -197,7 +197,7 @@ async def test_what_ends_badly_is_classified_and_hurts_nobody(ending: str, box: 
     body, named = ENDINGS[ending]
     with pytest.raises(WorkFailed) as found:
         await probe(box, body)
-    assert found.value.failure.kind is FailureClass.LOGIC
+    assert found.value.failure.failure_class is FailureClass.LOGIC
     assert found.value.failure.type == named
     assert await probe(box, "return given", 1) == 1
 
@@ -207,7 +207,7 @@ async def test_processor_time_is_limited() -> None:
     hasty = without("m.CPU_SECONDS = 1")
     with pytest.raises(WorkFailed) as found:
         await probe(hasty, "while True: pass")
-    assert found.value.failure.kind is FailureClass.TIMEOUT
+    assert found.value.failure.failure_class is FailureClass.TIMEOUT
     await hasty.close()
 
 
@@ -334,7 +334,7 @@ async def test_what_a_script_raises_says_where_and_of_which_class(box: Sandbox) 
     with pytest.raises(WorkFailed) as found:
         await probe(box, body)
     line = 1 + script(body).splitlines().index(f"    {body}")
-    assert found.value.failure.kind is FailureClass.TRANSIENT
+    assert found.value.failure.failure_class is FailureClass.TRANSIENT
     assert found.value.failure.message == f"busy (line {line})"
     assert found.value.failure.traceback == (
         f'Traceback (most recent call last):\n  File "<workflow>", line {line}, in probe\n    {body}\n'

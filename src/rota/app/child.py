@@ -80,7 +80,7 @@ async def run_graph(order: dict[str, Any], db: Database, program: Rota, settings
     finally:
         over.set()
         await writing
-    return {"outcome": outcome, "artifact_id": ctx.about.artifact_id}
+    return {"outcome": outcome, "artifact_id": ctx.info.artifact_id}
 
 
 async def write_log(db: Database, log: RunLog, clock: SystemClock, over: asyncio.Event) -> None:
@@ -93,7 +93,7 @@ async def write_log(db: Database, log: RunLog, clock: SystemClock, over: asyncio
 
 
 def told(failure: Failure) -> dict[str, Any]:
-    return {"kind": failure.kind.value, "final": failure.final, **failure.dump()}
+    return {"kind": failure.failure_class.value, "final": failure.final, **failure.dump()}
 
 
 def program_of(order: dict[str, Any]) -> Rota:
@@ -117,7 +117,7 @@ def context(order: dict[str, Any], engine: Engine) -> RunContext:
     )  # fmt: skip
     log = RunLog(order["run_id"], wall)
     ctx = RunContext(job, order["run_id"], order["attempt"], order["worker"], log, host=engine)
-    ctx.about.name = order.get("name", job.target)
+    ctx.info.name = order.get("name", job.target)
     return ctx
 
 

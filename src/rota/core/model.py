@@ -79,15 +79,15 @@ def traceparent(trace_id: str) -> str:
     return f"00-{trace_id}-{trace_id[16:]}-01"
 
 
-def line_of(kind: str, org_id: str, target: str) -> str:
+def serial_key_of_target(kind: str, org_id: str, target: str) -> str:
     """The serial key of everything that is done to a target, whoever asked for it."""
     return f"{kind}:{org_id}:{target}"
 
 
-def lane_of(kind: str, org_id: str, target: str) -> str | None:
+def serial_key_of_kind(kind: str, org_id: str, target: str) -> str | None:
     """What the jobs of a target take turns on, if they do: a pipeline replaces its table, a workflow does one thing at
     a time."""
-    return line_of(kind, org_id, target) if kind in (PIPELINE, WORKFLOW) else None
+    return serial_key_of_target(kind, org_id, target) if kind in (PIPELINE, WORKFLOW) else None
 
 
 @record
@@ -146,16 +146,16 @@ class Schedule:
         return None
 
     @property
-    def lane(self) -> str:
+    def strict_serial_key(self) -> str:
         """What its jobs take turns on, if they do."""
         if self.route.startswith(SERIAL):
             return self.route
-        return lane_of(self.kind, self.org_id, self.target) or f"schedule:{self.id}"
+        return serial_key_of_kind(self.kind, self.org_id, self.target) or f"schedule:{self.id}"
 
     @property
     def serial_key(self) -> str | None:
         """Its lane, unless they may overlap; on a serial route they never may."""
-        return None if self.overlap is Overlap.ALLOW and not self.route.startswith(SERIAL) else self.lane
+        return None if self.overlap is Overlap.ALLOW and not self.route.startswith(SERIAL) else self.strict_serial_key
 
     @property
     def waits(self) -> bool:
@@ -277,7 +277,7 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class About:
+class RunInfo:
     """What a runner found out about the work of a run, and what the ledger keeps of that."""
 
     name: str | None = None
@@ -296,7 +296,7 @@ class About:
 
 
 @record
-class Ended:
+class AttemptResult:
     """How an attempt ended and where its job goes: out of the queue, or by a move to wait for the next attempt."""
 
     job: Job
@@ -311,7 +311,7 @@ class Ended:
     move: Move | None = None
     run_at: datetime | None = None
     counts: bool = False  # against the job: a try of its retry policy or, of a crash, one of those before quarantine
-    about: "About | None" = None
+    info: "RunInfo | None" = None
 
     @property
     def final(self) -> bool:
@@ -330,7 +330,7 @@ class Finished(NamedTuple):
     ready: bool  # others can start now, or the same again
 
 
-class Fired(NamedTuple):
+class FireResult(NamedTuple):
     """What came of firing a batch."""
 
     won: Collection[str] = ()  # the ids of schedules that were still as they had been read
@@ -373,7 +373,7 @@ class Plan:
 
 
 @record
-class Due:
+class DueSchedule:
     """A schedule with its clock, as it was read. Nothing is planned when `next_slot` is None."""
 
     schedule: Schedule
@@ -384,7 +384,7 @@ class Due:
     run_at: datetime | None = None  # its clock's moment
     planned: Plan | None = None  # what it does at that moment, where there was time to think of it before
 
-    def come(self, now: datetime) -> bool:
+    def is_due(self, now: datetime) -> bool:
         """Whether its moment has come."""
         return self.run_at is None or self.run_at <= now
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 
-from rota.core.model import Due, Fire, Gap, Plan, Schedule
+from rota.core.model import DueSchedule, Fire, Gap, Plan, Schedule
 from rota.core.policy import Misfire, Overlap
 from rota.core.states import Verdict
 from rota.core.timing.counting import count_slots
@@ -36,7 +36,7 @@ class Range:
     last: datetime
 
 
-def plan(due: Due, now: datetime, grace: timedelta) -> Plan:
+def plan(due: DueSchedule, now: datetime, grace: timedelta) -> Plan:
     """Decide every slot from the clock's up to now."""
     schedule, timing, first = due.schedule, due.schedule.timing, due.next_slot
     if first is None or first > now:  # a hold ended before the slot came
@@ -69,7 +69,7 @@ def plan(due: Due, now: datetime, grace: timedelta) -> Plan:
     )
 
 
-def plan_at(due: Due, now: datetime, grace: timedelta) -> Plan:
+def plan_at(due: DueSchedule, now: datetime, grace: timedelta) -> Plan:
     """The plan for now, or for the schedule's moment if that is still to come. One that was made for that moment
     beforehand stands as long as nothing held the schedule, its slot is not late and the next one has not come."""
     what, slot, moment = due.planned, due.next_slot, max(now, due.run_at or now)
@@ -101,7 +101,7 @@ def latest_due(schedule: Schedule, first: datetime, now: datetime) -> datetime:
     return last_slot(schedule.timing, now - delay_of(schedule.id, schedule.timing.jitter), first) or first
 
 
-def holds(due: Due, now: datetime) -> list[Hold]:
+def holds(due: DueSchedule, now: datetime) -> list[Hold]:
     """The pause and the freeze that lie behind; where both hold, the pause gives the reason."""
     found = []
     if due.schedule.paused_at is not None:

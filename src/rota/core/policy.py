@@ -156,7 +156,7 @@ class FailureClass(StrEnum):
 class Failure:
     """Why an attempt failed: its class decides what follows, the rest is for the ledger."""
 
-    kind: FailureClass
+    failure_class: FailureClass
     type: str
     message: str
     traceback: str | None = None
@@ -167,7 +167,7 @@ class Failure:
     def dump(self) -> dict[str, Any]:
         texts = {"type": self.type, "message": self.message, "traceback": self.traceback}
         plain = {name: text and text.encode("utf-8", "backslashreplace").decode() for name, text in texts.items()}
-        return {"code": self.code or self.kind.value, **plain}  # half a surrogate pair cannot be stored
+        return {"code": self.code or self.failure_class.value, **plain}  # half a surrogate pair cannot be stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def after_failure(
 ) -> Again | Park | GiveUp:
     """What follows the `tries`-th failure of a job. `passing` is the policy for transient failures where the job has
     none."""
-    match failure.kind:
+    match failure.failure_class:
         case FailureClass.AUTH | FailureClass.PERMISSION:
             return Park("approval")
         case FailureClass.INDETERMINATE:

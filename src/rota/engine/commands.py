@@ -12,7 +12,7 @@ from rota.billing import store as billing_store
 from rota.core import parse
 from rota.core.clock import Clock
 from rota.core.errors import Conflict, Invalid, NotFound, Refused, TooMuchEffort, together
-from rota.core.model import WORKFLOW, Due, Job, NewJob, Schedule, lane_of
+from rota.core.model import WORKFLOW, DueSchedule, Job, NewJob, Schedule, serial_key_of_kind
 from rota.core.plan import FIRE_LIMIT
 from rota.core.policy import TRANSIENT, Billing, Misfire, Retry, Terms, choice, parse_overlap
 from rota.core.states import State, Status
@@ -226,7 +226,7 @@ class Engine:
         if wanted.get("enabled") is enabled:
             return []
 
-        def change(tx: Tx, due: Due) -> Schedule | None:
+        def change(tx: Tx, due: DueSchedule) -> Schedule | None:
             if due.schedule.enabled is enabled or due.schedule.kind == WORKFLOW:
                 return None
             try:
@@ -241,7 +241,7 @@ class Engine:
         """Take away all schedules that `wanted` finds and that are not managed elsewhere; returns them."""
         now = self.clock.now()
 
-        def delete(tx: Tx, due: Due) -> Schedule | None:
+        def delete(tx: Tx, due: DueSchedule) -> Schedule | None:
             if not deletable(due.schedule, force=False):
                 return None
             return schedules.replace_schedule(tx, due, replace(due.schedule, deleted_at=now), now, None)
@@ -397,7 +397,7 @@ class Engine:
             NewJob(
                 org_id=org_id, kind=kind, target=target, payload=parse.payload(one, "input"), run_at=run_at or now,
                 trigger=trigger, route=route, queue=queue_name, priority=priority,
-                serial_key=serial_key or lane_of(kind, org_id, target),
+                serial_key=serial_key or serial_key_of_kind(kind, org_id, target),
                 job_key=job_key, terms=terms or Terms(), trace=trace,
             )
             for one, route in zip(payloads, routes, strict=True)
@@ -455,7 +455,7 @@ class Engine:
                 org_id=org_id, kind=run.kind, target=run.target, payload=run.input, run_at=now, trigger="retry",
                 route=run.route, schedule_id=run.schedule_id, attempt=runs.last_attempt(tx, run.job_id),
                 last_run_id=run_id, job_key=f"retry:{run.job_id}", trace=runs.trace_of(run),
-                serial_key=lane_of(run.kind, org_id, run.target), terms=Terms(grant_id=run.grant_id),
+                serial_key=serial_key_of_kind(run.kind, org_id, run.target), terms=Terms(grant_id=run.grant_id),
             )  # fmt: skip
             return queue.enqueue(tx, [again], now, "preserve")[0]
 
@@ -469,7 +469,7 @@ class Engine:
     # helpers
 
     async def each(
-        self, org_id: str, wanted: Mapping[str, Any], change: Callable[[Tx, Due], Schedule | None]
+        self, org_id: str, wanted: Mapping[str, Any], change: Callable[[Tx, DueSchedule], Schedule | None]
     ) -> list[Schedule]:
         """Change schedules, some at a time: others want to write too. Returns those that changed; a schedule that was
         deleted in between, or for which `change` returns None, is left out."""

@@ -37,7 +37,7 @@ from sqlalchemy import (
 )
 
 from rota.core.errors import Conflict, LeaseLost
-from rota.core.model import SERIAL, Attempt, Ended, Finished, Job, Lease, NewJob, new_id
+from rota.core.model import SERIAL, Attempt, AttemptResult, Finished, Job, Lease, NewJob, new_id
 from rota.core.policy import QUARANTINE, RECONCILIATION, Lane, Terms, rotated, shares
 from rota.core.states import HEADS, Move, State, Status, sources, target
 from rota.db.dialect import (
@@ -365,7 +365,7 @@ def marking(tx: Tx, alike: tuple[str, ...]) -> Any:
     return update(jobs).where(held(begun.c.id, begun.c.fence)).values(values).returning(c.run_id)
 
 
-def finish(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | None = None) -> Finished:
+def finish(tx: Tx, ended: Sequence[AttemptResult], worker: str | None, now: datetime | None = None) -> Finished:
     """Write the runs that ended and take their jobs out of the queue, or to where they wait for the next attempt."""
     staying = [one for one in ended if one.move]
     final = [one for one in ended if not one.move] if staying else ended
@@ -383,7 +383,7 @@ def finish(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | N
     return Finished(kept, ready)
 
 
-def pass_on(tx: Tx, ended: Ended, worker: str, now: datetime, follows: bool) -> tuple[bool, Job | None]:
+def pass_on(tx: Tx, ended: AttemptResult, worker: str, now: datetime, follows: bool) -> tuple[bool, Job | None]:
     """Write a run that ended and take its job out of the queue: whether its lease still held; and the next job of its
     line, if the worker follows the line and takes it at once."""
     assert ended.job.serial_key is not None
@@ -424,12 +424,12 @@ def taking_next(tx: Tx) -> Any:
     return update(jobs).where(mine).values(values).returning(*FIELDS)
 
 
-def is_plain(ended: Iterable[Ended]) -> bool:
+def is_plain(ended: Iterable[AttemptResult]) -> bool:
     """Whether `finish` is one statement on PostgreSQL: nothing waits behind these jobs, and no schedule counts them."""
     return not any(one.move or one.job.serial_key or one.job.schedule_id for one in ended)
 
 
-def leave(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | None) -> set[str]:
+def leave(tx: Tx, ended: Sequence[AttemptResult], worker: str | None, now: datetime | None) -> set[str]:
     """The jobs whose work is over go from the queue into the ledger; the run ids of those that held."""
     if not ended:
         return set()
@@ -478,7 +478,7 @@ def leaving(tx: Tx, alike: tuple[str, ...]) -> Any:
     return delete(jobs).where(tuple_(c.id, c.fence).in_(select(ended.c.job, ended.c.of_fence)), RUNS)
 
 
-def move_on(tx: Tx, ended: Sequence[Ended]) -> tuple[set[str], dict[str, str]]:
+def move_on(tx: Tx, ended: Sequence[AttemptResult]) -> tuple[set[str], dict[str, str]]:
     """The jobs whose attempt ended but whose work did not: run ids of those that held; job ids of those that somebody
     wants canceled, with who it was."""
     if not ended:
@@ -551,7 +551,7 @@ def hand_back(tx: Tx, worker: str, which: Collection[str] | None, but: Collectio
 
 def rescue(
     tx: Tx, worker: str, now: datetime, limit: int = CHUNK, evidence: bool = True
-) -> tuple[int, bool, list[Ended]]:
+) -> tuple[int, bool, list[AttemptResult]]:
     """Move jobs of a dead worker back to ready: attempts known to have begun become `crashed` runs. Returns how many
     jobs it moved, whether there are more, and those runs. Without `evidence` the death counts against no job."""
     held_by_worker = and_(c.lease_owner == worker, is_in(c.state, [State.RUNNING]))
@@ -587,11 +587,11 @@ def culprit_of(rows: Sequence[Any]) -> str | None:
     return begun[0] if len(begun) == 1 else None
 
 
-def crash_of(row: Any, now: datetime, counts: bool) -> Ended:
+def crash_of(row: Any, now: datetime, counts: bool) -> AttemptResult:
     """What a run ends as whose worker died under it; a crash that counts may be the last one."""
     job = job_of(row)
     error = {"code": "crash", "type": "WorkerLost", "message": "the worker that ran this died", "traceback": None}
-    ended = Ended(
+    ended = AttemptResult(
         job, Status.CRASHED, None, now, row.run_id, row.attempt, row.started_at, error, move=Move.RESCUE, run_at=now,
         counts=counts,
     )  # fmt: skip
@@ -631,7 +631,7 @@ def withdraw(
     waiting = [state for state in State if state is not State.RUNNING]
     stmt = delete(jobs).where(where, is_in(c.state, waiting)).returning(*FIELDS)
     gone = [job_of(row) for row in tx.execute(stmt)]
-    ended = [Ended(job, status, reason, now, new_id(), job.attempt + 1) for job in gone]
+    ended = [AttemptResult(job, status, reason, now, new_id(), job.attempt + 1) for job in gone]
     runs.append(tx, ended, None)
     if promoting:
         promote(tx, {job.serial_key for job in gone if job.serial_key})

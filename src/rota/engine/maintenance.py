@@ -8,7 +8,7 @@ import structlog
 
 from rota.core.clock import JUMP, SystemClock, pause
 from rota.core.errors import RotaError, Unavailable
-from rota.core.model import Ended
+from rota.core.model import AttemptResult
 from rota.core.plan import TICK
 from rota.core.states import Status
 from rota.core.timing.counting import count_slots
@@ -77,7 +77,7 @@ class Maintenance:
         self.engine.wake.signal("ready")
         return taken
 
-    def take_over(self, tx: Tx, worker: str) -> tuple[int, bool, list[Ended]]:
+    def take_over(self, tx: Tx, worker: str) -> tuple[int, bool, list[AttemptResult]]:
         """Declare a worker dead and take a batch of its jobs; nothing if it renewed its lease meanwhile. All is looked
         at again here: this step may have waited long for its turn to write, and the others for theirs to renew."""
         now = self.clock.now()

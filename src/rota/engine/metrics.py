@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rota.core.model import Ended
+from rota.core.model import AttemptResult
 
 LATE = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)  # seconds
 
@@ -20,7 +20,7 @@ class Meter:
     late: list[int] = field(default_factory=lambda: [0] * (len(LATE) + 1))  # slots by how late they started
     late_sum: float = 0.0
 
-    def ended(self, batch: Sequence[Ended], refused: int) -> None:
+    def ended(self, batch: Sequence[AttemptResult], refused: int) -> None:
         self.refused += refused
         self.runs.update([(one.job.kind, one.status) for one in batch])
         for one in batch:

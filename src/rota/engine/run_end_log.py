@@ -5,7 +5,7 @@ from typing import Any
 
 import structlog
 
-from rota.core.model import Ended
+from rota.core.model import AttemptResult
 from rota.core.redact import redacted
 from rota.core.states import Status
 
@@ -16,7 +16,7 @@ FAILURES = (Status.FAILED, Status.CRASHED)
 log = structlog.get_logger("rota.worker")
 
 
-def log_ended(batch: Sequence[Ended]) -> None:
+def log_ended(batch: Sequence[AttemptResult]) -> None:
     """Log runs that are written down."""
     failures = [run for run in batch if run.status in FAILURES]
     if len(batch) > BATCH_LINES:
@@ -28,8 +28,8 @@ def log_ended(batch: Sequence[Ended]) -> None:
         (log.warning if run.status in FAILURES else log.info)("run ended", **facts_of(run))
 
 
-def facts_of(run: Ended) -> dict[str, Any]:
-    name = run.about.name if run.about is not None else None
+def facts_of(run: AttemptResult) -> dict[str, Any]:
+    name = run.info.name if run.info is not None else None
     facts: dict[str, Any] = {"target": name or run.job.target, "run": run.run_id, "status": run.status.value}
     if run.reason:
         facts["reason"] = run.reason

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
 
-from rota.core.model import About, Attempt, Ended, Job, record
+from rota.core.model import Attempt, AttemptResult, Job, RunInfo, record
 from rota.core.parse import Defaults
 from rota.core.policy import Failure
 from rota.core.redact import redacted_text
@@ -43,7 +43,7 @@ class Runner(Protocol):
         ...
 
     async def prepare(self, ctx: "RunContext") -> None:
-        """Find what will run, and tell of it in `ctx.about`. Raises Skipped where it may not run now."""
+        """Find what will run, and tell of it in `ctx.info`. Raises Skipped where it may not run now."""
         ...
 
     async def execute(self, ctx: "RunContext") -> Any:
@@ -55,7 +55,7 @@ class Runner(Protocol):
 class Follows(Protocol):
     """A kind of work whose ends have consequences."""
 
-    def follow(self, tx: Tx, ended: Sequence[Ended], now: datetime) -> None:
+    def follow(self, tx: Tx, ended: Sequence[AttemptResult], now: datetime) -> None:
         """Called inside the transaction that writes these ends down: neither is ever without the other."""
         ...
 
@@ -80,7 +80,7 @@ class RunContext:
     log: "RunLog"
     isolated: bool = False  # it crashed a worker before: run it where it can hurt only itself
     cancel_grace: timedelta = timedelta(seconds=10)
-    about: About = field(default_factory=About)
+    info: RunInfo = field(default_factory=RunInfo)
     host: "Engine | None" = None
     canceled: "StopFlag" = field(default_factory=lambda: StopFlag())
     has_room: Callable[[], bool] = lambda: False  # whether its worker could run one more: then nobody waits for it
@@ -294,7 +294,7 @@ class Written:
     """What work returns that wrote down its end itself, in the transaction that made its results stand; and the next
     attempt of its line, if it began that there too, with what will be done."""
 
-    ended: Ended
+    ended: AttemptResult
     then: Attempt | None = None
     work: Any = None
 

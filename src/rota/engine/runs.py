@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Integer, Text, and_, delete, func, select, update
 
-from rota.core.model import HOST_JOB, About, Ended, trace_id_of, traceparent
+from rota.core.model import HOST_JOB, AttemptResult, RunInfo, trace_id_of, traceparent
 from rota.core.states import Status, Verdict, verdict_of
 from rota.db.dialect import Batch, Tx, hot, insert_rows
 from rota.db.tables import (
@@ -24,7 +24,7 @@ from rota.db.tables import (
     workflow_runs,
 )
 
-NOTHING = About()
+NOTHING = RunInfo()
 BY_ATTEMPT = (runs.c.attempt, runs.c.lost_fence.desc())  # of two with one number, the lost one came first
 
 OF_JOB: dict[str, ColumnElement[Any]] = {  # what a run's row says of its job
@@ -39,7 +39,7 @@ TOLD = (  # and of how it ended, in the order of `told`
 )  # fmt: skip
 
 
-def append(tx: Tx, ended: Sequence[Ended], worker: str | None, now: datetime | None = None) -> None:
+def append(tx: Tx, ended: Sequence[AttemptResult], worker: str | None, now: datetime | None = None) -> None:
     """Write runs that ended, and count them for their schedules. `now` is the moment of writing: whoever follows what
     is new reads by it, with an overlap, because transactions do not commit in the order of their moments."""
     insert_rows(tx, runs, [row_of(one, worker, now) for one in ended])
@@ -51,7 +51,9 @@ def statuses(tx: Tx, run_ids: Collection[str]) -> dict[str, str]:
     return {row.id: row.status for row in tx.execute(select(runs.c.id, runs.c.status).where(runs.c.id.in_(run_ids)))}
 
 
-def record_lost(tx: Tx, ended: Sequence[Ended], worker: str, now: datetime, lines: Sequence[Any] = ()) -> list[Ended]:
+def record_lost(
+    tx: Tx, ended: Sequence[AttemptResult], worker: str, now: datetime, lines: Sequence[Any] = ()
+) -> list[AttemptResult]:
     """Record attempts that ran but whose results were refused because the lease was lost, with their log lines; returns
     them. The reason is the status that they ended as. A row that a rescue wrote as crashed becomes lost. No other row
     and no job changes: an attempt that is recorded otherwise (its commit was done, only the answer was lost; canceled;
@@ -72,7 +74,7 @@ def record_lost(tx: Tx, ended: Sequence[Ended], worker: str, now: datetime, line
     return late
 
 
-def count(tx: Tx, ended: Sequence[Ended]) -> None:
+def count(tx: Tx, ended: Sequence[AttemptResult]) -> None:
     """Counters of the schedules: the last run's traits, failures and skips, each counted once."""
     if not ended:
         return
@@ -204,7 +206,7 @@ def trace_of(run: Any) -> str:
     return traceparent(run.trace_id or trace_id_of(run.job_id))
 
 
-def row_of(one: Ended, worker: str | None, now: datetime | None) -> dict[str, Any]:
+def row_of(one: AttemptResult, worker: str | None, now: datetime | None) -> dict[str, Any]:
     job = one.job
     of_job = {
         "job_id": job.id, "org_id": job.org_id, "kind": job.kind, "target": job.target, "route": job.route,
@@ -214,10 +216,10 @@ def row_of(one: Ended, worker: str | None, now: datetime | None) -> dict[str, An
     return of_job | dict(zip(TOLD, told(one, worker, now), strict=True))
 
 
-def told(one: Ended, worker: str | None, now: datetime | None) -> tuple[Any, ...]:
-    about = one.about or NOTHING
+def told(one: AttemptResult, worker: str | None, now: datetime | None) -> tuple[Any, ...]:
+    info = one.info or NOTHING
     return (
         one.run_id, one.number, one.status.value, one.reason, one.error, one.outcome, one.started_at, one.finished_at,
-        now or one.finished_at, worker, about.name or one.job.target, about.version, about.artifact_id, about.usage,
-        one.job.trace[3:35] if one.job.trace else about.trace_id, one.job.terms.grant_id,
+        now or one.finished_at, worker, info.name or one.job.target, info.version, info.artifact_id, info.usage,
+        one.job.trace[3:35] if one.job.trace else info.trace_id, one.job.terms.grant_id,
     )  # fmt: skip

@@ -16,7 +16,7 @@ import structlog
 
 from rota.core.clock import pause, stopwatch
 from rota.core.errors import DataRefused, Unavailable
-from rota.core.model import Due, Fired, Lease, Plan
+from rota.core.model import DueSchedule, FireResult, Lease, Plan
 from rota.core.plan import plan_at
 from rota.db.dialect import Tx
 from rota.engine import jobs, schedules
@@ -62,7 +62,7 @@ class Scheduler:
                     wake.clear()
                     view = await self.look()
                 view = await self.act(view, EARLY)
-                if view is not None and not view.come(self.clock.now()):
+                if view is not None and not view.is_due(self.clock.now()):
                     view = None if await self.clock.wait(wake, self.rest(view)) else view
             except Unavailable as error:
                 log.debug("cannot fire; trying again", error=error.message)
@@ -81,7 +81,7 @@ class Scheduler:
     async def look(self) -> "View":
         rows, jobs_at, then, cut = await self.db.read(read_rows, self.kinds, self.clock.now() + AHEAD, self.orgs)
         self.engine.meter.looked = self.looked = stopwatch()
-        due: list[Due] = []
+        due: list[DueSchedule] = []
         broken: list[tuple[str, int, str]] = []
         for at in range(0, len(rows), BATCH):
             found, unreadable = schedules.due_of(rows[at : at + BATCH])
@@ -112,19 +112,19 @@ class Scheduler:
         for schedule_id, revision, why in view.broken:
             await self.put_aside(schedule_id, revision, why)
             view = replace(view, broken=())
-        due = list(takewhile(lambda one: one.come(soon), islice(view.due, 2 * BATCH)))
+        due = list(takewhile(lambda one: one.is_due(soon), islice(view.due, 2 * BATCH)))
         if due:
             due = due[: await self.portion(len(due))]
             now = self.clock.now()  # it may have waited
             fired = await self.carry_out_all(due, now)
-            later = [one for one in due if one.schedule.id not in fired and not one.come(now)]
+            later = [one for one in due if one.schedule.id not in fired and not one.is_due(now)]
             lost = len(fired) + len(later) < len(due)  # others were quicker, or it has changed
             then = min(
                 (at for at in (*fired.values(), view.then, now if lost else None) if at is not None), default=None
             )
             # what could not be fired ahead is fired at its moment
             view = replace(view, due=[*later, *view.due[len(due) :]], then=then, ahead=not later)
-        if view.come(now):
+        if view.is_due(now):
             return view
         if view.cut and not view.due:
             return None
@@ -137,7 +137,7 @@ class Scheduler:
         space = 0 if self.worker is None else await self.worker.await_space(min(count, MANY))
         return space if space >= MANY else count
 
-    async def carry_out_all(self, due: Sequence[Due], now: datetime) -> dict[str, datetime]:
+    async def carry_out_all(self, due: Sequence[DueSchedule], now: datetime) -> dict[str, datetime]:
         """Many in two parts: while the database works on the one, the other is made ready here."""
         half = len(due) if len(due) <= BATCH // 2 else (len(due) + 1) // 2
         parts = [due[at : at + half] for at in range(0, len(due), half)]
@@ -149,7 +149,7 @@ class Scheduler:
             fired |= one
         return fired
 
-    async def carry_out(self, due: Sequence[Due], now: datetime) -> dict[str, datetime]:
+    async def carry_out(self, due: Sequence[DueSchedule], now: datetime) -> dict[str, datetime]:
         """Fire schedules that are due, as far as they are still as they were read: when each of them is due again, or
         now if that has to be read."""
         frozen = [one for one in due if one.frozen(now)]
@@ -167,13 +167,13 @@ class Scheduler:
         won = await self.fire(planned, now)
         return {one.schedule.id: what.next_run_at or now for one, what in planned if one.schedule.id in won}
 
-    async def fire(self, planned: Sequence[tuple[Due, Plan]], now: datetime) -> set[str]:
+    async def fire(self, planned: Sequence[tuple[DueSchedule, Plan]], now: datetime) -> set[str]:
         """Carry out plans; the ids of schedules that were still as read. Where the database refuses a row, halve the
         batch until the culprit stands alone."""
         if not planned:
             return set()
 
-        async def fire(lease: Lease | None) -> Fired:
+        async def fire(lease: Lease | None) -> FireResult:
             fired = await self.db.tx(schedules.fire, planned, now, lease)
             if self.engine.tracing is not None:
                 self.engine.tracing.fired(fired.made)
@@ -206,16 +206,16 @@ class Scheduler:
 class View:
     """What comes due, as it was read."""
 
-    due: Sequence[Due]  # schedules, by now or very soon, earliest first
+    due: Sequence[DueSchedule]  # schedules, by now or very soon, earliest first
     broken: Sequence[tuple[str, int, str]]  # those that cannot be read: id, revision, why
     jobs_at: datetime | None  # when the first waiting job is due
     then: datetime | None  # when the first schedule is due that is not among them
     cut: bool  # there are more, to be read when these are done
     ahead: bool = True  # what is due may be fired a little ahead of its moment
 
-    def come(self, now: datetime) -> bool:
+    def is_due(self, now: datetime) -> bool:
         """Whether there is something to fire."""
-        return bool(self.due) and self.due[0].come(now)
+        return bool(self.due) and self.due[0].is_due(now)
 
     @property
     def first(self) -> datetime | None:

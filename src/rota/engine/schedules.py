@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Integer, Select, Text, and_, bindparam, func, or_, select, update
 
 from rota.core.errors import Conflict, NotFound, StaleRevision
-from rota.core.model import HOST_JOB, Due, Fire, Fired, Gap, Lease, NewJob, Plan, Schedule, new_id
+from rota.core.model import HOST_JOB, DueSchedule, Fire, FireResult, Gap, Lease, NewJob, Plan, Schedule, new_id
 from rota.core.plan import TICK, first_plan, next_run_at, passed_gap, plan
 from rota.core.policy import Misfire, Overlap, Terms, parse_retry
 from rota.core.states import Condition, State, Status, Verdict
@@ -149,16 +149,16 @@ def of_source(tx: Tx, org_id: str, source: str) -> list[Schedule]:
     ]
 
 
-def lock(tx: Tx, org_id: str, key: str) -> Due:
+def lock(tx: Tx, org_id: str, key: str) -> DueSchedule:
     """A schedule with its clock held until the transaction ends. `next_slot` is None when nothing is planned."""
     found = get(tx, org_id, key)
     clock = tx.execute(select(clocks).where(k.schedule_id == found.id).with_for_update()).one()
     org = tx.execute(select(orgs.c.frozen_at, orgs.c.frozen_until).where(orgs.c.id == org_id)).one()
     fresh = get(tx, org_id, found.id)  # as it is now that nobody else can change it
-    return Due(fresh, clock.next_slot, clock.fired, org.frozen_at, org.frozen_until)
+    return DueSchedule(fresh, clock.next_slot, clock.fired, org.frozen_at, org.frozen_until)
 
 
-def replace_schedule(tx: Tx, due: Due, new: Schedule, now: datetime, expected: int | None = None) -> Schedule:
+def replace_schedule(tx: Tx, due: DueSchedule, new: Schedule, now: datetime, expected: int | None = None) -> Schedule:
     """Store an edited schedule. Its next slot is planned from now, and jobs that never started are withdrawn, if what
     decides its slots has changed."""
     old = due.schedule
@@ -193,7 +193,7 @@ def replace_schedule(tx: Tx, due: Due, new: Schedule, now: datetime, expected: i
     return new
 
 
-def pause(tx: Tx, due: Due, reason: str, until: datetime | None, now: datetime) -> Schedule:
+def pause(tx: Tx, due: DueSchedule, reason: str, until: datetime | None, now: datetime) -> Schedule:
     """Let slots pass from now on. The clock keeps its slot, so that the gap is known at resume."""
     old = due.schedule
     new = replace(
@@ -211,7 +211,7 @@ def pause(tx: Tx, due: Due, reason: str, until: datetime | None, now: datetime) 
     return new
 
 
-def resume(tx: Tx, due: Due, gap: Misfire, now: datetime) -> Schedule:
+def resume(tx: Tx, due: DueSchedule, gap: Misfire, now: datetime) -> Schedule:
     """End a pause: the slots that passed in it are skipped, or the latest or all of them fire now."""
     old = due.schedule
     if old.paused_at is None:
@@ -234,7 +234,7 @@ def resume(tx: Tx, due: Due, gap: Misfire, now: datetime) -> Schedule:
     return get(tx, old.org_id, old.id)
 
 
-def skip_next(tx: Tx, due: Due, reason: str, now: datetime) -> datetime:
+def skip_next(tx: Tx, due: DueSchedule, reason: str, now: datetime) -> datetime:
     """Skip the next slot, once."""
     schedule, slot = due.schedule, due.next_slot
     if slot is None:
@@ -326,20 +326,20 @@ def come_due(tx: Tx, chosen_orgs: bool) -> Any:
     )
 
 
-def due_of(rows: Iterable[tuple[Any, ...]]) -> tuple[list[Due], list[tuple[str, int, str]]]:
+def due_of(rows: Iterable[tuple[Any, ...]]) -> tuple[list[DueSchedule], list[tuple[str, int, str]]]:
     """The records of such rows; and those that cannot be read: (id, revision, why)."""
-    found: list[Due] = []
+    found: list[DueSchedule] = []
     broken: list[tuple[str, int, str]] = []
     for row in rows:
         try:
             fired, next_slot, frozen_at, frozen_until, at = row[len(s) :]
-            found.append(Due(schedule_of(row), next_slot, fired, frozen_at, frozen_until, at))
+            found.append(DueSchedule(schedule_of(row), next_slot, fired, frozen_at, frozen_until, at))
         except Exception as error:  # whatever is wrong with one row stops no loop
             broken.append((row[0], row[POSITIONS["revision"]], f"{type(error).__name__}: {error}"))
     return found, broken
 
 
-def fire(tx: Tx, planned: Sequence[tuple[Due, Plan]], now: datetime, lease: Lease | None = None) -> Fired:
+def fire(tx: Tx, planned: Sequence[tuple[DueSchedule, Plan]], now: datetime, lease: Lease | None = None) -> FireResult:
     """FIRE_IS_ONE_TRANSACTION: of these plans, carry out those whose schedule is still as it was read. A worker with a
     lease has their jobs at once, unless a limit of the org or the queue has to be counted first. What is ahead of its
     moment is only fired for such a worker."""
@@ -350,7 +350,7 @@ def fire(tx: Tx, planned: Sequence[tuple[Due, Plan]], now: datetime, lease: Leas
     return apply(tx, won, now, None if any(limited for _, limited, *_ in found) else lease)
 
 
-def as_read(one: Due) -> list[Any]:
+def as_read(one: DueSchedule) -> list[Any]:
     return [one.next_slot, one.schedule.revision, True, one.frozen_at, one.frozen_until]
 
 
@@ -375,13 +375,13 @@ def held_clocks(tx: Tx) -> Any:
     )
 
 
-def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime, lease: Lease | None = None) -> Fired:
+def apply(tx: Tx, won: Sequence[tuple[DueSchedule, Plan]], now: datetime, lease: Lease | None = None) -> FireResult:
     """Write slots, jobs, gaps and clocks of plans whose clocks the caller holds."""
     lock_keys(tx, [one.schedule.serial_key for one, _ in won if one.schedule.serial_key])
     busy = queue.of_schedules(tx, [one.schedule.id for one, _ in won if one.schedule.overlap is not Overlap.ALLOW])
     won = list(in_time(won, busy, now, lease))
     if not won:
-        return Fired()
+        return FireResult()
     fires = [(one.schedule, fire, new_id()) for one, what in won for fire in what.fires]
     rows = [slot_row(schedule, fire, job_id, busy) for schedule, fire, job_id in fires]
     stands = set(insert_new(tx, slots, rows, ("schedule_id", "slot")))
@@ -401,29 +401,29 @@ def apply(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime, lease: Lease |
     over = [one.schedule.id for one, _ in won if (one.schedule.paused_until or now + TICK) <= now]
     if over:
         tx.execute(update(schedules).where(s.id.in_(over)).values(paused_at=None, paused_until=None, pause_reason=None))
-    return Fired({one.schedule.id for one, _ in won}, [fire for _, fire, _ in fires], taken)
+    return FireResult({one.schedule.id for one, _ in won}, [fire for _, fire, _ in fires], taken)
 
 
 def in_time(
-    won: Sequence[tuple[Due, Plan]], busy: dict[str, list[Any]], now: datetime, lease: Lease | None
-) -> Iterator[tuple[Due, Plan]]:
+    won: Sequence[tuple[DueSchedule, Plan]], busy: dict[str, list[Any]], now: datetime, lease: Lease | None
+) -> Iterator[tuple[DueSchedule, Plan]]:
     """Those whose moment has come, and those whose job nothing but the time keeps from starting."""
     room = lease.room if lease is not None else 0
     for one, what in won:
         schedule = one.schedule
         alone = schedule.id not in busy and schedule.serial_key in (None, f"schedule:{schedule.id}")
-        if one.come(now) or (room > 0 and lease is not None and alone and lease.fits(schedule)):
+        if one.is_due(now) or (room > 0 and lease is not None and alone and lease.fits(schedule)):
             room -= len(what.fires)
             yield one, what
 
 
-def without_fires(one: Due, what: Plan, now: datetime) -> Plan:
+def without_fires(one: DueSchedule, what: Plan, now: datetime) -> Plan:
     """A plan whose slots were skipped for overlap: they do not count, and so cannot have been the last."""
     upcoming = what.next_slot or triggers.next_slot(one.schedule.timing, what.handled)
     return replace(what, fires=(), next_slot=upcoming, next_run_at=next_run_at(one.schedule, upcoming, now))
 
 
-def advance(tx: Tx, won: Sequence[tuple[Due, Plan]], now: datetime) -> None:
+def advance(tx: Tx, won: Sequence[tuple[DueSchedule, Plan]], now: datetime) -> None:
     """Set the clocks to what comes next; a schedule with nothing left is finished."""
     moved = [(one.schedule.id, what.next_slot, what.next_run_at, len(what.fires)) for one, what in won]
     advancing(tx, ADVANCED.given(tx, moved))
@@ -440,7 +440,7 @@ def advancing(tx: Tx, alike: tuple[str, ...]) -> Any:
     return update(clocks).where(k.schedule_id == moved.c.id).values(values)
 
 
-def fail_slots(tx: Tx, one: Due, what: Plan, error: str, now: datetime) -> None:
+def fail_slots(tx: Tx, one: DueSchedule, what: Plan, error: str, now: datetime) -> None:
     """The culprit of a batch: its slots are told as skipped, counted once, and its clock goes on."""
     if not fire(tx, [(one, replace(what, fires=(), gaps=()))], now).won:
         return
@@ -473,7 +473,7 @@ def mark_broken(tx: Tx, schedule_id: str, revision: int, why: str, now: datetime
         end_span(tx, [(schedule_id, until)])  # no slots while broken
 
 
-def hold(tx: Tx, held: Sequence[Due]) -> None:
+def hold(tx: Tx, held: Sequence[DueSchedule]) -> None:
     """Slots of a frozen org wait for the end of the freeze, to be told as one gap."""
     which = sorted({one.schedule.org_id for one in held})
     stmt = select(orgs.c.id, orgs.c.frozen_at, orgs.c.frozen_until).where(orgs.c.id.in_(which)).order_by(orgs.c.id)
@@ -543,7 +543,7 @@ def is_waiting_request(row: Any) -> bool:
     return row.trigger == "manual" and row.state in (State.READY, State.BLOCKED, State.LATER)
 
 
-def past(tx: Tx, due: Due, since: datetime, until: datetime, now: datetime) -> Past:
+def past(tx: Tx, due: DueSchedule, since: datetime, until: datetime, now: datetime) -> Past:
     """What decides which slots of a stretch a backfill fires. Only slots before the clock's own are in it, and none
     that retention has pruned."""
     schedule = due.schedule
@@ -560,11 +560,11 @@ def past(tx: Tx, due: Due, since: datetime, until: datetime, now: datetime) -> P
     return Past(schedule, slot_rows.spans_of(tx, schedule.id), since, until, ran, living)
 
 
-def clock_of(tx: Tx, org_id: str, key: str) -> Due:
+def clock_of(tx: Tx, org_id: str, key: str) -> DueSchedule:
     """A schedule with its clock, as `lock`, but only read."""
     schedule = get(tx, org_id, key)
     clock = tx.execute(select(k.next_slot, k.fired).where(k.schedule_id == schedule.id)).one()
-    return Due(schedule, clock.next_slot, clock.fired, None, None)
+    return DueSchedule(schedule, clock.next_slot, clock.fired, None, None)
 
 
 def backfill(tx: Tx, before: Past, wanted: Sequence[datetime], *, reprocess: bool, now: datetime) -> list[datetime]:
@@ -579,7 +579,7 @@ def backfill(tx: Tx, before: Past, wanted: Sequence[datetime], *, reprocess: boo
     if not wanted:
         return []
     slot_rows.take_from_gaps(tx, schedule, wanted)
-    serial = schedule.lane  # serial, also where live slots may overlap
+    serial = schedule.strict_serial_key  # serial, also where live slots may overlap
     lock_keys(tx, [serial])
     made = []
     for slot in wanted:
@@ -595,7 +595,7 @@ def backfill(tx: Tx, before: Past, wanted: Sequence[datetime], *, reprocess: boo
     return wanted
 
 
-def retry_slot(tx: Tx, due: Due, slot: datetime, run: Any, now: datetime) -> str:
+def retry_slot(tx: Tx, due: DueSchedule, slot: datetime, run: Any, now: datetime) -> str:
     """Another attempt of a slot that somebody asked for; joins the one that is on its way already."""
     schedule = due.schedule
     living = [row for row in queue.of_schedules(tx, [schedule.id]).get(schedule.id, []) if row.slot == slot]
@@ -628,7 +628,7 @@ def retry_run(tx: Tx, schedule: Schedule, run: Any, attempts: int, now: datetime
 # what became of slots
 
 
-def close_past(tx: Tx, due: Due, now: datetime, reason: str) -> None:
+def close_past(tx: Tx, due: DueSchedule, now: datetime, reason: str) -> None:
     """Slots that came due but were not fired yet get their verdict before what decides slots changes."""
     if due.next_slot is not None and (due.schedule.enabled or due.schedule.paused_at):
         gap = passed_gap(due.schedule.timing, due.next_slot, now, Verdict.SKIPPED, reason)
@@ -640,7 +640,7 @@ def withdraw_waiting(tx: Tx, of: Sequence[Schedule], reason: str, now: datetime)
     """Jobs that never started leave the queue; their slots say why."""
     living = queue.of_schedules(tx, [one.id for one in of]).values()
     theirs = {row.serial_key for found in living for row in found if row.serial_key}
-    lock_keys(tx, {*theirs, *(one.lane for one in of)})
+    lock_keys(tx, {*theirs, *(one.strict_serial_key for one in of)})
     waiting = and_(
         jobs.c.schedule_id.in_([one.id for one in of]),
         jobs.c.state.in_([State.LATER, State.BLOCKED, State.READY, State.RETRY]),

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from rota.core.model import Attempt, Due, Fire, Plan, Schedule
+from rota.core.model import Attempt, DueSchedule, Fire, Plan, Schedule
 from rota.version import __version__
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Tracing:
         self.tracer, self.wire = tracer, TraceContextTextMapPropagator()
         self.firing: dict[str | None, Span] = {}
 
-    def fire(self, planned: Sequence[tuple[Due, Plan]]) -> list[tuple[Due, Plan]]:
+    def fire(self, planned: Sequence[tuple[DueSchedule, Plan]]) -> list[tuple[DueSchedule, Plan]]:
         """Plans whose slots have a span each, which their jobs will name."""
         self.firing = {}  # of slots that another process was faster with, nothing is told
         return [

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from rota.access.store import accounts
 from rota.core import parse
-from rota.core.model import Attempt, Due, Ended, Lease, new_id
+from rota.core.model import Attempt, AttemptResult, DueSchedule, Lease, new_id
 from rota.core.plan import plan
 from rota.core.policy import Lane
 from rota.core.states import Status
@@ -28,7 +28,7 @@ AT_ONCE = 4  # connections: whoever looks, whoever fires, whoever claims, whoeve
 class TakenBack(Exception):
     """Ends the rehearsal; nothing of it remains."""
 
-    def __init__(self, ended: Sequence[Ended]) -> None:
+    def __init__(self, ended: Sequence[AttemptResult]) -> None:
         self.ended = ended
 
 
@@ -39,7 +39,7 @@ async def rehearse(engine: Engine, org: str) -> None:
     abreast = min(AT_ONCE, engine.db.writers)
     for count in (1, 2, CROWD):
         steps = [engine.db.tx(run_through, engine, org_id, count, engine.clock.now()) for _ in range(abreast)]
-        over: Sequence[Ended] = ()
+        over: Sequence[AttemptResult] = ()
         for told in await asyncio.gather(*steps, return_exceptions=True):
             if not isinstance(told, TakenBack):
                 raise told if isinstance(told, BaseException) else AssertionError("a rehearsal went on")
@@ -47,7 +47,7 @@ async def rehearse(engine: Engine, org: str) -> None:
         await asyncio.gather(*(go_straight(engine, org_id, over) for _ in range(min(2, abreast))))
 
 
-async def go_straight(engine: Engine, org_id: str, over: Sequence[Ended]) -> None:
+async def go_straight(engine: Engine, org_id: str, over: Sequence[AttemptResult]) -> None:
     """What claims and finishes outside any transaction, about jobs that do not exist."""
     lane, now = Lane(org_id, ROUTE, None), engine.clock.now()
     await engine.db.statement(jobs.claim_sole, lane, worker=new_id(), routes=[ROUTE], room=1)
@@ -73,7 +73,7 @@ def run_through(tx: Tx, engine: Engine, org_id: str, count: int, now: datetime) 
         for _ in range(count)
     ]  # fmt: skip
     schedules.insert(tx, made, began)
-    due = [Due(one, schedules.clock_row(one, began)["next_slot"], 0, None, None) for one in made]
+    due = [DueSchedule(one, schedules.clock_row(one, began)["next_slot"], 0, None, None) for one in made]
     worker = new_id()
     read_rows(tx, [kind], began)
     lease = Lease(worker, [ROUTE], None, 1, 0, now)  # the others are claimed
@@ -84,6 +84,6 @@ def run_through(tx: Tx, engine: Engine, org_id: str, count: int, now: datetime) 
     taken = jobs.claim(tx, found, worker=worker, routes=[ROUTE], room=count, turn=0)
     attempts = [Attempt(job, new_id(), 1, now) for job in [*fired.taken, *taken]]
     jobs.mark_started(tx, attempts)
-    ended = [Ended(one.job, Status.SUCCESS, None, now, one.run_id, 1, now) for one in attempts]
+    ended = [AttemptResult(one.job, Status.SUCCESS, None, now, one.run_id, 1, now) for one in attempts]
     jobs.finish(tx, ended, None, now)
     raise TakenBack(ended)

@@ -22,7 +22,7 @@ import structlog
 from rota.access.store import accounts
 from rota.core.clock import Clock, SystemClock, pause, stopwatch
 from rota.core.errors import DataRefused, Unavailable
-from rota.core.model import WORKFLOW, About, Attempt, Ended, Finished, Fired, Job, Lease, new_id
+from rota.core.model import WORKFLOW, Attempt, AttemptResult, Finished, FireResult, Job, Lease, RunInfo, new_id
 from rota.core.policy import (
     QUARANTINE,
     RECONCILIATION,
@@ -131,7 +131,7 @@ class Worker:
     waiting: Lines = field(default_factory=Lines)
     alarm: asyncio.TimerHandle | None = None  # for what waits for its moment
     active: dict[str, Active] = field(default_factory=dict)  # by job; shared by all registrations of a process
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[AttemptResult] = field(default_factory=list)
     logs: list[tuple[str, datetime, str, str]] = field(default_factory=list)
     learned: tuple[int, float] = (-1, 0.0)  # at which change and when `learn` last read
     org_ids: Collection[str] | None = None  # of `orgs`, as `learn` read them
@@ -369,7 +369,9 @@ class Worker:
                 took, more = await self.take_of_others(), False
             return await self.receive(took) and more
 
-    async def take_fired(self, fire: Callable[[Lease | None], Awaitable[Fired]], count: int, until: datetime) -> Fired:
+    async def take_fired(
+        self, fire: Callable[[Lease | None], Awaitable[FireResult]], count: int, until: datetime
+    ) -> FireResult:
         """Let the scheduler of this process fire so many; what can start at once, or at its moment until then, is ours
         from the transaction on that makes it."""
         if not self.registered or self.stopping or not self.appetite:
@@ -504,7 +506,7 @@ class Worker:
         if earlier is None:
             self.launch(Attempt(job, new_id(), job.attempt + 1, now))
             return
-        waits = Ended(job, Status.PENDING, None, now, new_id(), job.attempt + 1, move=Move.BACK_OFF)
+        waits = AttemptResult(job, Status.PENDING, None, now, new_id(), job.attempt + 1, move=Move.BACK_OFF)
         self.ended.append(replace(waits, run_at=now + STILL_RUNNING))
         self.idle.set()
         if earlier.ctx.worker == self.id:
@@ -517,7 +519,7 @@ class Worker:
             job, run_id, attempt.number, self.id, RunLog(run_id, engine.clock.now), job.isolated,
             engine.settings.cancel_grace, host=engine, has_room=self.has_room,
         )  # fmt: skip
-        ctx.about.work = work
+        ctx.info.work = work
         one = self.active[job.id] = Active(attempt, ctx)
         self.shares.begin(job.org_id)
         self.busy.set()
@@ -544,32 +546,32 @@ class Worker:
         too_late = job.terms.too_late(one.attempt.started_at)
         if too_late is not None and job.attempt == 0:
             raise Skipped(too_late)
-        runner, about = self.engine.runners[job.kind], one.ctx.about
+        runner, info = self.engine.runners[job.kind], one.ctx.info
         try:
             await runner.prepare(one.ctx)
         except Unavailable:
             await patiently(lambda: runner.prepare(one.ctx))
         if job.terms.grant_id is not None:
             await patiently(lambda: self.authorize(one))
-        one.marked = about.marked
-        if not one.marked and (job.suspect or about.marks_first):
+        one.marked = info.marked
+        if not one.marked and (job.suspect or info.marks_first):
             await patiently(lambda: self.mark([one]))
-        timeout = self.timeout_of(job, about)
-        if timeout is not None and not about.delegates:
+        timeout = self.timeout_of(job, info)
+        if timeout is not None and not info.delegates:
             one.timer = asyncio.get_running_loop().call_later(timeout.total_seconds(), one.stop, "timeout")
         current_log.set(one.ctx.log)
         return await runner.execute(one.ctx)
 
-    def timeout_of(self, job: Job, about: About) -> timedelta | None:
+    def timeout_of(self, job: Job, info: RunInfo) -> timedelta | None:
         """The time limit of a run: of its schedule, its target, or the installation. Workflows have none by default: to
         interrupt a mutation needs a person afterwards."""
         default = None if job.kind == WORKFLOW else self.engine.settings.default_timeout
-        return job.terms.timeout or about.timeout or default
+        return job.terms.timeout or info.timeout or default
 
     async def authorize(self, one: Active) -> None:
         """GRANT_NOT_SESSION: work whose grant does not hold does not begin."""
-        job, about = one.attempt.job, one.ctx.about
-        await self.engine.authorize(job, about.resource or about.name or job.target)
+        job, info = one.attempt.job, one.ctx.info
+        await self.engine.authorize(job, info.resource or info.name or job.target)
 
     def settle(self, one: Active, task: "asyncio.Task[Any]") -> None:
         """An attempt is over: note how, make room, and let the next one in."""
@@ -603,13 +605,13 @@ class Worker:
         if len(self.waiting) <= self.ahead // 2 and not self.draining and not self.sated:  # fetch while these run
             self.engine.wake.work.set()
 
-    def verdict(self, one: Active, error: BaseException | None, outcome: Any, now: datetime) -> Ended | None:
+    def verdict(self, one: Active, error: BaseException | None, outcome: Any, now: datetime) -> AttemptResult | None:
         """How an attempt ended. What the work returned wins over a cancel that came too late."""
-        attempt, about = one.attempt, one.ctx.about
+        attempt, info = one.attempt, one.ctx.info
         began = attempt.started_at if one.entered else None
-        reason = about.reason if error is None else None
-        base = Ended(
-            attempt.job, Status.SUCCESS, reason, now, attempt.run_id, attempt.number, began, None, outcome, about=about
+        reason = info.reason if error is None else None
+        base = AttemptResult(
+            attempt.job, Status.SUCCESS, reason, now, attempt.run_id, attempt.number, began, None, outcome, info=info
         )
         if error is None:
             return base
@@ -628,9 +630,11 @@ class Worker:
                 failure = getattr(error, "failure", None) or classify(error)
                 if isinstance(error, ChildCrashed):
                     return self.crashed(base, str(error))
-                return replace(self.failed(one, failure, failure.kind), outcome=getattr(error, "outcome", None))
+                return replace(
+                    self.failed(one, failure, failure.failure_class), outcome=getattr(error, "outcome", None)
+                )
             case "timeout":
-                limit = self.timeout_of(attempt.job, about)
+                limit = self.timeout_of(attempt.job, info)
                 text = f"still running after {limit.total_seconds():g} s" if limit else "it took too long"
                 return self.failed(one, Failure(FailureClass.TIMEOUT, "Timeout", text), FailureClass.TIMEOUT)
             case "lost":
@@ -641,7 +645,7 @@ class Worker:
             case by:
                 return replace(base, status=Status.CANCELED, reason=by)
 
-    def crashed(self, base: Ended, message: str) -> Ended:
+    def crashed(self, base: AttemptResult, message: str) -> AttemptResult:
         """The child process of an isolated run died: the same as a dead worker, but nobody else was hurt."""
         error = {"code": "crash", "type": "ChildLost", "message": message, "traceback": None}
         if base.job.crashes + 1 >= QUARANTINE:
@@ -649,9 +653,11 @@ class Worker:
             return replace(base, status=Status.FAILED, reason="quarantined", error=error, move=park)
         return replace(base, status=Status.CRASHED, error=error, move=Move.RESCUE, run_at=base.finished_at, counts=True)
 
-    def failed(self, one: Active, failure: Failure, kind: FailureClass) -> Ended:
+    def failed(self, one: Active, failure: Failure, kind: FailureClass) -> AttemptResult:
         passing = self.engine.settings.passing_retry
-        return failed_attempt(one.attempt, one.ctx.about, replace(failure, kind=kind), self.engine.clock.now(), passing)
+        return failed_attempt(
+            one.attempt, one.ctx.info, replace(failure, failure_class=kind), self.engine.clock.now(), passing
+        )
 
     # write down
 
@@ -685,7 +691,7 @@ class Worker:
             self.stored_at = stopwatch()
         self.report(batch, lost)
 
-    def foresight(self, batch: Sequence[Ended]) -> int:
+    def foresight(self, batch: Sequence[AttemptResult]) -> int:
         """How far ahead to claim: what can be done within FORESIGHT if all work is like this, in places that move.
         Short work by the hundred, long work only what can start; the rest is for others."""
         some = [(one.started_at, one.finished_at) for one in batch[-SAMPLE:]]
@@ -694,7 +700,7 @@ class Worker:
         places = self.engine.settings.concurrency - len(self.lasting())
         return min(AHEAD, int(places * FORESIGHT / max(mean, 0.001)))
 
-    def report(self, batch: Sequence[Ended], lost: Sequence[Ended]) -> None:
+    def report(self, batch: Sequence[AttemptResult], lost: Sequence[AttemptResult]) -> None:
         """Tell of runs that are written down."""
         refused = {one.run_id for one in lost}
         over = [one for one in batch if not one.waits and one.run_id not in refused] + list(lost)
@@ -706,7 +712,7 @@ class Worker:
         if not all(one.final for one in batch):
             self.engine.wake.signal("later")
 
-    async def finish(self, batch: Sequence[Ended], lines: Sequence[Any]) -> list[Ended]:
+    async def finish(self, batch: Sequence[AttemptResult], lines: Sequence[Any]) -> list[AttemptResult]:
         """Write a batch; those that are refused because their lease was lost are recorded as lost, and returned. A row
         that the database cannot store costs only itself."""
         try:
@@ -804,7 +810,7 @@ class Worker:
         for job in [job for job in self.waiting if job.id in found]:
             self.waiting.remove(job)
             now = self.engine.clock.now()
-            self.ended.append(Ended(job, Status.CANCELED, found[job.id], now, new_id(), job.attempt + 1))
+            self.ended.append(AttemptResult(job, Status.CANCELED, found[job.id], now, new_id(), job.attempt + 1))
             self.idle.set()
 
     async def until_idle(self, seconds: float, cut_short: asyncio.Event | None = None) -> None:
@@ -824,15 +830,15 @@ class Stranger(Exception):
 
 
 def failed_attempt(
-    attempt: Attempt, about: About, failure: Failure, now: datetime, passing: Retry = TRANSIENT
-) -> Ended:
+    attempt: Attempt, info: RunInfo, failure: Failure, now: datetime, passing: Retry = TRANSIENT
+) -> AttemptResult:
     """A failure and what follows it, by the job's terms; `passing` as in `after_failure`."""
-    job, kind = attempt.job, failure.kind
-    base = Ended(
+    job, kind = attempt.job, failure.failure_class
+    base = AttemptResult(
         job, Status.FAILED, kind.value, now, attempt.run_id, attempt.number, attempt.started_at,
-        error=failure.dump(), counts=True, about=about,
+        error=failure.dump(), counts=True, info=info,
     )  # fmt: skip
-    retry = NEVER if about.delegates else job.terms.retry or about.retry
+    retry = NEVER if info.delegates else job.terms.retry or info.retry
     match after_failure(failure, retry, job.tries + 1, passing):
         case Again(delay):
             at = job.terms.not_before(now + delay)
@@ -847,7 +853,7 @@ def failed_attempt(
 
 
 def write_down(
-    tx: Tx, batch: Sequence[Ended], lines: Sequence[Any], worker: str, clock: Clock,
+    tx: Tx, batch: Sequence[AttemptResult], lines: Sequence[Any], worker: str, clock: Clock,
     follows: Mapping[str, Follows] = NOBODY,
 ) -> Finished:  # fmt: skip
     now = clock.now()  # asked here: this step may have waited for its turn to write

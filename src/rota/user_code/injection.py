@@ -172,7 +172,7 @@ class Made:
 
 
 def logger(ctx: RunContext) -> logging.Logger:
-    return logging.getLogger(f"rota.task.{ctx.about.name}")
+    return logging.getLogger(f"rota.task.{ctx.info.name}")
 
 
 def job_scheduler(ctx: RunContext) -> JobScheduler:

@@ -11,7 +11,7 @@ from itertools import islice, pairwise
 from typing import assert_never
 
 from rota.core.effort import spend
-from rota.core.timing.cron import Calendar, ahead, calendar_of, month_kind
+from rota.core.timing.cron import Calendar, ahead, calendar_of, shape_of_month
 from rota.core.timing.dst import TICK, Period, periods
 from rota.core.timing.grid import count_in_window
 from rota.core.timing.triggers import (
@@ -129,7 +129,7 @@ def matching_days(calendar: Calendar, start: datetime, end: datetime) -> int:
     count, year, month = 0, start.year, start.month
     while (year, month) <= (end.year, end.month):
         if month in calendar.months:
-            days = calendar.masks[month_kind(year, month)]
+            days = calendar.masks[shape_of_month(year, month)]
             if (year, month) == (start.year, start.month):
                 days &= -1 << start.day
             if (year, month) == (end.year, end.month):
@@ -140,7 +140,7 @@ def matching_days(calendar: Calendar, start: datetime, end: datetime) -> int:
 
 
 def on_day(calendar: Calendar, wall: datetime) -> bool:
-    return wall.month in calendar.months and bool(calendar.masks[month_kind(wall.year, wall.month)] >> wall.day & 1)
+    return wall.month in calendar.months and bool(calendar.masks[shape_of_month(wall.year, wall.month)] >> wall.day & 1)
 
 
 def times_before(times: tuple[int, ...], wall: datetime) -> int:

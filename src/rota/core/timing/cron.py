@@ -106,7 +106,9 @@ def days_of(day: str, month: str, weekday: str) -> Days:
     days, months, weekdays = DAY_OF_MONTH.numbers(day), MONTH.numbers(month), DAY_OF_WEEK.weekdays(weekday)
     both = day.startswith("*") or weekday.startswith("*")
     masks = month_masks(days, weekdays, both)
-    comes = any(masks[kind(first, length)] for month in months for length in LENGTHS[month] for first in range(7))
+    comes = any(
+        masks[month_shape(first, length)] for month in months for length in LENGTHS[month] for first in range(7)
+    )
     return days, months, weekdays, both, masks if comes else ()
 
 
@@ -115,7 +117,7 @@ def ahead(calendar: Calendar, wall: datetime) -> datetime | None:
     times, months, masks = calendar.times, calendar.months, calendar.masks
     gone = 0  # the days of this month up to today
     if wall.month in months:
-        if masks[month_kind(wall.year, wall.month)] >> wall.day & 1:
+        if masks[shape_of_month(wall.year, wall.month)] >> wall.day & 1:
             place = bisect_right(times, 60 * wall.hour + wall.minute)
             if place < len(times):
                 return datetime(wall.year, wall.month, wall.day, *divmod(times[place], 60), tzinfo=wall.tzinfo)
@@ -123,7 +125,7 @@ def ahead(calendar: Calendar, wall: datetime) -> datetime | None:
     left = months[bisect_left(months, wall.month) :]
     for year in range(wall.year, wall.year + HORIZON):
         for month in left:
-            days = masks[month_kind(year, month)] & ~gone
+            days = masks[shape_of_month(year, month)] & ~gone
             if days:
                 day = (days & -days).bit_length() - 1
                 return datetime(year, month, day, *divmod(times[0], 60), tzinfo=wall.tzinfo)
@@ -137,7 +139,7 @@ def back(calendar: Calendar, wall: datetime) -> datetime | None:
     times, months, masks = calendar.times, calendar.months, calendar.masks
     still = -1  # the days of this month before today
     if wall.month in months:
-        if masks[month_kind(wall.year, wall.month)] >> wall.day & 1:
+        if masks[shape_of_month(wall.year, wall.month)] >> wall.day & 1:
             place = bisect_right(times, 60 * wall.hour + wall.minute)
             if place:
                 return datetime(wall.year, wall.month, wall.day, *divmod(times[place - 1], 60), tzinfo=wall.tzinfo)
@@ -145,7 +147,7 @@ def back(calendar: Calendar, wall: datetime) -> datetime | None:
     left = months[: bisect_right(months, wall.month)]
     for year in range(wall.year, wall.year - HORIZON, -1):
         for month in reversed(left):
-            days = masks[month_kind(year, month)] & still
+            days = masks[shape_of_month(year, month)] & still
             if days:
                 return datetime(year, month, days.bit_length() - 1, *divmod(times[-1], 60), tzinfo=wall.tzinfo)
             still = -1
@@ -217,17 +219,17 @@ LENGTHS = {month: (28, 29) if month == 2 else (30,) if month in (4, 6, 9, 11) el
 
 
 @lru_cache(maxsize=4096)
-def month_kind(year: int, month: int) -> int:
-    return kind(*monthrange(year, month))
+def shape_of_month(year: int, month: int) -> int:
+    return month_shape(*monthrange(year, month))
 
 
-def kind(first: int, length: int) -> int:
+def month_shape(first: int, length: int) -> int:
     """Which of the 28 possible months it is that begins on weekday `first` (Monday = 0)."""
     return 4 * first + length - 28
 
 
 def month_masks(days: tuple[int, ...], weekdays: tuple[int | Nth, ...], both: bool) -> tuple[int, ...]:
-    """The matching days of each kind of month, in the order of `kind`."""
+    """The matching days of each kind of month, in the order of `month_shape`."""
     masks = []
     for first in range(7):
         for length in range(28, 32):

@@ -234,7 +234,7 @@ def failure_of(final: Final) -> Exception:
     if code is Code.ABORTED:
         return Canceled("aborted")
     told = classify(final.cause) if final.cause is not None else Failure(FailureClass.INTERNAL, "GraphFailed", code)
-    return WorkFailed(replace(told, kind=CLASSES[code], code=code.value))
+    return WorkFailed(replace(told, failure_class=CLASSES[code], code=code.value))
 
 
 def refusal(code: str, message: str) -> Failure:

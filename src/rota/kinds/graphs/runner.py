@@ -50,10 +50,10 @@ class GraphRunner:
         return {target}
 
     async def prepare(self, ctx: RunContext) -> None:
-        graph, about = self.registry.graphs.get(ctx.job.target), ctx.about
-        about.name, about.version = ctx.job.target, graph.version if graph else None
-        about.trace_id = ctx.job.parent[3:35]
-        about.marks_first = True
+        graph, info = self.registry.graphs.get(ctx.job.target), ctx.info
+        info.name, info.version = ctx.job.target, graph.version if graph else None
+        info.trace_id = ctx.job.parent[3:35]
+        info.marks_first = True
 
     async def execute(self, ctx: RunContext) -> Any:
         job = ctx.job
@@ -66,12 +66,12 @@ class GraphRunner:
 
         outcome = await self.perform(ctx, order)
         # what has begun may finish; the ledger tells if its authority ended meanwhile
-        ctx.about.reason = await patiently(lambda: ctx.engine.trouble_with_grant(job, job.target))
+        ctx.info.reason = await patiently(lambda: ctx.engine.trouble_with_grant(job, job.target))
         return outcome
 
     async def perform(self, ctx: RunContext, order: Order) -> Any:
         def tell(usage: dict[str, Any]) -> None:
-            ctx.about.usage = usage
+            ctx.info.usage = usage
 
         if ctx.isolated and self.remote is None and self.app is not None:
             return await self.run_child(ctx, self.app, order)
@@ -79,7 +79,7 @@ class GraphRunner:
             kept = await self.remote.run(ctx, order, tell)
         else:
             kept = await Execution(ctx.engine, self.registry).run(order, ctx.log, tell)
-        ctx.about.artifact_id = kept.artifact_id
+        ctx.info.artifact_id = kept.artifact_id
         return outcome_of(kept)
 
     async def run_child(self, ctx: RunContext, app: str, order: Order) -> Any:
@@ -91,8 +91,8 @@ class GraphRunner:
         try:
             answer = await processes.ask_child(ctx, told)
         finally:
-            ctx.about.usage = await patiently(lambda: self.db.read(billing_store.used_by, order.org_id, order.run_id))
-        ctx.about.artifact_id = answer["artifact_id"]
+            ctx.info.usage = await patiently(lambda: self.db.read(billing_store.used_by, order.org_id, order.run_id))
+        ctx.info.artifact_id = answer["artifact_id"]
         return answer["outcome"]
 
 

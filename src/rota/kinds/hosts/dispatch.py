@@ -17,7 +17,7 @@ import structlog
 from rota.billing import store as billing_store
 from rota.core.clock import pause
 from rota.core.errors import Conflict, LeaseLost, NotFound, Unavailable
-from rota.core.model import About, Attempt, Ended, new_id
+from rota.core.model import Attempt, AttemptResult, RunInfo, new_id
 from rota.core.policy import RECONCILIATION, Failure, FailureClass
 from rota.core.redact import redacted
 from rota.core.states import State, Status
@@ -107,10 +107,10 @@ class Dispatch:
         held = hosts.in_hand(tx, session)
         return {"jobs": [self.order(tx, row) for row in unknown(held, known)], "cancel": unwanted(held, told)}
 
-    def objection(self, tx: Tx, attempt: Attempt, row: Any, now: datetime) -> Ended | None:
+    def objection(self, tx: Tx, attempt: Attempt, row: Any, now: datetime) -> AttemptResult | None:
         """Why a job does not start after all."""
         job = attempt.job
-        base = Ended(job, Status.SKIPPED, None, now, attempt.run_id, attempt.number)
+        base = AttemptResult(job, Status.SKIPPED, None, now, attempt.run_id, attempt.number)
         if row.cancel_requested_at is not None:
             return replace(base, status=Status.CANCELED, reason=row.cancel_reason)
         if hosts.find_server(tx, job.org_id, job.target) is None:
@@ -177,20 +177,22 @@ class Dispatch:
         self.engine.wake.signal("later")
         return repeated
 
-    def ended(self, row: Any, report: Record, name: str | None) -> Ended:
+    def ended(self, row: Any, report: Record, name: str | None) -> AttemptResult:
         """The end of an attempt, by the clock here: the agent says how long ago it was."""
         now, job = self.clock.now(), jobs.job_of(row)
         finished = max(row.started_at, now - timedelta(milliseconds=report["ended_ms_ago"]))
         began = max(job.queued_at, finished - timedelta(milliseconds=report["duration_ms"]))
-        about = About(name=name)
+        info = RunInfo(name=name)
         attempt = Attempt(job, row.run_id, row.attempt, began)
         outcome = redacted(report["outcome"])
-        base = Ended(job, Status.SUCCESS, None, finished, row.run_id, row.attempt, began, outcome=outcome, about=about)
+        base = AttemptResult(
+            job, Status.SUCCESS, None, finished, row.run_id, row.attempt, began, outcome=outcome, info=info
+        )
         if report["status"] == "success":
             return base
         if report["status"] == "canceled" and row.cancel_requested_at is not None:
             return replace(base, status=Status.CANCELED, reason=row.cancel_reason)
-        failed = failed_attempt(attempt, about, failure_of(report), now, self.engine.settings.passing_retry)
+        failed = failed_attempt(attempt, info, failure_of(report), now, self.engine.settings.passing_retry)
         return replace(failed, finished_at=finished, outcome=outcome)
 
     def check_repeat(self, tx: Tx, job_id: str, fence: int, report: Record) -> None:
@@ -260,7 +262,7 @@ def resolve(tx: Tx, org_id: str, job_id: str, applied: bool, outcome: Any, now: 
     held = hosts.locked(tx, org_id, job_id)
     assert held is not None
     job, told = jobs.job_of(held), redacted(outcome)
-    ended = Ended(job, Status.SUCCESS, "resolved", now, held.run_id, held.attempt, row.queued_at, outcome=told)
+    ended = AttemptResult(job, Status.SUCCESS, "resolved", now, held.run_id, held.attempt, row.queued_at, outcome=told)
     jobs.finish(tx, [ended], None, now)
     return job_id
 

@@ -69,8 +69,8 @@ class HostRunner:
         return {target, payload["job_type"]}
 
     async def prepare(self, ctx: RunContext) -> None:
-        ctx.about.name, ctx.about.resource = ctx.job.target, ctx.job.payload["job_type"]
-        ctx.about.delegates = True
+        ctx.info.name, ctx.info.resource = ctx.job.target, ctx.job.payload["job_type"]
+        ctx.info.delegates = True
 
     async def execute(self, ctx: RunContext) -> Any:
         """See to a batch. Its jobs stand in the queue: a worker that takes over goes on where the last one was."""

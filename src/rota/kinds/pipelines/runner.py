@@ -8,7 +8,7 @@ from typing import Any
 
 from rota.access.store import accounts
 from rota.core.errors import Invalid, LogicError, NotFound, WorkError
-from rota.core.model import Ended
+from rota.core.model import AttemptResult
 from rota.core.parse import Defaults
 from rota.core.policy import Overlap
 from rota.db.connection import Database
@@ -63,21 +63,21 @@ class PipelineRunner:
         return {target}
 
     async def prepare(self, ctx: RunContext) -> None:
-        job, about = ctx.job, ctx.about
+        job, info = ctx.job, ctx.info
         if self.executor is None or self.executor.capacity() <= 0:
             raise Busy("there is no room for another pipeline here")
         try:
             row = await self.db.read(store.get, ctx.org_id, job.target)
         except NotFound as error:
             raise LogicError(f"{error.message}; it was deleted after the job was made") from error
-        about.name, about.version, about.work = row.path, str(row.version), row
-        about.marks_first = True
+        info.name, info.version, info.work = row.path, str(row.version), row
+        info.marks_first = True
         gated = job.trigger.startswith(f"{store.DEPENDENCY}:") and job.schedule_id is not None
         if gated and not await self.db.tx(store.pass_gate, job, ctx.engine.clock.now()):
             raise Skipped("upstream")
 
     async def execute(self, ctx: RunContext) -> Any:
-        row, executor = ctx.about.work, self.executor
+        row, executor = ctx.info.work, self.executor
         assert executor is not None
         reads, work = (row.reads, row.sql) if row.type == "sql" else self.function(ctx, row)
         order = Order(ctx.run_id, ctx.org_id, row.path, reads, work)
@@ -103,16 +103,16 @@ class PipelineRunner:
         function = declared.function
 
         async def work(connection: Any, write: Write) -> int:
-            ctx.about.work = connection
+            ctx.info.work = connection
             rows: int = await call(self.injector, self.threads, ctx, function, ctx.job.payload, write)
             return rows
 
         return declared.reads, work
 
-    def follow(self, tx: Tx, ended: Sequence[Ended], now: datetime) -> None:
+    def follow(self, tx: Tx, ended: Sequence[AttemptResult], now: datetime) -> None:
         store.follow(tx, ended, now)
 
 
 def connection(ctx: RunContext) -> Any:
     """The one that the executor opened for this run."""
-    return ctx.about.work
+    return ctx.info.work

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Select, and_, delete, literal_column, or_, select, tuple_, update
 
 from rota.core.errors import Conflict, Invalid, NotFound
-from rota.core.model import PIPELINE, Ended, Job, NewJob, line_of, new_id
+from rota.core.model import PIPELINE, AttemptResult, Job, NewJob, new_id, serial_key_of_target
 from rota.core.states import Status
 from rota.core.timing import triggers as timings
 from rota.db.dialect import Tx, insert_new, insert_rows, lock_keys
@@ -290,7 +290,7 @@ def cron_of(row: Any) -> str | None:
 # firing
 
 
-def follow(tx: Tx, ended: Sequence[Ended], now: datetime) -> None:
+def follow(tx: Tx, ended: Sequence[AttemptResult], now: datetime) -> None:
     """Pipelines succeeded: what waits for them runs."""
     done = {(one.job.org_id, one.job.target) for one in ended if one.status is Status.SUCCESS}
     if not done:
@@ -315,7 +315,7 @@ def fire(tx: Tx, trigger_ids: Collection[str], now: datetime) -> dict[str, str]:
         .where(t.id.in_(trigger_ids), t.enabled, LIVING)
         .order_by(t.id)
     )
-    lock_keys(tx, [line_of(PIPELINE, row.org_id, row.path) for row in tx.execute(stmt)])
+    lock_keys(tx, [serial_key_of_target(PIPELINE, row.org_id, row.path) for row in tx.execute(stmt)])
     upstreams = upstreams_of(tx, trigger_ids)
     made: dict[str, str] = {}
     for row in tx.execute(stmt.with_for_update(of=pipeline_triggers)).all():
@@ -326,7 +326,8 @@ def fire(tx: Tx, trigger_ids: Collection[str], now: datetime) -> dict[str, str]:
         job = NewJob(
             org_id=row.org_id, kind="pipeline", target=row.path, payload=None, run_at=now, solo_key=solo,
             trigger=f"{row.type}:{cron_of(row) or ''.join(upstreams[row.id]) or row.id}",
-            route=route_of(row.slug, row.runs, row.function), serial_key=line_of(PIPELINE, row.org_id, row.path),
+            route=route_of(row.slug, row.runs, row.function),
+            serial_key=serial_key_of_target(PIPELINE, row.org_id, row.path),
         )  # fmt: skip
         if claim(tx, row, waiting or job.id, now):
             made[row.id] = waiting or job.id

@@ -124,13 +124,13 @@ class TaskRunner:
                 await self.look_again(ctx)
             if (ctx.org_id, task.name) in self._disabled:
                 raise Skipped("disabled")
-        about = ctx.about
-        about.name, about.version, about.timeout, about.retry = task.name, task.version, task.timeout, task.retry
-        about.marks_first = task.function is None or task.isolation == "process"
-        about.work = task
+        info = ctx.info
+        info.name, info.version, info.timeout, info.retry = task.name, task.version, task.timeout, task.retry
+        info.marks_first = task.function is None or task.isolation == "process"
+        info.work = task
 
     async def execute(self, ctx: RunContext) -> Any:
-        task: Task = ctx.about.work
+        task: Task = ctx.info.work
         given = {**task.parameters, **(ctx.job.payload or {})} if task.parameters else ctx.job.payload
         if task.cache_ttl is None:
             return await self.run(ctx, task, given)
@@ -138,7 +138,7 @@ class TaskRunner:
         key = hashlib.sha256(told).hexdigest()
         found = await self.db.read(store.find_result, ctx.org_id, key, ctx.engine.clock.now())
         if found is not None:
-            ctx.about.reason = "cached"
+            ctx.info.reason = "cached"
             ctx.log.line("system", f"the result of run {found.run_id} was used again")
             return found.outcome
         outcome = await self.run(ctx, task, given)

@@ -164,7 +164,7 @@ class Host:
                 status = Effect.INDETERMINATE if last else Effect.NEEDS_RECONCILE
                 await self.settle(effect_id, status, error=failure.dump(), asked=asked)
                 again = None if last else RECONCILE.delay(asked + 1)
-                raise WorkFailed(Failure(failure.kind, failure.type, failure.message, again=again))
+                raise WorkFailed(Failure(failure.failure_class, failure.type, failure.message, again=again))
 
     async def applied(self, effect_id: str, result: Any) -> Any:
         await self.settle(effect_id, Effect.APPLIED, result=result)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, func, literal_column, select, union_all
 
-from rota.core.model import WORKFLOW, line_of
+from rota.core.model import WORKFLOW, serial_key_of_target
 from rota.core.policy import RECONCILIATION
 from rota.core.redact import redacted
 from rota.core.states import Phase, State
@@ -77,7 +77,7 @@ def described(tx: Tx, flow: Any, now: datetime) -> Record:
 
 def standing(tx: Tx, flow: Any, now: datetime) -> tuple[str, str | None]:
     """Running, idle, needs attention or stopped; and what is the matter, in plain words."""
-    head = queue.head_of(tx, line_of(WORKFLOW, flow.org_id, flow.name))
+    head = queue.head_of(tx, serial_key_of_target(WORKFLOW, flow.org_id, flow.name))
     failed = None
     if head is not None and head.last_run_id is not None:
         failed = tx.execute(select(ledger).where(ledger.c.id == head.last_run_id)).one_or_none()

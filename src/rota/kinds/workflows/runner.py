@@ -10,7 +10,7 @@ import structlog
 
 from rota.core import parse
 from rota.core.errors import Invalid, LeaseLost, LogicError
-from rota.core.model import WORKFLOW, Ended, Job
+from rota.core.model import WORKFLOW, AttemptResult, Job
 from rota.core.parse import Defaults
 from rota.core.policy import Again, Failure, FailureClass, Park, after_failure
 from rota.core.states import Phase, Status
@@ -62,7 +62,7 @@ class WorkflowRunner:
         """Choose the handler and begin its run, in one step: from here on it is written down."""
         job, now = ctx.job, ctx.engine.clock.now()
         try:
-            run = ctx.about.work or await self.db.tx(store.begin, job, ctx.run_id, ctx.attempt, now)
+            run = ctx.info.work or await self.db.tx(store.begin, job, ctx.run_id, ctx.attempt, now)
         except LeaseLost as error:
             raise SetAside from error
         if isinstance(run, str):
@@ -71,13 +71,13 @@ class WorkflowRunner:
                 raise SetAside
             raise Skipped("superseded" if run == "idle" else run)
         workflow = await self.scripts.live(job.org_id, job.target) if of_script(job) else self.workflows.get(job.target)
-        ctx.about.work, ctx.about.name, ctx.about.marked = (run, workflow), job.target, True
-        ctx.about.resource = run.workflow_id
-        ctx.about.version = None if workflow is None else workflow.version
+        ctx.info.work, ctx.info.name, ctx.info.marked = (run, workflow), job.target, True
+        ctx.info.resource = run.workflow_id
+        ctx.info.version = None if workflow is None else workflow.version
 
     async def execute(self, ctx: RunContext) -> Any:
         run: Begun
-        run, workflow = ctx.about.work
+        run, workflow = ctx.info.work
         connectors = (
             self.connectors if ctx.job.route != scripts_store.ROUTE else Connectors()
         )  # not those of another org
@@ -93,7 +93,7 @@ class WorkflowRunner:
             raise SetAside from error
         except Exception as error:
             failure = failure_of(error, ours=True)  # what handlers raise, `step` has told apart
-            if failure.kind is FailureClass.INTERNAL:
+            if failure.failure_class is FailureClass.INTERNAL:
                 log.error("a workflow stopped", workflow=ctx.job.target, handler=run.handler, error=failure.message)
             if workflow is not None and workflow.isolate and (ended := given_up(ctx, run, failure)) is not None:
                 return await self.put_aside(ctx, run, ended)
@@ -107,7 +107,7 @@ class WorkflowRunner:
         then, work = await host.write(store.commit, *told) or (None, None)
         return Written(ended, then, work)
 
-    async def put_aside(self, ctx: RunContext, run: Begun, ended: Ended) -> Written:
+    async def put_aside(self, ctx: RunContext, run: Begun, ended: AttemptResult) -> Written:
         now, lines = ctx.engine.clock.now(), ctx.log.take(last=True)
 
         def step(tx: Tx) -> None:
@@ -117,7 +117,7 @@ class WorkflowRunner:
         await patiently(lambda: self.db.tx(step))
         return Written(ended)
 
-    def follow(self, tx: Tx, ended: Sequence[Ended], now: datetime) -> None:
+    def follow(self, tx: Tx, ended: Sequence[AttemptResult], now: datetime) -> None:
         """A script that failed because it is wrong is repaired, where there is a repairer: what asks for it stands in
         the transaction that ends the run."""
         for one in ended:
@@ -212,12 +212,12 @@ def counted(host: Host) -> dict[str, int]:
     return {topic: topics.count(topic) for topic in dict.fromkeys(topics)}
 
 
-def ending(ctx: RunContext, run: Begun) -> Ended:
+def ending(ctx: RunContext, run: Begun) -> AttemptResult:
     now = ctx.engine.clock.now()
-    return Ended(ctx.job, Status.SUCCESS, None, now, ctx.run_id, ctx.attempt, run.started_at, about=ctx.about)
+    return AttemptResult(ctx.job, Status.SUCCESS, None, now, ctx.run_id, ctx.attempt, run.started_at, info=ctx.info)
 
 
-def given_up(ctx: RunContext, run: Begun, failure: Failure) -> Ended | None:
+def given_up(ctx: RunContext, run: Begun, failure: Failure) -> AttemptResult | None:
     """How a run ends whose handler is put aside, if nothing more is tried by itself."""
     ended = replace(ending(ctx, run), error=failure.dump(), counts=True)
     match after_failure(failure, None, ctx.job.tries + 1, ctx.engine.settings.passing_retry):
@@ -226,7 +226,7 @@ def given_up(ctx: RunContext, run: Begun, failure: Failure) -> Ended | None:
         case Park(reason):
             return replace(ended, status=Status.PAUSED, reason=reason)
         case _:
-            return replace(ended, status=Status.FAILED, reason=failure.kind.value)
+            return replace(ended, status=Status.FAILED, reason=failure.failure_class.value)
 
 
 def of_script(job: Job) -> bool:

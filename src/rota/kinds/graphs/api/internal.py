@@ -163,7 +163,7 @@ def code_of(running: "asyncio.Future[Any]", run_log: RunLog) -> str | None:
         raise NotAdmitted(error)
     failure = getattr(error, "failure", None) or classify(error)
     run_log.line("system", f"{failure.type}: {failure.message.removeprefix(f'{failure.type}: ')}")
-    return str(failure.code or failure.kind.value)
+    return str(failure.code or failure.failure_class.value)
 
 
 def read_order(body: dict[str, Any], graph_id: str, request: Request) -> Order:

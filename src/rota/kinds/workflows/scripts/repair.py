@@ -69,8 +69,8 @@ class RepairRunner:
         return {target}
 
     async def prepare(self, ctx: RunContext) -> None:
-        ctx.about.name = ctx.job.target
-        ctx.about.marks_first = True
+        ctx.info.name = ctx.job.target
+        ctx.info.marks_first = True
 
     async def execute(self, ctx: RunContext) -> Any:
         """One proposal, judged. Told twice, the second time does nothing."""

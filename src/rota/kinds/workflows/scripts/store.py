@@ -12,7 +12,7 @@ from sqlalchemy import and_, func, literal_column, or_, select, update
 
 from rota.access.store import accounts
 from rota.core.errors import Conflict, NotFound
-from rota.core.model import WORKFLOW, NewJob, Schedule, line_of, new_id
+from rota.core.model import WORKFLOW, NewJob, Schedule, new_id, serial_key_of_target
 from rota.core.redact import redacted
 from rota.core.states import Phase, State, Status
 from rota.db.dialect import Tx, insert_new, insert_rows, lock_keys, notify
@@ -123,7 +123,7 @@ def delete(tx: Tx, org_id: str, key: str, now: datetime) -> str:
     flow = flows.get(tx, org_id, key, hold=True)
     if flow.source != SCRIPT:
         raise Conflict(f"workflow {flow.name}: a program declares it ({flow.source}); take it out there")
-    line = line_of(WORKFLOW, org_id, flow.name)
+    line = serial_key_of_target(WORKFLOW, org_id, flow.name)
     lock_keys(tx, [line])
     head = queue.head_of(tx, line)
     if head is not None and head.state == State.RUNNING:

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import and_, func, literal, or_, select
 
 from rota.core import parse
-from rota.core.model import WORKFLOW, Schedule, line_of, record
+from rota.core.model import WORKFLOW, Schedule, record, serial_key_of_target
 from rota.core.parse import Defaults
 from rota.core.states import Phase
 from rota.db.dialect import Tx
@@ -92,7 +92,7 @@ def stranded_consumers(tx: Tx, limit: int = 100) -> list[HandlerRef]:
     stranded: list[HandlerRef] = []
     for row in tx.execute(stmt.where(idle, w.paused_at.is_(None), h.workflow_id.in_(list(newest)[:1000]))):
         came = [newest[row.workflow_id][topic] for topic in row.subscribe if topic in newest[row.workflow_id]]
-        if not came or queue.head_of(tx, line_of(WORKFLOW, row.org_id, row.workflow)) is not None:
+        if not came or queue.head_of(tx, serial_key_of_target(WORKFLOW, row.org_id, row.workflow)) is not None:
             continue
         looks = and_(r.workflow_id == row.workflow_id, r.handler_id == row.name, r.phase == Phase.COMMITTED)
         looked_at = tx.execute(

@@ -31,7 +31,17 @@ from sqlalchemy import (
 from rota.billing import store as billing_store
 from rota.core import parse
 from rota.core.errors import Conflict, LeaseLost, LogicError, NotFound
-from rota.core.model import WORKFLOW, Attempt, Ended, Job, NewJob, Schedule, line_of, new_id, record
+from rota.core.model import (
+    WORKFLOW,
+    Attempt,
+    AttemptResult,
+    Job,
+    NewJob,
+    Schedule,
+    new_id,
+    record,
+    serial_key_of_target,
+)
 from rota.core.policy import RECONCILIATION
 from rota.core.states import Move, Phase, State, Status
 from rota.db.dialect import (
@@ -320,7 +330,7 @@ def arm(tx: Tx, flow: Flow, now: datetime, trigger: str = "event", leaving: bool
     dirty = any(one.dirty for one in free)
     at = now if dirty else min((one.wake_at for one in free if one.wake_at), default=None)
     found = records_of(tx, [j.id, j.state, j.run_at], waiting(tx, Given({"flow": flow.id})))
-    line = line_of(WORKFLOW, flow.org_id, flow.name)
+    line = serial_key_of_target(WORKFLOW, flow.org_id, flow.name)
     why = trigger if dirty else "wake_at"
     if not found:
         if at is not None:
@@ -581,8 +591,8 @@ def emitting(tx: Tx, job: Job, run: Begun, now: datetime) -> None:
 
 
 def commit(
-    tx: Tx, job: Job, run: Begun, state: Any, new: Sequence[Published], worker: str, ended: Ended, lines: Sequence[Any],
-    now: datetime, decided: Decided | None = None, follows: bool = False,
+    tx: Tx, job: Job, run: Begun, state: Any, new: Sequence[Published], worker: str, ended: AttemptResult,
+    lines: Sequence[Any], now: datetime, decided: Decided | None = None, follows: bool = False,
 ) -> tuple[Attempt, Begun | None] | None:  # fmt: skip
     """Make a run stand: state, events, what it published, its phase, its row in the ledger, and the job for what comes
     next. All of it, or nothing; once. Also what `prepare` decided, where nothing came between; and, if the worker
@@ -637,7 +647,9 @@ def consume(tx: Tx, run: Begun, now: datetime) -> list[tuple[str, str | None]]:
     return [(one.id, one.source) for one in tx.execute(stmt.returning(e.id, e.source))]
 
 
-def put_aside(tx: Tx, job: Job, run: Begun, worker: str, ended: Ended, lines: Sequence[Any], now: datetime) -> None:
+def put_aside(
+    tx: Tx, job: Job, run: Begun, worker: str, ended: AttemptResult, lines: Sequence[Any], now: datetime
+) -> None:
     """A handler that failed waits for a person while the others go on."""
     flow = get(tx, job.org_id, job.target, hold=True)
     if run.handler in flow.handlers:
@@ -704,7 +716,7 @@ def moving(tx: Tx, alike: tuple[str, ...], *names: str) -> Any:
 def run_now(tx: Tx, org_id: str, key: str, now: datetime) -> list[str]:
     """Queue all producers, one after the other. Refused while something is under way or stuck."""
     flow = get(tx, org_id, key, hold=True)
-    head = queue.head_of(tx, line_of(WORKFLOW, org_id, flow.name))
+    head = queue.head_of(tx, serial_key_of_target(WORKFLOW, org_id, flow.name))
     if flow.paused_at is not None:
         raise Conflict(f"workflow {flow.name}: it is paused; resume it first")
     if head is not None and head.state == State.PARKED:
@@ -844,7 +856,7 @@ def drop(tx: Tx, flow: Flow, stuck: Any | None, run: Any, now: datetime) -> None
 
 def waits_for_person(tx: Tx, flow: Flow) -> Any | None:
     """The job that stands first in line and waits: for a person, or to ask again what became of a mutation."""
-    head = queue.head_of(tx, line_of(WORKFLOW, flow.org_id, flow.name))
+    head = queue.head_of(tx, serial_key_of_target(WORKFLOW, flow.org_id, flow.name))
     if head is None or (head.state == State.PARKED and head.parked_reason == queue.UNROUTABLE):
         return None
     backs_off = head.state == State.RETRY and open_effect(tx, head.last_run_id) is not None
@@ -870,7 +882,8 @@ def go_on(tx: Tx, flow: Flow, stuck: Any | None, now: datetime) -> None:
         run = ledger.get(tx, flow.org_id, run_id)
         again = NewJob(
             flow.org_id, WORKFLOW, flow.name, {"handler": name}, now, "retry", route=route_of(flow),
-            serial_key=line_of(WORKFLOW, flow.org_id, flow.name), priority=CONSUMERS_FIRST, last_run_id=run_id,
+            serial_key=serial_key_of_target(WORKFLOW, flow.org_id, flow.name), priority=CONSUMERS_FIRST,
+            last_run_id=run_id,
             attempt=0 if run is None else ledger.last_attempt(tx, run.job_id),
         )  # fmt: skip
         queue.enqueue(tx, [again], now)
