@@ -31,8 +31,8 @@ from rota.db.crash_points import at_each_statement
 from rota.db.dialect import Tx
 from rota.db.migrate import migrate
 from rota.db.notify import Wake
+from rota.engine import orgs, workers
 from rota.engine import reports as engine_reports
-from rota.engine import workers
 from rota.engine.commands import Engine, EngineSettings
 from rota.engine.declare import declare
 from rota.engine.maintenance import Maintenance
@@ -161,7 +161,7 @@ async def world(
             rows = task_rows(program.registry, program.injector, "test")
             await declare(engine, program.org, "test.py", rows, program.schedules)
             await deploy_all(engine, program.org, "test.py", program.workflows)
-            org_id = await db.read(accounts.org_by_slug, program.org)
+            org_id = await db.read(orgs.org_by_slug, program.org)
             assert org_id is not None
             worker = Worker(engine)
             await worker.learn()

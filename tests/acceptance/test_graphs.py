@@ -2,9 +2,9 @@
 
 from sqlalchemy import select
 
-from rota.access.store import accounts
 from rota.billing import store as billing_store
 from rota.db.tables import charge_receipts, logs
+from rota.engine import billing_accounts, orgs
 from rota.kinds.graphs.manager import GraphManager
 from tests.acceptance.cluster import until
 from tests.acceptance.conftest import MakeCluster
@@ -29,7 +29,7 @@ async def test_a_worker_killed_after_the_first_of_three_units_costs_nothing_twic
     async with cluster(THREE, lease_seconds=3) as one:
         units = one.witness.with_name("witness.units")
         both = await one.up(2)
-        owner = await one.db.tx(accounts.system_user, one.org, one.clock.now())
+        owner = await one.db.tx(orgs.system_user, one.org, one.clock.now())
         await GraphManager(one.engine, one.org).run("python:three", {}, None, owner)
         await until(lambda: units.exists() and units.read_text().endswith("\n"), 20, "the first unit is reported")
         pid = int(units.read_text().split()[1])
@@ -47,7 +47,7 @@ async def test_a_worker_killed_after_the_first_of_three_units_costs_nothing_twic
         receipts = await one.rows(select(charge_receipts).order_by(charge_receipts.c.id))
         assert [receipt.source_reference for receipt in receipts] == reported
         assert len(reported) == len(set(reported)) == 4  # one of the run that died, three of the next
-        account = await one.db.tx(billing_store.account_of, one.org, owner, one.clock.now())
+        account = await one.db.tx(billing_accounts.account_of, one.org, owner, one.clock.now())
         assert account.balance_credits == -20_000 * len(reported)
         assert await one.db.read(billing_store.balance_of_ledger, account.id) == account.balance_credits
         assert success.usage["credits"] == 60_000

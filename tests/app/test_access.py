@@ -14,6 +14,7 @@ from rota import Prepare, Workflow, every
 from rota.access.store import accounts, logins
 from rota.billing import store as billing_store
 from rota.db.dialect import Tx
+from rota.engine import billing_accounts, orgs
 from rota.kinds.hosts.manager import HostManager
 from rota.kinds.hosts.store import hosts
 from rota.kinds.pipelines.manager import PipelineManager
@@ -383,7 +384,7 @@ async def make_script(api: Api, name: str) -> str:
 
 
 async def make_host(api: Api, name: str) -> str:
-    owner = await api.db.tx(accounts.system_user, api.org_id, NINE)
+    owner = await api.db.tx(orgs.system_user, api.org_id, NINE)
 
     def step(tx: Tx) -> str:
         _, text = hosts.make_token(tx, api.org_id, owner, timedelta(hours=1), NINE)
@@ -407,13 +408,13 @@ async def make_batch(api: Api, name: str) -> str:
 
 
 async def make_grant(api: Api, name: str) -> str:
-    owner = await api.db.tx(accounts.system_user, api.org_id, NINE)
+    owner = await api.db.tx(orgs.system_user, api.org_id, NINE)
     return await api.engine.create_grant(api.org_id, {"scopes": [f"task:execute:{name}"]}, owner)
 
 
 async def make_account(api: Api, name: str) -> str:
     owner = await make_user(api, name)
-    return str((await api.db.tx(billing_store.account_of, api.org_id, owner, NINE)).id)
+    return str((await api.db.tx(billing_accounts.account_of, api.org_id, owner, NINE)).id)
 
 
 async def make_virtual_key(api: Api, name: str) -> str:
@@ -422,8 +423,8 @@ async def make_virtual_key(api: Api, name: str) -> str:
 
 async def make_own_key(api: Api, name: str) -> str:
     """Of the account of those who call: their keys act for the org's system user."""
-    owner = await api.db.tx(accounts.system_user, api.org_id, NINE)
-    account = await api.db.tx(billing_store.account_of, api.org_id, owner, NINE)
+    owner = await api.db.tx(orgs.system_user, api.org_id, NINE)
+    account = await api.db.tx(billing_accounts.account_of, api.org_id, owner, NINE)
     return await api.db.tx(billing_store.add_key, api.org_id, account.id, name, NINE)
 
 

@@ -9,10 +9,9 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from rota.access.store import accounts
 from rota.db.notify import Wake
 from rota.db.tables import charge_receipts, logs, runs
-from rota.engine import workers
+from rota.engine import orgs, workers
 from rota.engine.commands import Engine
 from rota.engine.tracing import Tracing
 from rota.engine.worker import Worker
@@ -275,7 +274,7 @@ class Elsewhere:
         return await rows(self.api, select(runs).order_by(runs.c.finished_at, runs.c.id))
 
     async def run(self, graph_id: str, given: Any, grant_id: str) -> str:
-        user = await self.api.db.tx(accounts.system_user, self.api.org_id, NINE)
+        user = await self.api.db.tx(orgs.system_user, self.api.org_id, NINE)
         return await GraphManager(self.api.engine, self.api.org_id).run(graph_id, given, grant_id, user)
 
 

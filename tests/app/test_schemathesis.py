@@ -28,7 +28,7 @@ from rota.core.model import Attempt, AttemptResult, new_id
 from rota.core.states import Status
 from rota.db.connection import open_database
 from rota.db.dialect import Tx
-from rota.engine import jobs, runs, workers
+from rota.engine import jobs, orgs, runs, workers
 from rota.kinds.hosts.store import hosts
 from tests.app.live import LiveApi
 
@@ -154,7 +154,7 @@ async def make_host(url: str) -> dict[str, str]:
 
     def step(tx: Tx) -> dict[str, str]:
         org_id, _ = accounts.ensure_default_org(tx, now)
-        _, text = hosts.make_token(tx, org_id, accounts.system_user(tx, org_id, now), timedelta(hours=1), now)
+        _, text = hosts.make_token(tx, org_id, orgs.system_user(tx, org_id, now), timedelta(hours=1), now)
         return {"host_id": hosts.pair(tx, hosts.find_token(tx, text), "real", now)[0]}
 
     try:

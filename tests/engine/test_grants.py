@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from rota.access.store import accounts
 from rota.billing import store as billing_store
 from rota.core.errors import Invalid
 from rota.db.tables import grants
+from rota.engine import orgs
 from tests.engine.harness import HOUR, MINUTE, NINE, House, at
 
 
 async def grant(house: House, scope: str = "task:execute:job", **fields: Any) -> str:
-    owner = await house.db.tx(accounts.system_user, house.org_id, NINE)
+    owner = await house.db.tx(orgs.system_user, house.org_id, NINE)
     return await house.engine.create_grant(house.org_id, {"scopes": [scope], **fields}, owner)
 
 

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from rota.access.store import accounts
 from rota.billing import store as billing_store
 from rota.core.clock import ManualClock
 from rota.db.connection import Database
 from rota.db.tables import charge_receipts, grants, logs, runs
-from rota.engine import why
+from rota.engine import billing_accounts, orgs, why
 from rota.engine.runner import Runner
 from rota.graphs import AssistantFinal, GraphRequest, LlmCaller, TextDelta, UsageReport
 from rota.kinds.graphs.registry import GraphRegistry
@@ -44,7 +43,7 @@ class Graphs:
         return await self.house.schedule(name, target=target, kind="graph", **fields)
 
     async def grant(self, *scopes: str, **fields: Any) -> str:
-        owner = await self.house.db.tx(accounts.system_user, self.house.org_id, NINE)
+        owner = await self.house.db.tx(orgs.system_user, self.house.org_id, NINE)
         body = {"scopes": list(scopes) or ["graph:execute:python:poet"], **fields}
         return await self.house.engine.create_grant(self.house.org_id, body, owner)
 
@@ -54,8 +53,8 @@ class Graphs:
         await self.house.db.tx(billing_store.credit, self.house.org_id, account.id, amount, "top_up", "first", now)
 
     async def account(self) -> Any:
-        owner = await self.house.db.tx(accounts.system_user, self.house.org_id, NINE)
-        return await self.house.db.tx(billing_store.account_of, self.house.org_id, owner, NINE)
+        owner = await self.house.db.tx(orgs.system_user, self.house.org_id, NINE)
+        return await self.house.db.tx(billing_accounts.account_of, self.house.org_id, owner, NINE)
 
     async def runs(self) -> list[Any]:
         return await self.house.rows(select(runs).order_by(runs.c.finished_at, runs.c.id))

@@ -14,6 +14,7 @@ from rota.db.connection import open_database
 from rota.db.notify import Wake
 from rota.db.tables import jobs, runs
 from rota.engine import jobs as queue
+from rota.engine import orgs
 from rota.engine.commands import Engine, EngineSettings
 from rota.engine.runner import Busy
 from rota.engine.scheduler import Scheduler
@@ -91,7 +92,7 @@ class Lake(House):
 
     async def declare(self) -> None:
         await declare_pipelines(self.engine, "default", self.program.pipelines)
-        await self.db.tx(accounts.system_user, self.org_id, NINE)
+        await self.db.tx(orgs.system_user, self.org_id, NINE)
 
     async def run(self, path: str, given: Any = None) -> Record:
         """Run it now, and what comes of it; returns its run."""

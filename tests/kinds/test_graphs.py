@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import select, update
 
 import rota
-from rota.access.store import accounts
 from rota.billing import store as billing_store
 from rota.core.errors import AuthError, Conflict, Invalid, LogicError, NotFound, TransientError
 from rota.core.policy import Billing
 from rota.db.tables import artifacts, clocks, jobs
 from rota.db.tables import grants as table
+from rota.engine import orgs
 from rota.engine.maintenance import Maintenance
 from rota.engine.worker import Worker
 from rota.graphs import GraphError, GraphRequest, LlmCaller, TextDelta, ToolCallResult, ToolCallStart, UsageReport
@@ -504,7 +504,7 @@ async def test_another_orgs_program_does_not_give_its_graphs_away(graphs: Graphs
     with pytest.raises(Invalid, match="not a known graph"):
         await graphs.house.engine.create_schedules(other, [body])
     assert await GraphManager(graphs.house.engine, other).list_all() == []
-    owner = await graphs.house.db.tx(accounts.system_user, other, NINE)
+    owner = await graphs.house.db.tx(orgs.system_user, other, NINE)
     held = await graphs.house.engine.create_grant(other, {"scopes": ["graph:execute:python:poet"]}, owner)
     with pytest.raises(NotFound):  # a scope that names another org's graph opens nothing
         await GraphManager(graphs.house.engine, other).run("python:poet", {}, held, owner)

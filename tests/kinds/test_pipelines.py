@@ -10,13 +10,13 @@ import duckdb
 import pytest
 from sqlalchemy import func, select, update
 
-from rota.access.store import accounts
 from rota.core.errors import Conflict, Invalid, NotFound
 from rota.core.model import Job
 from rota.core.states import Status
 from rota.db.dialect import Tx
 from rota.db.tables import jobs, logs, pipeline_triggers, runs
 from rota.engine import jobs as queue
+from rota.engine import orgs
 from rota.engine import reports as engine_reports
 from rota.engine.maintenance import Maintenance
 from rota.engine.runner import RunContext
@@ -563,7 +563,7 @@ async def test_runs_are_found_by_the_parts_of_the_path(lake: Lake) -> None:
 
 async def test_a_schedule_may_run_under_a_grant_for_its_pipeline(lake: Lake) -> None:
     await lake.pipeline(ORDERS)
-    owner = await lake.db.tx(accounts.system_user, lake.org_id, NINE)
+    owner = await lake.db.tx(orgs.system_user, lake.org_id, NINE)
     grants = [
         await lake.engine.create_grant(lake.org_id, {"scopes": [f"pipeline:run:{path}"]}, owner)
         for path in (ORDERS, TOTALS)

@@ -16,7 +16,7 @@ from rota.core.model import new_id
 from rota.db.connection import Database
 from rota.db.dialect import Tx
 from rota.db.tables import charge_receipts, credit_ledger
-from rota.engine import grants
+from rota.engine import billing_accounts, grants, orgs
 
 NOW = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
 CENT = Usage("call-1", "small", 10, 20, Decimal("0.01"))
@@ -104,7 +104,7 @@ async def test_trouble_is_told_in_one_order(db: Database) -> None:
 
 async def test_a_unit_is_charged_once_however_often_it_is_told(db: Database) -> None:
     org, user = await db.tx(settled)
-    account = await db.tx(billing_store.account_of, org, user, NOW)
+    account = await db.tx(billing_accounts.account_of, org, user, NOW)
     what = Charge(org, account.id, None, None, "python:poet", new_id(), 1)
     for _ in range(3):
         await db.tx(billing_store.charge, what, CENT, Decimal(2), NOW)
@@ -114,7 +114,7 @@ async def test_a_unit_is_charged_once_however_often_it_is_told(db: Database) -> 
         receipts = tx.execute(select(func.count()).select_from(charge_receipts)).scalar_one()
         return (
             receipts,
-            billing_store.get(tx, org, account.id).balance_credits,
+            billing_accounts.get(tx, org, account.id).balance_credits,
             billing_store.balance_of_ledger(tx, account.id),
         )
 
@@ -123,7 +123,7 @@ async def test_a_unit_is_charged_once_however_often_it_is_told(db: Database) -> 
 
 async def test_no_credit_is_lost_when_many_charge_at_once(db: Database) -> None:
     org, user = await db.tx(settled)
-    account = await db.tx(billing_store.account_of, org, user, NOW)
+    account = await db.tx(billing_accounts.account_of, org, user, NOW)
     grant = await db.tx(grants.mint, org, user, ["graph:execute:python:poet"], NOW, budget={"total": 1_000_000})
     await db.tx(billing_store.credit, org, account.id, 50_000_000, "top_up", "first", NOW)
     what = [Charge(org, account.id, grant, None, "python:poet", new_id(), 1) for _ in range(40)]
@@ -133,7 +133,7 @@ async def test_no_credit_is_lost_when_many_charge_at_once(db: Database) -> None:
     def look(tx: Tx) -> tuple[int, int, list[int]]:
         after = tx.execute(select(credit_ledger.c.balance_after).order_by(credit_ledger.c.id)).scalars()
         return (
-            billing_store.get(tx, org, account.id).balance_credits,
+            billing_accounts.get(tx, org, account.id).balance_credits,
             grants.get(tx, org, grant).spent_total,
             list(after),
         )
@@ -145,19 +145,19 @@ async def test_no_credit_is_lost_when_many_charge_at_once(db: Database) -> None:
 
 async def test_a_budget_of_the_day_comes_back_the_next_day(db: Database) -> None:
     org, user = await db.tx(settled)
-    account = await db.tx(billing_store.account_of, org, user, NOW)
+    account = await db.tx(billing_accounts.account_of, org, user, NOW)
     grant = await db.tx(grants.mint, org, user, ["graph:execute:python:poet"], NOW, budget={"per_day": 200_000})
     what = Charge(org, account.id, grant, None, "python:poet", new_id(), 1)
     assert await db.tx(billing_store.charge, what, CENT, Decimal(2), NOW) == "per_day"
-    assert await db.read(billing_store.used_up, grant, NOW + timedelta(days=1)) is None
+    assert await db.read(grants.used_up, grant, NOW + timedelta(days=1)) is None
 
 
 async def test_a_top_up_counts_once(db: Database) -> None:
     org, user = await db.tx(settled)
-    account = await db.tx(billing_store.account_of, org, user, NOW)
+    account = await db.tx(billing_accounts.account_of, org, user, NOW)
     for _ in range(2):
         await db.tx(billing_store.credit, org, account.id, 500, "top_up", "invoice-7", NOW)
-    assert (await db.read(billing_store.get, org, account.id)).balance_credits == 500
+    assert (await db.read(billing_accounts.get, org, account.id)).balance_credits == 500
     with pytest.raises(Conflict, match="invoice-7"):
         await db.tx(billing_store.credit, org, account.id, 501, "top_up", "invoice-7", NOW)
     for wrong in (0, -1, 2**53 + 1):
@@ -169,4 +169,4 @@ async def test_a_top_up_counts_once(db: Database) -> None:
 
 def settled(tx: Tx) -> tuple[str, str]:
     org, _ = accounts.ensure_default_org(tx, NOW)
-    return org, accounts.system_user(tx, org, NOW)
+    return org, orgs.system_user(tx, org, NOW)

@@ -17,12 +17,12 @@ from rota import (
     Workflow,
     not_applied,
 )
-from rota.access.store import accounts
 from rota.core.errors import Conflict, Invalid
 from rota.core.states import Phase, Status
 from rota.db.connection import sql
 from rota.db.dialect import Tx
 from rota.db.tables import effects, events, workflow_runs
+from rota.engine import orgs
 from rota.engine.maintenance import Maintenance
 from rota.kinds.workflows import reports as views
 from rota.kinds.workflows.rules import Effect, legal
@@ -594,7 +594,7 @@ async def test_consumers_stop_with_the_grant_of_their_workflow_and_go_on_with_an
     async with world(inbox.app, database_url=clean_url) as one:
         await one.drain()
         engine, org_id = one.engine, one.org_id
-        owner = await engine.db.tx(accounts.system_user, org_id, one.clock.now())
+        owner = await engine.db.tx(orgs.system_user, org_id, one.clock.now())
         flow_id = (await one.workflow("inbox"))["id"]
         first, second = [
             await engine.create_grant(org_id, {"scopes": [f"workflow:run:{name}"]}, owner)
@@ -624,7 +624,7 @@ async def test_consumers_of_one_run_after_the_other_look_at_the_grant_each_time(
     async with world(inbox.app, database_url=clean_url) as one:
         await one.drain()
         engine, org_id = one.engine, one.org_id
-        owner = await engine.db.tx(accounts.system_user, org_id, one.clock.now())
+        owner = await engine.db.tx(orgs.system_user, org_id, one.clock.now())
         grant = await engine.create_grant(org_id, {"scopes": ["workflow:run:inbox"]}, owner)
         await engine.edit_schedule(org_id, "inbox.poll", {"grant_id": grant})
 

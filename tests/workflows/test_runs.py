@@ -6,12 +6,11 @@ import pytest
 from sqlalchemy import select
 
 from rota import Prepare, Rota, Workflow, every
-from rota.access.store import accounts
 from rota.app import doctor
 from rota.core.errors import Conflict
 from rota.db.tables import events, handlers, jobs, workflow_runs
+from rota.engine import orgs, schedules
 from rota.engine import reports as engine_reports
-from rota.engine import schedules
 from rota.engine.maintenance import Maintenance
 from rota.kinds.workflows import reports as views
 from rota.kinds.workflows.store import upkeep
@@ -259,7 +258,7 @@ async def test_a_producer_whose_schedule_was_deleted_is_planned_again(clean_url:
         grant = await engine.create_grant(
             org_id,
             {"scopes": ["workflow:run:inbox"]},
-            await engine.db.tx(accounts.system_user, org_id, one.clock.now()),
+            await engine.db.tx(orgs.system_user, org_id, one.clock.now()),
         )
         await engine.edit_schedule(org_id, "inbox.poll", {"grant_id": grant})
         first = await engine.db.read(schedules.get, org_id, "inbox.poll")

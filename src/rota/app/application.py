@@ -10,7 +10,6 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, TypeVar, overload
 
-from rota.access.store import accounts
 from rota.app.settings import Settings
 from rota.core import parse
 from rota.core.clock import SystemClock
@@ -19,7 +18,7 @@ from rota.core.policy import Retry
 from rota.core.timing import triggers
 from rota.db.connection import Database, open_database
 from rota.db.notify import Wake
-from rota.engine import workers
+from rota.engine import orgs, workers
 from rota.engine.commands import Engine
 from rota.engine.metrics import Meter
 from rota.kinds.graphs.registry import GraphRegistry
@@ -234,7 +233,7 @@ class Rota:
         if self._own is not None and self._org_id is None and isinstance(engine.clock, SystemClock):
             engine.clock.sync(await engine.db.read(workers.measure))
         if self._org_id is None:
-            self._org_id = await engine.db.read(accounts.org_by_slug, self.org)
+            self._org_id = await engine.db.read(orgs.org_by_slug, self.org)
         if self._org_id is None:
             raise NotFound(f"org {self.org!r} not found in this database; `rota up` makes the first")
         return await engine.enqueue(

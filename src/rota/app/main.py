@@ -33,7 +33,7 @@ from rota.db import schema
 from rota.db.connection import Database, open_database
 from rota.db.notify import Wake
 from rota.db.retry import patiently
-from rota.engine import tracing, workers
+from rota.engine import orgs, tracing, workers
 from rota.engine.commands import Engine
 from rota.engine.declare import declare
 from rota.engine.maintenance import Maintenance
@@ -377,7 +377,7 @@ async def move_in(engine: Engine, settings: Settings) -> str:
 
 
 async def org_of(engine: Engine, program: Rota) -> str:
-    found = await engine.db.read(accounts.org_by_slug, program.org)
+    found = await engine.db.read(orgs.org_by_slug, program.org)
     assert found is not None  # its tasks were declared in it
     return found
 

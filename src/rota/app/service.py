@@ -13,7 +13,6 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute
 
 from rota.access.api.people import router as people
-from rota.access.store import accounts
 from rota.app.api import artifacts as artifact_routes
 from rota.app.api import create_api
 from rota.app.api import jobs as job_routes
@@ -30,7 +29,7 @@ from rota.db.connection import open_database
 from rota.db.migrate import migrate
 from rota.db.notify import Wake
 from rota.db.user_session import Database
-from rota.engine import workers
+from rota.engine import orgs, workers
 from rota.engine.commands import Engine
 from rota.engine.declare import declare
 from rota.engine.runner import capture_output
@@ -176,7 +175,7 @@ class ServiceBuilder:
                 await declare_pipelines(engine, self.program.org, self.program.pipelines)
                 program, rows = self.program, rows_of(self.program, name)
                 await declare(engine, program.org, name, rows, program.schedules, program.schedule_places)
-            system = await db.tx(accounts.system_user, org_id, clock.now())
+            system = await db.tx(orgs.system_user, org_id, clock.now())
             if not self.auth:
                 app.state.anyone = Caller(org_id, system, None, Role.ADMIN, frozenset(), instance_admin=False)
             app.state.tasks = TaskManager(engine, org_id, system)

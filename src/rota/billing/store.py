@@ -13,14 +13,16 @@ from sqlalchemy import and_, func, select, update
 
 from rota.core.errors import Conflict, Invalid, NotFound
 from rota.core.model import new_id
+from rota.db import tables
 from rota.db.dialect import Tx, insert_new, insert_rows
-from rota.db.tables import billing_accounts, charge_receipts, credit_ledger, grants, users, virtual_keys
+from rota.db.tables import charge_receipts, credit_ledger, virtual_keys
+from rota.engine import billing_accounts, grants
+from rota.engine.billing_accounts import MAX_CREDITS
 
 CREDITS_PER_USD = 10_000_000
-MOST = 2**53  # credits in one amount: what JSON carries without loss
 CHARGE = "charge"  # why what a run cost is in the ledger
 
-b, v, e, g = billing_accounts.c, virtual_keys.c, credit_ledger.c, grants.c
+b, v, e, g = tables.billing_accounts.c, virtual_keys.c, credit_ledger.c, tables.grants.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,41 +61,18 @@ def credits_for(cost_usd: Decimal, markup: Decimal) -> int:
 # accounts
 
 
-def account_of(tx: Tx, org_id: str, user_id: str, now: datetime) -> Any:
-    """A user's account, with its default key; made when it is first needed."""
-    mine = select(billing_accounts).where(b.owner_id == user_id, b.org_id == org_id)
-    found = tx.execute(mine).one_or_none()
-    if found is None:
-        if tx.execute(select(users.c.id).where(users.c.id == user_id, users.c.org_id == org_id)).first() is None:
-            raise NotFound(f"user {user_id!r} not found")
-        row = {"id": new_id(), "org_id": org_id, "owner_id": user_id, "balance_credits": 0, "created_at": now}
-        if insert_new(tx, billing_accounts, [row], ("id",)):
-            key = {"id": new_id(), "billing_account_id": row["id"], "label": "Default", "is_default": True}
-            insert_rows(tx, virtual_keys, [{**key, "active": True, "created_at": now}])
-        found = tx.execute(mine).one()
-    return found
-
-
 def org_of(tx: Tx, account_id: str) -> str | None:
     """The id of the org that an account belongs to; None if the account is not found."""
     return tx.execute(select(b.org_id).where(b.id == account_id)).scalar_one_or_none()
-
-
-def get(tx: Tx, org_id: str, account_id: str) -> Any:
-    """An account that can be charged."""
-    found = tx.execute(select(billing_accounts).where(b.org_id == org_id, b.id == account_id)).one_or_none()
-    if found is None:
-        raise NotFound(f"billing account {account_id!r} not found")
-    if found.closed_at is not None:
-        raise Conflict(f"billing account {account_id}: it is closed")
-    return found
 
 
 def close(tx: Tx, org_id: str, account_id: str, now: datetime | None) -> str:
     """Let nothing more begin at an account's expense; its past stays, and what runs is still charged. Twice is as once.
     Without a moment it is opened again."""
     other = b.closed_at.is_(None) if now else b.closed_at.is_not(None)
-    tx.execute(update(billing_accounts).where(b.org_id == org_id, b.id == account_id, other).values(closed_at=now))
+    tx.execute(
+        update(tables.billing_accounts).where(b.org_id == org_id, b.id == account_id, other).values(closed_at=now)
+    )
     return account_id
 
 
@@ -105,11 +84,11 @@ def default_key(tx: Tx, account_id: str) -> str:
 def credit(tx: Tx, org_id: str, account_id: str, amount: int, reason: str, reference: str, now: datetime) -> list[str]:
     """Put credits on an account; returns the id of the new line of its ledger. A reference counts once: saying the same
     again does nothing and returns nothing, saying something else under it is a conflict."""
-    if not 0 < amount <= MOST:
-        raise Invalid("amount_credits", amount, f"is not a number of credits from 1 to {MOST}")
+    if not 0 < amount <= MAX_CREDITS:
+        raise Invalid("amount_credits", amount, f"is not a number of credits from 1 to {MAX_CREDITS}")
     if reason == CHARGE:
         raise Invalid("reason", reason, "is the reason of what runs cost; say another")
-    account = held(tx, get(tx, org_id, account_id).id)
+    account = held(tx, billing_accounts.get(tx, org_id, account_id).id)
     known = and_(e.billing_account_id == account.id, e.reference == reference, e.reason != CHARGE)
     before = tx.execute(select(e.amount, e.reason).where(known)).one_or_none()
     if before is not None:
@@ -117,20 +96,22 @@ def credit(tx: Tx, org_id: str, account_id: str, amount: int, reason: str, refer
             told = f"with {before.amount} credits for {before.reason}"
             raise Conflict(f"reference {reference}: it has been credited already, {told}")
         return []
-    if account.balance_credits + amount > MOST:
-        raise Invalid("amount_credits", amount, f"would bring the balance, {account.balance_credits}, above {MOST}")
+    if account.balance_credits + amount > MAX_CREDITS:
+        raise Invalid(
+            "amount_credits", amount, f"would bring the balance, {account.balance_credits}, above {MAX_CREDITS}"
+        )
     return [move(tx, account, amount, reason, reference, None, now)]
 
 
 def held(tx: Tx, account_id: str) -> Any:
     """An account that nobody else changes before this transaction ends."""
-    return tx.execute(select(billing_accounts).where(b.id == account_id).with_for_update()).one()
+    return tx.execute(select(tables.billing_accounts).where(b.id == account_id).with_for_update()).one()
 
 
 def move(tx: Tx, account: Any, amount: int, reason: str, reference: str, key: str | None, now: datetime) -> str:
     """Change the balance of an account whose row is held, and say so in the ledger; returns the id of the line."""
     after = account.balance_credits + amount
-    tx.execute(update(billing_accounts).where(b.id == account.id).values(balance_credits=after))
+    tx.execute(update(tables.billing_accounts).where(b.id == account.id).values(balance_credits=after))
     row = {
         "id": new_id(), "billing_account_id": account.id, "virtual_key_id": key, "amount": amount,
         "balance_after": after, "reason": reason, "reference": reference, "created_at": now,
@@ -144,7 +125,7 @@ def move(tx: Tx, account: Any, amount: int, reason: str, reference: str, key: st
 
 def add_key(tx: Tx, org_id: str, account_id: str, label: str, now: datetime) -> str:
     """One more name that charges of an account may go by; returns its id."""
-    account = get(tx, org_id, account_id)
+    account = billing_accounts.get(tx, org_id, account_id)
     row = {"id": new_id(), "billing_account_id": account.id, "label": label, "is_default": False, "active": True}
     insert_rows(tx, virtual_keys, [{**row, "created_at": now}])
     return str(row["id"])
@@ -170,7 +151,7 @@ def deactivate(tx: Tx, org_id: str, key_id: str) -> str:
 
 def held_key(tx: Tx, org_id: str, key_id: str) -> Any:
     """A key, with its account held: while the default moves, nobody looks for it."""
-    mine = select(v.billing_account_id).join(billing_accounts, b.id == v.billing_account_id)
+    mine = select(v.billing_account_id).join(tables.billing_accounts, b.id == v.billing_account_id)
     account_id = tx.execute(mine.where(b.org_id == org_id, v.id == key_id)).scalar_one_or_none()
     if account_id is None:
         raise NotFound(f"virtual key {key_id!r} not found")
@@ -199,27 +180,15 @@ def charge(tx: Tx, what: Charge, usage: Usage, markup: Decimal, now: datetime) -
         move(tx, account, -price, CHARGE, f"{what.source_system}:{reference}", str(receipt["virtual_key_id"]), now)
         if what.grant_id is not None:
             spend(tx, what.grant_id, price, now)
-    return None if what.grant_id is None else used_up(tx, what.grant_id, now)
+    return None if what.grant_id is None else grants.used_up(tx, what.grant_id, now)
 
 
 def spend(tx: Tx, grant_id: str, price: int, now: datetime) -> None:
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    grant = tx.execute(select(grants).where(g.id == grant_id).with_for_update()).one()
+    grant = tx.execute(select(tables.grants).where(g.id == grant_id).with_for_update()).one()
     before = grant.spent_on_day if grant.spent_day == today else 0
     values = {"spent_day": today, "spent_on_day": before + price, "spent_total": grant.spent_total + price}
-    tx.execute(update(grants).where(g.id == grant_id).values(values))
-
-
-def used_up(tx: Tx, grant_id: str, now: datetime) -> str | None:
-    """Which budget of a grant has nothing left."""
-    grant = tx.execute(select(grants).where(g.id == grant_id)).one_or_none()
-    if grant is None:
-        return None
-    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    spent = grant.spent_on_day if grant.spent_day == today else 0
-    if grant.budget_total is not None and grant.spent_total >= grant.budget_total:
-        return "total"
-    return "per_day" if grant.budget_per_day is not None and spent >= grant.budget_per_day else None
+    tx.execute(update(tables.grants).where(g.id == grant_id).values(values))
 
 
 def used_by(tx: Tx, org_id: str, run_id: str) -> dict[str, Any]:

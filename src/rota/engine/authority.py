@@ -4,13 +4,11 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
-from rota.access.store import accounts
-from rota.billing import store as billing_store
 from rota.core.errors import Conflict, Invalid, NotFound, Refused
 from rota.core.model import Job, Schedule
 from rota.core.policy import Billing, Failure, FailureClass
 from rota.db.dialect import Tx
-from rota.engine import grants
+from rota.engine import billing_accounts, grants, orgs
 from rota.engine.audit_log import Act
 from rota.engine.runner import Runners, Skipped
 
@@ -57,7 +55,7 @@ def with_grant(
     if kept and allowed and (same or may_use(act, grants.get(tx, schedule.org_id, kept).owner_id)):
         return replace(schedule, grant_id=kept)
     grants.revoke_minted(tx, schedule.id, now)
-    owner = (act.user_id if act else schedule.owner_id) or accounts.system_user(tx, schedule.org_id, now)
+    owner = (act.user_id if act else schedule.owner_id) or orgs.system_user(tx, schedule.org_id, now)
     scope = grants.scope_for(schedule.kind, schedule.target)
     minted = grants.mint(tx, schedule.org_id, owner, [scope], now, schedule_id=schedule.id)
     return replace(schedule, grant_id=minted)
@@ -73,11 +71,12 @@ def check_may_begin(tx: Tx, job: Job, targets: Collection[str], mode: Billing, n
     if mode is Billing.OFF:
         return
     try:
-        account = billing_store.get(tx, job.org_id, grants.get(tx, job.org_id, job.terms.grant_id).billing_account_id)
+        grant = grants.get(tx, job.org_id, job.terms.grant_id)
+        account = billing_accounts.get(tx, job.org_id, grant.billing_account_id)
     except (NotFound, Conflict) as error:
         closed = Failure(FailureClass.BUDGET, "Refused", error.message, code="billing_account_closed")
         raise Skipped("budget", closed) from error
-    spent = billing_store.used_up(tx, job.terms.grant_id, now)
+    spent = grants.used_up(tx, job.terms.grant_id, now)
     if spent is not None:
         text = f"the grant's budget ({spent}) is used up"
         raise Skipped("budget", Failure(FailureClass.BUDGET, "BudgetSpent", text, code="budget"))

@@ -8,7 +8,6 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from rota.billing import store as billing_store
 from rota.core import parse
 from rota.core.clock import Clock
 from rota.core.errors import Conflict, Invalid, NotFound, Refused, TooMuchEffort, together
@@ -20,10 +19,11 @@ from rota.core.timing import triggers
 from rota.db.connection import Database
 from rota.db.dialect import Tx, lock_keys
 from rota.db.notify import Wake
-from rota.engine import grants, reports, runs, schedules, tracing
+from rota.engine import billing_accounts, grants, reports, runs, schedules, tracing
 from rota.engine import jobs as queue
 from rota.engine.audit_log import Act, Told
 from rota.engine.authority import check_grant, check_may_begin, check_owner, with_grant
+from rota.engine.billing_accounts import MAX_CREDITS
 from rota.engine.compute import compute
 from rota.engine.metrics import Meter
 from rota.engine.runner import Runners
@@ -342,7 +342,7 @@ class Engine:
         given: dict[str, Any] = {"expires_at": expires_at, "billing_account_id": account, "budget": budget}
 
         def step(tx: Tx) -> str:
-            if account and not any_account and billing_store.get(tx, org_id, account).owner_id != owner_id:
+            if account and not any_account and billing_accounts.get(tx, org_id, account).owner_id != owner_id:
                 raise Refused(f"billing account {account}: only admins let others pay")
             return grants.mint(tx, org_id, owner_id, scopes, now, **given)
 
@@ -536,7 +536,7 @@ def read_budget(value: Any, field: str) -> dict[str, int]:
         raise Invalid(field, value, "is not an object like {per_day, total}, in credits")
     form = parse.Form(value, frozenset({"per_day", "total"}))
     found = {
-        name: form.take(name, lambda one, name: parse.whole(one, f"{field}.{name}", 0, billing_store.MOST), None)
+        name: form.take(name, lambda one, name: parse.whole(one, f"{field}.{name}", 0, MAX_CREDITS), None)
         for name in ("per_day", "total")
     }
     form.done()

@@ -7,11 +7,10 @@ from typing import Any
 
 import structlog
 
-from rota.access.store import accounts
 from rota.core import parse
 from rota.core.errors import Conflict, DataRefused, NotFound, RotaError, Unavailable
 from rota.core.model import WORKFLOW
-from rota.engine import schedules
+from rota.engine import orgs, schedules
 from rota.engine.audit_log import Act
 from rota.engine.commands import GONE, Engine
 from rota.kinds.tasks import store as tasks_store
@@ -33,10 +32,10 @@ async def declare(
     Any number of processes may do this at once. An error about a schedule has its name and, from `places`, where it is
     declared."""
     now = engine.clock.now()
-    org_id = await engine.db.read(accounts.org_by_slug, org)
+    org_id = await engine.db.read(orgs.org_by_slug, org)
     if org_id is None:
         raise NotFound(f"org {org!r} not found; make it first, or declare for another")
-    system = await engine.db.tx(accounts.system_user, org_id, now)
+    system = await engine.db.tx(orgs.system_user, org_id, now)
     if declared:
         telling = engine.acting(Act(org_id, system, "tasks", "declare")).db
         await telling.tx(tasks_store.sync, org_id, declared, now)

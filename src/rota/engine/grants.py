@@ -10,11 +10,11 @@ from typing import Any
 
 from sqlalchemy import and_, or_, select, update
 
-from rota.billing import store as billing_store
 from rota.core.errors import Invalid, NotFound
 from rota.core.model import new_id
 from rota.db.dialect import Tx, insert_rows
 from rota.db.tables import grants, jobs, schedules
+from rota.engine import billing_accounts
 
 g, s = grants.c, schedules.c
 
@@ -80,9 +80,8 @@ def mint(
     billing_account_id: str | None = None, expires_at: datetime | None = None, budget: Mapping[str, int] | None = None,
 ) -> str:  # fmt: skip
     """A new grant, charged to an account of the org, by default its owner's; returns its id."""
-    account = billing_store.get(
-        tx, org_id, billing_account_id or billing_store.account_of(tx, org_id, owner_id, now).id
-    ).id
+    account_id = billing_account_id or billing_accounts.account_of(tx, org_id, owner_id, now).id
+    account = billing_accounts.get(tx, org_id, account_id).id
     limits = budget or {}
     row = {
         "id": new_id(), "org_id": org_id, "owner_id": owner_id, "billing_account_id": account, "scopes": list(scopes),
@@ -119,6 +118,18 @@ def trouble(tx: Tx, org_id: str, grant_id: str, kind: str, targets: Collection[s
     if grant.expires_at is not None and grant.expires_at <= now:
         return "grant_expired"
     return None if covers(grant.scopes, kind, targets) else "grant_scope"
+
+
+def used_up(tx: Tx, grant_id: str, now: datetime) -> str | None:
+    """Return which budget of a grant is used up: `total`, `per_day`, or None."""
+    grant = tx.execute(select(grants).where(g.id == grant_id)).one_or_none()
+    if grant is None:
+        return None
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    spent = grant.spent_on_day if grant.spent_day == today else 0
+    if grant.budget_total is not None and grant.spent_total >= grant.budget_total:
+        return "total"
+    return "per_day" if grant.budget_per_day is not None and spent >= grant.budget_per_day else None
 
 
 def revoke(tx: Tx, org_id: str, grant_id: str, now: datetime) -> str:

@@ -28,7 +28,6 @@ from sqlalchemy import (
     type_coerce,
 )
 
-from rota.access.store.accounts import slug_of
 from rota.core import parse
 from rota.core.errors import Invalid, NotFound
 from rota.core.model import HOST_JOB, WORKFLOW, Schedule, trace_id_of
@@ -61,6 +60,7 @@ from rota.db.tables import (
     workflows,
 )
 from rota.engine import grants as authority
+from rota.engine.orgs import slug_of
 from rota.engine.runs import BY_ATTEMPT
 from rota.engine.schedules import called
 

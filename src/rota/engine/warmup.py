@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from rota.access.store import accounts
 from rota.core import parse
 from rota.core.model import Attempt, AttemptResult, DueSchedule, Lease, new_id
 from rota.core.plan import plan
 from rota.core.policy import Lane
 from rota.core.states import Status
 from rota.db.dialect import CROWD, Tx
-from rota.engine import jobs, schedules
+from rota.engine import jobs, orgs, schedules
 from rota.engine.commands import Engine
 from rota.engine.scheduler import read_rows
 
@@ -33,7 +32,7 @@ class TakenBack(Exception):
 
 
 async def rehearse(engine: Engine, org: str) -> None:
-    org_id = await engine.db.read(accounts.org_by_slug, org)
+    org_id = await engine.db.read(orgs.org_by_slug, org)
     if org_id is None:
         return
     abreast = min(AT_ONCE, engine.db.writers)

@@ -19,7 +19,6 @@ from typing import Any
 
 import structlog
 
-from rota.access.store import accounts
 from rota.core.clock import Clock, SystemClock, pause, stopwatch
 from rota.core.errors import DataRefused, Unavailable
 from rota.core.model import WORKFLOW, Attempt, AttemptResult, Finished, FireResult, Job, Lease, RunInfo, new_id
@@ -40,7 +39,7 @@ from rota.core.policy import (
 from rota.core.states import Move, Status
 from rota.db.dialect import Tx
 from rota.db.retry import patiently
-from rota.engine import jobs, runs, workers
+from rota.engine import jobs, orgs, runs, workers
 from rota.engine.claim_gate import Takings
 from rota.engine.commands import Engine
 from rota.engine.fair_queue import Lines
@@ -249,7 +248,7 @@ class Worker:
     async def learn(self) -> bool:
         """Read again which orgs share this worker, and what can be run here; True if the routes changed."""
         self.learned = (self.engine.wake.tasks, stopwatch())
-        known = await self.engine.db.read(accounts.limits)
+        known = await self.engine.db.read(orgs.limits)
         self.shares.learn(len(known) > 1, {org.id for org in known if org.max_running is not None})
         self.org_ids = None if self.orgs is None else {org.id for org in known if org.slug in self.orgs}
         learners = [runner for runner in self.engine.runners.values() if isinstance(runner, Learns)]

@@ -13,6 +13,7 @@ from rota.app.api.schedules import span
 from rota.core import parse
 from rota.core.errors import Invalid
 from rota.core.timing import triggers
+from rota.engine import orgs
 from rota.engine import reports as engine_reports
 from rota.frame.http.auth import ADDING_SCOPES, Admin, InstanceAdmin, Role, Viewer
 from rota.frame.http.contract import Cursor, Limit, Moment, answer, answer_page, engine_of, read_body
@@ -61,7 +62,7 @@ async def edit_org(request: Request, _: InstanceAdmin, slug: str) -> Response:
     if "max_running" in body:
         changes["max_running"] = limit
     if changes:
-        await engine.db.tx(accounts.edit_org, slug, changes)
+        await engine.db.tx(orgs.edit_org, slug, changes)
         engine.wake.signal("tasks")
     return answer(await engine.db.read(engine_reports.org, slug))
 

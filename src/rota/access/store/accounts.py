@@ -17,13 +17,12 @@ from sqlalchemy import ColumnElement, Select, and_, bindparam, delete, func, or_
 
 from rota.core.errors import Conflict, NotFound, Refused
 from rota.core.model import new_id
-from rota.db.dialect import Tx, insert_new, insert_rows, notify, once
+from rota.db.dialect import Tx, insert_new, insert_rows, once
 from rota.db.tables import api_keys, grants, login_sessions, orgs, users
+from rota.engine.orgs import org_by_slug, system_user
 
 PREFIX = 12  # characters of a key that are stored as they are: enough to find its row and to name it to people
-SYSTEM = "system"
 FIRST_KEY = "first admin key"
-NO_SHELL = "org '{slug}' may not run stored commands; the instance admin allows it: `rota org set {slug} --shell`"
 
 k, u, session = api_keys.c, users.c, login_sessions.c
 
@@ -67,46 +66,7 @@ def create_org(tx: Tx, name: str, slug: str, now: datetime) -> tuple[str, str]:
     return str(org["id"]), create_key(tx, str(org["id"]), FIRST_KEY, "admin", now)
 
 
-def edit_org(tx: Tx, slug: str, changes: dict[str, Any]) -> None:
-    """Change the right to run commands (`shell`) or the limit (`max_running`) of an org."""
-    if not tx.execute(update(orgs).where(orgs.c.slug == slug).values(changes)).rowcount:
-        raise NotFound(f"org {slug!r} not found; `rota org list` lists those of this installation")
-    notify(tx, "tasks")  # workers read rights and limits again, and look for jobs that may start now
-
-
-def limits(tx: Tx) -> list[Any]:
-    """All orgs: id, slug and max_running."""
-    return list(tx.execute(select(orgs.c.id, orgs.c.slug, orgs.c.max_running)))
-
-
-def check_shell(tx: Tx, org_id: str) -> None:
-    """Raises Refused where the installation does not allow an org to run commands."""
-    slug, allowed = tx.execute(select(orgs.c.slug, orgs.c.shell).where(orgs.c.id == org_id)).one()
-    if not allowed:
-        raise Refused(NO_SHELL.format(slug=slug))
-
-
-def org_by_slug(tx: Tx, slug: str) -> str | None:
-    """The id of an org."""
-    return tx.execute(select(orgs.c.id).where(orgs.c.slug == slug)).scalar_one_or_none()
-
-
-def slug_of(tx: Tx, org_id: str) -> str:
-    return str(tx.execute(select(orgs.c.slug).where(orgs.c.id == org_id)).scalar_one())
-
-
 # users
-
-
-def system_user(tx: Tx, org_id: str, now: datetime) -> str:
-    """The id of the user for whom an org's code and first key act; made when it is first needed."""
-    mine = select(u.id).where(u.org_id == org_id, u.email.is_(None))
-    found = tx.execute(mine).scalar_one_or_none()
-    if found is None:
-        row = {"id": new_id(), "org_id": org_id, "name": SYSTEM, "role": "admin", "created_at": now, "updated_at": now}
-        insert_new(tx, users, [row], ("id",))
-        found = tx.execute(mine).scalar_one()
-    return str(found)
 
 
 def create_user(tx: Tx, org_id: str, email: str, name: str, password_hash: str, role: str, now: datetime) -> str:

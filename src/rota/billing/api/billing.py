@@ -13,6 +13,8 @@ from rota.billing import reports, store
 from rota.core import parse
 from rota.core.errors import Refused
 from rota.db.connection import Database
+from rota.engine import billing_accounts
+from rota.engine.billing_accounts import MAX_CREDITS
 from rota.frame.http.auth import Admin, Caller, Operator, Role, Viewer
 from rota.frame.http.contract import Cursor, Limit, Moment, answer, answer_page, engine_of, read_body
 
@@ -70,7 +72,7 @@ async def top_up(request: Request, caller: Admin) -> Response:
     several orgs it needs the first key of the installation, which may name an account of any org."""
     engine = engine_of(request)
     form = parse.Form(await read_body(request), frozenset({"amount_credits", "reason", "reference", "account_id"}))
-    amount = form.need("amount_credits", lambda value, field: parse.whole(value, field, 1, store.MOST)) or 0
+    amount = form.need("amount_credits", lambda value, field: parse.whole(value, field, 1, MAX_CREDITS)) or 0
     reason = form.take("reason", lambda value, field: parse.text(value, field, 40, required=True), None) or "top_up"
     reference = form.need("reference", parse.label) or ""
     account_id = form.take("account_id", parse.ulid, None)
@@ -199,7 +201,7 @@ async def account_of(request: Request, caller: Caller, user_id: str) -> str:
     db: Database = request.app.state.db
     found = await db.read(reports.account_of, caller.org_id, user_id)
     if found is None:
-        found = (await db.tx(store.account_of, caller.org_id, user_id, engine_of(request).clock.now())).id
+        found = (await db.tx(billing_accounts.account_of, caller.org_id, user_id, engine_of(request).clock.now())).id
     return str(found)
 
 

@@ -21,7 +21,7 @@ from rota.core.policy import Billing, Failure, FailureClass, classify
 from rota.core.redact import redacted
 from rota.db.dialect import Tx
 from rota.db.retry import patiently
-from rota.engine import grants
+from rota.engine import billing_accounts, grants
 from rota.engine.commands import Engine
 from rota.engine.runner import Canceled, RunLog, Skipped, StopFlag, WorkFailed, storable
 from rota.kinds.graphs.port import (
@@ -156,10 +156,10 @@ class Execution:
         grant = grants.get(tx, order.org_id, order.grant_id)
         if settings.billing is not Billing.OFF:
             try:
-                account = billing_store.get(tx, order.org_id, grant.billing_account_id)
+                account = billing_accounts.get(tx, order.org_id, grant.billing_account_id)
             except (NotFound, Conflict) as error:
                 raise Skipped("budget", refusal(ACCOUNT_CLOSED, error.message)) from error
-            spent = billing_store.used_up(tx, order.grant_id, now)
+            spent = grants.used_up(tx, order.grant_id, now)
             if spent is not None:
                 raise Skipped("budget", spent_failure(spent))
             needed = estimate(order.input, settings.markup)

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from rota.access.store import accounts
 from rota.core import parse
 from rota.core.errors import Invalid, NotFound
 from rota.core.model import NewJob
 from rota.core.policy import Terms
 from rota.db.dialect import Tx
-from rota.engine import grants, jobs, workers
+from rota.engine import grants, jobs, orgs, workers
 from rota.engine.authority import check_owner
 from rota.engine.commands import Engine
 from rota.kinds.graphs.runner import GraphRunner, graph_of
@@ -33,7 +32,7 @@ class GraphManager:
 
     async def list_all(self) -> list[dict[str, Any]]:
         """The graphs that this program declares, or a live worker announces."""
-        slug = await self.engine.db.read(accounts.slug_of, self.org_id)
+        slug = await self.engine.db.read(orgs.slug_of, self.org_id)
         routes = await self.engine.db.read(workers.live_routes, self.engine.clock.now())
         announced = {found for route in routes if (found := graph_of(route, slug)) is not None}
         here = self.runner.registry.graphs if self.runner.org == slug else {}

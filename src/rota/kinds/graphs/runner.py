@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rota.access.store import accounts
 from rota.billing import store as billing_store
 from rota.core.clock import Clock
 from rota.core.errors import Invalid
@@ -13,7 +12,7 @@ from rota.core.policy import Misfire
 from rota.db.connection import Database
 from rota.db.dialect import Tx
 from rota.db.retry import patiently
-from rota.engine import workers
+from rota.engine import orgs, workers
 from rota.engine.runner import RunContext, Skipped
 from rota.kinds.graphs.execution import Execution, Kept, Order
 from rota.kinds.graphs.registry import GraphRegistry, read_graph_id
@@ -41,7 +40,7 @@ class GraphRunner:
     async def resolve(self, org_id: str, target: str, payload: Any) -> str:
         graph_id = read_graph_id(target, "target")
         read_input(payload, "input")
-        route = route_of(await self.db.read(accounts.slug_of, org_id), graph_id)
+        route = route_of(await self.db.read(orgs.slug_of, org_id), graph_id)
         if route not in self.routes() and route not in await self.db.read(workers.live_routes, self.clock.now()):
             raise Invalid("target", target, "is not a known graph; `rota graph list` shows those there are")
         return route

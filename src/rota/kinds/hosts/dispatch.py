@@ -14,7 +14,6 @@ from typing import Any
 
 import structlog
 
-from rota.billing import store as billing_store
 from rota.core.clock import pause
 from rota.core.errors import Conflict, LeaseLost, NotFound, Unavailable
 from rota.core.model import Attempt, AttemptResult, RunInfo, new_id
@@ -121,7 +120,7 @@ class Dispatch:
         if job.terms.grant_id is not None:
             names = {job.payload["job_type"], job.target}
             wrong = grants.trouble(tx, job.org_id, job.terms.grant_id, job.kind, names, now)
-            if wrong is None and billing_store.used_up(tx, job.terms.grant_id, now) is not None:
+            if wrong is None and grants.used_up(tx, job.terms.grant_id, now) is not None:
                 wrong = "budget"
             if wrong is not None:
                 return replace(base, reason=wrong)

@@ -12,7 +12,7 @@ from rota.core import parse
 from rota.core.errors import Conflict, Invalid, NotFound, RotaError
 from rota.core.model import Schedule
 from rota.db.dialect import Tx
-from rota.engine import schedules, workers
+from rota.engine import orgs, schedules, workers
 from rota.engine.audit_log import Act
 from rota.engine.commands import Engine
 from rota.engine.reports import Record
@@ -214,7 +214,7 @@ class PipelineManager:
         return reads
 
     async def check_function(self, function: str) -> None:
-        slug = await self.engine.db.read(accounts.slug_of, self.org_id)
+        slug = await self.engine.db.read(orgs.slug_of, self.org_id)
         route = store.route_of(slug, "python", function)
         routes = await self.engine.db.read(workers.live_routes, self.engine.clock.now())
         if route not in {*routes, *(self.runner.routes() if self.runner.org == slug else ())}:
@@ -254,10 +254,10 @@ async def declare(engine: Engine, org: str, declared: PipelineRegistry) -> None:
     if not declared.known:
         return
     now = engine.clock.now()
-    org_id = await engine.db.read(accounts.org_by_slug, org)
+    org_id = await engine.db.read(orgs.org_by_slug, org)
     if org_id is None:
         raise NotFound(f"org {org!r} not found; make it first, or declare for another")
-    system = await engine.db.tx(accounts.system_user, org_id, now)
+    system = await engine.db.tx(orgs.system_user, org_id, now)
     manager = PipelineManager(engine.acting(Act(org_id, system, "pipelines", "declare")), org_id)
     rows = [row_of(manager, one, system) for one in declared.known.values()]
     await manager.engine.db.tx(store.sync, org_id, rows, now)

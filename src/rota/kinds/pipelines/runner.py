@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
-from rota.access.store import accounts
 from rota.core.errors import Invalid, LogicError, NotFound, WorkError
 from rota.core.model import AttemptResult
 from rota.core.parse import Defaults
 from rota.core.policy import Overlap
 from rota.db.connection import Database
 from rota.db.dialect import Tx
+from rota.engine import orgs
 from rota.engine.runner import Busy, RunContext, Skipped
 from rota.kinds.pipelines import store
 from rota.kinds.pipelines.executor import Executor, Order, Work, Write
@@ -57,7 +57,7 @@ class PipelineRunner:
             raise Invalid("input", payload, "is not empty, and a pipeline of type sql takes no input")
         if declared is not None and declared.function is not None:
             self.injector.signature(declared.function).check(payload, "input")
-        return store.route_of(await self.db.read(accounts.slug_of, org_id), row.type, row.function)
+        return store.route_of(await self.db.read(orgs.slug_of, org_id), row.type, row.function)
 
     def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
         return {target}

@@ -7,13 +7,12 @@ from typing import Any
 
 import structlog
 
-from rota.access.store import accounts
 from rota.core import parse
 from rota.core.errors import Conflict, Invalid, NotFound, NotRunnable, together
 from rota.core.redact import HIDDEN, has_hidden
 from rota.db.dialect import Tx
+from rota.engine import orgs, schedules, workers
 from rota.engine import reports as engine_reports
-from rota.engine import schedules, workers
 from rota.engine.commands import Engine
 from rota.engine.reports import Record
 from rota.kinds.tasks import store
@@ -62,7 +61,7 @@ class TaskManager:
 
         def step(tx: Tx) -> str:
             if fields["task_type"] == "shell":
-                accounts.check_shell(tx, self.org_id)
+                orgs.check_shell(tx, self.org_id)
             return store.insert(tx, self.org_id, fields, self.engine.clock.now())
 
         return await self.write(step)
@@ -89,7 +88,7 @@ class TaskManager:
 
         def step(tx: Tx) -> str:
             if fields["task_type"] == "shell" and runs_else:
-                accounts.check_shell(tx, self.org_id)
+                orgs.check_shell(tx, self.org_id)
             task_id = store.change(tx, store.get(tx, self.org_id, old.id), fields, self.engine.clock.now())
             if new.enabled != old.enabled:
                 store.reroute(tx, new, route)

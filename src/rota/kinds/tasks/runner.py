@@ -13,7 +13,6 @@ from typing import Any
 import orjson
 import structlog
 
-from rota.access.store import accounts
 from rota.core.clock import stopwatch
 from rota.core.errors import Invalid, LogicError, NotFound, Refused, Unavailable, WorkError, together
 from rota.core.model import PAYLOAD_LIMIT, Job
@@ -21,6 +20,7 @@ from rota.core.parse import Defaults, wrong_names
 from rota.core.policy import Failure, FailureClass
 from rota.db.connection import Database
 from rota.db.dialect import Tx
+from rota.engine import orgs
 from rota.engine.runner import RunContext, Skipped, WorkFailed
 from rota.kinds.tasks import store
 from rota.kinds.tasks.registry import OF_COMMANDS, VERSION_LIMIT, Task, TaskRegistry, task_options
@@ -91,7 +91,7 @@ class TaskRunner:
 
     async def slug(self, org_id: str) -> str:
         if org_id not in self._slugs:
-            self._slugs[org_id] = await self.db.read(accounts.slug_of, org_id)
+            self._slugs[org_id] = await self.db.read(orgs.slug_of, org_id)
         return self._slugs[org_id]
 
     async def function(self, row: Any) -> Task | None:

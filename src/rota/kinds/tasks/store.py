@@ -6,13 +6,14 @@ from typing import Any
 
 from sqlalchemy import delete, or_, select, update
 
-from rota.access.store import accounts
 from rota.core.errors import Conflict, NotFound
 from rota.core.model import new_id
 from rota.core.states import State
+from rota.db import tables
 from rota.db.dialect import Tx, insert_new, notify
-from rota.db.tables import cached_results, jobs, orgs, schedules, task_versions, tasks
+from rota.db.tables import cached_results, jobs, schedules, task_versions, tasks
 from rota.engine import jobs as queue
+from rota.engine import orgs
 
 t, v, c = tasks.c, task_versions.c, cached_results.c
 
@@ -33,14 +34,15 @@ def get_allowed(tx: Tx, org_id: str, key: str) -> Any:
     """A task that is about to run. Raises Refused for a stored command of an org that may not run commands."""
     row = get(tx, org_id, key)
     if row.task_type == "shell" and row.source != CODE:
-        accounts.check_shell(tx, org_id)
+        orgs.check_shell(tx, org_id)
     return row
 
 
 def shell_orgs(tx: Tx) -> set[str]:
     """The slugs of orgs that may run commands, or have stored some: jobs of those end as `skipped: no_shell`."""
     stored = select(t.org_id).where(t.task_type == "shell", t.source != CODE)
-    return set(tx.execute(select(orgs.c.slug).where(or_(orgs.c.shell, orgs.c.id.in_(stored)))).scalars())
+    org = tables.orgs.c
+    return set(tx.execute(select(org.slug).where(or_(org.shell, org.id.in_(stored)))).scalars())
 
 
 def insert(tx: Tx, org_id: str, fields: Mapping[str, Any], now: datetime, source: str = "api") -> str:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rota.access.store import accounts
 from rota.core import parse
 from rota.core.errors import Conflict, Invalid
 from rota.core.model import WORKFLOW, Schedule
 from rota.core.policy import choice
 from rota.db.dialect import Tx
+from rota.engine import orgs
 from rota.engine.audit_log import Act
 from rota.engine.commands import Engine
 from rota.engine.compute import compute
@@ -153,10 +153,10 @@ class WorkflowManager:
 
 async def deploy_all(engine: Engine, org: str, app: str | None, workflows: Mapping[str, Workflow]) -> None:
     """At start: deploy a program's workflows, and pause those that vanished from it. Any number of processes may."""
-    org_id = await engine.db.read(accounts.org_by_slug, org)
+    org_id = await engine.db.read(orgs.org_by_slug, org)
     assert org_id is not None  # the program's tasks were declared in it
     source, now = f"code:{Path(app).stem if app else 'app'}", engine.clock.now()
-    system = await engine.db.tx(accounts.system_user, org_id, now)
+    system = await engine.db.tx(orgs.system_user, org_id, now)
     for workflow in workflows.values():
         acting = engine.acting(Act(org_id, system, "workflows", "deploy", workflow.name))
         await WorkflowManager(acting, org_id).deploy(workflow, source, org)

@@ -16,7 +16,6 @@ import structlog
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.exceptions import HTTPException
 
-from rota.access.store import accounts
 from rota.core import parse
 from rota.core.clock import stopwatch
 from rota.core.errors import Invalid, KeyInUse, NotFound, Refused
@@ -24,7 +23,7 @@ from rota.core.model import new_id, trace_id_of, traceparent
 from rota.core.policy import classify
 from rota.db.dialect import Tx
 from rota.db.retry import patiently
-from rota.engine import jobs, runs
+from rota.engine import jobs, orgs, runs
 from rota.engine.commands import Engine
 from rota.engine.runner import Canceled, RunLog, Skipped
 from rota.frame.http import store as http_store
@@ -72,7 +71,7 @@ async def run(request: Request, graph_id: str) -> Response:
         order = read_order(await read_body(request, ["grant_id", "input", "run_id"]), graph_id, request)
     except Invalid as error:
         raise HTTPException(400, error.message) from error
-    org_id = await engine.db.read(accounts.org_by_slug, runner.org)
+    org_id = await engine.db.read(orgs.org_by_slug, runner.org)
     key = f"graphs {key}"  # keys of people have no blanks: nobody can take this one
     same = orjson.dumps([order.graph_id, order.input, order.grant_id], option=orjson.OPT_SORT_KEYS)
     what = (org_id, key, "run graph", sha256(same).hexdigest(), engine.clock.now(), {"run_id": order.run_id})

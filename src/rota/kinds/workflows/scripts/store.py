@@ -10,7 +10,6 @@ from typing import Any
 
 from sqlalchemy import and_, func, literal_column, or_, select, update
 
-from rota.access.store import accounts
 from rota.core.errors import Conflict, NotFound
 from rota.core.model import WORKFLOW, NewJob, Schedule, new_id, serial_key_of_target
 from rota.core.redact import redacted
@@ -18,8 +17,8 @@ from rota.core.states import Phase, State, Status
 from rota.db.dialect import Tx, insert_new, insert_rows, lock_keys, notify
 from rota.db.tables import effects, events, handlers, jobs, scripts, workflow_runs, workflows
 from rota.engine import jobs as queue
+from rota.engine import orgs, schedules
 from rota.engine import runs as ledger
-from rota.engine import schedules
 from rota.engine.reports import LIMIT, Page, Record, dict_of, page, read_cursor
 from rota.kinds.workflows.rules import OPEN_EFFECTS, REPAIRS, Answer, EventStatus
 from rota.kinds.workflows.store import workflows as flows
@@ -40,7 +39,7 @@ BRIEF = (
 
 
 def route_for(tx: Tx, org_id: str, declaration: Mapping[str, Any]) -> str:
-    return f"{ROUTE}:{accounts.slug_of(tx, org_id)}" if declaration["connectors"] else ROUTE
+    return f"{ROUTE}:{orgs.slug_of(tx, org_id)}" if declaration["connectors"] else ROUTE
 
 
 def deploy(

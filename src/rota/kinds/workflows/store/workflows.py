@@ -28,7 +28,6 @@ from sqlalchemy import (
     update,
 )
 
-from rota.billing import store as billing_store
 from rota.core import parse
 from rota.core.errors import Conflict, LeaseLost, LogicError, NotFound
 from rota.core.model import (
@@ -432,7 +431,7 @@ def grant_trouble(tx: Tx, flow: Flow, now: datetime) -> str | None:
     """Why consumers may not begin: a grant of the workflow, which is one of its producers' schedules, does not hold."""
     for grant_id in schedules.grants_of(tx, [one.schedule_id for one in flow.handlers.values() if one.schedule_id]):
         code = grants.trouble(tx, flow.org_id, grant_id, WORKFLOW, {flow.id, flow.name}, now)
-        if code is not None or billing_store.used_up(tx, grant_id, now) is not None:
+        if code is not None or grants.used_up(tx, grant_id, now) is not None:
             return code or "budget"
     return None
 
