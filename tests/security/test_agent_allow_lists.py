@@ -112,7 +112,8 @@ def test_a_url_pattern_names_hosts_ports_paths_and_networks() -> None:
         ("http://[::1]:8080", "http://[::1]:8080/", "::1", True),
         ("127.0.0.0/8", "http://[::ffff:127.0.0.1]/", "::ffff:127.0.0.1", True),
     ]:
-        assert UrlPattern(pattern).allows(urlsplit(url), address) is allowed, (pattern, url, address)
+        known = UrlPattern(pattern)
+        assert (known.names(urlsplit(url)) and known.allows(address)) is allowed, (pattern, url, address)
 
 
 class Listener(HTTPServer):
@@ -168,6 +169,27 @@ def test_an_agent_requests_no_address_that_was_not_named(listener: Listener, mon
     assert [path for _, path in listener.requests] == ["/up", "/away"]
     with pytest.raises(TransientError):
         Allowed(http=["127.0.0.1"]).http_check(order("http_check", url="http://127.0.0.1:9/"))
+
+
+def test_a_path_that_leads_out_of_an_allowed_one_is_refused(listener: Listener) -> None:
+    here = f"http://127.0.0.1:{listener.server_port}"
+    allowed = Allowed(http=[f"{here}/public/*"])
+    for path in ("../admin", "%2e%2e/admin", "..%2fadmin", "a/../../admin", "..\\admin", "./../admin", "a/%2E./b"):
+        with pytest.raises(Refused):
+            allowed.http_check(order("http_check", url=f"{here}/public/{path}"))
+    assert listener.requests == []
+    assert allowed.http_check(order("http_check", url=f"{here}/public/a..b/.c")) == {"status": 200}
+
+
+def test_a_host_that_no_pattern_names_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(host: str, *_: Any, **__: Any) -> Any:
+        raise AssertionError(f"{host} was looked up")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    allowed = Allowed(http=["https://*.example.com/health", "localhost"])
+    for url in ("https://secret.evil.test/health", "https://a.example.com.evil.test/health", "https://a.example.com/x"):
+        with pytest.raises(Refused):
+            allowed.http_check(order("http_check", url=url))
 
 
 def test_the_request_goes_to_the_address_that_was_checked(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import shlex
 import socket
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from rota.core.addresses import is_public, read_address
 from rota.core.errors import Refused, TransientError
@@ -77,20 +77,21 @@ class UrlPattern:
         self.path = found[3] or "*"
         self.network = read_network(self.host)
 
-    def allows(self, url: SplitResult, address: str) -> bool:
-        """Whether a request for `url` may go to `address`, one that its host resolved to."""
+    def names(self, url: SplitResult) -> bool:
+        """Whether the pattern stands for `url`, as far as is known before its host is resolved."""
         path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-        named = (
+        return (
             matches_text(url.scheme, self.scheme)
             and matches_text(str(port_of(url)), self.port)
             and matches_text(path, self.path)
+            and (self.network is not None or matches_text((url.hostname or "").rstrip("."), self.host))
         )
-        host = (url.hostname or "").rstrip(".")
+
+    def allows(self, address: str) -> bool:
+        """Whether a request for a URL that the pattern names may go to `address`, one that its host resolved to."""
         if self.network is not None:
-            return named and read_address(address) in self.network
-        if self.host == "localhost":
-            return named and host == "localhost" and read_address(address).is_loopback
-        return named and matches_text(host, self.host) and is_public(address)
+            return read_address(address) in self.network
+        return read_address(address).is_loopback if self.host == "localhost" else is_public(address)
 
 
 def allowed_address(patterns: Iterable[str], text: str) -> tuple[SplitResult, str]:
@@ -103,15 +104,17 @@ def allowed_address(patterns: Iterable[str], text: str) -> tuple[SplitResult, st
         raise Refused(f"{text!r} is not a URL: {error}") from error
     if url.scheme not in DEFAULT_PORTS or not host or not text.isprintable() or "@" in url.netloc:
         raise Refused(f"{text!r} is not an http or https URL without a user")
-    known = [UrlPattern(pattern) for pattern in patterns]
-    if known:
+    if {".", ".."} & set(re.split(r"[/\\]", unquote(url.path))):  # the path that is requested would be another one
+        raise Refused(f"{text!r} has . or .. in its path")
+    known = [pattern for pattern in map(UrlPattern, patterns) if pattern.names(url)]
+    if known:  # else no name is looked up: a look-up reaches others, and its result describes their network
         try:
             resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             raise TransientError(f"{text}: {error}") from error
         addresses = [str(entry[4][0]) for entry in resolved]
         for address in addresses:
-            if any(pattern.allows(url, address) for pattern in known):
+            if any(pattern.allows(address) for pattern in known):
                 return url, address
     raise Refused(f"this host does not allow requests to {text!r}; see `rota agent run --allow-http`")
 
