@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,8 @@ def test_decision_records_have_numbers_of_their_own() -> None:
 def test_the_readme_shows_the_quickstart_as_it_is() -> None:
     code = (ROOT / "examples" / "quickstart.py").read_text()
     assert code[code.index("from rota") :] in (ROOT / "README.md").read_text()
+
+
+def test_every_public_name_can_be_imported() -> None:
+    code = "import rota; [getattr(rota, name) for name in rota.__all__]"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

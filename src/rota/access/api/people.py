@@ -9,14 +9,13 @@ from fastapi import APIRouter, Request, Response
 
 from rota.access.api.passwords import check_not_address, read_password
 from rota.access.store import accounts, logins
-from rota.app.api.schedules import span
 from rota.core import parse
 from rota.core.errors import Invalid
 from rota.core.timing import triggers
 from rota.engine import orgs
 from rota.engine import reports as engine_reports
 from rota.frame.http.auth import ADDING_SCOPES, Admin, InstanceAdmin, Role, Viewer
-from rota.frame.http.contract import Cursor, Limit, Moment, answer, answer_page, engine_of, read_body
+from rota.frame.http.contract import Cursor, Limit, Moment, answer, answer_page, engine_of, read_body, time_span
 from rota.frame.http.exposure import base_url_of
 
 router = APIRouter()
@@ -224,7 +223,7 @@ async def list_audit(
     """Who changed what, newest first."""
     given: dict[str, Any] = {
         "limit": limit, "cursor": cursor, "action": action, "resource": resource, "resource_id": resource_id,
-        "user_id": user_id, "key_id": key_id, **span(since, until),
+        "user_id": user_id, "key_id": key_id, **time_span(since, until),
     }  # fmt: skip
     return answer_page(await engine_of(request).db.read(engine_reports.list_audit, caller.org_id, **given))
 

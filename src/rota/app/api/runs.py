@@ -4,14 +4,23 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from rota.app.api.schedules import span
 from rota.app.api.streams import log_stream
 from rota.core import parse
 from rota.core.states import Status
 from rota.engine import failing, why
 from rota.engine import reports as engine_reports
 from rota.frame.http.auth import Operator, Viewer
-from rota.frame.http.contract import Cursor, Limit, Moment, answer, answer_page, answer_part, engine_of, read_body
+from rota.frame.http.contract import (
+    Cursor,
+    Limit,
+    Moment,
+    answer,
+    answer_page,
+    answer_part,
+    engine_of,
+    read_body,
+    time_span,
+)
 
 router = APIRouter(tags=["runs"])
 
@@ -38,7 +47,7 @@ async def list_all(
     given: dict[str, Any] = {
         "limit": limit, "cursor": cursor, "schedule_id": schedule_id, "job_id": job_id, "reason": reason, "kind": kind,
         "status": status, "target": target, "namespace": namespace, "layer": layer, "pipeline": pipeline,
-        **span(since, until),
+        **time_span(since, until),
     }  # fmt: skip
     return answer_page(await engine_of(request).db.read(engine_reports.list_runs, caller.org_id, **given))
 

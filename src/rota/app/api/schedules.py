@@ -1,6 +1,5 @@
 """Schedules: make, read, edit, delete, and everything that can be asked of one."""
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
@@ -24,6 +23,7 @@ from rota.frame.http.contract import (
     engine_of,
     expected_revision,
     read_body,
+    time_span,
     trace_of,
 )
 from rota.kinds.hosts.manager import HostManager
@@ -254,7 +254,13 @@ async def runs(
     """Its runs, newest first."""
     db = engine_of(request).db
     schedule_id = await known_id(request, caller.org_id, key)
-    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "status": status, "reason": reason, **span(since, until)}
+    given: dict[str, Any] = {
+        "limit": limit,
+        "cursor": cursor,
+        "status": status,
+        "reason": reason,
+        **time_span(since, until),
+    }
     return answer_page(await db.read(engine_reports.list_runs, caller.org_id, schedule_id=schedule_id, **given))
 
 
@@ -272,7 +278,7 @@ async def slots(
     """What became of its slots, newest first."""
     db = engine_of(request).db
     schedule_id = await known_id(request, caller.org_id, key)
-    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **span(since, until)}
+    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **time_span(since, until)}
     return answer_page(await db.read(engine_reports.list_slots, caller.org_id, schedule=schedule_id, **given))
 
 
@@ -314,13 +320,6 @@ def wanted_of(body: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     form.done()
     return found
-
-
-def span(since: str | None, until: str | None) -> dict[str, datetime | None]:
-    return {
-        "since": None if since is None else triggers.parse_instant(since, "since"),
-        "until": None if until is None else triggers.parse_instant(until, "until"),
-    }
 
 
 async def known_id(request: Request, org_id: str, key: str) -> str:

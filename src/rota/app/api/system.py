@@ -4,14 +4,23 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from rota.app.api.schedules import span
 from rota.core import parse
 from rota.core.timing import triggers
 from rota.engine import reports as engine_reports
 from rota.engine import why
 from rota.engine.slot_audit import audit
 from rota.frame.http.auth import Operator, Viewer
-from rota.frame.http.contract import Cursor, Limit, Moment, answer, answer_page, answer_part, engine_of, read_body
+from rota.frame.http.contract import (
+    Cursor,
+    Limit,
+    Moment,
+    answer,
+    answer_page,
+    answer_part,
+    engine_of,
+    read_body,
+    time_span,
+)
 
 router = APIRouter(tags=["system"])
 health = APIRouter(prefix="/health", tags=["health"])
@@ -31,7 +40,7 @@ async def list_slots(
     until: Moment = None,
 ) -> Response:
     """What became of slots, newest first."""
-    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **span(since, until)}
+    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **time_span(since, until)}
     db = engine_of(request).db
     return answer_page(await db.read(engine_reports.list_slots, caller.org_id, schedule=schedule, **given))
 
@@ -40,7 +49,7 @@ async def list_slots(
 async def audit_slots(request: Request, caller: Viewer, schedule: ScheduleKey = None, since: Moment = None) -> Response:
     """Recompute the triggers over their recorded spans and prove that the slots match."""
     engine = engine_of(request)
-    start = span(since, None)["since"]
+    start = time_span(since, None)["since"]
     grace = engine.settings.misfire_grace
     return answer(await audit(engine.db, caller.org_id, schedule, start, engine.clock.now(), grace))
 

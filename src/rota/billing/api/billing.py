@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 
 from rota.access.store import logins
-from rota.app.api.schedules import span
 from rota.billing import reports, store
 from rota.core import parse
 from rota.core.errors import Refused
@@ -16,7 +15,7 @@ from rota.db.connection import Database
 from rota.engine import billing_accounts
 from rota.engine.billing_accounts import MAX_CREDITS
 from rota.frame.http.auth import Admin, Caller, Operator, Role, Viewer
-from rota.frame.http.contract import Cursor, Limit, Moment, answer, answer_page, engine_of, read_body
+from rota.frame.http.contract import Cursor, Limit, Moment, answer, answer_page, engine_of, read_body, time_span
 
 router = APIRouter(prefix="/billing", tags=["billing"])
 
@@ -98,7 +97,7 @@ async def list_ledger(
     since: Moment = None, until: Moment = None,
 ) -> Response:  # fmt: skip
     """What moved on an account, by default the caller's own, newest first: top-ups, and charges below zero."""
-    given: dict[str, Any] = {"limit": limit, "cursor": cursor, **span(since, until)}
+    given: dict[str, Any] = {"limit": limit, "cursor": cursor, **time_span(since, until)}
     account_id = await seen(request, caller, account_id)
     return answer_page(await engine_of(request).db.read(reports.list_ledger, account_id, **given))
 
@@ -112,7 +111,7 @@ async def list_receipts(
     """What was charged, a line per unit of work, newest first. Admins see all of their org, others their account."""
     given: dict[str, Any] = {
         "limit": limit, "cursor": cursor, "run_id": run_id, "grant_id": grant_id, "schedule_id": schedule_id,
-        **span(since, until),
+        **time_span(since, until),
     }  # fmt: skip
     chosen = await seen_by_admin(request, caller, account_id)
     return answer_page(await engine_of(request).db.read(reports.list_receipts, caller.org_id, chosen, **given))
@@ -128,7 +127,7 @@ async def usage(
     their org, others their account. `format=csv`, or `Accept: text/csv`, gives all of it as a file."""
     chosen = await seen_by_admin(request, caller, account_id)
     db = engine_of(request).db
-    given: dict[str, Any] = {"limit": limit, "cursor": cursor, **span(since, until)}
+    given: dict[str, Any] = {"limit": limit, "cursor": cursor, **time_span(since, until)}
     if format == "csv" or (format is None and request.headers.get("accept", "").startswith("text/csv")):
         rows, _ = await db.read(reports.usage, caller.org_id, chosen, by, **{**given, "limit": WHOLE})
         name = {"content-disposition": f'attachment; filename="usage-by-{by}.csv"'}

@@ -3,6 +3,7 @@
 import re
 import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rota.core import effort, errors, parse
 from rota.core.errors import Invalid, RotaError, StaleRevision, shown, together
 from rota.core.model import new_id
+from rota.core.timing import triggers
 from rota.engine.commands import Engine
 from rota.engine.reports import read_cursor, write_cursor
 from rota.frame.http.guessing import TooManyFailures
@@ -207,6 +209,14 @@ class Guard:
                     raise
                 detail = f"something went wrong here that should not; the server's log has it under {request_id}"
                 await problem(500, "internal", detail)(scope, receive, send_with_id)
+
+
+def time_span(since: str | None, until: str | None) -> dict[str, datetime | None]:
+    """Parse the query parameters `since` and `until`. Raises Invalid for a time that is not RFC 3339."""
+    return {
+        "since": None if since is None else triggers.parse_instant(since, "since"),
+        "until": None if until is None else triggers.parse_instant(until, "until"),
+    }
 
 
 def listed(names: Iterable[str]) -> str:
