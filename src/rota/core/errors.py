@@ -117,7 +117,7 @@ class Unavailable(RotaError):
 
 
 class DatabaseMisconfigured(Unavailable):
-    """The database cannot be used until an operator acts: it does not exist, or refuses the login."""
+    """The database cannot be used until an operator acts: it does not exist, refuses the login, or its disk is full."""
 
 
 class DataRefused(RotaError):

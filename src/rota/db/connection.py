@@ -268,7 +268,7 @@ class SqliteDatabase:
                         break
             return await asyncio.shield(result)
         except (StatementError, sqlite3.Error) as error:
-            raise translated(error) from error
+            raise translated(error, self.path) from error
         except (UnicodeEncodeError, OverflowError) as error:  # the driver lets these through as they are
             raise DataRefused(f"a value cannot be stored: {error}") from error
 
@@ -396,8 +396,8 @@ def noted(outage: Outage, error: BaseException) -> Exception:
     return ours
 
 
-def translated(error: BaseException) -> Exception:
-    """The driver's error in our words: out of reach, or a row refused."""
+def translated(error: BaseException, file: Path | None = None) -> Exception:
+    """The driver's error in our words: out of reach, or a row refused. `file`: of SQLite, for the message."""
     if isinstance(error, StatementError) and not isinstance(error, DBAPIError):
         return DataRefused(f"a value cannot be stored: {first_line(error.orig)}")
     if isinstance(error, (DBAPIError, sqlite3.Error, *FROM_THE_DRIVER)):
@@ -412,8 +412,8 @@ def translated(error: BaseException) -> Exception:
         locked = isinstance(error, OperationalError | sqlite3.OperationalError) and not state
         if not (lost or gone or locked or is_misconfiguration(driver)):
             return DataRefused(f"the database refused a row: {first_line(driver)}")
-        return unavailable(driver)
-    return unavailable(error)
+        return unavailable(driver, file)
+    return unavailable(error, file)
 
 
 @contextlib.contextmanager

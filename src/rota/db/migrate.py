@@ -21,14 +21,15 @@ LOCK = 0x_524F_5441  # one migration at a time
 def migrate(url: str, step: Callable[[int], None] = lambda _: None) -> None:
     """Upgrade to the newest schema. Any number of processes may call this at once: one migrates, the others wait.
     `step` is called after each migration with 1."""
+    file = Path(url.removeprefix("sqlite:///")).absolute() if url.startswith("sqlite:///") else None
     try:
-        if url.startswith("sqlite:///"):
-            with sync_transaction(Path(url.removeprefix("sqlite:///")).absolute()) as tx:
+        if file is not None:
+            with sync_transaction(file) as tx:
                 upgrade(tx, step)
         else:
             asyncio.run(migrate_postgres(url, step))
     except (*FAILURES, sqlite3.Error) as error:
-        if isinstance(unusable := translated(error), Unavailable):
+        if isinstance(unusable := translated(error, file), Unavailable):
             raise unusable from error
         raise
 

@@ -4,6 +4,7 @@ back, however many loops and connections of the process notice."""
 import sqlite3
 import threading
 from functools import cache
+from pathlib import Path
 
 import asyncpg
 import structlog
@@ -22,6 +23,8 @@ REMEDIES = {
 FILE_REMEDIES = {
     "file is not a database": "name another file in the database URL",
     "unable to open database file": "check that its directory exists and may be written",
+    "database or disk is full": "free space on its disk",
+    "disk I/O error": "check that its disk has free space and works",
 }
 
 LOST = "database lost; trying again until it is back"
@@ -59,13 +62,14 @@ def outage_of(url: str) -> Outage:  # noqa: ARG001  one for each URL
     return Outage()
 
 
-def unavailable(driver: BaseException) -> Unavailable:
+def unavailable(driver: BaseException, file: Path | None = None) -> Unavailable:
     """The error for a database that cannot be used: DatabaseMisconfigured if that needs an operator."""
     state = getattr(driver, "sqlstate", None) or ""
     text = first_line(driver)
     remedy = REMEDIES.get(state) or next((fix for words, fix in FILE_REMEDIES.items() if words in text), None)
     if remedy is not None:
-        return DatabaseMisconfigured(f"the database cannot be used: {text}; {remedy}")
+        name = "the database" if file is None else f"the database {file}"
+        return DatabaseMisconfigured(f"{name} cannot be used: {text}; {remedy}")
     return Unavailable(f"the database is out of reach: {plain_reason(driver)}")
 
 
