@@ -13,10 +13,10 @@ from rota.core.model import FireResult, Lease
 from rota.db.dialect import insert_rows
 from rota.db.tables import queues, runs
 from rota.engine import scheduler, schedules
-from rota.engine.claim_gate import Takings
 from rota.engine.commands import EngineSettings
 from rota.engine.scheduler import LEAD
-from rota.engine.worker import EARLY
+from rota.engine.worker.claim_gate import ClaimGate
+from rota.engine.worker.worker import EARLY
 from tests.engine.harness import House, at
 
 
@@ -120,7 +120,7 @@ async def test_what_is_fired_may_wait_with_a_worker_that_has_all_there_was(house
 
 async def test_a_fire_waits_for_a_line_that_moves(house: House, monkeypatch: Any) -> None:
     monkeypatch.setattr(scheduler, "MANY", 1)
-    monkeypatch.setattr("rota.engine.worker.PATIENCE", 60)
+    monkeypatch.setattr("rota.engine.worker.worker.PATIENCE", 60)
     house.engine.settings = EngineSettings(concurrency=1)
     house.hands.long = lambda job: True
     for name in "ab":
@@ -280,33 +280,32 @@ async def test_a_lost_answer_of_one_part_takes_nothing_of_the_other_back(house: 
     assert [await house.verdicts(name) for name in "abcd"] == [["9:10 ran"]] * 4
 
 
-async def test_who_must_know_all_jobs_waits_for_those_on_their_way() -> None:
-    takings, told = Takings(), list[str]()
+async def test_a_drained_gate_waits_for_claims_in_flight_and_blocks_new_ones() -> None:
+    gate, answered, steps = ClaimGate(), asyncio.Event(), list[str]()
 
-    async def take(name: str) -> None:
-        async with takings.one() as this:
-            this.expect(5)
-            told.append(f"{name} begins")
-            await gate.wait()
-            told.append(f"{name} ends")
+    async def claim(name: str) -> None:
+        async with gate.claim() as in_flight:
+            in_flight.expect(5)
+            steps.append(f"{name} begins")
+            await answered.wait()
+            steps.append(f"{name} ends")
 
-    async def know() -> None:
-        async with takings.none():
-            assert takings.expected == 0
-            told.append("all known")
+    async def drain() -> None:
+        async with gate.drain():
+            assert gate.expected == 0
+            steps.append("drained")
 
-    gate = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         for name in ("a", "b"):
-            group.create_task(take(name))
+            group.create_task(claim(name))
         await asyncio.sleep(0)
-        assert takings.expected == 10
-        group.create_task(know())
+        assert gate.expected == 10
+        group.create_task(drain())
         await asyncio.sleep(0)
-        group.create_task(take("c"))
+        group.create_task(claim("c"))
         await asyncio.sleep(0)
-        gate.set()
-    assert told == ["a begins", "b begins", "a ends", "b ends", "all known", "c begins", "c ends"]
+        answered.set()
+    assert steps == ["a begins", "b begins", "a ends", "b ends", "drained", "c begins", "c ends"]
 
 
 # ahead of its moment

@@ -7,9 +7,9 @@ from datetime import timedelta
 from sqlalchemy import select, update
 
 from rota.db.tables import orgs, runs
-from rota.engine.org_shares import Shares
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
+from rota.engine.worker.org_shares import OrgShares
 from tests.engine.harness import House, open_house, register
 
 TEN = timedelta(minutes=10)
@@ -81,10 +81,10 @@ async def test_an_org_alone_or_with_a_limit_of_its_own_has_no_share(house: House
 
 def test_a_share_is_never_all_places() -> None:
     for count, most in ((1, None), (2, 1), (3, 2), (4, 3), (5, 4), (10, 8), (50, 40)):
-        shares = Shares(count)
-        shares.learn(True, ())
+        shares = OrgShares(count)
+        shares.update(True, ())
         assert shares.most == most
-        shares.learn(False, ())
+        shares.update(False, ())
         assert shares.room("any") is None
 
 

@@ -21,7 +21,8 @@ from rota.engine import jobs as queue
 from rota.engine import runs as ledger_rows
 from rota.engine import workers
 from rota.engine.maintenance import Maintenance
-from rota.engine.worker import MARK_AFTER, Worker
+from rota.engine.worker import Worker
+from rota.engine.worker.worker import MARK_AFTER
 from tests.engine.harness import HOUR, MINUTE, NINE, House, at, register, told
 
 

@@ -42,7 +42,8 @@ from rota.engine.runner import capture_output
 from rota.engine.scheduler import Scheduler
 from rota.engine.supervision import start_supervised
 from rota.engine.warmup import rehearse
-from rota.engine.worker import LAST_WORDS, Active, Worker
+from rota.engine.worker import Worker
+from rota.engine.worker.worker import LAST_WORDS, ActiveRun
 from rota.kinds.graphs.runner import GraphRunner
 from rota.kinds.pipelines.manager import declare as declare_pipelines
 from rota.kinds.tasks.manager import TaskManager
@@ -142,7 +143,7 @@ class Node:
         self.scheduler: Scheduler | None = None
         self.worker: Worker | None = None
         self.stopping = False
-        self.attempts: dict[str, Active] = {}  # by job, of all registrations of this process
+        self.attempts: dict[str, ActiveRun] = {}  # by job, of all registrations of this process
         self.closing: list[asyncio.Task[None]] = []  # registrations that lost their lease record what they came to
         self.meter = Meter()
         self.on_prepared: Callable[[], None] = lambda: None  # called when all that the program declares is stored

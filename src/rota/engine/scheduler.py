@@ -21,7 +21,8 @@ from rota.core.plan import plan_at
 from rota.db.dialect import Tx
 from rota.engine import jobs, schedules
 from rota.engine.commands import Engine
-from rota.engine.worker import EARLY, Worker
+from rota.engine.worker import Worker
+from rota.engine.worker.worker import EARLY
 
 BATCH = 500  # also bounds the advisory locks that one transaction takes
 MANY = 50  # so many are worth a transaction of their own

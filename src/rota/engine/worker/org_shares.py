@@ -1,4 +1,4 @@
-"""How many places of a worker each org may hold at once, so that no org takes all of them.
+"""How many places of a worker each org may hold at once, so that no org holds all of them.
 
 Where there are several orgs, an org without a limit of its own (`max_running`) holds at most four fifths of the places,
 and never the last one. With one org, or one place, there is no share.
@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Collection
 from math import ceil
 
-SHARE = 0.8
+ORG_SHARE = 0.8
 
 
-class Shares:
+class OrgShares:
     """Counts the runs of each org on one worker."""
 
     def __init__(self, places: int) -> None:
@@ -20,9 +20,9 @@ class Shares:
         self.limited: Collection[str] = ()  # ids of orgs with a limit of their own, which claims count
         self.running: Counter[str] = Counter()
 
-    def learn(self, several: bool, limited: Collection[str]) -> None:
-        """Take over whether there are several orgs, and which of them have a limit of their own."""
-        self.most = min(ceil(self.places * SHARE), self.places - 1) if several and self.places > 1 else None
+    def update(self, several: bool, limited: Collection[str]) -> None:
+        """Set whether there are several orgs, and which of them have a limit of their own."""
+        self.most = min(ceil(self.places * ORG_SHARE), self.places - 1) if several and self.places > 1 else None
         self.limited = limited
 
     def begin(self, org_id: str) -> None:
@@ -39,9 +39,9 @@ class Shares:
             return None
         return max(0, self.most - self.running[org_id])
 
-    def full(self, org_id: str) -> bool:
+    def is_full(self, org_id: str) -> bool:
         return self.room(org_id) == 0
 
-    def full_of(self, orgs: Collection[str]) -> Collection[str]:
+    def full_among(self, orgs: Collection[str]) -> Collection[str]:
         """Those of these orgs of which no run may start."""
-        return () if self.most is None else {org_id for org_id in orgs if self.full(org_id)}
+        return () if self.most is None else {org_id for org_id in orgs if self.is_full(org_id)}

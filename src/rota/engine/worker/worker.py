@@ -40,11 +40,8 @@ from rota.core.states import Move, Status
 from rota.db.dialect import Tx
 from rota.db.retry import patiently
 from rota.engine import jobs, orgs, runs, workers
-from rota.engine.claim_gate import Takings
 from rota.engine.commands import Engine
-from rota.engine.fair_queue import Lines
 from rota.engine.heartbeat import Keeper
-from rota.engine.org_shares import Shares
 from rota.engine.run_end_log import log_ended
 from rota.engine.runner import (
     Busy,
@@ -60,6 +57,9 @@ from rota.engine.runner import (
     current_log,
 )
 from rota.engine.supervision import start_supervised
+from rota.engine.worker.claim_gate import ClaimGate
+from rota.engine.worker.fair_queue import FairQueue
+from rota.engine.worker.org_shares import OrgShares
 from rota.version import __version__
 
 MARK_AFTER = timedelta(milliseconds=100)
@@ -81,7 +81,7 @@ log = structlog.get_logger("rota.worker")
 
 
 @dataclass(slots=True)
-class Active:
+class ActiveRun:
     """A run under way."""
 
     attempt: Attempt
@@ -127,9 +127,9 @@ class Worker:
     queues: Collection[str] | None = None
     orgs: Collection[str] | None = None  # slugs of those that it serves; None: all
     id: str = field(default_factory=new_id)
-    waiting: Lines = field(default_factory=Lines)
+    waiting: FairQueue = field(default_factory=FairQueue)
     alarm: asyncio.TimerHandle | None = None  # for what waits for its moment
-    active: dict[str, Active] = field(default_factory=dict)  # by job; shared by all registrations of a process
+    active: dict[str, ActiveRun] = field(default_factory=dict)  # by job; shared by all registrations of a process
     ended: list[AttemptResult] = field(default_factory=list)
     logs: list[tuple[str, datetime, str, str]] = field(default_factory=list)
     learned: tuple[int, float] = (-1, 0.0)  # at which change and when `learn` last read
@@ -146,8 +146,8 @@ class Worker:
     sated: bool = False  # it has all there was: it need not look again before it is told of more
     ahead: int = 0  # jobs to claim beyond those that run
     keeper: Keeper | None = None
-    shares: Shares = field(init=False)
-    takings: Takings = field(default_factory=Takings)
+    shares: OrgShares = field(init=False)
+    gate: ClaimGate = field(default_factory=ClaimGate)
     flush_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     lone_place: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))  # see Job.alone
     places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ISOLATED_AT_ONCE))
@@ -156,7 +156,7 @@ class Worker:
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.shares = Shares(self.engine.settings.concurrency)
+        self.shares = OrgShares(self.engine.settings.concurrency)
 
     @property
     def routes(self) -> list[str]:
@@ -174,7 +174,7 @@ class Worker:
     @property
     def load(self) -> int:
         """How many jobs it has, or may have in a moment."""
-        return len(self.active) + len(self.waiting) + self.takings.expected
+        return len(self.active) + len(self.waiting) + self.gate.expected
 
     @property
     def room(self) -> int:
@@ -249,7 +249,7 @@ class Worker:
         """Read again which orgs share this worker, and what can be run here; True if the routes changed."""
         self.learned = (self.engine.wake.tasks, stopwatch())
         known = await self.engine.db.read(orgs.limits)
-        self.shares.learn(len(known) > 1, {org.id for org in known if org.max_running is not None})
+        self.shares.update(len(known) > 1, {org.id for org in known if org.max_running is not None})
         self.org_ids = None if self.orgs is None else {org.id for org in known if org.slug in self.orgs}
         learners = [runner for runner in self.engine.runners.values() if isinstance(runner, Learns)]
         return any([await runner.learn() for runner in learners])
@@ -266,7 +266,7 @@ class Worker:
         """Stop: no new claims, prefetched jobs go back, runs under way may end until `limit` has passed or `cancel` is
         set; then they are cancelled, and their jobs handed back."""
         self.draining = True
-        async with self.takings.none():  # one that is under way hands back what it took
+        async with self.gate.drain():  # one that is under way hands back what it took
             back = [job.id for job in self.waiting]
             self.waiting.clear()
         for one in [one for one in self.active.values() if not one.entered]:
@@ -321,7 +321,7 @@ class Worker:
                 await self.idle.wait()
         await patiently(lambda: self.engine.db.tx(workers.stop, self.id, self.engine.clock.now()))
 
-    def own_attempts(self) -> list[Active]:
+    def own_attempts(self) -> list[ActiveRun]:
         """Attempts of this registration; an earlier one of the process may have some that do not end."""
         return [attempt for attempt in self.active.values() if attempt.ctx.worker == self.id]
 
@@ -353,7 +353,7 @@ class Worker:
 
     async def claim(self) -> bool:
         """Fill the free room; True if there may be more to take."""
-        async with self.takings.one() as this:
+        async with self.gate.claim() as this:
             self.sated = False
             if self.space > self.ahead // 2:
                 room = min(self.space, BATCH)
@@ -376,7 +376,7 @@ class Worker:
         if not self.registered or self.stopping or not self.appetite:
             return await fire(None)
         try:
-            async with self.takings.one() as this:
+            async with self.gate.claim() as this:
                 most = min(count, self.appetite)
                 room = min(most, self.room)
                 this.expect(most)
@@ -457,7 +457,7 @@ class Worker:
         """After a lost answer this worker may own jobs that it does not know of: hand those back."""
         log.debug("cannot claim; trying again", error=str(error))
         await pause(random.uniform(0.2, 1))
-        async with self.takings.none():
+        async with self.gate.drain():
             await patiently(lambda: self.engine.db.tx(jobs.hand_back, self.id, None, self.known))
 
     async def give_back(self, ids: Sequence[str]) -> None:
@@ -469,7 +469,7 @@ class Worker:
 
     async def let_go(self) -> None:
         """Nothing moves: what waits here is for others."""
-        async with self.takings.none():
+        async with self.gate.drain():
             self.waiting.clear()
             self.ahead, self.sated = 0, False
             await patiently(lambda: self.engine.db.tx(jobs.hand_back, self.id, None, self.known))
@@ -482,7 +482,7 @@ class Worker:
         for _ in range(len(self.waiting)):
             if len(self.active) >= self.engine.settings.concurrency or self.stopping:
                 return
-            job = self.waiting.next(self.shares.full_of(self.waiting.orgs))
+            job = self.waiting.next(self.shares.full_among(self.waiting.orgs))
             if job is None:
                 break
             if not now < job.run_at <= now + EARLY:  # else somebody with another clock said that it is due
@@ -519,7 +519,7 @@ class Worker:
             engine.settings.cancel_grace, host=engine, has_room=self.has_room,
         )  # fmt: skip
         ctx.info.work = work
-        one = self.active[job.id] = Active(attempt, ctx)
+        one = self.active[job.id] = ActiveRun(attempt, ctx)
         self.shares.begin(job.org_id)
         self.busy.set()
         work, tracing = self.enter_apart if job.isolated else self.enter, engine.tracing
@@ -527,7 +527,7 @@ class Worker:
         one.task = asyncio.get_running_loop().create_task(begun)
         one.task.add_done_callback(partial(self.settle, one))
 
-    async def enter_apart(self, one: Active) -> Any:
+    async def enter_apart(self, one: ActiveRun) -> Any:
         """An attempt at a job that may have killed a worker: few run at once or, after three deaths, one."""
         places = self.lone_place if one.attempt.job.alone else self.places
         await places.acquire()  # waiting for a place is not running: if this worker dies now, it did not crash
@@ -538,7 +538,7 @@ class Worker:
         finally:
             one.place.leave()
 
-    async def enter(self, one: Active) -> Any:
+    async def enter(self, one: ActiveRun) -> Any:
         """One attempt, from the first check to the outcome of the work."""
         one.entered = True
         job = one.attempt.job
@@ -567,12 +567,12 @@ class Worker:
         default = None if job.kind == WORKFLOW else self.engine.settings.default_timeout
         return job.terms.timeout or info.timeout or default
 
-    async def authorize(self, one: Active) -> None:
+    async def authorize(self, one: ActiveRun) -> None:
         """GRANT_NOT_SESSION: work whose grant does not hold does not begin."""
         job, info = one.attempt.job, one.ctx.info
         await self.engine.authorize(job, info.resource or info.name or job.target)
 
-    def settle(self, one: Active, task: "asyncio.Task[Any]") -> None:
+    def settle(self, one: ActiveRun, task: "asyncio.Task[Any]") -> None:
         """An attempt is over: note how, make room, and let the next one in."""
         now = self.engine.clock.now()
         if self.active.get(one.attempt.job.id) is one:
@@ -604,7 +604,7 @@ class Worker:
         if len(self.waiting) <= self.ahead // 2 and not self.draining and not self.sated:  # fetch while these run
             self.engine.wake.work.set()
 
-    def verdict(self, one: Active, error: BaseException | None, outcome: Any, now: datetime) -> AttemptResult | None:
+    def verdict(self, one: ActiveRun, error: BaseException | None, outcome: Any, now: datetime) -> AttemptResult | None:
         """How an attempt ended. What the work returned wins over a cancel that came too late."""
         attempt, info = one.attempt, one.ctx.info
         began = attempt.started_at if one.entered else None
@@ -652,7 +652,7 @@ class Worker:
             return replace(base, status=Status.FAILED, reason="quarantined", error=error, move=park)
         return replace(base, status=Status.CRASHED, error=error, move=Move.RESCUE, run_at=base.finished_at, counts=True)
 
-    def failed(self, one: Active, failure: Failure, kind: FailureClass) -> AttemptResult:
+    def failed(self, one: ActiveRun, failure: Failure, kind: FailureClass) -> AttemptResult:
         passing = self.engine.settings.passing_retry
         return failed_attempt(
             one.attempt, one.ctx.info, replace(failure, failure_class=kind), self.engine.clock.now(), passing
@@ -743,7 +743,7 @@ class Worker:
             return []
         return await self.engine.db.tx(runs.record_lost, refused, self.id, self.engine.clock.now(), lines)
 
-    def lasting(self) -> list[Active]:
+    def lasting(self) -> list[ActiveRun]:
         """The runs that did not end after a moment."""
         old = self.engine.clock.now() - MARK_AFTER
         return [one for one in self.active.values() if one.entered and one.attempt.started_at <= old]
@@ -770,14 +770,14 @@ class Worker:
                 log.debug("starts and logs are not written yet; trying again", error=error.message)
                 await pause(random.uniform(0.2, 1))
 
-    def stands(self, lasting: Sequence[Active]) -> bool:
+    def stands(self, lasting: Sequence[ActiveRun]) -> bool:
         """Whether runs that last hold all places, or all that an org may have of whose jobs some wait here."""
         held = Counter(run.attempt.job.org_id for run in lasting)
         most, shares = self.engine.settings.concurrency, self.shares
-        blocked = (shares.full(org) and held[org] >= (shares.most or most) for org in self.waiting.orgs)
+        blocked = (shares.is_full(org) and held[org] >= (shares.most or most) for org in self.waiting.orgs)
         return len(lasting) >= most or any(blocked)
 
-    async def mark(self, some: Sequence[Active], raising: bool = True) -> None:
+    async def mark(self, some: Sequence[ActiveRun], raising: bool = True) -> None:
         """Write down that these runs began; one whose lease is lost must not go on."""
         kept = await self.engine.db.tx(jobs.mark_started, [one.attempt for one in some])
         for one in some:
