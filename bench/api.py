@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy import text as sql
+
 from bench.figures import Figure, Size, percentile
 from bench.site import Kind, Site, site
 from rota.access.store import accounts
-from rota.db.connection import sql
 from rota.db.dialect import Tx, on_sqlite
 from rota.db.tables import clocks, runs, schedule_stats, schedules, trigger_spans
 

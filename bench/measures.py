@@ -6,6 +6,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
+from sqlalchemy import text as sql
+
 from bench import profiling
 from bench.figures import Figure, Size
 from bench.peers.rota import PROGRAM
@@ -13,7 +15,6 @@ from bench.site import Kind, Site, WrongCount, cpu_seconds, make_engine, site, u
 from rota.access.store import accounts
 from rota.app.application import load_app
 from rota.core.model import new_id
-from rota.db.connection import sql
 from rota.db.dialect import Tx
 from rota.engine.commands import EngineSettings
 from rota.engine.declare import declare

@@ -9,11 +9,12 @@ import re
 import time
 from collections.abc import AsyncIterator
 
+from sqlalchemy import text as sql
+
 from bench.api import PREFIX, Server, large
 from bench.figures import Figure, Size, percentile
 from bench.site import Kind
 from rota.access.store import accounts
-from rota.db.connection import sql
 
 LOADS = 12
 FIRST = f"{PREFIX}1000000000"  # of the schedules and of the runs

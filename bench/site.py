@@ -18,11 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from sqlalchemy import text as sql
+
 from bench.peers.rota import PROGRAM
 from rota.access.store import accounts
 from rota.app.application import Rota, load_app
 from rota.core.clock import SystemClock
-from rota.db.connection import Database, open_database, sql
+from rota.db.connection import Database, open_database
 from rota.db.migrate import migrate
 from rota.db.notify import Wake
 from rota.engine import workers

@@ -9,13 +9,14 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from sqlalchemy import text as sql
 
 from rota.access.store import accounts
 from rota.app.asgi import create_site
 from rota.core.clock import ManualClock
 from rota.core.model import Attempt, AttemptResult, Job, new_id
 from rota.core.states import Status
-from rota.db.connection import Database, open_database, sql
+from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx
 from rota.db.migrate import migrate
 from rota.db.notify import Wake

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+from sqlalchemy import text as sql
 
 from rota.app import health
 from rota.app.application import Rota
@@ -21,8 +22,9 @@ from rota.app.main import Node
 from rota.app.settings import Settings
 from rota.core.errors import Unavailable
 from rota.core.model import new_id
-from rota.db.connection import Database, SqliteDatabase, open_database, sql
+from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx
+from rota.db.sqlite import SqliteDatabase
 from rota.engine import workers
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker

@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import text as sql
 
-from rota.db.connection import sql
 from rota.engine.runner import LOG_LIMIT, Capture
 from rota.user_code.processes import OUTPUT_LIMIT
 from tests.kinds.shop import Shop, open_shop

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rota.db.connection import Database, SqliteDatabase, open_database
+from rota.db.connection import Database, open_database
+from rota.db.sqlite import SqliteDatabase
 from tests.databases import clean_url, migrated_url, postgres_template, shared_postgres, sqlite_template
 
 __all__ = ["clean_url", "migrated_url", "postgres_template", "shared_postgres", "sqlite_template"]

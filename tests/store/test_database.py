@@ -18,8 +18,8 @@ from sqlalchemy import text as sql
 
 from rota.core.errors import DataRefused, Invalid, Unavailable
 from rota.core.model import Schedule, new_id
-from rota.db import connection
-from rota.db.connection import Database, PostgresDatabase, SqliteDatabase, open_database
+from rota.db import sqlite
+from rota.db.connection import Database, open_database
 from rota.db.dialect import (
     CROWD,
     SHAPES,
@@ -33,6 +33,8 @@ from rota.db.dialect import (
     records_of,
     run_text,
 )
+from rota.db.postgres import PostgresDatabase
+from rota.db.sqlite import SqliteDatabase
 from rota.db.tables import Instant, Json, counters, orgs, schedules, tasks
 from tests.postgres import own_server
 
@@ -342,7 +344,7 @@ async def test_the_shortest_way_to_postgresql_opens_anew_after_its_connection_wa
     first = await db.statement(session)
     assert await db.statement(session) == first
     await db.read(lambda tx: tx.exec_driver_sql(f"SELECT pg_terminate_backend({first})").all())
-    (lost,) = db._straight
+    (lost,) = db._raw_connections
     await asyncio.wait_for(closed(lost), 10)
     assert await db.statement(session) != first
 
@@ -360,7 +362,7 @@ def test_a_schedule_is_read_by_the_order_of_its_columns() -> None:
 async def test_sqlites_log_is_written_anew_and_a_long_read_holds_nobody_up(
     file: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "TIDY_EVERY", 0.0)
+    monkeypatch.setattr(sqlite, "CHECKPOINT_SECONDS", 0.0)
 
     def size() -> int:
         return os.path.getsize(f"{file.path}-wal")
@@ -372,14 +374,14 @@ async def test_sqlites_log_is_written_anew_and_a_long_read_holds_nobody_up(
         return size()
 
     await file.tx(lambda tx: tx.exec_driver_sql("CREATE TABLE filler (x)").close())
-    assert await fill(40) < 2 * connection.LOG_PAGES * 4096
-    monkeypatch.setattr(connection, "LOG_LIMIT", 16 * 1024 * 1024)
+    assert await fill(40) < 2 * sqlite.WAL_PAGES * 4096
+    monkeypatch.setattr(sqlite, "WAL_BYTES_LIMIT", 16 * 1024 * 1024)
     with closing(sqlite3.connect(file.path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM filler").fetchone()
         async with asyncio.timeout(60):  # SQLite's own patience with a reader is five seconds for each write
-            assert await fill(40) > connection.LOG_LIMIT
-    assert await fill(1) < connection.LOG_LIMIT
+            assert await fill(40) > sqlite.WAL_BYTES_LIMIT
+    assert await fill(1) < sqlite.WAL_BYTES_LIMIT
 
 
 async def test_a_second_database_object_of_a_process_keeps_the_locks_of_the_first(tmp_path: Path) -> None:

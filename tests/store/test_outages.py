@@ -15,7 +15,7 @@ from rota.core.errors import DatabaseMisconfigured, Unavailable
 from rota.db.connection import open_database
 from rota.db.migrate import migrate
 from rota.db.outages import plain_reason
-from rota.db.retry import patiently
+from rota.db.retry import retry_until_available
 from rota.engine import workers
 
 
@@ -97,7 +97,7 @@ async def test_a_database_that_does_not_exist_is_reported_at_once(postgres_url: 
     try:
         missing = pytest.raises(DatabaseMisconfigured, match=r"no_such_database.*does not exist; create it")
         with capture_logs() as lines, missing:
-            await patiently(ask, 20)
+            await retry_until_available(ask, 20)
         assert [line["event"] for line in lines] == ["database cannot be used"]
         assert asked == [1]
         with pytest.raises(DatabaseMisconfigured, match="no_such_database"):

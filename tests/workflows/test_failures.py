@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy import text as sql
 
 from rota import (
     Applied,
@@ -19,7 +20,6 @@ from rota import (
 )
 from rota.core.errors import Conflict, Invalid
 from rota.core.states import Phase, Status
-from rota.db.connection import sql
 from rota.db.dialect import Tx
 from rota.db.tables import effects, events, workflow_runs
 from rota.engine import orgs

@@ -18,7 +18,7 @@ from rota.core.model import Job
 from rota.core.policy import Billing, Failure, Terms, classify
 from rota.db.connection import Database, open_database
 from rota.db.notify import Wake
-from rota.db.retry import patiently
+from rota.db.retry import retry_until_available
 from rota.engine import runs, workers
 from rota.engine.commands import Engine, EngineSettings
 from rota.engine.runner import Canceled, RunContext, RunLog, Skipped
@@ -89,7 +89,7 @@ async def write_log(db: Database, log: RunLog, clock: SystemClock, over: asyncio
     while not last:
         last = await clock.wait(over, 0.2)
         if lines := log.take(last):
-            await patiently(partial(db.tx, runs.write_logs, lines))
+            await retry_until_available(partial(db.tx, runs.write_logs, lines))
 
 
 def told(failure: Failure) -> dict[str, Any]:

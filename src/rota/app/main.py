@@ -32,7 +32,7 @@ from rota.core.model import WORKFLOW
 from rota.db import schema
 from rota.db.connection import Database, open_database
 from rota.db.notify import Wake
-from rota.db.retry import patiently
+from rota.db.retry import retry_until_available
 from rota.engine import orgs, tracing, workers
 from rota.engine.commands import Engine
 from rota.engine.declare import declare
@@ -70,7 +70,7 @@ def up(settings: Settings, app: str | None) -> None:
     """Everything in one process: migrate, then API, dashboard, scheduler and worker."""
     configure_logs(settings)
     check_users(settings)
-    asyncio.run(patiently(lambda: asyncio.to_thread(migrate, settings), STARTING))
+    asyncio.run(retry_until_available(lambda: asyncio.to_thread(migrate, settings), STARTING))
     asyncio.run(refuse_exposure(settings))
     program = load_program(app)
     node = Node(settings, program, app)
@@ -170,7 +170,7 @@ class Node:
         engine = make_engine(self.settings, self.program, self.app, db, self.clock, self.wake, self.meter)
         self.program.use(engine)
         try:
-            await patiently(lambda: self.prepare(engine), STARTING)
+            await retry_until_available(lambda: self.prepare(engine), STARTING)
             self.on_prepared()
             await self.work(engine, shutdown)
         finally:
@@ -303,7 +303,7 @@ class ApiThread(threading.Thread):
         wake = Wake(self.node.signal if self.node else None)
         meter = self.node.meter if self.node else Meter()
         engine = make_engine(settings, self.program, None, db, clock, wake, meter)
-        await patiently(lambda: self.prepare(engine), STARTING)
+        await retry_until_available(lambda: self.prepare(engine), STARTING)
         if is_loopback(settings.host):  # who reads its terminal may log in; others read the logs of servers elsewhere
             self.link = await db.tx(logins.first_link, clock.now())
         self.api = create_site(
@@ -351,7 +351,7 @@ class ApiThread(threading.Thread):
     def stir(self) -> None:
         """Let those look who follow what changes; called from other threads, often, and mostly for nobody."""
         if self.api is not None and self.api.state.streams and self.loop is not None and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.api.state.engine.wake.stir)
+            self.loop.call_soon_threadsafe(self.api.state.engine.wake.notify_followers)
 
     def stop(self) -> None:
         if self.server is not None and self.api is not None:
@@ -370,7 +370,7 @@ async def move_in(engine: Engine, settings: Settings) -> str:
     """Before anything else: know the database's time, and make the first org and its key where there is none. Returns
     the id of the org `default`."""
     assert isinstance(engine.clock, SystemClock)
-    engine.clock.sync(await patiently(lambda: engine.db.read(workers.measure), STARTING))
+    engine.clock.sync(await retry_until_available(lambda: engine.db.read(workers.measure), STARTING))
     org_id, key = await engine.db.tx(accounts.ensure_default_org, engine.clock.now())
     if key is not None:
         write_secret(settings.data_dir / "admin.key", f"{key}\n")
@@ -397,7 +397,7 @@ async def keep_time(db: Database, clock: SystemClock) -> None:
 async def refuse_old_schema(settings: Settings) -> None:
     db = open_database(settings.database_url)
     try:
-        wrong = await patiently(lambda: db.read(schema.check), STARTING)
+        wrong = await retry_until_available(lambda: db.read(schema.check), STARTING)
         if wrong is not None:
             raise Unavailable(wrong)
     finally:
@@ -410,7 +410,7 @@ async def refuse_exposure(settings: Settings) -> None:
         return
     db = open_database(settings.database_url)
     try:
-        if await patiently(lambda: db.read(accounts.only_first_key), STARTING):
+        if await retry_until_available(lambda: db.read(accounts.only_first_key), STARTING):
             raise Refused(
                 f"{settings.host} can be reached from other machines, and only the first key guards this server: start "
                 "it on 127.0.0.1 and make a user or a key (`rota user add`, `rota key add`), or say --allow-remote"

@@ -167,7 +167,7 @@ def hot(build: Callable[..., Any]) -> Callable[[Tx, Given], list[Any]]:
     return run
 
 
-class Straight:
+class RawConnection:
     """A driver's own connection to PostgreSQL, for steps that are one hot statement: SQLAlchemy's way to the driver
     costs half a millisecond of processor time, as much as fifty jobs cost in a batch."""
 
@@ -184,10 +184,10 @@ watchers: list[Callable[[str, Sequence[Any]], None]] = []  # told what goes past
 
 def run_text(tx: Tx, text: str, values: Sequence[Any] = ()) -> list[Any]:
     """Run a text as the driver takes it, by the shortest way to it."""
-    if isinstance(tx, Straight) or on_sqlite(tx):
+    if isinstance(tx, RawConnection) or on_sqlite(tx):
         for watch in watchers:
             watch(text, values)
-    if isinstance(tx, Straight):
+    if isinstance(tx, RawConnection):
         return tx.fetch(text, values)
     if on_sqlite(tx):
         driver: Any = tx.connection.dbapi_connection
@@ -368,7 +368,7 @@ LOCK_KEYS = (
 )
 DRAW_FENCE = "UPDATE counters SET value = value + 1 WHERE name = 'fences' RETURNING value"
 NOTIFY = "SELECT pg_notify($1, $2)"
-SAYS = "says"  # under which a transaction on SQLite has its words
+NOTIFIED_TOPICS = "says"  # under which a transaction on SQLite has its words
 
 
 def lock_keys(tx: Tx, keys: Iterable[str]) -> None:
@@ -393,6 +393,6 @@ def draw_fence(tx: Tx) -> int:
 def notify(tx: Tx, what: str) -> None:
     """Wake other processes once this transaction commits."""
     if on_sqlite(tx):
-        tx.info.setdefault(SAYS, set()).add(what)
+        tx.info.setdefault(NOTIFIED_TOPICS, set()).add(what)
     else:
         run_text(tx, NOTIFY, [CHANNEL, what])

@@ -11,9 +11,11 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from rota.core.errors import Unavailable
-from rota.db.connection import FAILURES, async_url, sync_transaction, translated
 from rota.db.dialect import Tx, on_sqlite
+from rota.db.driver_errors import DATABASE_ERRORS, translated
+from rota.db.postgres import async_url
 from rota.db.schema import MIGRATIONS, check
+from rota.db.sqlite import sync_transaction
 
 LOCK = 0x_524F_5441  # one migration at a time
 
@@ -28,7 +30,7 @@ def migrate(url: str, step: Callable[[int], None] = lambda _: None) -> None:
                 upgrade(tx, step)
         else:
             asyncio.run(migrate_postgres(url, step))
-    except (*FAILURES, sqlite3.Error) as error:
+    except (*DATABASE_ERRORS, sqlite3.Error) as error:
         if isinstance(unusable := translated(error, file), Unavailable):
             raise unusable from error
         raise

@@ -1,6 +1,6 @@
-"""Wake-ups: hints that something became ready, that a due moment moved, or that somebody wants a run stopped.
+"""Wake-ups of the loops of a process: work is ready, a due time changed, a cancel was requested.
 
-NOTIFY_IS_A_HINT: every loop also looks by itself once in a while, so a lost hint costs latency, never work.
+A wake-up is a hint. Every loop also polls, so a lost wake-up costs latency, never work.
 """
 
 import asyncio
@@ -12,14 +12,15 @@ import asyncpg
 import structlog
 
 from rota.core.clock import pause, stopwatch
-from rota.db.connection import FROM_THE_DRIVER, Database, SqliteDatabase
+from rota.db.connection import Database
 from rota.db.dialect import CHANNEL
-from rota.db.file_watch import writes_to
-from rota.db.sqlite_lock import WORDS
+from rota.db.driver_errors import DRIVER_ERRORS
+from rota.db.sqlite import SqliteDatabase
+from rota.db.sqlite_wakeups import COUNTED_TOPICS, watch_writes
 
-CROWD = 0.005  # seconds between looks while others keep saying something
-FILE_POLL = 0.02  # seconds between looks at a file where the system does not tell of writes
-TOPICS = {"ready": "work", "later": "clock", "clocks": "clock", "cancel": "cancel", "taken": "changed"}
+BURST_SECONDS = 0.005  # between reads while notifications keep coming
+FILE_POLL_SECONDS = 0.02  # where the system has no inotify
+EVENT_OF_TOPIC = {"ready": "work", "later": "clock", "clocks": "clock", "cancel": "cancel", "taken": "changed"}
 
 log = structlog.get_logger("rota.wake")
 
@@ -33,24 +34,24 @@ class Wake:
         self.clock = asyncio.Event()
         self.cancel = asyncio.Event()
         self.tasks = 0  # rises whenever a task may have changed
-        self.changed = asyncio.Event()  # a new one after each signal: any number may wait for the next
+        self.changed = asyncio.Event()  # replaced after each signal, so that any number can wait for the next one
 
-    def signal(self, what: str) -> None:
-        """Something happened in this process, or another one said so."""
-        for event in self._events(what):
+    def signal(self, topic: str) -> None:
+        """Wake the loops of a topic; an unknown topic wakes all of them."""
+        for event in self._events(topic):
             event.set()
-        self.tasks += what not in TOPICS
-        self.stir()
+        self.tasks += topic not in EVENT_OF_TOPIC
+        self.notify_followers()
         if self._forward is not None:
-            self._forward(what)
+            self._forward(topic)
 
-    def stir(self) -> None:
-        """Let everybody look who follows what changes."""
+    def notify_followers(self) -> None:
+        """Wake everything that waits for `changed`."""
         self.changed.set()
         self.changed = asyncio.Event()
 
     async def listen(self, db: Database) -> None:
-        """Hear other processes, for ever. Without it work is only found late, so it is not given up."""
+        """Receive the notifications of other processes, for ever. Failures are logged and retried."""
         while True:
             try:
                 await (self._watch_file(db) if isinstance(db, SqliteDatabase) else self._listen_channel(db.url))
@@ -58,26 +59,29 @@ class Wake:
                 log.exception("listening for wake-ups failed; trying again")
                 await pause(1)
 
-    def _events(self, what: str) -> Iterator[asyncio.Event]:
-        topic = TOPICS.get(what)
-        yield from [getattr(self, topic)] if topic else [self.work, self.clock, self.cancel]
+    def _events(self, topic: str) -> Iterator[asyncio.Event]:
+        event = EVENT_OF_TOPIC.get(topic)
+        yield from [getattr(self, event)] if event else [self.work, self.clock, self.cancel]
 
     async def _watch_file(self, db: SqliteDatabase) -> None:
-        known, heard_at = db.turn.heard(), 0.0
-        touched = asyncio.Event()
-        db.on_notify = self.signal  # the file has the notifications of other processes, this those of our own
-        with writes_to(db.turn.path, touched) as told:
-            self.signal("anything")  # whatever was said while nobody listened
+        counters = db.write_lock.counters
+        known, notified_at = counters.of_others(), 0.0
+        written = asyncio.Event()
+        db.on_notify = self.signal  # the counters have the notifications of other processes, this those of our own
+        with watch_writes(db.write_lock.path, written) as watching:
+            self.signal("anything")  # notifications from before this listened
             while True:
-                await (touched.wait() if told else pause(FILE_POLL))
-                if stopwatch() - heard_at < 2 * CROWD:
-                    await pause(CROWD)
-                touched.clear()
-                heard = db.turn.heard()
-                news = [word for word, now, before in zip(WORDS, heard, known, strict=True) if now != before]
-                for word in news:
-                    self.signal(word)
-                known, heard_at = heard, stopwatch() if news else heard_at
+                await (written.wait() if watching else pause(FILE_POLL_SECONDS))
+                if stopwatch() - notified_at < 2 * BURST_SECONDS:
+                    await pause(BURST_SECONDS)
+                written.clear()
+                counts = counters.of_others()
+                topics = [
+                    topic for topic, now, before in zip(COUNTED_TOPICS, counts, known, strict=True) if now != before
+                ]
+                for topic in topics:
+                    self.signal(topic)
+                known, notified_at = counts, stopwatch() if topics else notified_at
 
     async def _listen_channel(self, url: str) -> None:
         delay = 0.1
@@ -87,14 +91,14 @@ class Wake:
                 connection = await asyncpg.connect(url, timeout=5, server_settings={"application_name": "rota-wake"})
                 try:
                     connection.add_termination_listener(lambda _, lost=lost: lost.set())
-                    await connection.add_listener(CHANNEL, lambda *heard: self.signal(heard[3]))
-                    self.signal("anything")  # whatever was said while nobody listened
+                    await connection.add_listener(CHANNEL, lambda *notification: self.signal(notification[3]))
+                    self.signal("anything")  # notifications from before this listened
                     delay = 0.1
                     await lost.wait()
                 finally:
                     with contextlib.suppress(Exception):
                         await connection.close(timeout=1)
-            except (OSError, *FROM_THE_DRIVER, TimeoutError) as error:
+            except (OSError, *DRIVER_ERRORS, TimeoutError) as error:
                 log.debug("LISTEN connection lost; polling until it is back", error=str(error))
             await pause(delay * random.uniform(0.5, 1))
             delay = min(delay * 2, 5)

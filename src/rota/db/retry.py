@@ -1,4 +1,4 @@
-"""Waiting out an outage: what must be read or written is asked for again until the database answers."""
+"""Retry through an outage of the database."""
 
 import math
 import random
@@ -15,13 +15,13 @@ R = TypeVar("R")
 log = structlog.get_logger("rota.database")
 
 
-async def patiently(ask: Callable[[], Awaitable[R]], seconds: float = float("inf")) -> R:
-    """Ask again until there is an answer. After so many seconds the error is raised; with such a limit also at once, if
-    an operator must act (DatabaseMisconfigured)."""
+async def retry_until_available(step: Callable[[], Awaitable[R]], seconds: float = float("inf")) -> R:
+    """Repeat the step while it raises Unavailable. With a limit in seconds the error is raised when it has passed, and
+    at once if an operator must act (DatabaseMisconfigured)."""
     since = stopwatch()
     while True:
         try:
-            return await ask()
+            return await step()
         except Unavailable as error:
             if stopwatch() - since > seconds or (seconds < math.inf and isinstance(error, DatabaseMisconfigured)):
                 raise

@@ -1,4 +1,4 @@
-"""Transactions of several steps, between which their caller may wait for other things: for requests that commit as one.
+"""Transactions of several steps, for requests that commit with their Idempotency-Key.
 
 Everything else is one step and uses `Database.tx`.
 """
@@ -13,9 +13,12 @@ import structlog
 from sqlalchemy.util import greenlet_spawn
 
 from rota.core.errors import Unavailable
-from rota.db.connection import FAILURES, STATEMENT_TIMEOUT_MS, P, R, SqliteDatabase, Step, is_deadlock, translated
+from rota.db.connection import P, R, Step
 from rota.db.dialect import Tx
-from rota.db.sqlite_lock import Ticket
+from rota.db.driver_errors import DATABASE_ERRORS, is_deadlock, translated
+from rota.db.postgres import STATEMENT_TIMEOUT_MS
+from rota.db.sqlite import SqliteDatabase
+from rota.db.sqlite_lock import PendingWrite
 
 log = structlog.get_logger("rota.database")
 
@@ -56,7 +59,7 @@ class PostgresTransaction:
         assert self._connection is not None, "the transaction has ended"
         try:
             return await greenlet_spawn(step, self._connection, *args, **kwargs)
-        except FAILURES as error:
+        except DATABASE_ERRORS as error:
             if is_deadlock(error):
                 raise Deadlock("the database ended this transaction, which waited for another; try again") from error
             raise translated(error) from error
@@ -64,7 +67,7 @@ class PostgresTransaction:
     async def _release(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with contextlib.suppress(*FAILURES):  # the pool drops a connection that cannot be rolled back
+            with contextlib.suppress(*DATABASE_ERRORS):  # the pool drops a connection that cannot be rolled back
                 await greenlet_spawn(connection.close)
 
 
@@ -80,11 +83,11 @@ class SqliteTransaction:
         self._notified: list[str] = []
         self._begun: Future[None] = Future()
         self._steps: queue.SimpleQueue[tuple[Future[Any], Callable[[Tx], Any]] | bool] = queue.SimpleQueue()
-        self._ticket = Ticket()
+        self._pending = PendingWrite()
         self._ended = db.writer_thread.submit(self._hold)
 
     async def started(self) -> None:
-        await self._db.answer(self._begun, self._ticket)
+        await self._db.answer(self._begun, self._pending)
 
     async def run(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         if self._ended.done():
@@ -107,9 +110,9 @@ class SqliteTransaction:
             await self._db.answer(self._ended)
 
     def _hold(self) -> None:
-        """Run steps as they come, in the writer thread. Raises RolledBack unless the last word is to commit."""
+        """Run steps as they come, in the writer thread. Raises RolledBack unless the last item is a commit."""
         try:
-            with self._db.writing(self._notified, self._ticket) as connection:
+            with self._db.writing(self._notified, self._pending) as connection:
                 self._begun.set_result(None)
                 while isinstance(item := self._next(), tuple):
                     answer, step = item
@@ -127,7 +130,7 @@ class SqliteTransaction:
     def _next(self) -> tuple["Future[Any]", Callable[[Tx], Any]] | bool:
         try:
             return self._steps.get(timeout=STATEMENT_TIMEOUT_MS / 1000)
-        except queue.Empty:  # its caller is gone, or waits for this very thread
+        except queue.Empty:  # its caller is gone, or waits for this thread
             log.error(
                 "a transaction was rolled back: no further step came in time", seconds=STATEMENT_TIMEOUT_MS / 1000
             )

@@ -7,7 +7,7 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from rota.db.connection import async_url
+from rota.db.postgres import async_url
 from rota.db.private_files import make_private_file
 
 __all__ = ["AsyncSession", "Database"]

@@ -64,7 +64,7 @@ class Told:
 
     def __init__(self, db: Database, act: Act, clock: Clock) -> None:
         self.db, self.act, self.clock = db, act, clock
-        self.url, self.judged_from_afar, self.writers = db.url, db.judged_from_afar, db.writers
+        self.url, self.survives_partition, self.writers = db.url, db.survives_partition, db.writers
 
     async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         now = self.clock.now()

@@ -70,7 +70,7 @@ class Keeper:
                     self.on_lost()
                     return
                 overdue = stopwatch() - self._renewed
-                if db.judged_from_afar and overdue > seconds - min(5.0, seconds / 4):
+                if db.survives_partition and overdue > seconds - min(5.0, seconds / 4):
                     log.error("the lease could not be renewed in time; stopping all work of this worker")
                     self.on_lost()
                     return
@@ -82,7 +82,7 @@ class Keeper:
         """Renew once; False when this worker was declared dead."""
         seconds = self.lease.total_seconds()
         try:
-            async with asyncio.timeout(seconds / 2 if db.judged_from_afar else None):
+            async with asyncio.timeout(seconds / 2 if db.survives_partition else None):
                 sample, holds, cancels = await db.tx(workers.beat, self.worker, self.lease)
         except (RotaError, TimeoutError) as error:
             log.debug("the lease was not renewed; trying again", error=str(error))

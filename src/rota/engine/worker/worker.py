@@ -38,7 +38,7 @@ from rota.core.policy import (
 )
 from rota.core.states import Move, Status
 from rota.db.dialect import Tx
-from rota.db.retry import patiently
+from rota.db.retry import retry_until_available
 from rota.engine import jobs, orgs, runs, workers
 from rota.engine.commands import Engine
 from rota.engine.heartbeat import Keeper
@@ -312,14 +312,14 @@ class Worker:
         """Record the results of a worker that lost its lease, however long the last attempt and the database take, and
         hand its other jobs back. The fence decides: a job that no other worker was given is finished or handed back as
         usual; else the attempt is recorded as lost."""
-        await patiently(lambda: self.engine.db.tx(jobs.hand_back, self.id, None, self.known))
+        await retry_until_available(lambda: self.engine.db.tx(jobs.hand_back, self.id, None, self.known))
         while self.ended or self.logs or self.own_attempts():
             if self.ended or self.logs:
                 await self.flush()
             else:
                 self.idle.clear()
                 await self.idle.wait()
-        await patiently(lambda: self.engine.db.tx(workers.stop, self.id, self.engine.clock.now()))
+        await retry_until_available(lambda: self.engine.db.tx(workers.stop, self.id, self.engine.clock.now()))
 
     def own_attempts(self) -> list[ActiveRun]:
         """Attempts of this registration; an earlier one of the process may have some that do not end."""
@@ -458,7 +458,7 @@ class Worker:
         log.debug("cannot claim; trying again", error=str(error))
         await pause(random.uniform(0.2, 1))
         async with self.gate.drain():
-            await patiently(lambda: self.engine.db.tx(jobs.hand_back, self.id, None, self.known))
+            await retry_until_available(lambda: self.engine.db.tx(jobs.hand_back, self.id, None, self.known))
 
     async def give_back(self, ids: Sequence[str]) -> None:
         if ids:
@@ -472,7 +472,7 @@ class Worker:
         async with self.gate.drain():
             self.waiting.clear()
             self.ahead, self.sated = 0, False
-            await patiently(lambda: self.engine.db.tx(jobs.hand_back, self.id, None, self.known))
+            await retry_until_available(lambda: self.engine.db.tx(jobs.hand_back, self.id, None, self.known))
 
     # run
 
@@ -549,12 +549,12 @@ class Worker:
         try:
             await runner.prepare(one.ctx)
         except Unavailable:
-            await patiently(lambda: runner.prepare(one.ctx))
+            await retry_until_available(lambda: runner.prepare(one.ctx))
         if job.terms.grant_id is not None:
-            await patiently(lambda: self.authorize(one))
+            await retry_until_available(lambda: self.authorize(one))
         one.marked = info.marked
         if not one.marked and (job.suspect or info.marks_first):
-            await patiently(lambda: self.mark([one]))
+            await retry_until_available(lambda: self.mark([one]))
         timeout = self.timeout_of(job, info)
         if timeout is not None and not info.delegates:
             one.timer = asyncio.get_running_loop().call_later(timeout.total_seconds(), one.stop, "timeout")
@@ -707,7 +707,7 @@ class Worker:
         self.engine.meter.ended(over, len(lost))
         for one in lost:
             log.error("the lease was lost before a result came: recorded as lost", job=one.job.id, run=one.run_id)
-        self.engine.wake.stir()
+        self.engine.wake.notify_followers()
         if not all(one.final for one in batch):
             self.engine.wake.signal("later")
 

@@ -19,8 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.core.clock import Clock, pause
 from rota.core.errors import Invalid, KeyInUse, RotaError
-from rota.db.connection import TRIES, Database, P, R, Step
+from rota.db.connection import Database, P, R, Step
 from rota.db.dialect import Tx
+from rota.db.postgres import DEADLOCK_ATTEMPTS
 from rota.db.transactions import Deadlock, Transaction
 from rota.frame.http import store
 from rota.frame.http.auth import REQUEST_DATABASE, Caller, Unauthenticated, authenticate, route_path
@@ -81,7 +82,7 @@ class Idempotency:
         may = f"{caller.role.name} {sorted(caller.scopes)}\n{request.url.query}\n".encode()
         keyed = KeyedRequest(caller.org_id, key, f"POST {request.url.path}", sha256(may + body).hexdigest())
         kept: Kept | None = await db.read(store.find, *keyed, clock.now())
-        for attempt in range(1, TRIES + 1):
+        for attempt in range(1, DEADLOCK_ATTEMPTS + 1):
             if kept is not None:
                 return replay(kept)
             request_db = RequestDatabase(db, clock, keyed, in_batches=route_path(request.scope) in IN_BATCHES)
@@ -89,7 +90,7 @@ class Idempotency:
                 response = await self.run(request, request_db, body)
             finally:
                 await request_db.rollback()
-            if not request_db.deadlocked or attempt == TRIES:
+            if not request_db.deadlocked or attempt == DEADLOCK_ATTEMPTS:
                 break
             await pause(random.uniform(0, 0.02 * 2**attempt))
         if request_db.kept is None and response.status_code >= 400:
@@ -135,7 +136,7 @@ class RequestDatabase:
 
     def __init__(self, db: Database, clock: Clock, keyed: KeyedRequest, *, in_batches: bool) -> None:
         self.db, self.clock, self.keyed, self.in_batches = db, clock, keyed, in_batches
-        self.url, self.judged_from_afar, self.writers = db.url, db.judged_from_afar, db.writers
+        self.url, self.survives_partition, self.writers = db.url, db.survives_partition, db.writers
         self.kept: Kept | None = None  # the answer of another request with the same key
         self.deadlocked = False
         self._open: Transaction | None = None

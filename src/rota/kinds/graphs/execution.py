@@ -20,7 +20,7 @@ from rota.core.errors import Conflict, NotFound, WorkError
 from rota.core.policy import Billing, Failure, FailureClass, classify
 from rota.core.redact import redacted
 from rota.db.dialect import Tx
-from rota.db.retry import patiently
+from rota.db.retry import retry_until_available
 from rota.engine import billing_accounts, grants
 from rota.engine.commands import Engine
 from rota.engine.runner import Canceled, RunLog, Skipped, StopFlag, WorkFailed, storable
@@ -126,7 +126,7 @@ class Execution:
             return await self.perform(order, run_log, tell)
 
     async def perform(self, order: Order, run_log: RunLog, tell: Callable[[dict[str, Any]], None]) -> Kept:
-        caller = await patiently(lambda: self.engine.db.read(self.admit, order))
+        caller = await retry_until_available(lambda: self.engine.db.read(self.admit, order))
         request = GraphRequest(order.graph_id, order.input, order.run_id, order.attempt, caller, order.canceled)
         stream, ending = self.graphs.run_graph(request)
         used = Used()
@@ -187,11 +187,13 @@ class Execution:
             order.attempt,
         )  # fmt: skip
         now = self.engine.clock.now()
-        return await surely(patiently(lambda: self.engine.db.tx(billing_store.charge, what, usage, markup, now)))
+        return await surely(
+            retry_until_available(lambda: self.engine.db.tx(billing_store.charge, what, usage, markup, now))
+        )
 
     async def keep(self, order: Order, content: str) -> Kept:
         manager = ArtifactManager(self.engine, order.org_id, order.run_id)
-        return Kept(content, await patiently(lambda: manager.store(content, None, "content", None)))
+        return Kept(content, await retry_until_available(lambda: manager.store(content, None, "content", None)))
 
 
 def write(run_log: RunLog, event: Event) -> None:

@@ -17,7 +17,7 @@ from rota.core.clock import pause
 from rota.core.errors import AuthError
 from rota.core.policy import Failure, FailureClass
 from rota.db.dialect import Tx
-from rota.db.retry import patiently
+from rota.db.retry import retry_until_available
 from rota.engine import artifacts
 from rota.engine.runner import Canceled, RunContext, Skipped, WorkFailed, current_log
 from rota.kinds.graphs.execution import CLASSES, Kept, Order, refusal
@@ -63,7 +63,9 @@ class Remote:
         if answer.status_code != 200:
             raise refused(answer)
         told = answer.json()
-        content, usage = await patiently(lambda: ctx.engine.db.read(result_of, order.org_id, told["run_id"]))
+        content, usage = await retry_until_available(
+            lambda: ctx.engine.db.read(result_of, order.org_id, told["run_id"])
+        )
         tell(usage)
         if told["ok"] and content is not None:
             return content

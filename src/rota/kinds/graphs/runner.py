@@ -11,7 +11,7 @@ from rota.core.parse import Defaults
 from rota.core.policy import Misfire
 from rota.db.connection import Database
 from rota.db.dialect import Tx
-from rota.db.retry import patiently
+from rota.db.retry import retry_until_available
 from rota.engine import orgs, workers
 from rota.engine.runner import RunContext, Skipped
 from rota.kinds.graphs.execution import Execution, Kept, Order
@@ -65,7 +65,7 @@ class GraphRunner:
 
         outcome = await self.perform(ctx, order)
         # what has begun may finish; the ledger tells if its authority ended meanwhile
-        ctx.info.reason = await patiently(lambda: ctx.engine.trouble_with_grant(job, job.target))
+        ctx.info.reason = await retry_until_available(lambda: ctx.engine.trouble_with_grant(job, job.target))
         return outcome
 
     async def perform(self, ctx: RunContext, order: Order) -> Any:
@@ -90,7 +90,9 @@ class GraphRunner:
         try:
             answer = await processes.ask_child(ctx, told)
         finally:
-            ctx.info.usage = await patiently(lambda: self.db.read(billing_store.used_by, order.org_id, order.run_id))
+            ctx.info.usage = await retry_until_available(
+                lambda: self.db.read(billing_store.used_by, order.org_id, order.run_id)
+            )
         ctx.info.artifact_id = answer["artifact_id"]
         return answer["outcome"]
 

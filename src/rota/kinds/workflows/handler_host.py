@@ -18,7 +18,7 @@ from rota.core.errors import Invalid, LogicError, WorkError
 from rota.core.model import Job, new_id
 from rota.core.policy import Failure, FailureClass, classify
 from rota.core.states import Phase
-from rota.db.retry import patiently
+from rota.db.retry import retry_until_available
 from rota.engine.commands import Engine
 from rota.engine.runner import WorkFailed
 from rota.kinds.workflows.connectors.base import Applied, Connectors, Method, NotApplied, Unsure, surely_failed
@@ -188,10 +188,10 @@ class Host:
             await self.write(workflows.emitting, self.engine.clock.now())
 
     async def read(self, step: Any, *args: Any) -> Any:
-        return await patiently(lambda: self.engine.db.read(step, *args))
+        return await retry_until_available(lambda: self.engine.db.read(step, *args))
 
     async def write(self, step: Any, *args: Any, **named: Any) -> Any:
-        return await patiently(lambda: self.engine.db.tx(step, self.job, self.run, *args, **named))
+        return await retry_until_available(lambda: self.engine.db.tx(step, self.job, self.run, *args, **named))
 
 
 class Context:

@@ -16,7 +16,7 @@ from rota.core.policy import Again, Failure, FailureClass, Park, after_failure
 from rota.core.states import Phase, Status
 from rota.db.connection import Database
 from rota.db.dialect import Tx
-from rota.db.retry import patiently
+from rota.db.retry import retry_until_available
 from rota.engine.runner import RunContext, SetAside, Skipped, WorkFailed, Written
 from rota.kinds.workflows.connectors.base import Connectors
 from rota.kinds.workflows.declaration import Mutation, Prepare, Workflow
@@ -114,7 +114,7 @@ class WorkflowRunner:
             store.put_aside(tx, ctx.job, run, ctx.worker, ended, lines, now)
             self.follow(tx, [ended], now)
 
-        await patiently(lambda: self.db.tx(step))
+        await retry_until_available(lambda: self.db.tx(step))
         return Written(ended)
 
     def follow(self, tx: Tx, ended: Sequence[AttemptResult], now: datetime) -> None:

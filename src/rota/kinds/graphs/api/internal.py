@@ -22,7 +22,7 @@ from rota.core.errors import Invalid, KeyInUse, NotFound, Refused
 from rota.core.model import new_id, trace_id_of, traceparent
 from rota.core.policy import classify
 from rota.db.dialect import Tx
-from rota.db.retry import patiently
+from rota.db.retry import retry_until_available
 from rota.engine import jobs, orgs, runs
 from rota.engine.commands import Engine
 from rota.engine.runner import Canceled, RunLog, Skipped
@@ -117,18 +117,18 @@ class Watch:
         body = {"ok": code is None, "run_id": order.run_id, "trace_id": order.trace_id}
         body |= {} if code is None else {"error_code": code}
         lines = run_log.take(last=True)
-        await patiently(lambda: db.tx(self.end, lines, orjson.dumps(body)))
+        await retry_until_available(lambda: db.tx(self.end, lines, orjson.dumps(body)))
         return body
 
     async def tend(self, running: "asyncio.Future[Any]", run_log: RunLog, order: Order, job: Any) -> None:
         db, renewed, pressed = self.engine.db, stopwatch(), float("-inf")
         while not (await asyncio.wait([running], timeout=LOOK))[0]:
             if lines := run_log.take():
-                await patiently(partial(db.tx, runs.write_logs, lines))
+                await retry_until_available(partial(db.tx, runs.write_logs, lines))
             if stopwatch() - renewed > http_store.LEASE.total_seconds() / 4:
                 renewed = stopwatch()
-                await patiently(self.renew)
-            wanted = job is None or await patiently(lambda: db.read(still_wanted, job))
+                await retry_until_available(self.renew)
+            wanted = job is None or await retry_until_available(lambda: db.read(still_wanted, job))
             if (self.lost or not wanted) and stopwatch() - pressed > order.grace.total_seconds():
                 pressed = stopwatch()
                 order.canceled.set()

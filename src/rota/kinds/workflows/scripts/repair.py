@@ -14,7 +14,7 @@ import orjson
 from rota.core.errors import Invalid, LogicError
 from rota.core.parse import Defaults
 from rota.db.dialect import Tx
-from rota.db.retry import patiently
+from rota.db.retry import retry_until_available
 from rota.engine.runner import RunContext
 from rota.kinds.workflows.rules import Answer, widened
 from rota.kinds.workflows.scripts import store
@@ -75,13 +75,15 @@ class RepairRunner:
     async def execute(self, ctx: RunContext) -> Any:
         """One proposal, judged. Told twice, the second time does nothing."""
         repair_id, db = ctx.job.payload["id"], self.scripts.db
-        failure = await patiently(lambda: db.read(store.failure, repair_id))
+        failure = await retry_until_available(lambda: db.read(store.failure, repair_id))
         base = "" if failure is None else failure["version"]
         outcome, why, source, declaration = Answer.SUPERSEDED, None, None, None
         if failure is not None:
             outcome, why, source, declaration = await self.judge(ctx, failure)
         now = ctx.engine.clock.now()
-        became = await patiently(lambda: db.tx(store.settle, repair_id, base, outcome, why, source, declaration, now))
+        became = await retry_until_available(
+            lambda: db.tx(store.settle, repair_id, base, outcome, why, source, declaration, now)
+        )
         ctx.engine.wake.signal("ready")
         return {"outcome": became, "why": why}
 

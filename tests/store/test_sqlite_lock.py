@@ -12,9 +12,9 @@ from sqlalchemy import text
 from structlog.testing import capture_logs
 
 from rota.core.errors import Unavailable
-from rota.db import connection
-from rota.db.connection import SqliteDatabase
+from rota.db import sqlite
 from rota.db.dialect import Tx
+from rota.db.sqlite import SqliteDatabase
 
 FROZEN = """
 import fcntl, sys, time
@@ -29,7 +29,7 @@ time.sleep(600)
 def frozen(file: SqliteDatabase) -> Iterator["subprocess.Popen[str]"]:
     """A process that holds the write lock of the file for ever."""
     with subprocess.Popen(
-        [sys.executable, "-c", FROZEN, str(file.turn.path)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", FROZEN, str(file.write_lock.path)], stdout=subprocess.PIPE, text=True
     ) as one:
         assert one.stdout is not None
         assert one.stdout.readline() == "locked\n"
@@ -49,7 +49,7 @@ def numbers(tx: Tx) -> list[int]:
 async def test_writers_get_an_error_while_a_process_that_does_not_move_holds_the_lock(
     file: SqliteDatabase, frozen: "subprocess.Popen[str]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "TURN_WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(sqlite, "WRITE_WAIT_SECONDS", 0.3)
     answers = await asyncio.wait_for(
         asyncio.gather(file.tx(add, 1), file.tx(add, 2), file.begin(), return_exceptions=True), 20
     )
@@ -57,13 +57,13 @@ async def test_writers_get_an_error_while_a_process_that_does_not_move_holds_the
     assert f"process {frozen.pid} (" in str(answers[0])
     assert str(file.path) in str(answers[0])
     frozen.kill()
-    monkeypatch.setattr(connection, "TURN_WAIT_SECONDS", 20)
+    monkeypatch.setattr(sqlite, "WRITE_WAIT_SECONDS", 20)
     await file.tx(add, 3)
     assert await file.read(numbers) == [3]  # those given up were not carried out later
 
 
 async def test_a_write_that_has_begun_is_waited_for(file: SqliteDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "TURN_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite, "WRITE_WAIT_SECONDS", 0.05)
 
     def slow(tx: Tx) -> None:
         add(tx, 1)
@@ -79,9 +79,9 @@ async def test_a_log_that_a_reader_keeps_is_a_warning_each_time_it_doubles(
     file: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await file.tx(add, 1)
-    monkeypatch.setattr(connection, "LOG_LIMIT", 100_000)
-    monkeypatch.setattr(connection, "TIDY_EVERY", 0.0)
-    file._log_warned = 50_000
+    monkeypatch.setattr(sqlite, "WAL_BYTES_LIMIT", 100_000)
+    monkeypatch.setattr(sqlite, "CHECKPOINT_SECONDS", 0.0)
+    file._wal_warned = 50_000
 
     def grow(tx: Tx) -> None:
         tx.execute(text("CREATE TABLE IF NOT EXISTS ballast (b BLOB)"))
@@ -96,4 +96,4 @@ async def test_a_log_that_a_reader_keeps_is_a_warning_each_time_it_doubles(
         assert 2 <= len(warned) <= 3
         reader.rollback()
         await file.tx(grow)
-        assert file._log_warned == 50_000  # the log was begun anew
+        assert file._wal_warned == 50_000  # the log was begun anew

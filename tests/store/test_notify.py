@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rota.db import file_watch
-from rota.db.connection import Database, SqliteDatabase, open_database
+from rota.db import sqlite_wakeups
+from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx, notify
 from rota.db.notify import Wake
+from rota.db.sqlite import SqliteDatabase
 
 
 class Ears(Wake):
@@ -114,20 +115,22 @@ async def test_a_process_hears_its_own_notifications_once(db: Database, other: D
 
 
 @pytest.mark.parametrize("odd", [b"", b"\x01", b"\xff" * 100])
-async def test_words_in_a_spoilt_file_are_heard(file: SqliteDatabase, another: SqliteDatabase, odd: bytes) -> None:
-    file.turn.path.write_bytes(odd)
+async def test_notifications_are_received_with_a_damaged_counter_file(
+    file: SqliteDatabase, another: SqliteDatabase, odd: bytes
+) -> None:
+    file.write_lock.path.write_bytes(odd)
     async with listening(file) as ears:
         await another.tx(saying("ready"))
         assert await ears.until(2) == ["anything", "ready"]
 
 
-async def test_a_system_that_tells_of_no_writes_is_asked(
+async def test_without_inotify_the_file_is_polled(
     file: SqliteDatabase, another: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nobody_tells(_: Path) -> None:
+    def no_inotify(_: Path) -> None:
         return None
 
-    monkeypatch.setattr(file_watch, "watch", nobody_tells)
+    monkeypatch.setattr(sqlite_wakeups, "open_inotify", no_inotify)
     async with listening(file) as ears:
         await another.tx(saying("ready"))
         assert await ears.until(2) == ["anything", "ready"]

@@ -1,0 +1,128 @@
+"""PostgreSQL: pooled connections for transactions, raw asyncpg connections for single statements."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+from sqlalchemy import create_engine
+from sqlalchemy.util import greenlet_spawn
+
+from rota.core.clock import pause
+from rota.db.connection import P, R, Step
+from rota.db.dialect import RawConnection, Tx
+from rota.db.driver_errors import DATABASE_ERRORS, is_deadlock, translated_outage
+from rota.db.outages import outage_of
+
+if TYPE_CHECKING:
+    from rota.db.transactions import Transaction
+
+DEADLOCK_ATTEMPTS = 6
+STATEMENT_TIMEOUT_MS = 30_000
+# A connection keeps its plans. A plan made while the queue was short would scan the whole table when it is long, so
+# every row is looked up by an index.
+PLANNER_SETTINGS = {"enable_seqscan": "off", "enable_mergejoin": "off", "jit": "off"}
+CONNECT_ARGUMENTS: dict[str, Any] = {
+    "timeout": 5,
+    "command_timeout": STATEMENT_TIMEOUT_MS / 1000 + 5,
+    "server_settings": {
+        "application_name": "rota",
+        "statement_timeout": str(STATEMENT_TIMEOUT_MS),
+        "idle_in_transaction_session_timeout": str(STATEMENT_TIMEOUT_MS),
+        **PLANNER_SETTINGS,
+    },
+}
+
+
+class PostgresDatabase:
+    """Runs steps through asyncpg, on the caller's event loop."""
+
+    survives_partition = True
+
+    def __init__(self, url: str, pool: int) -> None:
+        self.url, self.writers, self.outage = url, pool, outage_of(url)
+        # no AsyncEngine: a step runs as a whole in a greenlet, and importing that class slows the start
+        self._engine = create_engine(
+            async_url(url),
+            pool_size=pool,
+            max_overflow=pool,
+            pool_timeout=STATEMENT_TIMEOUT_MS / 1000,  # a burst of requests waits for a connection
+            pool_use_lifo=True,  # the connection used last has its statements prepared
+            connect_args=CONNECT_ARGUMENTS,
+        )
+        self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._raw_connections: list[asyncpg.Connection[Any]] = []  # idle, most recently used last
+        self._raw_slots = asyncio.Semaphore(pool)  # limits the raw connections in use
+
+    async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._run(self._engine.begin, step, *args, **kwargs)
+
+    async def statement(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        async with self._raw_slots:
+            return await self._retry_deadlocks(self._on_raw_connection, step, *args, **kwargs)
+
+    async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._run(self._autocommit.connect, step, *args, **kwargs)
+
+    async def begin(self) -> "Transaction":
+        from rota.db.transactions import PostgresTransaction  # here, because it is built on this module
+
+        return PostgresTransaction(await self._retry_deadlocks(greenlet_spawn, self._engine.connect))
+
+    def after_commit(self, action: Callable[[], None]) -> None:
+        action()
+
+    async def _run(
+        self, begin: Callable[[], AbstractContextManager[Tx]], step: Callable[..., R], *args: Any, **kwargs: Any
+    ) -> R:
+        def run_step() -> R:
+            with begin() as connection:
+                return step(connection, *args, **kwargs)
+
+        return await self._retry_deadlocks(greenlet_spawn, run_step)
+
+    async def _on_raw_connection(self, step: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+        self._raw_connections = [raw for raw in self._raw_connections if not raw.is_closed()]
+        connection = (
+            self._raw_connections.pop()
+            if self._raw_connections
+            else await asyncpg.connect(self.url, **CONNECT_ARGUMENTS)
+        )
+        try:
+            result: R = await greenlet_spawn(step, RawConnection(self._engine.dialect, connection), *args, **kwargs)
+        except asyncpg.PostgresError:
+            self._raw_connections.append(connection)
+            raise
+        except BaseException:  # its protocol state is unknown
+            connection.terminate()
+            raise
+        self._raw_connections.append(connection)
+        return result
+
+    async def _retry_deadlocks(self, go: Callable[..., Awaitable[R]], *args: Any, **kwargs: Any) -> R:
+        """Run a transaction; repeat it when it lost to a deadlock. Raises Unavailable or DataRefused."""
+        for attempt in range(1, DEADLOCK_ATTEMPTS + 1):
+            try:
+                result = await go(*args, **kwargs)
+            except DATABASE_ERRORS as error:
+                if not is_deadlock(error) or attempt == DEADLOCK_ATTEMPTS:
+                    raise translated_outage(self.outage, error) from error
+            else:
+                if self.outage.since is not None:
+                    self.outage.back()
+                return result
+            await pause(random.uniform(0, 0.02 * 2**attempt))
+        raise AssertionError("unreachable")
+
+    async def close(self) -> None:
+        for connection in self._raw_connections:
+            await connection.close(timeout=1)
+        self._raw_connections.clear()
+        await greenlet_spawn(self._engine.dispose)
+
+
+def async_url(url: str) -> str:
+    """The URL with asyncpg as its driver."""
+    return "postgresql+asyncpg://" + url.split("://", 1)[1]
