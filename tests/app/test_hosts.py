@@ -328,6 +328,16 @@ async def test_a_job_for_an_agent_that_is_away_waits_and_is_there_when_it_comes(
     assert [one["job_id"] for one in await hand.take()] == [job]
 
 
+async def test_why_names_the_host_that_a_job_waits_for(api: Api) -> None:
+    hand = await make_hand(api)
+    server = await make_server(api, hand)
+    await api.clock.advance(LOST)
+    job = await run_job(api, server)
+    told = (await api.get(f"/runs/{job}/$why"))["sentences"]
+    assert [text for text in told if "Host alpha is offline since 2026-05-04T09:00:00+00:00" in text], told
+    assert not [text for text in told if "No live worker" in text]
+
+
 # tenancy and secrets
 
 

@@ -64,7 +64,7 @@ def schedule_fields(
     priority: Annotated[int | None, typer.Option(help="-100 to 100; higher goes first")] = None,
     queue: Annotated[str | None, typer.Option(help="the queue that its jobs wait in")] = None,
     max_runs: Annotated[int | None, typer.Option(help="finished after so many slots")] = None,
-    start_deadline: Annotated[float | None, typer.Option(help="seconds after the slot; later it is skipped")] = None,
+    start_deadline: Annotated[int | None, typer.Option(help="seconds after the slot; later it is skipped")] = None,
     catch_up_limit: Annotated[int | None, typer.Option(help="missed slots that are fired at most")] = None,
     starts: Annotated[str | None, future_option(help="no slot before this time")] = None,
     ends: Annotated[str | None, future_option(help="no slot after this time")] = None,
