@@ -111,6 +111,7 @@ class SqliteDatabase:
                         return await asyncio.shield(result)
                 except TimeoutError:
                     if not result.done() and self.write_lock.waited() >= WRITE_WAIT_SECONDS and pending.abandon():
+                        result.add_done_callback(lambda future: future.cancelled() or future.exception())  # retrieved
                         raise Unavailable(self.blocked()) from None
                     if result.done():
                         break
