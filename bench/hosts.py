@@ -16,7 +16,8 @@ from typing import Any
 from bench.api import wire
 from bench.figures import Figure, Size, percentile
 from bench.site import Kind, Site, cpu_seconds, site, used_since
-from rota.core.model import NewJob, new_id
+from rota.core.ids import new_id
+from rota.core.model import NewJob
 from rota.db.dialect import Tx, insert_rows
 from rota.db.tables import hosts as host_rows
 from rota.db.tables import server_instances

@@ -8,8 +8,9 @@ from typing import Any
 from bench.figures import Figure, Size
 from bench.site import Kind, site
 from rota import AsyncSession, RunContext
-from rota.core.clock import wall
-from rota.core.model import Job, new_id
+from rota.core.clock import system_time
+from rota.core.ids import new_id
+from rota.core.model import Job
 from rota.core.policy import NO_TERMS
 from rota.engine.commands import Engine
 from rota.engine.runner import RunLog
@@ -69,11 +70,11 @@ async def per_call(call: Callable[[], Awaitable[Any]]) -> float:
 
 
 def run_context(engine: Engine) -> RunContext:
-    now = wall()
+    now = system_time()
     job = Job(
         id=new_id(), org_id="", kind="task", target="bench", route="", payload=None, queue="default", serial_key=None,
         schedule_id=None, slot=None, trigger="manual", attempt=0, tries=0, crashes=0, rescues=0, fence=1, queued_at=now,
         run_at=now, terms=NO_TERMS, last_run_id=None, trace=None,
     )  # fmt: skip
     run_id = new_id()
-    return RunContext(job, run_id, 1, "bench", RunLog(run_id, wall), host=engine)
+    return RunContext(job, run_id, 1, "bench", RunLog(run_id, system_time), host=engine)

@@ -14,7 +14,7 @@ from bench.peers.rota import PROGRAM
 from bench.site import Kind, Site, WrongCount, cpu_seconds, make_engine, site, used_since
 from rota.access.store import accounts
 from rota.app.application import load_app
-from rota.core.model import new_id
+from rota.core.ids import new_id
 from rota.db.dialect import Tx
 from rota.engine.commands import EngineSettings
 from rota.engine.declare import declare

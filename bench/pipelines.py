@@ -10,8 +10,9 @@ from pathlib import Path
 from bench.figures import Figure, Size
 from bench.measures import write
 from bench.site import Kind, Site, site
-from rota.core.clock import ManualClock, wall
-from rota.core.model import AttemptResult, Job, new_id
+from rota.core.clock import ManualClock, system_time
+from rota.core.ids import new_id
+from rota.core.model import AttemptResult, Job
 from rota.core.states import Status
 from rota.db.dialect import Tx
 from rota.db.notify import Wake
@@ -46,7 +47,7 @@ async def crowd(kind: Kind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG00
 
 async def settled(here: Site, count: int) -> Engine:
     """So many pipelines, each with a schedule and the last with a trigger."""
-    clock = ManualClock(wall().replace(second=0, microsecond=0))
+    clock = ManualClock(system_time().replace(second=0, microsecond=0))
     runner = PipelineRunner(PipelineRegistry(), here.db, executor_here(Path(tempfile.gettempdir()), 4))
     engine = Engine(here.db, clock, Wake(), {"pipeline": runner}, EngineSettings())
     now = clock.now()

@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 import httpx
 
-from rota.core.clock import pause, sleep, stopwatch
-from rota.core.model import new_id
+from rota.core.clock import blocking_sleep, real_sleep, stopwatch
+from rota.core.ids import new_id
 
 TRIES = 4
 LONGEST = 30.0  # seconds that a server may ask us to wait between two tries
@@ -191,7 +191,7 @@ class Client:
             delay = again(request, answer, self.tries - left) if left else None
             if delay is None:
                 return read(request, answer)
-            sleep(delay)
+            blocking_sleep(delay)
         raise AssertionError("unreachable")
 
     def pages(self, path: str, **query: Any) -> Iterator[Any]:
@@ -261,7 +261,7 @@ class Client:
         end = stopwatch() + seconds
         while (job := self.job(job_id))["status"] in OPEN:
             late(job, end, seconds)
-            sleep(LOOK)
+            blocking_sleep(LOOK)
         return job
 
 
@@ -303,7 +303,7 @@ class AsyncClient:
             delay = again(request, answer, self.tries - left) if left else None
             if delay is None:
                 return read(request, answer)
-            await pause(delay)
+            await real_sleep(delay)
         raise AssertionError("unreachable")
 
     async def pages(self, path: str, **query: Any) -> AsyncIterator[Any]:
@@ -375,7 +375,7 @@ class AsyncClient:
         end = stopwatch() + seconds
         while (job := await self.job(job_id))["status"] in OPEN:
             late(job, end, seconds)
-            await pause(LOOK)
+            await real_sleep(LOOK)
         return job
 
 

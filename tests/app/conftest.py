@@ -14,7 +14,8 @@ from sqlalchemy import text as sql
 from rota.access.store import accounts
 from rota.app.asgi import create_site
 from rota.core.clock import ManualClock
-from rota.core.model import Attempt, AttemptResult, Job, new_id
+from rota.core.ids import new_id
+from rota.core.model import Attempt, AttemptResult, Job
 from rota.core.states import Status
 from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx

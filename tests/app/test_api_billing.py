@@ -11,7 +11,7 @@ import pytest
 from rota.access.store import accounts
 from rota.billing import store as billing_store
 from rota.billing.store import Charge, Usage
-from rota.core.model import new_id
+from rota.core.ids import new_id
 from tests.app.conftest import NINE, Api
 
 DAY = timedelta(days=1)

@@ -9,7 +9,7 @@ import pytest
 
 from rota.access.store import accounts
 from rota.app.asgi import create_site
-from rota.core.model import new_id
+from rota.core.ids import new_id
 from tests.app.conftest import Api
 from tests.engine.harness import NINE, House, at, open_house
 

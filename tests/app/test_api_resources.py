@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rota.core.model import AttemptResult, new_id, trace_id_of
+from rota.core.ids import new_id, trace_id_of
+from rota.core.model import AttemptResult
 from rota.core.states import Status
 from rota.engine import jobs, workers
 from rota.engine.scheduler import Scheduler

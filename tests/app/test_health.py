@@ -21,7 +21,7 @@ from rota.app.health import Readiness
 from rota.app.main import Node
 from rota.app.settings import Settings
 from rota.core.errors import Unavailable
-from rota.core.model import new_id
+from rota.core.ids import new_id
 from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx
 from rota.db.sqlite import SqliteDatabase

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rota.core.model import new_id
+from rota.core.ids import new_id
 from rota.frame.cli.terminal import output, visible
 from tests.app.conftest import Api
 

@@ -24,7 +24,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from rota.access.store import accounts
-from rota.core.model import Attempt, AttemptResult, new_id
+from rota.core.ids import new_id
+from rota.core.model import Attempt, AttemptResult
 from rota.core.states import Status
 from rota.db.connection import open_database
 from rota.db.dialect import Tx

@@ -10,7 +10,8 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from rota.core.model import Attempt, AttemptResult, new_id
+from rota.core.ids import new_id
+from rota.core.model import Attempt, AttemptResult
 from rota.core.states import Status
 from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx, insert_rows

@@ -3,7 +3,7 @@
 import random
 from concurrent.futures import ThreadPoolExecutor
 
-from rota.core.model import DIGITS, new_id
+from rota.core.ids import DIGITS, new_id
 
 
 def test_ids_rise_in_the_order_in_which_they_were_made() -> None:

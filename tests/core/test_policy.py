@@ -9,23 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.core.errors import AuthError, Invalid, LogicError, PermissionDenied, TransientError
+from rota.core.fair_shares import Lane, divide_claims
 from rota.core.policy import (
-    TRANSIENT,
-    Again,
+    TRANSIENT_RETRY,
     Backoff,
     Failure,
     FailureClass,
     GiveUp,
-    Lane,
     Overlap,
     Park,
     Retry,
+    RetryAfter,
     Terms,
     after_failure,
     classify,
     parse_overlap,
     parse_retry,
-    shares,
 )
 from rota.core.timing.triggers import Window
 
@@ -70,13 +69,13 @@ FAILURE = {kind: Failure(kind, "E", "x") for kind in FailureClass}
     ("kind", "retry", "tries", "expected"),
     [
         (FailureClass.LOGIC, None, 1, GiveUp()),
-        (FailureClass.LOGIC, Retry(2, 1000), 1, Again(timedelta(seconds=1))),
-        (FailureClass.LOGIC, Retry(2, 1000), 2, Again(timedelta(seconds=1))),
+        (FailureClass.LOGIC, Retry(2, 1000), 1, RetryAfter(timedelta(seconds=1))),
+        (FailureClass.LOGIC, Retry(2, 1000), 2, RetryAfter(timedelta(seconds=1))),
         (FailureClass.LOGIC, Retry(2, 1000), 3, GiveUp()),
-        (FailureClass.INTERNAL, Retry(1), 1, Again(timedelta(seconds=2))),
-        (FailureClass.TIMEOUT, Retry(1), 1, Again(timedelta(seconds=2))),
-        (FailureClass.TRANSIENT, None, 1, Again(timedelta(seconds=10))),
-        (FailureClass.TRANSIENT, None, 5, Again(timedelta(seconds=160))),
+        (FailureClass.INTERNAL, Retry(1), 1, RetryAfter(timedelta(seconds=2))),
+        (FailureClass.TIMEOUT, Retry(1), 1, RetryAfter(timedelta(seconds=2))),
+        (FailureClass.TRANSIENT, None, 1, RetryAfter(timedelta(seconds=10))),
+        (FailureClass.TRANSIENT, None, 5, RetryAfter(timedelta(seconds=160))),
         (FailureClass.TRANSIENT, None, 6, GiveUp()),
         (FailureClass.TRANSIENT, Retry(0), 1, GiveUp()),
         (FailureClass.AUTH, Retry(9), 1, Park("approval")),
@@ -91,11 +90,11 @@ def test_what_follows_a_failure(kind: FailureClass, retry: Retry | None, tries: 
 
 def test_a_logic_error_is_final_whatever_the_retry_policy() -> None:
     assert after_failure(classify(LogicError("wrong")), Retry(9), 1) == GiveUp()
-    assert after_failure(classify(ValueError("wrong")), Retry(9), 1) == Again(timedelta(seconds=2))
+    assert after_failure(classify(ValueError("wrong")), Retry(9), 1) == RetryAfter(timedelta(seconds=2))
 
 
 def test_delays_grow_to_their_cap_and_never_overflow() -> None:
-    assert [TRANSIENT.delay(tries).total_seconds() for tries in (1, 2, 3, 7, 1000)] == [10, 20, 40, 600, 600]
+    assert [TRANSIENT_RETRY.delay(tries).total_seconds() for tries in (1, 2, 3, 7, 1000)] == [10, 20, 40, 600, 600]
     assert Retry(9, 500).delay(9) == timedelta(milliseconds=500)
 
 
@@ -131,7 +130,7 @@ lanes = st.lists(
 
 @given(lanes, st.integers(0, 60), st.integers(0, 99))
 def test_room_is_shared_within_all_limits(found: list[Lane], room: int, turn: int) -> None:
-    given_ = shares(found, room, turn)
+    given_ = divide_claims(found, room, turn)
     assert sum(count for _, count in given_) <= room
     assert all(count > 0 and (lane.cap is None or count <= lane.cap) for lane, count in given_)
 
@@ -139,7 +138,7 @@ def test_room_is_shared_within_all_limits(found: list[Lane], room: int, turn: in
 @given(st.integers(1, 9), st.integers(1, 60), st.integers(0, 99))
 def test_orgs_without_limits_get_equal_shares(orgs: int, room: int, turn: int) -> None:
     found = [Lane(f"org{n}", "q") for n in range(orgs)]
-    counts = Counter({lane.org_id: count for lane, count in shares(found, room, turn)})
+    counts = Counter({lane.org_id: count for lane, count in divide_claims(found, room, turn)})
     assert sum(counts.values()) == room
     everyone = [counts[f"org{n}"] for n in range(orgs)]
     assert max(everyone) - min(everyone) <= 1
@@ -147,7 +146,7 @@ def test_orgs_without_limits_get_equal_shares(orgs: int, room: int, turn: int) -
 
 def test_whoever_got_less_is_not_always_the_same() -> None:
     found = [Lane(f"org{n}", "q") for n in range(3)]
-    firsts = {shares(found, 1, turn)[0][0].org_id for turn in range(3)}
+    firsts = {divide_claims(found, 1, turn)[0][0].org_id for turn in range(3)}
     assert firsts == {"org0", "org1", "org2"}
 
 
@@ -179,9 +178,9 @@ def test_names_of_kubernetes_are_understood() -> None:
 def test_a_transient_failure_without_a_policy_backs_off_as_the_operator_has_set_it() -> None:
     passing = Retry(1, 3000, Backoff.EXPONENTIAL, 60_000)
     failure = Failure(FailureClass.TRANSIENT, "Lost", "connection lost")
-    assert after_failure(failure, None, 1, passing) == Again(timedelta(seconds=3))
+    assert after_failure(failure, None, 1, passing) == RetryAfter(timedelta(seconds=3))
     assert after_failure(failure, None, 2, passing) == GiveUp()
-    assert after_failure(failure, Retry(2, 1000), 2, passing) == Again(timedelta(seconds=1))
+    assert after_failure(failure, Retry(2, 1000), 2, passing) == RetryAfter(timedelta(seconds=1))
 
 
 @pytest.mark.parametrize(

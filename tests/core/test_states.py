@@ -11,16 +11,16 @@ from rota.core.states import (
     State,
     Status,
     Verdict,
-    sources,
-    target,
+    state_after,
+    states_before,
     verdict_of,
 )
 
 
 def test_each_move_leads_to_one_state() -> None:
     for move in Move:
-        assert target(move) in State
-        assert sources(move)
+        assert state_after(move) in State
+        assert states_before(move)
 
 
 def test_no_state_is_a_dead_end_and_each_can_be_reached() -> None:

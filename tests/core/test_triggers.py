@@ -28,6 +28,7 @@ from rota.core.timing.triggers import (
     Timing,
     Window,
     check_timing,
+    describe,
     dump,
     last_slot,
     load,
@@ -43,7 +44,6 @@ from rota.core.timing.triggers import (
     slots_between,
     window_close,
     window_open,
-    words,
 )
 
 NOON = datetime(2026, 5, 17, 12, tzinfo=UTC)  # a Sunday
@@ -276,7 +276,7 @@ def test_a_timing_survives_json(timing: Timing) -> None:
 @settings(max_examples=200, deadline=None)
 @given(timings)
 def test_every_timing_has_words(timing: Timing) -> None:
-    assert words(timing)
+    assert describe(timing)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.core.timing.triggers import Every, Once, Timing, next_slot, parse_cron, parse_window, words
+from rota.core.timing.triggers import Every, Once, Timing, describe, next_slot, parse_cron, parse_window
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -61,7 +61,7 @@ NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
     ],
 )
 def test_a_cron_expression_reads_as_a_phrase(expression: str, expected: str | None) -> None:
-    phrase = words(Timing(parse_cron(expression), "Europe/Oslo"))
+    phrase = describe(Timing(parse_cron(expression), "Europe/Oslo"))
     assert expected is None or phrase == expected
 
 
@@ -81,24 +81,28 @@ def test_a_cron_expression_reads_as_a_phrase(expression: str, expected: str | No
     ],
 )
 def test_an_interval_reads_as_a_phrase(seconds: float, expected: str) -> None:
-    assert words(Timing(Every(timedelta(seconds=seconds), NOON), "Europe/Oslo")) == expected
+    assert describe(Timing(Every(timedelta(seconds=seconds), NOON), "Europe/Oslo")) == expected
 
 
 def test_a_moment_reads_as_local_time() -> None:
-    assert words(Timing(Once(NOON))) == "once at 2026-11-20 12:00 (UTC)"
-    assert words(Timing(Once(NOON + timedelta(seconds=5)), "Asia/Tokyo")) == "once at 2026-11-20 21:00:05 (Asia/Tokyo)"
+    assert describe(Timing(Once(NOON))) == "once at 2026-11-20 12:00 (UTC)"
+    assert (
+        describe(Timing(Once(NOON + timedelta(seconds=5)), "Asia/Tokyo")) == "once at 2026-11-20 21:00:05 (Asia/Tokyo)"
+    )
 
 
 def test_a_window_is_told_with_the_zone_once() -> None:
     night = parse_window("22:00", "06:00")
     daily, five = parse_cron("30 2 * * *"), Every(timedelta(minutes=5), NOON)
-    assert words(Timing(daily, "Europe/Berlin", night)) == "every day at 02:30 (Europe/Berlin), between 22:00 and 06:00"
-    assert words(Timing(five, "Europe/Berlin", night)) == "every 5 minutes, between 22:00 and 06:00 (Europe/Berlin)"
+    assert (
+        describe(Timing(daily, "Europe/Berlin", night)) == "every day at 02:30 (Europe/Berlin), between 22:00 and 06:00"
+    )
+    assert describe(Timing(five, "Europe/Berlin", night)) == "every 5 minutes, between 22:00 and 06:00 (Europe/Berlin)"
 
 
 def test_a_window_that_moves_the_slots_says_so() -> None:
     noon = Timing(parse_cron("0 12 * * *"), "UTC", parse_window("22:00", "06:00"))
-    assert words(noon) == "every day at 12:00 (UTC), moved to the window between 22:00 and 06:00"
+    assert describe(noon) == "every day at 12:00 (UTC), moved to the window between 22:00 and 06:00"
 
 
 def test_bounds_and_jitter_are_told_last() -> None:
@@ -106,13 +110,13 @@ def test_bounds_and_jitter_are_told_last() -> None:
         Every(timedelta(hours=1), NOON), starts_at=NOON, ends_at=NOON + timedelta(days=1), jitter=timedelta(minutes=1)
     )
     told = "every hour, from 2026-11-20 12:00 UTC, until 2026-11-21 12:00 UTC, up to 1 minute later"
-    assert words(timing) == told
+    assert describe(timing) == told
 
 
 @given(st.integers(0, 59), st.integers(0, 23), st.sampled_from(["*", "1-5", "0", "1,3"]))
 def test_a_time_in_the_words_is_the_time_of_the_slot(minute: int, hour: int, weekdays: str) -> None:
     timing = Timing(parse_cron(f"{minute} {hour} * * {weekdays}"))
-    told = re.search(r"at (\d\d:\d\d)", words(timing))
+    told = re.search(r"at (\d\d:\d\d)", describe(timing))
     slot = next_slot(timing, NOON)
     assert told
     assert slot

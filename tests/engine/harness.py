@@ -10,7 +10,8 @@ from typing import Any
 from sqlalchemy import select, update
 
 from rota.core.clock import ManualClock
-from rota.core.model import Job, new_id
+from rota.core.ids import new_id
+from rota.core.model import Job
 from rota.core.parse import Defaults
 from rota.core.plan import TICK
 from rota.core.states import RAN, State, Status

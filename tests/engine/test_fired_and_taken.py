@@ -242,7 +242,7 @@ async def test_two_parts_of_a_crowd_take_no_more_than_there_is_room_for(house: H
 
     async def fire(lease: Lease | None) -> FireResult:
         assert lease is not None
-        leases.append((lease.room, lease.line))
+        leases.append((lease.room, lease.prefetch))
         await asyncio.sleep(0)
         return FireResult()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rota.core.clock import SystemClock
-from rota.core.model import new_id
+from rota.core.ids import new_id
 from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx, database_now
 from rota.engine import workers

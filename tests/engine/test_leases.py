@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import select
 
 from rota.core.errors import TransientError
-from rota.core.model import Attempt, NewJob, new_id
+from rota.core.ids import new_id
+from rota.core.model import Attempt, NewJob
 from rota.db.tables import runs
 from rota.engine import jobs as queue
 from rota.engine import reports as engine_reports

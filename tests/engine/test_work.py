@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import select, text, update
 
 from rota.core.errors import AuthError, Conflict, LogicError, NotFound, PermissionDenied, TransientError
-from rota.core.model import Attempt, AttemptResult, Job, new_id
+from rota.core.ids import new_id
+from rota.core.model import Attempt, AttemptResult, Job
 from rota.core.policy import Retry, Terms
 from rota.core.states import Status
 from rota.db.dialect import insert_rows

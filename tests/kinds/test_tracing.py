@@ -9,7 +9,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
-from rota.core.model import trace_id_of, traceparent
+from rota.core.ids import trace_id_of, traceparent
 from rota.core.plan import plan
 from rota.engine import reports as engine_reports
 from rota.engine.scheduler import Scheduler

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rota.core.model import new_id
+from rota.core.ids import new_id
 from rota.engine import workers
 from rota.engine.worker import Worker
 from rota.kinds.tasks.runner import TaskRunner

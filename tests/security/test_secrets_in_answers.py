@@ -3,8 +3,9 @@
 from typing import Any
 
 from rota.access.store import accounts
-from rota.core.clock import wall
-from rota.core.model import AttemptResult, new_id
+from rota.core.clock import system_time
+from rota.core.ids import new_id
+from rota.core.model import AttemptResult
 from rota.core.states import Status
 from rota.engine import jobs
 from rota.engine.runner import RunLog
@@ -75,7 +76,7 @@ async def test_the_result_and_the_artifact_of_a_run_hide_secrets(api: Api) -> No
 
 
 def test_the_log_of_a_local_run_hides_secrets() -> None:
-    log = RunLog("R", wall)
+    log = RunLog("R", system_time)
     log.write("stdout", "connecting with password=CANARY\nAuthorization: Bearer CANARY\nfine\n")
     log.line("stderr", '{"apiKey": "CANARY"}')
     log.write("stdout", "clientSecret: CANARY")

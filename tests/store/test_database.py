@@ -17,7 +17,8 @@ from sqlalchemy import BigInteger, LargeBinary, SmallInteger, Text, column, inse
 from sqlalchemy import text as sql
 
 from rota.core.errors import DataRefused, Invalid, Unavailable
-from rota.core.model import Schedule, new_id
+from rota.core.ids import new_id
+from rota.core.model import Schedule
 from rota.db import sqlite
 from rota.db.connection import Database, open_database
 from rota.db.dialect import (

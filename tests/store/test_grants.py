@@ -12,7 +12,7 @@ from rota.access.store import accounts
 from rota.billing import store as billing_store
 from rota.billing.store import Charge, Usage
 from rota.core.errors import Conflict, Invalid, NotFound
-from rota.core.model import new_id
+from rota.core.ids import new_id
 from rota.db.connection import Database
 from rota.db.dialect import Tx
 from rota.db.tables import charge_receipts, credit_ledger

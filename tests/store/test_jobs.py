@@ -11,9 +11,10 @@ import pytest
 from sqlalchemy import select, update
 
 from rota.core.errors import Conflict, DataRefused
-from rota.core.model import Attempt, AttemptResult, Job, NewJob, new_id
-from rota.core.policy import Lane
-from rota.core.states import HEADS, MOVES, Move, State, Status, sources
+from rota.core.fair_shares import Lane
+from rota.core.ids import new_id
+from rota.core.model import Attempt, AttemptResult, Job, NewJob
+from rota.core.states import HEADS, MOVES, Move, State, Status, states_before
 from rota.db.connection import Database
 from rota.db.crash_points import at_each_statement
 from rota.db.dialect import Tx
@@ -238,11 +239,11 @@ async def stolen(db: Database) -> tuple[Job, Job]:
 
 
 WRITES: dict[str, Callable[[Tx, Job], Any]] = {
-    "finish": lambda tx, job: queue.finish(tx, [end(job)], "old").kept,
+    "finish": lambda tx, job: queue.finish(tx, [end(job)], "old").recorded,
     "back off": lambda tx, job: (
-        queue.finish(tx, [end(job, Status.FAILED, move=Move.BACK_OFF, run_at=LATER)], "old").kept
+        queue.finish(tx, [end(job, Status.FAILED, move=Move.BACK_OFF, run_at=LATER)], "old").recorded
     ),
-    "park": lambda tx, job: queue.finish(tx, [end(job, Status.PAUSED, move=Move.PARK)], "old").kept,
+    "park": lambda tx, job: queue.finish(tx, [end(job, Status.PAUSED, move=Move.PARK)], "old").recorded,
     "mark": lambda tx, job: queue.mark_started(tx, [Attempt(job, new_id(), 1, NOW)]),
     "hand back": lambda tx, job: queue.hand_back(tx, "old", [job.id]),
     "hand back all": lambda tx, job: queue.hand_back(tx, "old", None),
@@ -456,7 +457,7 @@ async def test_each_pair_of_state_and_move_is_legal_or_changes_nothing(db: Datab
     assert await state_of(db, job_id) == expected
     if (state, move) not in MOVES:
         assert {row.id: row for row in await rows(db)}[job_id] == held
-    assert (state in sources(move)) == ((state, move) in MOVES)
+    assert (state in states_before(move)) == ((state, move) in MOVES)
 
 
 def test_every_head_state_is_one_in_which_a_job_was_promoted() -> None:

@@ -18,8 +18,10 @@ from sqlalchemy import text as sql
 from sqlalchemy.engine import Engine
 
 from rota.core.errors import LogicError
-from rota.core.model import AttemptResult, Job, new_id
-from rota.core.policy import Lane, Terms
+from rota.core.fair_shares import Lane
+from rota.core.ids import new_id
+from rota.core.model import AttemptResult, Job
+from rota.core.policy import Terms
 from rota.core.states import Phase, Status
 from rota.db.connection import open_database
 from rota.db.dialect import Tx, watchers

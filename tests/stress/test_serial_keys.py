@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import func, select
 
 from rota.core.errors import Conflict, Invalid, NotFound
-from rota.core.model import Attempt, AttemptResult, Job, NewJob, new_id
+from rota.core.ids import new_id
+from rota.core.model import Attempt, AttemptResult, Job, NewJob
 from rota.core.states import Move, Status
 from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx, lock_keys

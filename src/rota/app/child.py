@@ -13,7 +13,7 @@ import orjson
 
 from rota.app.application import Rota, load_app, load_file
 from rota.app.secrets import close_memory
-from rota.core.clock import SystemClock, wall
+from rota.core.clock import SystemClock, system_time
 from rota.core.model import Job
 from rota.core.policy import Billing, Failure, Terms, classify
 from rota.db.connection import Database, open_database
@@ -105,7 +105,7 @@ def program_of(order: dict[str, Any]) -> Rota:
 
 
 def context(order: dict[str, Any], engine: Engine) -> RunContext:
-    now = wall()
+    now = system_time()
     slot = datetime.fromisoformat(order["slot"]) if order["slot"] else None
     graph = order.get("graph")
     job = Job(
@@ -115,7 +115,7 @@ def context(order: dict[str, Any], engine: Engine) -> RunContext:
         queued_at=now, run_at=now, terms=Terms(grant_id=order.get("grant_id")), last_run_id=None,
         trace=order.get("trace"),
     )  # fmt: skip
-    log = RunLog(order["run_id"], wall)
+    log = RunLog(order["run_id"], system_time)
     ctx = RunContext(job, order["run_id"], order["attempt"], order["worker"], log, host=engine)
     ctx.info.name = order.get("name", job.target)
     return ctx

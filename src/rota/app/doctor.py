@@ -11,7 +11,7 @@ from typing import Literal
 from rota.app.data_dir import is_shared, open_to_others
 from rota.app.settings import Settings
 from rota.app.transport import TLS_REMEDY, without_tls
-from rota.core.clock import wall
+from rota.core.clock import system_time
 from rota.core.errors import RotaError
 from rota.db import schema
 from rota.db.connection import Database, open_database
@@ -69,7 +69,7 @@ async def look(db: Database, path: Path | None, *, patient: bool = True) -> Asyn
         told = "nothing was heard: work starts when somebody looks, up to seconds late" if heard is None else ""
         yield Finding("wake-ups", "note" if told else "ok", told or f"heard after {(heard or 0) * 1000:.0f} ms")
     now = (await db.read(workers.measure)).time
-    off = wall() - now
+    off = system_time() - now
     told = f"this machine is {off.total_seconds():+.2f} s from the database"
     yield Finding("clock", "ok" if abs(off) < OFFSET else "note", f"{told}; Rota goes by the database's clock")
     alive, _ = await db.read(engine_reports.list_workers, state="alive", limit=engine_reports.LIMIT_MAX)

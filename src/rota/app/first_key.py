@@ -6,7 +6,7 @@ from pathlib import Path
 from rota.access.store import accounts
 from rota.app.data_dir import write_secret
 from rota.app.settings import Settings
-from rota.core.clock import wall
+from rota.core.clock import system_time
 from rota.core.errors import Unavailable
 from rota.db import schema
 from rota.db.connection import open_database
@@ -23,7 +23,7 @@ async def replace_key(settings: Settings) -> Path:
         outdated = await db.read(schema.check)
         if outdated is not None:
             raise Unavailable(outdated)
-        text = await db.tx(accounts.reset_first_key, wall())
+        text = await db.tx(accounts.reset_first_key, system_time())
     finally:
         await db.close()
     path = settings.data_dir / "admin.key"

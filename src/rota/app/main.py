@@ -26,7 +26,7 @@ from rota.app.settings import Settings
 from rota.app.signals import Shutdown, mind_processes, run_until_signal
 from rota.app.transport import TLS_REMEDY, without_tls
 from rota.core.addresses import is_loopback
-from rota.core.clock import SystemClock, pause
+from rota.core.clock import SystemClock, real_sleep
 from rota.core.errors import Refused, RotaError, Unavailable
 from rota.core.model import WORKFLOW
 from rota.db import schema
@@ -214,9 +214,9 @@ class Node:
 
     async def warm_up(self, engine: Engine) -> None:
         """As soon as this worker is not full of jobs: those come first."""
-        await pause(SETTLED)
+        await real_sleep(SETTLED)
         while self.worker is not None and not self.worker.room:
-            await pause(SETTLED)
+            await real_sleep(SETTLED)
         try:
             await rehearse(engine, self.program.org)
         except Unavailable as error:
@@ -230,7 +230,7 @@ class Node:
     async def learning(self, engine: Engine, remote: "Remote") -> None:
         """Know which graphs the endpoint has, and say that they can be run here."""
         while True:
-            await pause(RELEARN)
+            await real_sleep(RELEARN)
             if await remote.learn() and self.worker is not None:
                 with contextlib.suppress(Unavailable):
                     await engine.db.tx(workers.announce, self.worker.id, self.worker.routes)
@@ -256,7 +256,7 @@ class Node:
                     log.debug("the worker could not register; trying again", error=error.message)
                 else:
                     log.error("a loop of the worker failed; starting it anew", exc_info=error)
-                await pause(1)
+                await real_sleep(1)
             task.cancel()
         await asyncio.gather(working, minding, stopping, return_exceptions=True)
         if not one.draining:
@@ -389,7 +389,7 @@ def rows_of(program: Rota, app: str | None) -> list[dict[str, Any]]:
 
 async def keep_time(db: Database, clock: SystemClock) -> None:
     while True:
-        await pause(RESYNC)
+        await real_sleep(RESYNC)
         with contextlib.suppress(Unavailable):
             clock.sync(await db.read(workers.measure))
 

@@ -12,7 +12,7 @@ import structlog
 import uvloop
 
 from rota.app.secrets import handed_over
-from rota.core.clock import pause
+from rota.core.clock import real_sleep
 from rota.user_code.processes import die_with_parent
 
 log = structlog.get_logger("rota")
@@ -70,7 +70,7 @@ def mind_processes(count: int, secrets: Mapping[str, str]) -> None:
                 passing.cancel()
                 if not shutdown.drain.is_set():
                     log.error("a worker process died; starting it again", code=child.returncode)
-                    await pause(1)
+                    await real_sleep(1)
 
         await asyncio.gather(*(keep() for _ in range(count)))
 

@@ -43,7 +43,7 @@ def coming(timing: Timing, after: datetime, count: int, since: datetime | None =
     if len(slots) < count:
         warnings.append(f"only {len(slots)} slots are left" if slots else "no slot is left")
     shown = [{"at": slot.at, "local": slot.local, "note": slot.note} for slot in slots]
-    return {"words": triggers.words(timing), "slots": shown, "warnings": warnings}
+    return {"words": triggers.describe(timing), "slots": shown, "warnings": warnings}
 
 
 def cautions(timing: Timing) -> list[str]:

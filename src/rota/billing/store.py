@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import and_, func, select, update
 
 from rota.core.errors import Conflict, Invalid, NotFound
-from rota.core.model import new_id
+from rota.core.ids import new_id
 from rota.db import tables
 from rota.db.dialect import Tx, insert_new, insert_rows
 from rota.db.tables import charge_receipts, credit_ledger, virtual_keys

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Protocol
 
-JUMP = timedelta(seconds=5)  # a step of the clock that nobody should act on at once
+CLOCK_JUMP = timedelta(seconds=5)  # a step of the clock that nobody should act on at once
 SAMPLE_ERROR_SECONDS = 0.002  # round trip up to which a sample is always good enough
 DRIFT_PER_SECOND = 0.0005  # how fast a monotonic clock may run wrong between samples
 
@@ -129,12 +129,12 @@ class ManualClock:
             await asyncio.sleep(0)
 
 
-def wall() -> datetime:
+def system_time() -> datetime:
     """This machine's own idea of the time; only for what is measured before a database is at hand."""
     return datetime.now(UTC)
 
 
-def wall_ms() -> int:
+def system_time_ms() -> int:
     """The same in milliseconds since 1970, for ids that sort by age."""
     return time.time_ns() // 1_000_000
 
@@ -144,11 +144,11 @@ def stopwatch() -> float:
     return time.monotonic()
 
 
-async def pause(seconds: float) -> None:
+async def real_sleep(seconds: float) -> None:
     """Let real time pass, whatever clock the engine runs on: back-off after a lost connection, graces of processes."""
     await asyncio.sleep(seconds)
 
 
-def sleep(seconds: float) -> None:
+def blocking_sleep(seconds: float) -> None:
     """The same for programs without an event loop: clients and the command line."""
     time.sleep(seconds)

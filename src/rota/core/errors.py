@@ -25,7 +25,7 @@ RotaError
 
 from collections.abc import Iterable, Sequence
 
-TOLD = 20  # wrong values that one message names
+MAX_NAMED_ERRORS = 20  # wrong values that one message names
 
 
 class RotaError(Exception):
@@ -47,7 +47,7 @@ class Invalid(RotaError):
     code = "invalid"
 
     def __init__(self, field: str, value: object, right: str) -> None:
-        super().__init__(f"{field} {right}" if right.startswith(MISSING) else f"{field}: {shown(value)} {right}")
+        super().__init__(f"{field} {right}" if right.startswith(MISSING) else f"{field}: {short_repr(value)} {right}")
         self.field, self.value, self.right = field, value, right
 
     @property
@@ -60,9 +60,9 @@ class InvalidMany(Invalid):
 
     def __init__(self, errors: Iterable[Invalid]) -> None:
         self.errors = list(errors)
-        first, unsaid = self.errors[0], len(self.errors) - TOLD
+        first, unsaid = self.errors[0], len(self.errors) - MAX_NAMED_ERRORS
         super().__init__(first.field, first.value, first.right)
-        told = [error.message for error in self.errors[:TOLD]]
+        told = [error.message for error in self.errors[:MAX_NAMED_ERRORS]]
         self.message = "; ".join([*told, f"and {unsaid} more"] if unsaid > 0 else told)
         self.args = (self.message,)
 
@@ -153,7 +153,7 @@ class PermissionDenied(WorkError):
     code = "permission"
 
 
-def shown(value: object, limit: int = 80) -> str:
+def short_repr(value: object, limit: int = 80) -> str:
     """A value as it may stand in a message: short, quoted, without control characters."""
     huge = isinstance(value, int) and value.bit_length() > 1000  # repr() of more than 4300 digits raises
     text = "a huge number" if huge else repr(value)

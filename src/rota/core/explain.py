@@ -8,7 +8,7 @@ from rota.core.states import State, Status, Verdict, shown_status
 
 Row = Mapping[str, Any]
 
-BECAUSE = {  # reasons of statuses and verdicts, as the rest of a sentence
+REASON_TEXTS = {  # reasons of statuses and verdicts, as the rest of a sentence
     "logic": "the work failed by itself",
     "internal": "something failed that is not the work's fault",
     "timeout": "it ran longer than its timeout",
@@ -48,7 +48,7 @@ VERDICTS = {
 }
 
 
-def why_run(
+def explain_run(
     runs: Sequence[Row], job: Row | None, schedule: Row | None, waits: Sequence[str], who: str = "A user"
 ) -> list[str]:
     """The story of a job: who wanted it, each attempt, and what it waits for now. `waits` are the caller's findings."""
@@ -64,7 +64,7 @@ def why_run(
     return told
 
 
-def why_slot(slot: Row, schedule: Row) -> list[str]:
+def explain_slot(slot: Row, schedule: Row) -> list[str]:
     """What became of slots that did not fire, or not under their own name."""
     first, last = slot["slot"], slot["last_slot"] or slot["slot"]
     count = slot["count"]
@@ -107,7 +107,7 @@ def policy(schedule: Row) -> str:
 def attempt(run: Row) -> str:
     error = run["error"] or {}
     if run["started_at"] is None:
-        closer = error["code"] if error.get("code") in BECAUSE else run["reason"]
+        closer = error["code"] if error.get("code") in REASON_TEXTS else run["reason"]
         return f"Attempt {run['attempt']} never started: {run['status']}{because(closer)}, at {at(run['finished_at'])}."
     took = span((run["finished_at"] - run["started_at"]).total_seconds())
     if run["status"] == Status.LOST:
@@ -152,7 +152,7 @@ def standing(job: Row) -> str:
 def because(reason: str | None, word: str = "because") -> str:
     if reason is None:
         return ""
-    return f", {word} {BECAUSE[reason]} ({reason})" if reason in BECAUSE else f", by {reason}"
+    return f", {word} {REASON_TEXTS[reason]} ({reason})" if reason in REASON_TEXTS else f", by {reason}"
 
 
 def error_text(error: Row) -> str:

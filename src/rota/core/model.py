@@ -1,14 +1,11 @@
 """The records that travel between the layers. Frozen: a change is a new record, or a row in the database."""
 
-import os
-import random
-import threading
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
-from rota.core.clock import wall_ms
+from rota.core.ids import new_id, trace_id_of, traceparent
 from rota.core.policy import Misfire, Overlap, Retry, Terms
 from rota.core.states import Condition, Move, Status
 from rota.core.timing.triggers import Timing
@@ -16,14 +13,12 @@ from rota.core.timing.triggers import Timing
 NAME_LIMIT = 200
 PAYLOAD_LIMIT = 1024 * 1024  # bytes of JSON
 JITTER_LIMIT = timedelta(days=1)
-SERIAL = "serial:"  # how a route begins whose jobs change something outside: one at a time, and never twice unasked
+SERIAL_ROUTE_PREFIX = (
+    "serial:"  # how a route begins whose jobs change something outside: one at a time, and never twice unasked
+)
 
 
 T = TypeVar("T")
-
-DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-IN_BASE_32 = str.maketrans(DIGITS, "0123456789abcdefghijklmnopqrstuv")  # as Python reads it
-PAIRS = [first + second for first in DIGITS for second in DIGITS]
 
 
 @dataclass_transform(frozen_default=True)
@@ -33,50 +28,7 @@ def record(cls: type[T]) -> type[T]:
     return dataclass(slots=True)(cls)
 
 
-class Maker:
-    """Makes the ids of one process, each greater than the one before: jobs queued together keep their order."""
-
-    def __init__(self) -> None:
-        self.dice = random.Random()  # our own: a task that seeds Python's does not make ids repeat
-        self.lock = threading.Lock()
-        self.moment = 0
-        self.front, self.text = 0, ""  # the last one but for its last pair of digits, as number and text
-        self.pair = 0
-
-    def next(self) -> str:
-        with self.lock:
-            moment = wall_ms()
-            if moment <= self.moment and self.pair < 1023:  # most often, in a crowd
-                self.pair += 1
-            else:
-                last = (self.front << 10 | self.pair) + 1
-                fresh = moment << 80 | self.dice.getrandbits(80) if moment > self.moment else last
-                self.moment = max(moment, self.moment)
-                self.front, self.pair = divmod(max(fresh, last), 1024)
-                self.text = "".join([PAIRS[self.front >> shift & 1023] for shift in range(110, -1, -10)])
-            return self.text + PAIRS[self.pair]
-
-
-maker = Maker()
-os.register_at_fork(after_in_child=maker.__init__)  # type: ignore[misc]  # a child must not go on where its parent is
-
-
-def new_id() -> str:
-    """A ULID: sorts by the moment it was made. Unique, but no secret: one is made for every job and every run."""
-    return maker.next()
-
-
 HOST_JOB, PIPELINE, WORKFLOW = "host_job", "pipeline", "workflow"  # the kinds that the engine treats apart
-
-
-def trace_id_of(job_id: str) -> str:
-    """The trace of a job that came without one, as OpenTelemetry and Langfuse write it: its id in other digits."""
-    return f"{int(job_id.translate(IN_BASE_32), 32):032x}"
-
-
-def traceparent(trace_id: str) -> str:
-    """A trace that goes on, below a span that nobody saw."""
-    return f"00-{trace_id}-{trace_id[16:]}-01"
 
 
 def serial_key_of_target(kind: str, org_id: str, target: str) -> str:
@@ -128,10 +80,9 @@ class Schedule:
     updated_at: datetime
     deleted_at: datetime | None = None
 
-    def take(self, route: str) -> "Schedule":
-        """Itself, now that its route is known: for a new one that nobody else has seen yet."""
-        object.__setattr__(self, "route", route)
-        return self
+    def with_route(self, route: str) -> "Schedule":
+        """Return a copy with the route that its kind chose."""
+        return replace(self, route=route)
 
     @property
     def managed_by(self) -> str | None:
@@ -148,17 +99,21 @@ class Schedule:
     @property
     def strict_serial_key(self) -> str:
         """What its jobs take turns on, if they do."""
-        if self.route.startswith(SERIAL):
+        if self.route.startswith(SERIAL_ROUTE_PREFIX):
             return self.route
         return serial_key_of_kind(self.kind, self.org_id, self.target) or f"schedule:{self.id}"
 
     @property
     def serial_key(self) -> str | None:
         """Its lane, unless they may overlap; on a serial route they never may."""
-        return None if self.overlap is Overlap.ALLOW and not self.route.startswith(SERIAL) else self.strict_serial_key
+        return (
+            None
+            if self.overlap is Overlap.ALLOW and not self.route.startswith(SERIAL_ROUTE_PREFIX)
+            else self.strict_serial_key
+        )
 
     @property
-    def waits(self) -> bool:
+    def keeps_one_waiting(self) -> bool:
         """Whether at most one job of it may wait."""
         return self.overlap in (Overlap.QUEUE_ONE, Overlap.REPLACE)
 
@@ -188,7 +143,7 @@ class NewJob:
     trace: str | None = None  # the `traceparent` of what asked for it
 
     def __post_init__(self) -> None:
-        if self.route.startswith(SERIAL):
+        if self.route.startswith(SERIAL_ROUTE_PREFIX):
             object.__setattr__(self, "serial_key", self.route)
 
 
@@ -219,7 +174,7 @@ class Job:
     terms: Terms
 
     @property
-    def parent(self) -> str:
+    def traceparent(self) -> str:
         """The `traceparent` below which its runs are: all attempts of a job are one trace."""
         return self.trace or traceparent(trace_id_of(self.id))
 
@@ -239,7 +194,7 @@ class Job:
         return self.rescues >= 3
 
     @property
-    def stays(self) -> bool:
+    def parks_on_failure(self) -> bool:
         """When nothing more is tried it does not leave the queue: it waits for a person, and what is behind it waits
         too. A workflow does not jump ahead while something is stuck."""
         return self.kind == WORKFLOW
@@ -253,12 +208,12 @@ class Lease:
     routes: Collection[str]
     queues: Collection[str] | None  # None: of all queues
     room: int  # how many can start at once
-    line: int  # and how many more may wait with it
+    prefetch: int  # how many more may wait in the worker's memory
     until: datetime  # what is due by then it takes ahead, to start it at its moment
     orgs: Collection[str] | None = None  # ids; None: of all orgs
     org_room: Callable[[str], int | None] | None = None  # how many jobs of an org it takes; None: as many as fit
 
-    def fits(self, job: "NewJob | Schedule") -> bool:
+    def accepts(self, job: "NewJob | Schedule") -> bool:
         return (
             job.route in self.routes
             and (self.queues is None or job.queue in self.queues)
@@ -318,24 +273,24 @@ class AttemptResult:
         return self.move is None
 
     @property
-    def waits(self) -> bool:
+    def not_started(self) -> bool:
         """There was no room for it: it did not begin, and the ledger hears nothing of it."""
         return self.status is Status.PENDING
 
 
-class Finished(NamedTuple):
+class FinishResult(NamedTuple):
     """What came of writing down how runs ended."""
 
-    kept: set[str]  # the run ids of those whose lease still held; nothing is written about the others
-    ready: bool  # others can start now, or the same again
+    recorded: set[str]  # run ids of attempts whose lease still held; nothing is written about the others
+    ready: bool  # a job became claimable
 
 
 class FireResult(NamedTuple):
     """What came of firing a batch."""
 
-    won: Collection[str] = ()  # the ids of schedules that were still as they had been read
-    made: "Sequence[Fire]" = ()  # what became jobs
-    taken: Sequence[Job] = ()  # those that a worker has already
+    schedule_ids: Collection[str] = ()  # schedules that were unchanged since they were read
+    fires: "Sequence[Fire]" = ()  # slots that became jobs
+    leased_jobs: Sequence[Job] = ()  # jobs that were inserted as running, leased by the worker of `Lease`
 
 
 @record

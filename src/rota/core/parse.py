@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 import orjson
 
 from rota.core.errors import Invalid, together
-from rota.core.model import JITTER_LIMIT, NAME_LIMIT, PAYLOAD_LIMIT, Schedule, new_id
+from rota.core.ids import new_id
+from rota.core.model import JITTER_LIMIT, NAME_LIMIT, PAYLOAD_LIMIT, Schedule
 from rota.core.plan import FIRE_LIMIT
-from rota.core.policy import CATCH_UP_LIMIT, Misfire, Overlap, choice, parse_overlap, parse_retry
+from rota.core.policy import CATCH_UP_LIMIT_SLOTS, Misfire, Overlap, choice, parse_overlap, parse_retry
 from rota.core.states import Condition
 from rota.core.timing import triggers
 from rota.core.timing.triggers import Cron, Every, Once, Timing
@@ -77,7 +78,7 @@ def parse_schedule(
         timing=timing or Timing(Once(now)),
         max_runs=said("max_runs"),
         misfire=said("misfire") or rules.misfire,
-        catch_up_limit=said("catch_up_limit") or CATCH_UP_LIMIT,
+        catch_up_limit=said("catch_up_limit") or CATCH_UP_LIMIT_SLOTS,
         overlap=said("overlap") or rules.overlap,
         start_deadline=said("start_deadline_seconds"),
         timeout=said("timeout_seconds"),

@@ -183,7 +183,7 @@ def latest_only(schedule: Schedule, part: Range, gaps: list[Gap]) -> tuple[list[
     others = last_slot(schedule.timing, part.last - TICK, part.first - TICK) if part.first < part.last else None
     if others is not None:
         gaps = [*gaps, gap(schedule.timing, Range(part.first, others), Verdict.COALESCED, into=part.last)]
-    return [fire(schedule, part.last, solo=schedule.waits)], gaps
+    return [fire(schedule, part.last, solo=schedule.keeps_one_waiting)], gaps
 
 
 def catch_up(schedule: Schedule, late: list[Range]) -> tuple[list[Fire], list[Gap]]:

@@ -1,24 +1,21 @@
 """What to do when slots passed, when runs overlap and when work fails. Pure: the caller brings the time."""
 
 import traceback
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from rota.core.errors import AuthError, Invalid, LogicError, PermissionDenied, TransientError, WorkError
 from rota.core.timing.triggers import Once, Timing, Window, window_open
 
-T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 
 OWN_CODE = str(Path(__file__).parents[1])
-QUARANTINE = 3  # crashes that end a job
-CATCH_UP_LIMIT = 100
+QUARANTINE_CRASHES = 3  # crashes that end a job
+CATCH_UP_LIMIT_SLOTS = 100
 RECONCILIATION = "reconciliation"
 
 
@@ -79,7 +76,7 @@ class Retry:
         }
 
 
-TRANSIENT = Retry(5, 10_000, Backoff.EXPONENTIAL, 600_000)  # where nobody said otherwise
+TRANSIENT_RETRY = Retry(5, 10_000, Backoff.EXPONENTIAL, 600_000)  # where nobody said otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +158,7 @@ class Failure:
     message: str
     traceback: str | None = None
     code: str | None = None  # a finer word than its class
-    again: timedelta | None = None  # when to ask again what became of an effect
+    reconcile_after: timedelta | None = None  # when to check next whether an effect of unknown outcome was applied
     final: bool = False  # a LogicError: no retry policy applies
 
     def dump(self) -> dict[str, Any]:
@@ -171,7 +168,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class RetryAfter:
     """Another attempt, after the delay."""
 
     delay: timedelta
@@ -214,15 +211,15 @@ def classify(error: BaseException) -> Failure:
 
 
 def after_failure(
-    failure: Failure, retry: Retry | None, tries: int, passing: Retry = TRANSIENT
-) -> Again | Park | GiveUp:
+    failure: Failure, retry: Retry | None, tries: int, passing: Retry = TRANSIENT_RETRY
+) -> RetryAfter | Park | GiveUp:
     """What follows the `tries`-th failure of a job. `passing` is the policy for transient failures where the job has
     none."""
     match failure.failure_class:
         case FailureClass.AUTH | FailureClass.PERMISSION:
             return Park("approval")
         case FailureClass.INDETERMINATE:
-            return Park(RECONCILIATION) if failure.again is None else Again(failure.again)
+            return Park(RECONCILIATION) if failure.reconcile_after is None else RetryAfter(failure.reconcile_after)
         case FailureClass.BUDGET:
             return GiveUp()
         case FailureClass.LOGIC if failure.final:
@@ -231,48 +228,7 @@ def after_failure(
             rule = retry or passing
         case _:
             rule = retry or Retry()
-    return Again(rule.delay(tries)) if tries <= rule.max_retries else GiveUp()
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """Ready work of one org in one queue. `cap` is how much of it may start now; None is without limit."""
-
-    org_id: str
-    queue: str
-    cap: int | None = None
-
-
-def shares(
-    lanes: Sequence[Lane], room: int, turn: int, org_room: Mapping[str, int] = MappingProxyType({})
-) -> list[tuple[Lane, int]]:
-    """Divide the room fairly: first among orgs, then among an org's queues; whoever came last goes first next time. An
-    org gets at most its `org_room`, where it has one."""
-    by_org: dict[str, list[Lane]] = defaultdict(list)
-    for lane in lanes:
-        if lane.cap is None or lane.cap > 0:
-            by_org[lane.org_id].append(lane)
-    given: list[tuple[Lane, int]] = []
-    for org, part in zip(rotated(list(by_org), turn), split(room, len(by_org)), strict=True):
-        part, queues = min(part, org_room.get(org, part)), rotated(by_org[org], turn)
-        for lane, count in zip(queues, split(part, len(queues)), strict=True):
-            count = count if lane.cap is None else min(count, lane.cap)
-            if count:
-                given.append((lane, count))
-    return given
-
-
-def split(room: int, among: int) -> list[int]:
-    """`room` in `among` parts that differ by one at the most."""
-    if not among:
-        return []
-    each, rest = divmod(room, among)
-    return [each + (position < rest) for position in range(among)]
-
-
-def rotated(items: list[T], turn: int) -> list[T]:
-    at = turn % len(items) if items else 0
-    return items[at:] + items[:at]
+    return RetryAfter(rule.delay(tries)) if tries <= rule.max_retries else GiveUp()
 
 
 def parse_retry(value: object) -> Retry | None:

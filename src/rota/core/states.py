@@ -52,12 +52,12 @@ MOVES: dict[tuple[State, Move], State] = {
 HEADS = (State.READY, State.RUNNING, State.RETRY, State.PARKED)  # at most one of these per serial key
 
 
-def sources(move: Move) -> list[State]:
+def states_before(move: Move) -> list[State]:
     """Where a move may start: the WHERE clause of its UPDATE."""
     return [before for before, how in MOVES if how is move]
 
 
-def target(move: Move) -> State:
+def state_after(move: Move) -> State:
     """Where a move leads."""
     (after,) = {after for (_, how), after in MOVES.items() if how is move}
     return after

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import asyncpg
 import structlog
 
-from rota.core.clock import pause, stopwatch
+from rota.core.clock import real_sleep, stopwatch
 from rota.db.connection import Database
 from rota.db.dialect import CHANNEL
 from rota.db.driver_errors import DRIVER_ERRORS
@@ -57,7 +57,7 @@ class Wake:
                 await (self._watch_file(db) if isinstance(db, SqliteDatabase) else self._listen_channel(db.url))
             except Exception:
                 log.exception("listening for wake-ups failed; trying again")
-                await pause(1)
+                await real_sleep(1)
 
     def _events(self, topic: str) -> Iterator[asyncio.Event]:
         event = EVENT_OF_TOPIC.get(topic)
@@ -71,9 +71,9 @@ class Wake:
         with watch_writes(db.write_lock.path, written) as watching:
             self.signal("anything")  # notifications from before this listened
             while True:
-                await (written.wait() if watching else pause(FILE_POLL_SECONDS))
+                await (written.wait() if watching else real_sleep(FILE_POLL_SECONDS))
                 if stopwatch() - notified_at < 2 * BURST_SECONDS:
-                    await pause(BURST_SECONDS)
+                    await real_sleep(BURST_SECONDS)
                 written.clear()
                 counts = counters.of_others()
                 topics = [
@@ -100,5 +100,5 @@ class Wake:
                         await connection.close(timeout=1)
             except (OSError, *DRIVER_ERRORS, TimeoutError) as error:
                 log.debug("LISTEN connection lost; polling until it is back", error=str(error))
-            await pause(delay * random.uniform(0.5, 1))
+            await real_sleep(delay * random.uniform(0.5, 1))
             delay = min(delay * 2, 5)

@@ -10,7 +10,7 @@ import asyncpg
 from sqlalchemy import create_engine
 from sqlalchemy.util import greenlet_spawn
 
-from rota.core.clock import pause
+from rota.core.clock import real_sleep
 from rota.db.connection import P, R, Step
 from rota.db.dialect import RawConnection, Tx
 from rota.db.driver_errors import DATABASE_ERRORS, is_deadlock, translated_outage
@@ -113,7 +113,7 @@ class PostgresDatabase:
                 if self.outage.since is not None:
                     self.outage.back()
                 return result
-            await pause(random.uniform(0, 0.02 * 2**attempt))
+            await real_sleep(random.uniform(0, 0.02 * 2**attempt))
         raise AssertionError("unreachable")
 
     async def close(self) -> None:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import structlog
 
-from rota.core.clock import pause, stopwatch
+from rota.core.clock import real_sleep, stopwatch
 from rota.core.errors import DatabaseMisconfigured, Unavailable
 
 R = TypeVar("R")
@@ -26,4 +26,4 @@ async def retry_until_available(step: Callable[[], Awaitable[R]], seconds: float
             if stopwatch() - since > seconds or (seconds < math.inf and isinstance(error, DatabaseMisconfigured)):
                 raise
             log.debug("the database is out of reach; trying again", error=error.message)
-            await pause(random.uniform(0.2, 1))
+            await real_sleep(random.uniform(0.2, 1))

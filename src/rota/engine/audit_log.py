@@ -12,7 +12,7 @@ import orjson
 from rota.billing import reports as billing_reports
 from rota.core.clock import Clock
 from rota.core.errors import NotFound
-from rota.core.model import new_id
+from rota.core.ids import new_id
 from rota.core.redact import redacted
 from rota.db.connection import Database, P, R, Step
 from rota.db.dialect import Tx

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import select
 
 from rota.core.errors import Conflict, NotFound
-from rota.core.model import new_id
+from rota.core.ids import new_id
 from rota.db.dialect import Tx, insert_new, insert_rows
 from rota.db.tables import billing_accounts, users, virtual_keys
 

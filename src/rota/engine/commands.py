@@ -13,7 +13,7 @@ from rota.core.clock import Clock
 from rota.core.errors import Conflict, Invalid, NotFound, Refused, TooMuchEffort, together
 from rota.core.model import WORKFLOW, DueSchedule, Job, NewJob, Schedule, serial_key_of_kind
 from rota.core.plan import FIRE_LIMIT
-from rota.core.policy import TRANSIENT, Billing, Misfire, Retry, Terms, choice, parse_overlap
+from rota.core.policy import TRANSIENT_RETRY, Billing, Misfire, Retry, Terms, choice, parse_overlap
 from rota.core.states import State, Status
 from rota.core.timing import triggers
 from rota.db.connection import Database
@@ -58,7 +58,7 @@ class EngineSettings:
     reconcile_limit: timedelta = RECONCILE_LIMIT
     wake_min: timedelta = WAKE_MIN  # how soon and how late a consumer may ask to be woken
     wake_max: timedelta = WAKE_MAX
-    passing_retry: Retry = TRANSIENT  # of transient failures of jobs without a policy of their own
+    passing_retry: Retry = TRANSIENT_RETRY  # of transient failures of jobs without a policy of their own
 
     def user_of(self, org: str) -> str | None:
         """The user that runs an org's commands; None: that of the worker."""
@@ -121,7 +121,7 @@ class Engine:
                     route = await self.resolve(one)
                     if one.input is None:
                         routes[one.kind, one.target] = route
-                new.append(one.take(route))
+                new.append(one.with_route(route))
             except Invalid as error:
                 wrong += error.all if len(bodies) == 1 else [at_item(one_error, position) for one_error in error.all]
         if wrong:

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import and_, or_, select, update
 
 from rota.core.errors import Invalid, NotFound
-from rota.core.model import new_id
+from rota.core.ids import new_id
 from rota.db.dialect import Tx, insert_rows
 from rota.db.tables import grants, jobs, schedules
 from rota.engine import billing_accounts

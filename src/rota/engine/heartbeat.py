@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import structlog
 
-from rota.core.clock import JUMP, SystemClock, stopwatch
+from rota.core.clock import CLOCK_JUMP, SystemClock, stopwatch
 from rota.core.errors import RotaError
 from rota.db.connection import Database, open_database
 from rota.engine import workers
@@ -94,7 +94,7 @@ class Keeper:
             self.quiet_until = sample.received + seconds
         self._renewed = sample.sent  # the lease is counted from then on at the earliest, however late the answer came
         off = self.clock.sync(sample)
-        if abs(off) > JUMP:
+        if abs(off) > CLOCK_JUMP:
             log.warning("the clock jumped; no lease is judged for a while", by=off.total_seconds())
             self.quiet_until = sample.received + seconds
         if cancels:

@@ -37,9 +37,11 @@ from sqlalchemy import (
 )
 
 from rota.core.errors import Conflict, LeaseLost
-from rota.core.model import SERIAL, Attempt, AttemptResult, Finished, Job, Lease, NewJob, new_id
-from rota.core.policy import QUARANTINE, RECONCILIATION, Lane, Terms, rotated, shares
-from rota.core.states import HEADS, Move, State, Status, sources, target
+from rota.core.fair_shares import Lane, divide_claims, rotate
+from rota.core.ids import new_id
+from rota.core.model import SERIAL_ROUTE_PREFIX, Attempt, AttemptResult, FinishResult, Job, Lease, NewJob
+from rota.core.policy import QUARANTINE_CRASHES, RECONCILIATION, Terms
+from rota.core.states import HEADS, Move, State, Status, state_after, states_before
 from rota.db.dialect import (
     Batch,
     Given,
@@ -109,8 +111,8 @@ def add(
     taken: list[Job] = []
     if lease is not None:
         free_now = {None, *heads}
-        fit = (job for job in new if job.run_at <= lease.until and job.serial_key in free_now and lease.fits(job))
-        first = list(islice(within(lease.org_room, fit), lease.room + lease.line))
+        fit = (job for job in new if job.run_at <= lease.until and job.serial_key in free_now and lease.accepts(job))
+        first = list(islice(within(lease.org_room, fit), lease.room + lease.prefetch))
         fence = draw_fence(tx) if first else 0
         taken = [held_from_start(job, now, fence) for job in first]
         holds = {"state": State.RUNNING.value, "lease_owner": lease.worker, "fence": fence, "solo_key": None}
@@ -126,20 +128,20 @@ def add(
 
 def due(tx: Tx, now: datetime, limit: int = CHUNK) -> int:
     """Let jobs whose moment has come into the queue; returns how many."""
-    waiting = and_(is_in(c.state, sources(Move.DUE)), c.run_at <= now)
+    waiting = and_(is_in(c.state, states_before(Move.DUE)), c.run_at <= now)
     # a backing-off job is the head of its key already: only a later one of a key has to ask who is the head
     keyed = and_(waiting, is_in(c.state, [State.LATER]), c.serial_key.is_not(None))
     keys = set(tx.execute(select(c.serial_key).where(keyed).limit(limit)).scalars())
     moved = 0
     if keys:
         lock_keys(tx, keys)
-        stmt = update(jobs).where(keyed, c.serial_key.in_(keys)).values(state=target(Move.WAIT))
+        stmt = update(jobs).where(keyed, c.serial_key.in_(keys)).values(state=state_after(Move.WAIT))
         moved += tx.execute(stmt).rowcount
         promote(tx, keys)
     free = and_(waiting, or_(is_in(c.state, [State.RETRY]), c.serial_key.is_(None)))
     # a CTE: a subquery may be read anew for each row, and then takes more rows than its limit
     chosen = select(c.id).where(free).order_by(c.run_at).limit(limit).with_for_update(skip_locked=True).cte("chosen")
-    stmt = update(jobs).where(c.id.in_(select(chosen.c.id))).values(state=target(Move.DUE)).returning(c.id)
+    stmt = update(jobs).where(c.id.in_(select(chosen.c.id))).values(state=state_after(Move.DUE)).returning(c.id)
     moved += len(tx.execute(stmt).all())  # SQLite's driver counts no rows of a statement that begins with WITH
     if moved:
         notify(tx, "ready")
@@ -153,7 +155,7 @@ def next_due(tx: Tx) -> datetime | None:
 
 @once
 def first_waiting(_: Tx) -> Select[Any]:
-    return select(func.min(c.run_at)).where(is_in(c.state, sources(Move.DUE)))
+    return select(func.min(c.run_at)).where(is_in(c.state, states_before(Move.DUE)))
 
 
 def within(org_room: Callable[[str], int | None] | None, new: Iterable[NewJob]) -> Iterator[NewJob]:
@@ -232,7 +234,7 @@ def claim(
 ) -> list[Job]:  # fmt: skip
     """Take up to `room` ready jobs of these lanes for a worker, fairly across orgs, most urgent first in a lane; of an
     org at most its `org_room`. Without limits to count against it is one statement on PostgreSQL."""
-    given = shares(capped(tx, found, turn), room, turn, org_room)
+    given = divide_claims(capped(tx, found, turn), room, turn, org_room)
     return take(tx, given, worker, routes) if given else []
 
 
@@ -267,7 +269,7 @@ def taking(tx: Tx, count: int, sole: bool) -> Any:
     picks = [
         select(c.id)
         .where(
-            is_in(c.state, sources(Move.CLAIM)),
+            is_in(c.state, states_before(Move.CLAIM)),
             c.org_id == bindparam(f"org{position}"),
             c.queue == bindparam(f"queue{position}"),
             is_listed(tx, c.route, "routes"),
@@ -282,12 +284,12 @@ def taking(tx: Tx, count: int, sole: bool) -> Any:
     # a CTE is read once; a subquery may be read once per row of a join, and then takes more rows than its limit
     taken = union_all(*(select(pick.c.id) for pick in picks)).cte("taken")
     values = {
-        "state": target(Move.CLAIM),
+        "state": state_after(Move.CLAIM),
         "lease_owner": bindparam("worker"),
         "fence": next_fence(tx),
         "solo_key": None,
     }
-    stmt = update(jobs).where(c.id == taken.c.id, is_in(c.state, sources(Move.CLAIM))).values(values)
+    stmt = update(jobs).where(c.id == taken.c.id, is_in(c.state, states_before(Move.CLAIM))).values(values)
     return stmt if on_sqlite(tx) else stmt.returning(*TAKEN)
 
 
@@ -336,7 +338,7 @@ def capped(tx: Tx, found: Sequence[Lane], turn: int) -> Sequence[Lane]:
         if limit is not None
     }
     caps: dict[Lane, int | None] = {}
-    for lane in rotated(list(found), turn):  # what an org has left goes to another of its queues each time
+    for lane in rotate(list(found), turn):  # what an org has left goes to another of its queues each time
         key = (lane.org_id, lane.queue)
         own = queue_limit.get(key)
         room = [own - running.get(key, 0)] if own is not None else []
@@ -365,14 +367,14 @@ def marking(tx: Tx, alike: tuple[str, ...]) -> Any:
     return update(jobs).where(held(begun.c.id, begun.c.fence)).values(values).returning(c.run_id)
 
 
-def finish(tx: Tx, ended: Sequence[AttemptResult], worker: str | None, now: datetime | None = None) -> Finished:
+def finish(tx: Tx, ended: Sequence[AttemptResult], worker: str | None, now: datetime | None = None) -> FinishResult:
     """Write the runs that ended and take their jobs out of the queue, or to where they wait for the next attempt."""
     staying = [one for one in ended if one.move]
     final = [one for one in ended if not one.move] if staying else ended
     keys = {one.job.serial_key for one in ended if one.job.serial_key}
     lock_keys(tx, keys)
     moved, unwanted = move_on(tx, staying)
-    runs.append(tx, [one for one in staying if one.run_id in moved and not one.waits], worker, now)
+    runs.append(tx, [one for one in staying if one.run_id in moved and not one.not_started], worker, now)
     kept = leave(tx, final, worker, now) | moved
     promoted = promote(tx, keys)
     for job_id, by in unwanted.items():  # somebody cancelled it while its attempt failed by itself: there is no next
@@ -380,7 +382,7 @@ def finish(tx: Tx, ended: Sequence[AttemptResult], worker: str | None, now: date
     ready = bool(promoted or unwanted) or any(one.move in (Move.HAND_BACK, Move.RESCUE) for one in staying)
     if ready:
         notify(tx, "ready")
-    return Finished(kept, ready)
+    return FinishResult(kept, ready)
 
 
 def pass_on(tx: Tx, ended: AttemptResult, worker: str, now: datetime, follows: bool) -> tuple[bool, Job | None]:
@@ -412,11 +414,11 @@ def take_next(tx: Tx, job: Job, worker: str) -> Job | None:
 def taking_next(tx: Tx) -> Any:
     org, queue = bindparam("org0", type_=Text), bindparam("queue0", type_=Text)
     mine = and_(
-        c.serial_key == bindparam("key", type_=Text), is_in(c.state, HEADS), is_in(c.state, sources(Move.CLAIM)),
+        c.serial_key == bindparam("key", type_=Text), is_in(c.state, HEADS), is_in(c.state, states_before(Move.CLAIM)),
         c.route == bindparam("route", type_=Text), c.org_id == org, c.queue == queue, *is_unlimited(org, queue),
     )  # fmt: skip
     values = {
-        "state": target(Move.CLAIM),
+        "state": state_after(Move.CLAIM),
         "lease_owner": bindparam("worker", type_=Text),
         "fence": next_fence(tx),
         "solo_key": None,
@@ -485,8 +487,8 @@ def move_on(tx: Tx, ended: Sequence[AttemptResult]) -> tuple[set[str], dict[str,
         return set(), {}
     records = [
         (
-            one.job.id, one.job.fence, target(one.move).value, one.run_at or one.job.run_at,
-            one.job.last_run_id if one.waits else one.run_id, one.job.attempt if one.waits else one.number,
+            one.job.id, one.job.fence, state_after(one.move).value, one.run_at or one.job.run_at,
+            one.job.last_run_id if one.not_started else one.run_id, one.job.attempt if one.not_started else one.number,
             one.job.tries + (one.counts and one.status is not Status.CRASHED),
             one.job.crashes + (one.counts and one.status is Status.CRASHED),
             one.reason if one.move is Move.PARK else None,
@@ -526,7 +528,7 @@ def set_aside(tx: Tx, job: Job, how: Move, solo_key: str, reason: str | None = N
     A newer one may take its place again, unless that one waits already. The caller holds the lock of the key."""
     newer = tx.execute(select(c.id).where(c.solo_key == solo_key)).first()
     solo = {} if newer is not None or job.attempt else {"solo_key": solo_key}
-    values = {"state": target(how), "parked_reason": reason, "lease_owner": None, **solo}
+    values = {"state": state_after(how), "parked_reason": reason, "lease_owner": None, **solo}
     if not tx.execute(update(jobs).where(c.id == job.id, c.fence == job.fence, RUNS).values(values)).rowcount:
         raise LeaseLost(f"job {job.id}: it is not ours any more")
     promote(tx, [job.serial_key] if job.serial_key else [])
@@ -541,9 +543,11 @@ def head_of(tx: Tx, serial_key: str) -> Any | None:
 def hand_back(tx: Tx, worker: str, which: Collection[str] | None, but: Collection[str] = ()) -> int:
     """Return jobs that never started: the given ones, or all that this worker owns but for those it knows of. It may
     own more than it knows when the answer to a claim was lost."""
-    stmt = update(jobs).where(c.lease_owner == worker, is_in(c.state, sources(Move.HAND_BACK)), c.run_id.is_(None))
+    stmt = update(jobs).where(
+        c.lease_owner == worker, is_in(c.state, states_before(Move.HAND_BACK)), c.run_id.is_(None)
+    )
     stmt = stmt.where(c.id.in_(which)) if which is not None else stmt.where(c.id.not_in(but))
-    moved: int = tx.execute(stmt.values(state=target(Move.HAND_BACK), lease_owner=None)).rowcount
+    moved: int = tx.execute(stmt.values(state=state_after(Move.HAND_BACK), lease_owner=None)).rowcount
     if moved:
         notify(tx, "ready")
     return moved
@@ -569,7 +573,7 @@ def rescue(
     kept = leave(tx, final, worker, now) | moved
     crashed = [one for one in ended if one.run_id in kept]
     unstarted = [row.id for row in rows if row.run_id is None]
-    ready = {"state": target(Move.RESCUE), "lease_owner": None}
+    ready = {"state": state_after(Move.RESCUE), "lease_owner": None}
     tx.execute(update(jobs).where(c.id.in_(unstarted), held_by_worker).values(ready))
     present = [row.id for row in rows if row.id != culprit]
     tx.execute(update(jobs).where(c.id.in_(present)).values(rescues=c.rescues + 1))
@@ -595,12 +599,12 @@ def crash_of(row: Any, now: datetime, counts: bool) -> AttemptResult:
         job, Status.CRASHED, None, now, row.run_id, row.attempt, row.started_at, error, move=Move.RESCUE, run_at=now,
         counts=counts,
     )  # fmt: skip
-    if job.route.startswith(SERIAL):  # UNKNOWN_IS_NOT_FAILED: whoever had it must say what happened
+    if job.route.startswith(SERIAL_ROUTE_PREFIX):  # UNKNOWN_IS_NOT_FAILED: whoever had it must say what happened
         return replace(ended, status=Status.PAUSED, reason=RECONCILIATION, move=Move.PARK, counts=False)
     if row.cancel_requested_at is not None:
         return replace(ended, status=Status.CANCELED, reason=row.cancel_reason, move=None)
-    if counts and job.crashes + 1 >= QUARANTINE:
-        park = Move.PARK if job.stays else None
+    if counts and job.crashes + 1 >= QUARANTINE_CRASHES:
+        park = Move.PARK if job.parks_on_failure else None
         return replace(ended, status=Status.FAILED, reason="quarantined", counts=False, move=park)
     return ended
 
@@ -683,20 +687,22 @@ def living(tx: Tx) -> Select[Any]:
 
 def park_unroutable(tx: Tx, routes: Collection[str], before: datetime) -> int:
     """Put aside ready jobs that no live worker can run, so that claims do not wade through them."""
-    stmt = update(jobs).where(is_in(c.state, sources(Move.STRAND)), c.route.not_in(routes), c.queued_at < before)
-    return tx.execute(stmt.values(state=target(Move.STRAND), parked_reason=UNROUTABLE)).rowcount
+    stmt = update(jobs).where(is_in(c.state, states_before(Move.STRAND)), c.route.not_in(routes), c.queued_at < before)
+    return tx.execute(stmt.values(state=state_after(Move.STRAND), parked_reason=UNROUTABLE)).rowcount
 
 
 def route(tx: Tx, routes: Collection[str]) -> int:
     """A worker came up that can run these: what was put aside for want of one is ready again."""
-    stmt = update(jobs).where(is_in(c.state, sources(Move.RESUME)), c.parked_reason == UNROUTABLE, c.route.in_(routes))
-    return tx.execute(stmt.values(state=target(Move.RESUME), parked_reason=None)).rowcount
+    stmt = update(jobs).where(
+        is_in(c.state, states_before(Move.RESUME)), c.parked_reason == UNROUTABLE, c.route.in_(routes)
+    )
+    return tx.execute(stmt.values(state=state_after(Move.RESUME), parked_reason=None)).rowcount
 
 
 def resume(tx: Tx, job_id: str, now: datetime) -> bool:
     """Let a parked job try again."""
-    stmt = update(jobs).where(c.id == job_id, is_in(c.state, sources(Move.RESUME)))
-    moved = bool(tx.execute(stmt.values(state=target(Move.RESUME), run_at=now, parked_reason=None)).rowcount)
+    stmt = update(jobs).where(c.id == job_id, is_in(c.state, states_before(Move.RESUME)))
+    moved = bool(tx.execute(stmt.values(state=state_after(Move.RESUME), run_at=now, parked_reason=None)).rowcount)
     if moved:
         notify(tx, "ready")
     return moved
@@ -705,9 +711,9 @@ def resume(tx: Tx, job_id: str, now: datetime) -> bool:
 def adopt(tx: Tx, job_id: str, fence: int, worker: str | None, now: datetime) -> bool:
     """Give a parked job back to the agent that has it in hand, as the same claim: its fence stays. The attempt that was
     told as paused is over; this is the next one."""
-    mine = and_(c.id == job_id, c.fence == fence, is_in(c.state, sources(Move.ADOPT)))
+    mine = and_(c.id == job_id, c.fence == fence, is_in(c.state, states_before(Move.ADOPT)))
     values = {
-        "state": target(Move.ADOPT), "lease_owner": worker, "parked_reason": None, "run_id": new_id(),
+        "state": state_after(Move.ADOPT), "lease_owner": worker, "parked_reason": None, "run_id": new_id(),
         "attempt": c.attempt + 1, "started_at": now,
     }  # fmt: skip
     return bool(tx.execute(update(jobs).where(mine).values(values)).rowcount)
@@ -756,7 +762,7 @@ def promoting(tx: Tx, alike: tuple[str, ...]) -> Any:
     head, waiting = jobs.alias("head"), jobs.alias("waiting")
     first = (
         select(waiting.c.id)
-        .where(waiting.c.serial_key == key.c.key, is_in(waiting.c.state, sources(Move.PROMOTE)))
+        .where(waiting.c.serial_key == key.c.key, is_in(waiting.c.state, states_before(Move.PROMOTE)))
         .order_by(waiting.c.priority.desc(), waiting.c.run_at, waiting.c.id)
         .limit(1)
         .correlate(key)
@@ -764,7 +770,7 @@ def promoting(tx: Tx, alike: tuple[str, ...]) -> Any:
     )
     heads = select(literal(1)).select_from(head).where(head.c.serial_key == key.c.key, is_in(head.c.state, HEADS))
     chosen = select(first).select_from(key).where(~exists(heads.correlate(key)))
-    return update(jobs).where(c.id.in_(chosen)).values(state=target(Move.PROMOTE)).returning(c.id)
+    return update(jobs).where(c.id.in_(chosen)).values(state=state_after(Move.PROMOTE)).returning(c.id)
 
 
 def is_in(state: ColumnElement[str], among: Iterable[State]) -> ColumnElement[bool]:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from rota.core.clock import JUMP, SystemClock, pause
+from rota.core.clock import CLOCK_JUMP, SystemClock, real_sleep
 from rota.core.errors import RotaError, Unavailable
 from rota.core.model import AttemptResult
 from rota.core.plan import TICK
@@ -47,15 +47,15 @@ class Maintenance:
                 expiry = await self.db.read(workers.next_expiry, self.worker)
             except Unavailable as error:
                 log.debug("maintenance waits for the database", error=error.message)
-                await pause(random.uniform(0.5, 2))
+                await real_sleep(random.uniform(0.5, 2))
                 continue
             except Exception:  # the runs of this process must not suffer for it
                 log.exception("maintenance failed; trying again")
-                await pause(random.uniform(1, 2))
+                await real_sleep(random.uniform(1, 2))
                 continue
             longest = min(self.engine.settings.lease, timedelta(seconds=30))
             ahead = longest if expiry is None else min(expiry - self.clock.now(), longest)
-            await pause(max(0.2, ahead.total_seconds() + 0.05))
+            await real_sleep(max(0.2, ahead.total_seconds() + 0.05))
 
     async def rescue(self) -> int:
         """Take over from workers whose lease ran out; never from oneself, and not right after a clock jump."""
@@ -81,7 +81,7 @@ class Maintenance:
         """Declare a worker dead and take a batch of its jobs; nothing if it renewed its lease meanwhile. All is looked
         at again here: this step may have waited long for its turn to write, and the others for theirs to renew."""
         now = self.clock.now()
-        jumped = isinstance(self.clock, SystemClock) and abs(workers.measure(tx).time - now) > JUMP
+        jumped = isinstance(self.clock, SystemClock) and abs(workers.measure(tx).time - now) > CLOCK_JUMP
         evidence = workers.lives(tx, worker)  # else these are only the rest of its jobs
         if self.may_judge() and not jumped:
             workers.bury(tx, worker, now)
@@ -130,22 +130,22 @@ class Maintenance:
         for before, statuses in ((now - settings.keep_success, kept_short), (now - settings.keep_failed, rest)):
             for org_id in await self.db.read(runs.with_old, before, statuses):
                 while await self.db.tx(runs.prune, org_id, before, statuses, CHUNK) == CHUNK:
-                    await pause(0.05)  # others want to write too
+                    await real_sleep(0.05)  # others want to write too
         for pipeline in await self.db.read(pipelines_store.with_limits):
             while await self.db.tx(pipelines_store.prune, pipeline, now, CHUNK) == CHUNK:
-                await pause(0.05)
+                await real_sleep(0.05)
         while await self.db.tx(slots.prune, now - settings.keep_failed, CHUNK) == CHUNK:
-            await pause(0.05)
+            await real_sleep(0.05)
         while await self.db.tx(workflows.prune, now - settings.keep_success, CHUNK) == CHUNK:
-            await pause(0.05)
+            await real_sleep(0.05)
         await self.db.tx(workers.forget, now - FORGET_WORKERS)
         await self.db.tx(tasks_store.prune_results, now)
         while await self.db.tx(http_store.prune, now - http_store.KEPT, CHUNK) == CHUNK:
-            await pause(0.05)
+            await real_sleep(0.05)
         while await self.db.tx(http_store.prune_excess, CHUNK) == CHUNK:
-            await pause(0.05)
+            await real_sleep(0.05)
         while await self.db.tx(audit_rows.prune, now - settings.keep_audit, CHUNK) == CHUNK:
-            await pause(0.05)
+            await real_sleep(0.05)
 
     def repaired(self, what: str, mended: int) -> None:
         if mended:

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import select, update
 
 from rota.core.errors import NotFound, Refused
-from rota.core.model import new_id
+from rota.core.ids import new_id
 from rota.db.dialect import Tx, insert_new, notify
 from rota.db.tables import orgs, users
 

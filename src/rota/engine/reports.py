@@ -30,7 +30,8 @@ from sqlalchemy import (
 
 from rota.core import parse
 from rota.core.errors import Invalid, NotFound
-from rota.core.model import HOST_JOB, WORKFLOW, Schedule, trace_id_of
+from rota.core.ids import trace_id_of
+from rota.core.model import HOST_JOB, WORKFLOW, Schedule
 from rota.core.plan import first_plan
 from rota.core.redact import HIDDEN, redacted
 from rota.core.states import RAN, State, Status, Verdict, WorkerState
@@ -180,7 +181,7 @@ def new_schedule(one: Schedule) -> Record:
         **shown_input(parse.flat(one)), **{field: getattr(one, field) for field in same}, "next_run_at": next_run_at,
         "next_slot": next_slot, "last_run_at": None, "last_run_id": None, "last_job_id": None, "last_run_status": None,
         "run_count": 0, "failure_count": 0, "skipped_count": 0, "condition": one.condition.value,
-        "updated_at": one.updated_at, "words": triggers.words(one.timing), "paused": False, **origin(one.source),
+        "updated_at": one.updated_at, "words": triggers.describe(one.timing), "paused": False, **origin(one.source),
     }  # fmt: skip
 
 
@@ -220,7 +221,7 @@ def timing_record(text: str) -> Record:
         timing = triggers.load(orjson.loads(text))
     except (Invalid, ValueError):
         return {"words": None, **NO_TIMING}
-    return {"words": triggers.words(timing), **parse.flat_timing(timing)}
+    return {"words": triggers.describe(timing), **parse.flat_timing(timing)}
 
 
 def has_tag(tag: str) -> ColumnElement[bool]:

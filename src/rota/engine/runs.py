@@ -7,7 +7,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Integer, Text, and_, delete, func, select, update
 
-from rota.core.model import HOST_JOB, AttemptResult, RunInfo, trace_id_of, traceparent
+from rota.core.ids import trace_id_of, traceparent
+from rota.core.model import HOST_JOB, AttemptResult, RunInfo
 from rota.core.states import Status, Verdict, verdict_of
 from rota.db.dialect import Batch, Tx, hot, insert_rows
 from rota.db.tables import (

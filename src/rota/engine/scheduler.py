@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from rota.core.clock import pause, stopwatch
+from rota.core.clock import real_sleep, stopwatch
 from rota.core.errors import DataRefused, Unavailable
 from rota.core.model import DueSchedule, FireResult, Lease, Plan
 from rota.core.plan import plan_at
@@ -68,11 +68,11 @@ class Scheduler:
             except Unavailable as error:
                 log.debug("cannot fire; trying again", error=error.message)
                 view = None
-                await pause(random.uniform(0.2, 1))
+                await real_sleep(random.uniform(0.2, 1))
             except Exception:  # whatever it is, the other schedules must go on
                 log.exception("firing failed; trying again")
                 view = None
-                await pause(random.uniform(1, 2))
+                await real_sleep(random.uniform(1, 2))
 
     async def step(self) -> bool:
         """Do what is due now; True if there may be more."""
@@ -92,7 +92,7 @@ class Scheduler:
                     due.append(replace(one, planned=plan_at(one, self.clock.now(), self.engine.settings.misfire_grace)))
                 except Exception as error:  # ONE_BAD_ROW_STOPS_NO_LOOP
                     broken.append((one.schedule.id, one.schedule.revision, f"{type(error).__name__}: {error}"))
-            await pause(0)  # others in this process have to go on
+            await real_sleep(0)  # others in this process have to go on
         return View(due, broken, jobs_at, then, cut)
 
     def rest(self, view: "View") -> float:
@@ -177,7 +177,7 @@ class Scheduler:
         async def fire(lease: Lease | None) -> FireResult:
             fired = await self.db.tx(schedules.fire, planned, now, lease)
             if self.engine.tracing is not None:
-                self.engine.tracing.fired(fired.made)
+                self.engine.tracing.fired(fired.fires)
             return fired
 
         try:
@@ -186,9 +186,9 @@ class Scheduler:
                 fired = await self.worker.take_fired(fire, sum(len(what.fires) for _, what in planned), until)
             else:
                 fired = await fire(None)
-            self.engine.meter.fired += len(fired.made)
-            self.engine.wake.signal("ready" if len(fired.taken) < len(fired.made) else "taken")
-            return set(fired.won)
+            self.engine.meter.fired += len(fired.fires)
+            self.engine.wake.signal("ready" if len(fired.leased_jobs) < len(fired.fires) else "taken")
+            return set(fired.schedule_ids)
         except DataRefused as error:
             if len(planned) > 1:
                 half = len(planned) // 2

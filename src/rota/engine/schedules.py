@@ -15,7 +15,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Integer, Select, Text, and_, bindparam, func, or_, select, update
 
 from rota.core.errors import Conflict, NotFound, StaleRevision
-from rota.core.model import HOST_JOB, DueSchedule, Fire, FireResult, Gap, Lease, NewJob, Plan, Schedule, new_id
+from rota.core.ids import new_id
+from rota.core.model import HOST_JOB, DueSchedule, Fire, FireResult, Gap, Lease, NewJob, Plan, Schedule
 from rota.core.plan import TICK, first_plan, next_run_at, passed_gap, plan
 from rota.core.policy import Misfire, Overlap, Terms, parse_retry
 from rota.core.states import Condition, State, Status, Verdict
@@ -412,7 +413,7 @@ def in_time(
     for one, what in won:
         schedule = one.schedule
         alone = schedule.id not in busy and schedule.serial_key in (None, f"schedule:{schedule.id}")
-        if one.is_due(now) or (room > 0 and lease is not None and alone and lease.fits(schedule)):
+        if one.is_due(now) or (room > 0 and lease is not None and alone and lease.accepts(schedule)):
             room -= len(what.fires)
             yield one, what
 
@@ -442,7 +443,7 @@ def advancing(tx: Tx, alike: tuple[str, ...]) -> Any:
 
 def fail_slots(tx: Tx, one: DueSchedule, what: Plan, error: str, now: datetime) -> None:
     """The culprit of a batch: its slots are told as skipped, counted once, and its clock goes on."""
-    if not fire(tx, [(one, replace(what, fires=(), gaps=()))], now).won:
+    if not fire(tx, [(one, replace(what, fires=(), gaps=()))], now).schedule_ids:
         return
     first = one.next_slot
     gap = first and passed_gap(one.schedule.timing, first, what.handled, Verdict.SKIPPED, "scheduler_failed")
@@ -522,7 +523,7 @@ def run_now(
     if is_busy(schedule, {schedule.id: busy}):
         raise Conflict(f"schedule {schedule.name}: job {busy[0].id} is not done yet, and its overlap policy is skip")
     waiting = next((row.id for row in busy if row.solo_key is not None or is_waiting_request(row)), None)
-    if schedule.waits and waiting is not None:
+    if schedule.keeps_one_waiting and waiting is not None:
         if queue.payload_of(tx, waiting) != payload:
             raise Conflict(
                 f"schedule {schedule.name}: job {waiting} waits with another input, and the overlap policy lets one "
@@ -532,7 +533,7 @@ def run_now(
     if overlap is Overlap.REPLACE:
         clear_the_way(tx, busy, now)
     # a slot may take the place of a job that waits, but not of one with an input of its own
-    job = job_of(schedule, Fire(now, now, schedule.waits and not own_input), new_id())
+    job = job_of(schedule, Fire(now, now, schedule.keeps_one_waiting and not own_input), new_id())
     job = replace(job, slot=None, job_key=None, trigger=trigger, trace=trace)
     queue.add(tx, [job], now)
     return job.id

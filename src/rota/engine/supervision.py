@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from rota.core.clock import pause, stopwatch
+from rota.core.clock import real_sleep, stopwatch
 
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 1.0, 30.0
 
@@ -33,5 +33,5 @@ async def supervise(name: str, loop: Callable[[], Awaitable[object]]) -> None:
             return
         if stopwatch() - started > LONGEST_DELAY_SECONDS:
             delay = FIRST_DELAY_SECONDS
-        await pause(delay)
+        await real_sleep(delay)
         delay = min(2 * delay, LONGEST_DELAY_SECONDS)

@@ -70,7 +70,7 @@ class Tracing:
         """A claim, as long as the job had to wait for it, and below it the run."""
         job = attempt.job
         about = {"job_id": job.id, "run_id": attempt.run_id, "attempt": attempt.number, "kind": job.kind}
-        claim = self.begin(f"claim {job.target}", job.parent, about, max(job.run_at, job.queued_at))
+        claim = self.begin(f"claim {job.target}", job.traceparent, about, max(job.run_at, job.queued_at))
         claim.end(nanoseconds(attempt.started_at))
         with self.span(f"run {job.target}", self.told(claim), about):
             return await work()

@@ -11,9 +11,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from rota.core import parse
-from rota.core.model import Attempt, AttemptResult, DueSchedule, Lease, new_id
+from rota.core.fair_shares import Lane
+from rota.core.ids import new_id
+from rota.core.model import Attempt, AttemptResult, DueSchedule, Lease
 from rota.core.plan import plan
-from rota.core.policy import Lane
 from rota.core.states import Status
 from rota.db.dialect import CROWD, Tx
 from rota.engine import jobs, orgs, schedules
@@ -81,7 +82,7 @@ def run_through(tx: Tx, engine: Engine, org_id: str, count: int, now: datetime) 
     for lane in found:
         jobs.claim_sole(tx, lane, worker=worker, routes=[], room=1)
     taken = jobs.claim(tx, found, worker=worker, routes=[ROUTE], room=count, turn=0)
-    attempts = [Attempt(job, new_id(), 1, now) for job in [*fired.taken, *taken]]
+    attempts = [Attempt(job, new_id(), 1, now) for job in [*fired.leased_jobs, *taken]]
     jobs.mark_started(tx, attempts)
     ended = [AttemptResult(one.job, Status.SUCCESS, None, now, one.run_id, 1, now) for one in attempts]
     jobs.finish(tx, ended, None, now)

@@ -59,7 +59,7 @@ def of_slot(tx: Tx, org_id: str, schedule: str, slot: datetime, now: datetime) -
         raise NotFound(f"schedule {schedule!r} has no slot at {slot.isoformat()}; `rota slots list` shows the slots")
     if found.job_id is not None:
         return of_job(tx, org_id, found.job_id, now)
-    told = explain.why_slot(dict_of(found), schedule_of(tx, schedule_id) or {})
+    told = explain.explain_slot(dict_of(found), schedule_of(tx, schedule_id) or {})
     return {"job_id": None, "schedule_id": schedule_id, "slot": found.slot, "status": found.verdict, "sentences": told}
 
 
@@ -75,7 +75,7 @@ def of_job(tx: Tx, org_id: str, job_id: str, now: datetime) -> Record:
     first: Record = living or ended[0]
     status = ended[-1]["status"] if living is None else living["state"]
     found = waits(tx, row, now) if living else []
-    told = explain.why_run(
+    told = explain.explain_run(
         ended, living, schedule_of(tx, first["schedule_id"]), found, asker(tx, org_id, job_id, first)
     )
     same = {field: first[field] for field in ("schedule_id", "slot")}

@@ -21,7 +21,7 @@ from typing import Any
 
 import orjson
 
-from rota.core.clock import pause, stopwatch
+from rota.core.clock import real_sleep, stopwatch
 from rota.core.errors import Invalid
 from rota.core.model import PAYLOAD_LIMIT
 from rota.core.policy import Failure, FailureClass
@@ -150,7 +150,7 @@ async def see_out(pid: int, ctx: RunContext, since: float) -> None:
     while (rest := family(pid, ctx.run_id)) and stopwatch() - since < grace + DYING:
         if stopwatch() - since >= grace:
             kill(rest, signal.SIGKILL)
-        await pause(look)
+        await real_sleep(look)
         look = min(look * 2, 0.2)
     if rest:
         ctx.log.line("system", f"processes that do not die: {', '.join(map(str, sorted(rest)))}")

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import orjson
 
-from rota.core.clock import pause, stopwatch
-from rota.core.errors import LogicError, shown
-from rota.core.model import new_id
+from rota.core.clock import real_sleep, stopwatch
+from rota.core.errors import LogicError, short_repr
+from rota.core.ids import new_id
 from rota.core.states import Status
 from rota.engine import artifacts
 from rota.engine import reports as engine_reports
@@ -112,7 +112,7 @@ class ArtifactManager(Bridge):
         """As `save`, exactly there: without a parent it is a root."""
         kind, content = self.dumped(data)
         if content_type is not None and not CONTENT_TYPE.fullmatch(content_type):
-            raise LogicError(f"{shown(content_type)} is not a content type; it is like text/plain; charset=utf-8")
+            raise LogicError(f"{short_repr(content_type)} is not a content type; it is like text/plain; charset=utf-8")
         limit = self.engine.settings.artifact_limit
         if len(content) > limit:
             raise LogicError(f"an artifact of {len(content)} bytes is too large; at most {limit} are kept")
@@ -178,6 +178,6 @@ class JobScheduler(Bridge):
         while (status := await self._status(job_id)) in LIVING:
             if patience is not None and stopwatch() - since > patience:
                 raise TimeoutError(f"job {job_id} is still {status} after {patience:g} s")
-            await pause(look)
+            await real_sleep(look)
             look = min(look * 2, 1.0)
         return status

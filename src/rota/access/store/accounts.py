@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, bindparam, delete, func, or_, select, update
 
 from rota.core.errors import Conflict, NotFound, Refused
-from rota.core.model import new_id
+from rota.core.ids import new_id
 from rota.db.dialect import Tx, insert_new, insert_rows, once
 from rota.db.tables import api_keys, grants, login_sessions, orgs, users
 from rota.engine.orgs import org_by_slug, system_user

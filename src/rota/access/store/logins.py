@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Select, delete, select, update
 
 from rota.access.store import accounts
 from rota.core.errors import NotFound
-from rota.core.model import new_id
+from rota.core.ids import new_id
 from rota.db.dialect import Tx, insert_rows
 from rota.db.tables import api_keys, login_links, login_sessions, orgs, users
 from rota.engine import reports as engine_reports

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse
 
 from rota.access.store import accounts, logins
 from rota.access.store.logins import SESSION_LIFE, Account
-from rota.core.errors import Refused, shown
+from rota.core.errors import Refused, short_repr
 from rota.db.connection import Database
 from rota.db.dialect import Tx
 from rota.engine import audit_log
@@ -122,7 +122,7 @@ async def login_by_password(request: Request) -> Response:
     fits = await asyncio.to_thread(accounts.password_fits, hashed, password)
     token = await db.tx(log_in_with_password, request, found) if fits and found is not None else None
     if token is None:
-        log.warning("a login failed", email=shown(email), org=shown(slug), address=address_of(request))
+        log.warning("a login failed", email=short_repr(email), org=short_repr(slug), address=address_of(request))
         if found is not None:
             await record_failure(request, found)
         return await login_page(request, then, "The address or the password is not right.", 403)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import orjson
 import structlog
 
-from rota.core.clock import pause
+from rota.core.clock import real_sleep
 from rota.core.errors import Unavailable
 from rota.engine import event_feed
 from rota.engine.commands import Engine
@@ -94,7 +94,7 @@ class Feed:
                     follower.add(fresh)
             since = max(since, started_at - event_feed.OVERLAP)
             known = {key: at for key, at in known.items() if at >= since}
-            await pause(BREATH)
+            await real_sleep(BREATH)
             if not fresh_count:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(POLL):

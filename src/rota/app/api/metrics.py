@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rota.core.clock import stopwatch, wall
+from rota.core.clock import stopwatch, system_time
 from rota.core.errors import Unavailable
 from rota.engine import reports as engine_reports
 from rota.engine.commands import Engine
@@ -35,7 +35,7 @@ async def metrics(request: Request) -> Response:
         except Unavailable:
             gauges = {"up": 0}
         state.gauges = (stopwatch(), gauges)
-    offset = (engine.clock.now() - wall()).total_seconds()
+    offset = (engine.clock.now() - system_time()).total_seconds()
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Told([*counters(engine.meter), *gauges_of(gauges, offset)]))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

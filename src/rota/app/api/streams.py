@@ -16,7 +16,7 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from rota.app.api.feeds import BREATH, POLL, pages
-from rota.core.clock import pause, stopwatch
+from rota.core.clock import real_sleep, stopwatch
 from rota.core.errors import Invalid, NotFound, Refused, Unavailable
 from rota.core.states import Status
 from rota.db.connection import P, R, Step
@@ -127,7 +127,7 @@ async def turns(request: Request) -> AsyncIterator[None]:
     while True:
         changed = engine_of(request).wake.changed  # before the read: what happens during it is not missed
         yield
-        await pause(BREATH)
+        await real_sleep(BREATH)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(POLL):
                 await changed.wait()

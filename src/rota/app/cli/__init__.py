@@ -94,7 +94,7 @@ def options(
 
 def repeat(args: list[str]) -> NoReturn:
     """Run the same command line again and again, on a clear screen each time, until it fails or somebody stops it."""
-    from rota.core.clock import sleep
+    from rota.core.clock import blocking_sleep
 
     try:
         while True:
@@ -107,7 +107,7 @@ def repeat(args: list[str]) -> NoReturn:
                     break
                 if end.code:
                     raise
-            sleep(WATCH)
+            blocking_sleep(WATCH)
     except KeyboardInterrupt:
         pass  # that is how it ends
     raise typer.Exit

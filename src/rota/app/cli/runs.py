@@ -213,7 +213,7 @@ def end_as(one: dict[str, Any]) -> None:
 def sleep(seconds: float = LOOK) -> None:
     from rota.core import clock
 
-    clock.sleep(seconds)
+    clock.blocking_sleep(seconds)
 
 
 def status_of(run: dict[str, Any]) -> str:

@@ -36,7 +36,7 @@ def span_words(span: timedelta, one: str = "") -> str:
     return one + parts[0][2:] if len(parts) == 1 and parts[0].startswith("1 ") else " ".join(parts)
 
 
-def short(span: timedelta) -> str:
+def short_span(span: timedelta) -> str:
     """A span in its largest unit, or two of them where that is too coarse."""
     seconds = round(span.total_seconds())
     for position, (size, unit) in enumerate(SHORT):

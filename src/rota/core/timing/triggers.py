@@ -280,7 +280,7 @@ def window_close(timing: Timing, at: datetime) -> datetime | None:
 # For people
 
 
-def words(timing: Timing) -> str:
+def describe(timing: Timing) -> str:
     """The timing in a short English phrase."""
     zone, window = zone_of(timing.zone), timing.window
     match timing.trigger:

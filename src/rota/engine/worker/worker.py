@@ -19,20 +19,21 @@ from typing import Any
 
 import structlog
 
-from rota.core.clock import Clock, SystemClock, pause, stopwatch
+from rota.core.clock import Clock, SystemClock, real_sleep, stopwatch
 from rota.core.errors import DataRefused, Unavailable
-from rota.core.model import WORKFLOW, Attempt, AttemptResult, Finished, FireResult, Job, Lease, RunInfo, new_id
+from rota.core.fair_shares import Lane
+from rota.core.ids import new_id
+from rota.core.model import WORKFLOW, Attempt, AttemptResult, FinishResult, FireResult, Job, Lease, RunInfo
 from rota.core.policy import (
-    QUARANTINE,
+    QUARANTINE_CRASHES,
     RECONCILIATION,
-    TRANSIENT,
-    Again,
+    TRANSIENT_RETRY,
     Failure,
     FailureClass,
     GiveUp,
-    Lane,
     Park,
     Retry,
+    RetryAfter,
     after_failure,
     classify,
 )
@@ -336,7 +337,9 @@ class Worker:
         wake = self.engine.wake.work
         while not self.finished.is_set():
             if self.waiting:
-                await pause(GATHER)  # there is enough to do: more is heard of meanwhile, and one look is for all of it
+                await real_sleep(
+                    GATHER
+                )  # there is enough to do: more is heard of meanwhile, and one look is for all of it
             wake.clear()
             self.claimed_at = stopwatch()
             if not self.draining:
@@ -383,7 +386,7 @@ class Worker:
                 fired = await fire(
                     Lease(self.id, self.routes, self.queues, room, most - room, until, self.org_ids, self.org_room)
                 )
-                await self.receive(fired.taken)
+                await self.receive(fired.leased_jobs)
                 return fired
         except Unavailable as error:
             await self.reclaim(error)
@@ -394,7 +397,7 @@ class Worker:
         for, until there is space for this many and it is half done."""
         until = stopwatch() + PATIENCE
         while self.sated and self.space < max(least, self.ahead // 2) and stopwatch() < until:
-            await pause(GATHER)
+            await real_sleep(GATHER)
         return self.space if self.sated else 0
 
     async def receive(self, took: Sequence[Job]) -> bool:
@@ -456,7 +459,7 @@ class Worker:
     async def reclaim(self, error: Exception) -> None:
         """After a lost answer this worker may own jobs that it does not know of: hand those back."""
         log.debug("cannot claim; trying again", error=str(error))
-        await pause(random.uniform(0.2, 1))
+        await real_sleep(random.uniform(0.2, 1))
         async with self.gate.drain():
             await retry_until_available(lambda: self.engine.db.tx(jobs.hand_back, self.id, None, self.known))
 
@@ -647,8 +650,8 @@ class Worker:
     def crashed(self, base: AttemptResult, message: str) -> AttemptResult:
         """The child process of an isolated run died: the same as a dead worker, but nobody else was hurt."""
         error = {"code": "crash", "type": "ChildLost", "message": message, "traceback": None}
-        if base.job.crashes + 1 >= QUARANTINE:
-            park = Move.PARK if base.job.stays else None
+        if base.job.crashes + 1 >= QUARANTINE_CRASHES:
+            park = Move.PARK if base.job.parks_on_failure else None
             return replace(base, status=Status.FAILED, reason="quarantined", error=error, move=park)
         return replace(base, status=Status.CRASHED, error=error, move=Move.RESCUE, run_at=base.finished_at, counts=True)
 
@@ -664,7 +667,7 @@ class Worker:
         while not self.finished.is_set():
             if self.ended:
                 if self.waiting and len(self.ended) < BATCH:
-                    await pause(GATHER)
+                    await real_sleep(GATHER)
                 await self.flush()
             else:
                 self.idle.clear()
@@ -681,7 +684,7 @@ class Worker:
             except Unavailable as error:
                 log.debug("results are not written yet; trying again", count=len(batch), error=error.message)
                 self.logs = lines + self.logs
-                await pause(random.uniform(0.2, 1))
+                await real_sleep(random.uniform(0.2, 1))
                 return
             except asyncio.CancelledError:  # `close_out` writes them
                 self.logs = lines + self.logs
@@ -702,7 +705,7 @@ class Worker:
     def report(self, batch: Sequence[AttemptResult], lost: Sequence[AttemptResult]) -> None:
         """Tell of runs that are written down."""
         refused = {one.run_id for one in lost}
-        over = [one for one in batch if not one.waits and one.run_id not in refused] + list(lost)
+        over = [one for one in batch if not one.not_started and one.run_id not in refused] + list(lost)
         log_ended(over)
         self.engine.meter.ended(over, len(lost))
         for one in lost:
@@ -754,7 +757,7 @@ class Worker:
             if not self.active:
                 self.busy.clear()
                 await self.busy.wait()
-            await pause(MARK_AFTER.total_seconds())
+            await real_sleep(MARK_AFTER.total_seconds())
             lasting = self.lasting()
             unmarked = [one for one in lasting if not one.marked]
             lines = [line for one in self.active.values() if one.marked for line in one.ctx.log.take()]
@@ -768,7 +771,7 @@ class Worker:
             except Unavailable as error:
                 self.logs.extend(lines)
                 log.debug("starts and logs are not written yet; trying again", error=error.message)
-                await pause(random.uniform(0.2, 1))
+                await real_sleep(random.uniform(0.2, 1))
 
     def stands(self, lasting: Sequence[ActiveRun]) -> bool:
         """Whether runs that last hold all places, or all that an org may have of whose jobs some wait here."""
@@ -821,7 +824,7 @@ class Worker:
             await asyncio.wait([ended, cut], return_when=asyncio.FIRST_COMPLETED)
             for waiting in (ended, cut):
                 waiting.cancel()
-            await pause(0)  # their callbacks take them off the list
+            await real_sleep(0)  # their callbacks take them off the list
 
 
 class Stranger(Exception):
@@ -829,7 +832,7 @@ class Stranger(Exception):
 
 
 def failed_attempt(
-    attempt: Attempt, info: RunInfo, failure: Failure, now: datetime, passing: Retry = TRANSIENT
+    attempt: Attempt, info: RunInfo, failure: Failure, now: datetime, passing: Retry = TRANSIENT_RETRY
 ) -> AttemptResult:
     """A failure and what follows it, by the job's terms; `passing` as in `after_failure`."""
     job, kind = attempt.job, failure.failure_class
@@ -839,7 +842,7 @@ def failed_attempt(
     )  # fmt: skip
     retry = NEVER if info.delegates else job.terms.retry or info.retry
     match after_failure(failure, retry, job.tries + 1, passing):
-        case Again(delay):
+        case RetryAfter(delay):
             at = job.terms.not_before(now + delay)
             again = replace(base, move=Move.BACK_OFF, run_at=at)
             if kind is FailureClass.INDETERMINATE:
@@ -848,13 +851,13 @@ def failed_attempt(
         case Park(reason):
             return replace(base, status=Status.PAUSED, reason=reason, move=Move.PARK)
         case GiveUp():
-            return replace(base, move=Move.PARK) if job.stays else base
+            return replace(base, move=Move.PARK) if job.parks_on_failure else base
 
 
 def write_down(
     tx: Tx, batch: Sequence[AttemptResult], lines: Sequence[Any], worker: str, clock: Clock,
     follows: Mapping[str, Follows] = NOBODY,
-) -> Finished:  # fmt: skip
+) -> FinishResult:  # fmt: skip
     now = clock.now()  # asked here: this step may have waited for its turn to write
     kept, ready = jobs.finish(tx, batch, worker, now)
     for kind, runner in follows.items():
@@ -862,7 +865,7 @@ def write_down(
     if lines:
         strange = {one.run_id for one in batch} - kept  # refused, or written by a commit whose answer was lost
         runs.write_logs(tx, [line for line in lines if line[0] not in strange])
-    return Finished(kept, ready or bool(follows))
+    return FinishResult(kept, ready or bool(follows))
 
 
 def call_in(loop: asyncio.AbstractEventLoop, what: Any, *args: Any) -> None:

@@ -43,7 +43,7 @@ def follow(connection: Connection, path: str, last: str | None = None) -> Iterat
     were told just before may come again."""
     import httpx
 
-    from rota.core.clock import sleep, stopwatch
+    from rota.core.clock import blocking_sleep, stopwatch
 
     server, key = connection.address()
     headers = {"authorization": f"Bearer {key}", "accept": "text/event-stream"}
@@ -62,7 +62,7 @@ def follow(connection: Connection, path: str, last: str | None = None) -> Iterat
             broken_at = broken_at or stopwatch()
             if stopwatch() - broken_at > PATIENCE:
                 fail(f"cannot reach the server at {server}: {error}; is it running?")
-        sleep(PAUSE)
+        blocking_sleep(PAUSE)
 
 
 class Busy(Exception):

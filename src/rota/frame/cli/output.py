@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from rota.core.timing.describe import short
+from rota.core.timing.describe import short_span
 from rota.frame.cli.connection import Connection, Output, say
 from rota.frame.cli.terminal import json_text, visible
 
@@ -110,13 +110,13 @@ def when(moment: str | None) -> str:
     """`in 5m`, `2h ago`; further away than a day the local date."""
     if moment is None:
         return "-"
-    from rota.core.clock import wall
+    from rota.core.clock import system_time
 
     at = datetime.fromisoformat(moment)
-    away = at - wall()
+    away = at - system_time()
     if abs(away) >= timedelta(days=1):
         return f"{at.astimezone():%Y-%m-%d %H:%M}"
-    text = short(abs(away))
+    text = short_span(abs(away))
     return f"in {text}" if away > timedelta(0) else f"{text} ago"
 
 
@@ -124,7 +124,7 @@ def took(started: str | None, finished: str | None) -> str:
     if started is None or finished is None:
         return "-"
     span = datetime.fromisoformat(finished) - datetime.fromisoformat(started)
-    return f"{span.total_seconds():.2f}s" if span < timedelta(seconds=10) else short(span)
+    return f"{span.total_seconds():.2f}s" if span < timedelta(seconds=10) else short_span(span)
 
 
 def local(moment: str | None) -> str:

@@ -24,9 +24,9 @@ def future(text: str) -> str:
 
 
 def read_time(text: str, ahead: bool) -> str:
-    from rota.core.clock import wall
+    from rota.core.clock import system_time
 
-    now, text = wall().astimezone(), text.strip()
+    now, text = system_time().astimezone(), text.strip()
     if text == "now":
         return now.isoformat()
     if text.startswith("in ") or text.endswith(" ago"):  # as tables print it

@@ -15,8 +15,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.core import effort, errors, parse
-from rota.core.errors import Invalid, RotaError, StaleRevision, shown, together
-from rota.core.model import new_id
+from rota.core.errors import Invalid, RotaError, StaleRevision, short_repr, together
+from rota.core.ids import new_id
 from rota.core.timing import triggers
 from rota.engine.commands import Engine
 from rota.engine.reports import read_cursor, write_cursor
@@ -108,7 +108,7 @@ def expected_revision(request: Request) -> int | None:
         return None
     found = re.fullmatch(r'(?:W/)?"?([0-9]{1,9})"?', given)
     if found is None:
-        raise StaleRevision(f"If-Match: {shown(given)} is not an ETag of this; it is the revision in quotes")
+        raise StaleRevision(f"If-Match: {short_repr(given)} is not an ETag of this; it is the revision in quotes")
     return int(found[1])
 
 
@@ -140,8 +140,8 @@ def problem(
         **more,
     }  # fmt: skip
     if wrong:
-        first = wrong[: errors.TOLD]
-        body["errors"] = [{"field": one.field, "value": shown(one.value), "message": one.right} for one in first]
+        first = wrong[: errors.MAX_NAMED_ERRORS]
+        body["errors"] = [{"field": one.field, "value": short_repr(one.value), "message": one.right} for one in first]
         body["errors_total"] = len(wrong)
     return Response(orjson.dumps(body), status, headers, "application/problem+json")
 

@@ -17,7 +17,7 @@ from fastapi import Request, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rota.core.clock import Clock, pause
+from rota.core.clock import Clock, real_sleep
 from rota.core.errors import Invalid, KeyInUse, RotaError
 from rota.db.connection import Database, P, R, Step
 from rota.db.dialect import Tx
@@ -92,7 +92,7 @@ class Idempotency:
                 await request_db.rollback()
             if not request_db.deadlocked or attempt == DEADLOCK_ATTEMPTS:
                 break
-            await pause(random.uniform(0, 0.02 * 2**attempt))
+            await real_sleep(random.uniform(0, 0.02 * 2**attempt))
         if request_db.kept is None and response.status_code >= 400:
             # refused perhaps because of what the first request did while this one was checked
             request_db.kept = await db.read(store.find, *keyed, clock.now())

@@ -20,9 +20,9 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.core.errors import Invalid, RotaError
-from rota.core.explain import BECAUSE
+from rota.core.explain import REASON_TEXTS
 from rota.core.states import shown_status
-from rota.core.timing.describe import short
+from rota.core.timing.describe import short_span
 from rota.core.timing.dst import zone_names, zone_of
 from rota.db.tables import EPOCH, TICK
 from rota.engine import dashboard
@@ -79,7 +79,7 @@ def page(request: Request, template: str, status: int = 200, **shown: Any) -> Re
         "session": session, "now": now, "places": visible_places(request, role), "here": request.url.path,
         "address": f"{request.url.path}?{request.url.query}".rstrip("?"), "look": Look(preferences(request), now),
         "flash": unquote(request.cookies.get(FLASH, "")), "operator": role >= Role.OPERATOR,
-        "admin": role >= Role.ADMIN, "because": BECAUSE, "since": (now - EPOCH) // TICK,
+        "admin": role >= Role.ADMIN, "because": REASON_TEXTS, "since": (now - EPOCH) // TICK,
         "base": base_url_of(request),
     }  # fmt: skip
     response = HTMLResponse(TEMPLATES.get_template(template).render(**{**given, **shown}), status)
@@ -196,7 +196,7 @@ class Look:
         """`in 5m`, `2h ago`; further away than a day the date."""
         if abs(moment - self.now) >= timedelta(days=1):
             return self.local(moment, own).strftime("%Y-%m-%d %H:%M %Z")
-        span = short(abs(moment - self.now))
+        span = short_span(abs(moment - self.now))
         return f"in {span}" if moment > self.now else f"{span} ago"
 
     def local(self, moment: datetime, own: str | None = None) -> datetime:
@@ -234,7 +234,7 @@ def span(seconds: float) -> str:
     """`300 ms`, `1.2s`, `12s`, `3m20s`."""
     if seconds < 0.9995:
         return f"{seconds * 1000:{'.2g' if seconds < 0.0995 else '.0f'}} ms"
-    return f"{seconds:.1f}s" if seconds < 10 else short(timedelta(seconds=seconds))
+    return f"{seconds:.1f}s" if seconds < 10 else short_span(timedelta(seconds=seconds))
 
 
 def of(count: int, unit: str) -> str:
@@ -259,7 +259,7 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters.update(
-    utc=utc, said=said, sentence=sentence, short=short, pretty=pretty, span=span, credits=credits, of=of,
+    utc=utc, said=said, sentence=sentence, short=short_span, pretty=pretty, span=span, credits=credits, of=of,
     query=lambda text: quote(str(text), safe=""), sh=shlex.quote, shown_status=shown_status,
 )  # fmt: skip
 TEMPLATES.globals.update(page_of=PAGE_OF, charts=charts, kind_of=kind_of, to_span=span)

@@ -13,7 +13,7 @@ import httpx
 import structlog
 
 from rota.billing import store as billing_store
-from rota.core.clock import pause
+from rota.core.clock import real_sleep
 from rota.core.errors import AuthError
 from rota.core.policy import Failure, FailureClass
 from rota.db.dialect import Tx
@@ -82,7 +82,7 @@ class Remote:
             except httpx.TransportError as error:
                 trouble = repr(error)
             log.info("the graph endpoint has no answer yet; asking again", url=self.url, trouble=trouble)
-            await pause(AGAIN)
+            await real_sleep(AGAIN)
 
 
 def result_of(tx: Tx, org_id: str, run_id: str) -> tuple[Kept | None, dict[str, Any]]:

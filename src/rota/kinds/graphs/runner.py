@@ -51,7 +51,7 @@ class GraphRunner:
     async def prepare(self, ctx: RunContext) -> None:
         graph, info = self.registry.graphs.get(ctx.job.target), ctx.info
         info.name, info.version = ctx.job.target, graph.version if graph else None
-        info.trace_id = ctx.job.parent[3:35]
+        info.trace_id = ctx.job.traceparent[3:35]
         info.marks_first = True
 
     async def execute(self, ctx: RunContext) -> Any:
@@ -123,4 +123,4 @@ def graph_of(route: str, org: str) -> str | None:
 
 def trace_of(ctx: RunContext) -> str:
     """Below which span the graph's is: the run's, where there are any."""
-    return ctx.engine.current_trace() or ctx.job.parent
+    return ctx.engine.current_trace() or ctx.job.traceparent

@@ -14,9 +14,10 @@ from typing import Any
 
 import structlog
 
-from rota.core.clock import pause
+from rota.core.clock import real_sleep
 from rota.core.errors import Conflict, LeaseLost, NotFound, Unavailable
-from rota.core.model import Attempt, AttemptResult, RunInfo, new_id
+from rota.core.ids import new_id
+from rota.core.model import Attempt, AttemptResult, RunInfo
 from rota.core.policy import RECONCILIATION, Failure, FailureClass
 from rota.core.redact import redacted
 from rota.core.states import State, Status
@@ -295,5 +296,5 @@ class Hub:
                 for route in await self.engine.db.read(hosts.stirred):
                     for event in self.waiting.get(route.rpartition(":")[2], ()):
                         event.set()
-            await pause(GATHER)
+            await real_sleep(GATHER)
             await changed.wait()

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from rota.core import parse
-from rota.core.clock import Clock, pause
+from rota.core.clock import Clock, real_sleep
 from rota.core.errors import Invalid, NotFound
 from rota.core.model import Job, NewJob
 from rota.core.parse import Defaults
@@ -81,7 +81,7 @@ class HostRunner:
                 members, over = await self.db.tx(self.further, ctx.job)
                 if over:
                     return ended(members)
-                await pause(BREATH)
+                await real_sleep(BREATH)
                 await self.clock.wait(changed, SAFETY_LOOK)
         except asyncio.CancelledError:
             if await self.db.read(jobs.is_unwanted, ctx.job.id):  # else this worker stops, and another goes on

@@ -18,7 +18,7 @@ import duckdb
 
 from rota.core.clock import stopwatch
 from rota.core.errors import Invalid, LogicError, WorkError
-from rota.core.model import new_id
+from rota.core.ids import new_id
 from rota.db.private_files import make_private_dir
 from rota.engine.org_limit import OrgLimit
 from rota.engine.runner import Busy

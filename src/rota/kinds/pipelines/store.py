@@ -13,7 +13,8 @@ from typing import Any
 from sqlalchemy import Select, and_, delete, literal_column, or_, select, tuple_, update
 
 from rota.core.errors import Conflict, Invalid, NotFound
-from rota.core.model import PIPELINE, AttemptResult, Job, NewJob, new_id, serial_key_of_target
+from rota.core.ids import new_id
+from rota.core.model import PIPELINE, AttemptResult, Job, NewJob, serial_key_of_target
 from rota.core.states import Status
 from rota.core.timing import triggers as timings
 from rota.db.dialect import Tx, insert_new, insert_rows, lock_keys

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import delete, or_, select, update
 
 from rota.core.errors import Conflict, NotFound
-from rota.core.model import new_id
+from rota.core.ids import new_id
 from rota.core.states import State
 from rota.db import tables
 from rota.db.dialect import Tx, insert_new, notify

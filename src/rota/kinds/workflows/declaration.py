@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from rota.core import parse
-from rota.core.clock import wall
+from rota.core.clock import system_time
 from rota.core.errors import Invalid, together
 from rota.kinds.workflows.rules import Kind
 
@@ -213,7 +213,7 @@ def found_wrong(read: Callable[[Any, str], object], value: object, where: str) -
 def read_schedule(given: Any, where: str) -> None:
     if not isinstance(given, Mapping):
         raise Invalid(where, given, "is not a schedule: use every(...) or cron(...)")
-    parse.parse_timing(given, now=wall())
+    parse.parse_timing(given, now=system_time())
 
 
 def sources(workflow: Workflow) -> Iterator[tuple[str, str, str]]:

@@ -15,7 +15,8 @@ import structlog
 
 from rota.core import parse
 from rota.core.errors import Invalid, LogicError, WorkError
-from rota.core.model import Job, new_id
+from rota.core.ids import new_id
+from rota.core.model import Job
 from rota.core.policy import Failure, FailureClass, classify
 from rota.core.states import Phase
 from rota.db.retry import retry_until_available
@@ -164,7 +165,7 @@ class Host:
                 status = Effect.INDETERMINATE if last else Effect.NEEDS_RECONCILE
                 await self.settle(effect_id, status, error=failure.dump(), asked=asked)
                 again = None if last else RECONCILE.delay(asked + 1)
-                raise WorkFailed(Failure(failure.failure_class, failure.type, failure.message, again=again))
+                raise WorkFailed(Failure(failure.failure_class, failure.type, failure.message, reconcile_after=again))
 
     async def applied(self, effect_id: str, result: Any) -> Any:
         await self.settle(effect_id, Effect.APPLIED, result=result)

@@ -13,7 +13,7 @@ from rota.core.policy import RECONCILIATION
 from rota.core.redact import redacted
 from rota.core.states import Phase, State
 from rota.core.timing import triggers
-from rota.core.timing.describe import listing, plural, short
+from rota.core.timing.describe import listing, plural, short_span
 from rota.db.dialect import Tx
 from rota.db.tables import causes, clocks, effects, events, handlers, schedules, workflow_runs, workflows
 from rota.db.tables import runs as ledger
@@ -66,7 +66,7 @@ def described(tx: Tx, flow: Any, now: datetime) -> Record:
     return {
         "id": flow.id, "name": flow.name, "description": flow.description, "status": status, "issue": issue,
         "schedule": words, "next_check_at": next_at,
-        "next_check": None if next_at is None else f"in {short(next_at - now)}" if next_at > now else "now",
+        "next_check": None if next_at is None else f"in {short_span(next_at - now)}" if next_at > now else "now",
         "recent": recent(tx, flow), "pending": int(tx.execute(counted).scalar_one()), "stale_inputs": stale,
         "attention": int(tx.execute(blocked).scalar_one()) + stale + (status == "needs_attention"),
         "paused_at": flow.paused_at, "pause_reason": flow.pause_reason, "version": flow.version,
@@ -98,7 +98,7 @@ def standing(tx: Tx, flow: Any, now: datetime) -> tuple[str, str | None]:
     if aside:
         return "needs_attention", f"{listing(aside)} failed and is put aside; the rest goes on"
     if head is not None and head.state == State.RETRY:
-        return "idle", f"trying again in {short(max(head.run_at, now) - now)}: {what}"
+        return "idle", f"trying again in {short_span(max(head.run_at, now) - now)}: {what}"
     return ("idle" if head is None else "running"), None
 
 
@@ -165,7 +165,7 @@ def timing(tx: Tx, flow: Any) -> tuple[str | None, datetime | None]:
             .where(h.workflow_id == flow.id)
         )
     )
-    words = dict.fromkeys(triggers.words(triggers.load(one.timing)) for one in found if one.timing is not None)
+    words = dict.fromkeys(triggers.describe(triggers.load(one.timing)) for one in found if one.timing is not None)
     moments = [moment for one in found for moment in (one.next_run_at, one.wake_at) if moment is not None]
     return f"checks {listing(words)}" if words else None, min(moments, default=None)
 

@@ -12,7 +12,7 @@ from rota.core import parse
 from rota.core.errors import Invalid, LeaseLost, LogicError
 from rota.core.model import WORKFLOW, AttemptResult, Job
 from rota.core.parse import Defaults
-from rota.core.policy import Again, Failure, FailureClass, Park, after_failure
+from rota.core.policy import Failure, FailureClass, Park, RetryAfter, after_failure
 from rota.core.states import Phase, Status
 from rota.db.connection import Database
 from rota.db.dialect import Tx
@@ -221,7 +221,7 @@ def given_up(ctx: RunContext, run: Begun, failure: Failure) -> AttemptResult | N
     """How a run ends whose handler is put aside, if nothing more is tried by itself."""
     ended = replace(ending(ctx, run), error=failure.dump(), counts=True)
     match after_failure(failure, None, ctx.job.tries + 1, ctx.engine.settings.passing_retry):
-        case Again():
+        case RetryAfter():
             return None
         case Park(reason):
             return replace(ended, status=Status.PAUSED, reason=reason)

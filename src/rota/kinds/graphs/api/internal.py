@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from rota.core import parse
 from rota.core.clock import stopwatch
 from rota.core.errors import Invalid, KeyInUse, NotFound, Refused
-from rota.core.model import new_id, trace_id_of, traceparent
+from rota.core.ids import new_id, trace_id_of, traceparent
 from rota.core.policy import classify
 from rota.db.dialect import Tx
 from rota.db.retry import retry_until_available

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import structlog
 
-from rota.core.clock import SystemClock, pause, wall_ms
+from rota.core.clock import SystemClock, real_sleep, system_time_ms
 from rota.kinds.hosts.agent.job_types import Allowed
 from rota.kinds.hosts.agent.journal import Claim, Journal, write_down
 from rota.version import __version__
@@ -140,7 +140,12 @@ class Courier:
         except (OSError, ValueError, subprocess.TimeoutExpired):
             return state
         if happened is True:
-            result = {"status": "success", "outcome": {"reconciled": True}, "duration_ms": 0, "ended_at_ms": wall_ms()}
+            result = {
+                "status": "success",
+                "outcome": {"reconciled": True},
+                "duration_ms": 0,
+                "ended_at_ms": system_time_ms(),
+            }
             write_down(claim.home / "result.json", json.dumps(result).encode())
             return "ended"
         return "never" if happened is False else "unknown"
@@ -212,7 +217,7 @@ class Courier:
             )
         except OSError as error:
             told = {"code": "transient", "type": type(error).__name__, "message": f"the run cannot start: {error}"}
-            result = {"status": "failed", "error": told, "duration_ms": 0, "ended_at_ms": wall_ms()}
+            result = {"status": "failed", "error": told, "duration_ms": 0, "ended_at_ms": system_time_ms()}
             write_down(claim.home / "result.json", json.dumps(result).encode())
         finally:
             os.close(lock)
@@ -230,7 +235,7 @@ class Courier:
                 for one in claims:
                     await self.tend(one)
                 tries = 0
-                await pause(LOOK)
+                await real_sleep(LOOK)
             except (httpx.HTTPError, Refusal) as error:  # it is kept, and told later
                 tries += 1
                 log.warning("results are kept until the server is back", error=str(error) or type(error).__name__)
@@ -268,7 +273,7 @@ class Courier:
         """Take the result to the server, until it has it."""
         await self.send_lines(claim)
         result = claim.result() or {}
-        ago = max(0, wall_ms() - result.pop("ended_at_ms"))
+        ago = max(0, system_time_ms() - result.pop("ended_at_ms"))
         body = {"job_id": claim.job_id, "fence": claim.fence, **result, "ended_ms_ago": ago}
         try:
             try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rota.agent import Order, Refused, TransientError
-from rota.core.clock import stopwatch, wall_ms
+from rota.core.clock import stopwatch, system_time_ms
 from rota.core.redact import HIDDEN, hidden_values
 from rota.kinds.hosts.agent.job_types import Allowed
 from rota.kinds.hosts.agent.journal import write_down
@@ -97,7 +97,7 @@ class Run:
         self.stopped = self.stopped or why
 
     def result(self, code: int, told: bytes, began: float) -> dict[str, Any]:
-        times = {"duration_ms": round((stopwatch() - began) * 1000), "ended_at_ms": wall_ms()}
+        times = {"duration_ms": round((stopwatch() - began) * 1000), "ended_at_ms": system_time_ms()}
         said = {name: text for name, text in self.tails.items() if text}
         if told:
             found = json.loads(self.hide(told.decode()))

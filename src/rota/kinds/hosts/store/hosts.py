@@ -15,10 +15,12 @@ from sqlalchemy import Select, and_, delete, exists, func, literal, literal_colu
 
 from rota.access.store.accounts import hash_of
 from rota.core.errors import Conflict, NotFound, SessionOver
-from rota.core.model import HOST_JOB, SERIAL, new_id
-from rota.core.policy import RECONCILIATION, Lane
+from rota.core.fair_shares import Lane
+from rota.core.ids import new_id
+from rota.core.model import HOST_JOB, SERIAL_ROUTE_PREFIX
+from rota.core.policy import RECONCILIATION
 from rota.core.redact import redacted
-from rota.core.states import Move, State, WorkerState, sources, target
+from rota.core.states import Move, State, WorkerState, state_after, states_before
 from rota.db.dialect import Tx, draw_fence, insert_new, insert_rows, lock_keys
 from rota.db.tables import hosts, jobs, orgs, pairing_tokens, queues, runs, schedules, server_instances, workers
 from rota.engine import jobs as queue
@@ -37,7 +39,7 @@ OVER = "this session is over: its lease ran out, or another agent of this host c
 
 def routes_of(host_id: str) -> tuple[str, str]:
     """The two roads to a host: what changes something there goes one by one, what only looks goes beside it."""
-    return f"{SERIAL}host:{host_id}", f"host:{host_id}"
+    return f"{SERIAL_ROUTE_PREFIX}host:{host_id}", f"host:{host_id}"
 
 
 # pairing and keys
@@ -291,7 +293,7 @@ def claim(tx: Tx, org_id: str, host_id: str, session: str, reads: int) -> list[A
         select(c.id, c.route, c.queue, queues.c.max_running, queues.c.paused_at, orgs.c.max_running.label("of_org"))
         .outerjoin(queues, and_(queues.c.org_id == c.org_id, queues.c.name == c.queue))
         .join(orgs, orgs.c.id == c.org_id)
-        .where(OF_HOSTS, c.route.in_([changes, looks]), is_in(c.state, sources(Move.CLAIM)), c.org_id == org_id)
+        .where(OF_HOSTS, c.route.in_([changes, looks]), is_in(c.state, states_before(Move.CLAIM)), c.org_id == org_id)
         .order_by(c.route == looks, c.priority.desc(), c.run_at, c.id)
         .limit(reads + 1)
         .with_for_update(of=jobs, skip_locked=True)
@@ -310,8 +312,8 @@ def claim(tx: Tx, org_id: str, host_id: str, session: str, reads: int) -> list[A
             chosen.append(row.id)
     if not chosen:
         return []
-    values = {"state": target(Move.CLAIM), "lease_owner": session, "fence": draw_fence(tx), "solo_key": None}
-    stmt = update(jobs).where(c.id.in_(chosen), is_in(c.state, sources(Move.CLAIM))).values(values)
+    values = {"state": state_after(Move.CLAIM), "lease_owner": session, "fence": draw_fence(tx), "solo_key": None}
+    stmt = update(jobs).where(c.id.in_(chosen), is_in(c.state, states_before(Move.CLAIM))).values(values)
     taken = tx.execute(stmt.returning(*queue.FIELDS, c.cancel_requested_at, c.cancel_reason)).all()
     return sorted(taken, key=lambda row: (row.run_at, row.id))
 
@@ -419,7 +421,7 @@ def host(tx: Tx, org_id: str, key: str, now: datetime) -> Record:
 
 def host_of_route(tx: Tx, org_id: str, route: str, now: datetime) -> Record | None:
     """The host that jobs with this route run on; None for other routes."""
-    kind, _, host_id = route.removeprefix(SERIAL).partition(":")
+    kind, _, host_id = route.removeprefix(SERIAL_ROUTE_PREFIX).partition(":")
     if kind != "host":
         return None
     row = tx.execute(host_query(now).where(h.org_id == org_id, h.id == host_id)).one_or_none()

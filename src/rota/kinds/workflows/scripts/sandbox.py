@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from rota.core.clock import pause, stopwatch
+from rota.core.clock import real_sleep, stopwatch
 from rota.core.errors import Invalid, LogicError, Refused, RotaError
 from rota.core.model import PAYLOAD_LIMIT
 from rota.core.policy import Failure, FailureClass
@@ -172,7 +172,7 @@ class Sandbox:
             size += told["size"]
             if size > BYTES_LIMIT:
                 break
-            await pause(0)  # a script that never stops talking must not keep others from being heard
+            await real_sleep(0)  # a script that never stops talking must not keep others from being heard
         raise LogicError("the script said and asked for too much in one call")
 
     # processes

@@ -11,7 +11,8 @@ from typing import Any
 from sqlalchemy import and_, func, literal_column, or_, select, update
 
 from rota.core.errors import Conflict, NotFound
-from rota.core.model import WORKFLOW, NewJob, Schedule, new_id, serial_key_of_target
+from rota.core.ids import new_id
+from rota.core.model import WORKFLOW, NewJob, Schedule, serial_key_of_target
 from rota.core.redact import redacted
 from rota.core.states import Phase, State, Status
 from rota.db.dialect import Tx, insert_new, insert_rows, lock_keys, notify

@@ -30,17 +30,8 @@ from sqlalchemy import (
 
 from rota.core import parse
 from rota.core.errors import Conflict, LeaseLost, LogicError, NotFound
-from rota.core.model import (
-    WORKFLOW,
-    Attempt,
-    AttemptResult,
-    Job,
-    NewJob,
-    Schedule,
-    new_id,
-    record,
-    serial_key_of_target,
-)
+from rota.core.ids import new_id
+from rota.core.model import WORKFLOW, Attempt, AttemptResult, Job, NewJob, Schedule, record, serial_key_of_target
 from rota.core.policy import RECONCILIATION
 from rota.core.states import Move, Phase, State, Status
 from rota.db.dialect import (
@@ -654,7 +645,7 @@ def put_aside(
     if run.handler in flow.handlers:
         note(tx, flow.handlers[run.handler], held_run_id=run.id)
     arm(tx, flow, now, leaving=True)
-    if not queue.finish(tx, [ended], worker, now).kept:
+    if not queue.finish(tx, [ended], worker, now).recorded:
         raise LeaseLost(f"job {job.id}: it is not ours any more")
     ledger.write_logs(tx, lines)
 
