@@ -264,6 +264,7 @@ async def test_a_lost_agent_is_asked_before_what_it_may_have_changed_is_tried_ag
     assert await history(api, job) == ["1 paused: reconciliation"]
     found = await api.get(f"/host-jobs/{job}")
     assert (found["status"], found["waits_for"]) == ("pending", "reconciliation")
+    assert server not in (await api.get(f"/runs/{job}/$why"))["sentences"][0]  # its name, not its id
     over = await hand.ask("poll", {"session": hand.session, "room": 8, "known": [], "stopping": []})
     assert (over.status_code, over.json()["code"]) == (409, "session_over")
 

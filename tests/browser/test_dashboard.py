@@ -1,16 +1,20 @@
 """The dashboard in a real browser: with script it is live, without it the same forms do the same."""
 
 import itertools
+import json
+import os
 import re
+import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.crooked import EVIL, HOSTILE, rooms
-from tests.browser.place import Place, chrome
+from tests.browser.place import Place, chrome, serving
 
 if chrome() is None:
     told = "no Chromium here (as root, `make test` installs Debian's): the dashboard is not tested in a browser"
@@ -331,6 +335,18 @@ def test_a_page_says_that_its_server_is_away_until_it_is_back(browser: Browser, 
     page.unroute(gone)
     expect(page.locator(".banner.away")).to_have_count(0)
     context.close()
+
+
+def test_a_page_that_was_live_says_that_its_server_was_killed(browser: Browser, tmp_path: Path) -> None:
+    with serving(tmp_path) as own:
+        context = browser.new_context(base_url=own.url)
+        page = context.new_page()
+        page.goto(own.call("POST", "/login-links")["url"])
+        with page.expect_response(re.compile("/live/events")):
+            page.goto("/")
+        os.kill(json.loads((tmp_path / "server.json").read_text())["pid"], signal.SIGKILL)
+        expect(page.locator(".banner.away")).to_contain_text("The server does not answer", timeout=20_000)
+        context.close()
 
 
 def test_code_in_a_block_is_as_large_as_the_block(page: Page) -> None:

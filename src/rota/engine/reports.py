@@ -359,14 +359,14 @@ def ids_of_targets(tx: Tx, org_id: str, name: str) -> list[str]:
 
 def with_target_names(tx: Tx, found: list[Record]) -> list[Record]:
     """Runs with the names of the tasks and server instances that they know by an id. A run that began has recorded the
-    name of its target then."""
-    ids = {run["target"] for run in found if run["target_name"] is None}
+    name of its target then; one whose worker or agent was lost may have recorded the id."""
+    ids = {run["target"] for run in found if run["target_name"] in (None, run["target"])}
     if not ids:
         return found
     t, v = tasks.c, server_instances.c
     both = select(t.id, t.name).where(t.id.in_(ids)).union_all(select(v.id, v.name).where(v.id.in_(ids)))
     names = {row.id: row.name for row in tx.execute(both)}
-    return [{**run, "target_name": run["target_name"] or names.get(run["target"], run["target"])} for run in found]
+    return [{**run, "target_name": names.get(run["target"]) or run["target_name"] or run["target"]} for run in found]
 
 
 def with_retry_times(tx: Tx, found: list[Record]) -> list[Record]:

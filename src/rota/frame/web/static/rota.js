@@ -45,9 +45,11 @@ function mark() {
 
 // a banner while the server does not answer
 let away, checking;
+const checkSoon = () => { checking ??= setTimeout(check, 3000); };  // an error that follows does not put it off
 async function check() {
   clearTimeout(checking);
-  const answers = await fetch("/health/live", { cache: "no-store" }).then((answer) => answer.ok, () => false);
+  checking = null;
+  const answers = await fetch("/health/live", { cache: "no-store", signal: AbortSignal.timeout(5000) }).then((answer) => answer.ok, () => false);
   if (answers) {
     away?.remove();
     if (away) refresh();
@@ -59,19 +61,19 @@ async function check() {
     away = document.createElement("p");
     away.className = "card banner away";
     away.setAttribute("role", "alert");
-    away.textContent = `The server does not answer. This page shows what it knew at ${new Date().toLocaleTimeString()}; it is asked again every few seconds.`;
+    away.textContent = `The server does not answer. This page shows the state before ${new Date().toISOString().slice(11, 19)} UTC; the server is asked again every few seconds.`;
     $("main").prepend(away);
   }
-  checking = setTimeout(check, 3000);
+  checkSoon();
 }
 
-// the change stream of the org, while somebody looks
+// the change stream of the org, while the page is visible
 let stream, soon;
 function follow() {
   if (document.hidden || !$("[data-live]")) { stream?.close(); stream = null; return; }
   if (stream) return;
   stream = new EventSource("/live/events?since=" + $("main").dataset.since);
-  stream.addEventListener("error", () => { clearTimeout(checking); checking = setTimeout(check, 3000); });
+  stream.addEventListener("error", checkSoon);
   stream.addEventListener("open", () => { if (away) check(); });
   const stir = () => { soon ??= setTimeout(() => { soon = null; refresh(); }, 600); };
   for (const kind of ["run.started", "run.ended", "schedule.created", "schedule.changed", "schedule.deleted", "worker.up", "worker.down", "freeze.on", "freeze.off", "queue.changed", "host.up", "host.down", "host.changed", "workflow.changed", "workflow.stopped"])
