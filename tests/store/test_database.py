@@ -20,6 +20,7 @@ from rota.core.errors import DataRefused, Invalid, Unavailable
 from rota.core.ids import new_id
 from rota.core.model import Schedule
 from rota.db import sqlite
+from rota.db.column_types import Instant, Json
 from rota.db.connection import Database, open_database
 from rota.db.dialect import (
     CROWD,
@@ -36,7 +37,7 @@ from rota.db.dialect import (
 )
 from rota.db.postgres import PostgresDatabase
 from rota.db.sqlite import SqliteDatabase
-from rota.db.tables import Instant, Json, counters, orgs, schedules, tasks
+from rota.db.tables import counters, orgs, schedules, tasks
 from tests.postgres import own_server
 
 NOW = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)

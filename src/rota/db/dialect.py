@@ -33,7 +33,8 @@ from sqlalchemy.types import TypeEngine
 from sqlalchemy.util import await_only
 
 from rota.core.errors import DataRefused
-from rota.db.tables import EPOCH, Instant, counters, fences, ticks_of
+from rota.db.column_types import EPOCH, Instant, ticks_of
+from rota.db.tables import counters, fences
 
 Tx = Connection
 P = ParamSpec("P")

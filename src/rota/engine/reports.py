@@ -37,9 +37,9 @@ from rota.core.redact import HIDDEN, redacted
 from rota.core.states import RAN, State, Status, Verdict, WorkerState
 from rota.core.timing import triggers
 from rota.core.timing.triggers import Once, Timing
+from rota.db.column_types import EPOCH
 from rota.db.dialect import Tx
 from rota.db.tables import (
-    EPOCH,
     api_keys,
     audit_log,
     clocks,

@@ -10,20 +10,9 @@ from sqlalchemy import ColumnElement, Integer, Text, and_, delete, func, select,
 from rota.core.ids import trace_id_of, traceparent
 from rota.core.model import HOST_JOB, AttemptResult, RunInfo
 from rota.core.states import Status, Verdict, verdict_of
+from rota.db.column_types import Instant
 from rota.db.dialect import Batch, Tx, hot, insert_rows
-from rota.db.tables import (
-    Instant,
-    artifacts,
-    effects,
-    handlers,
-    jobs,
-    logs,
-    orgs,
-    runs,
-    schedule_stats,
-    slots,
-    workflow_runs,
-)
+from rota.db.tables import artifacts, effects, handlers, jobs, logs, orgs, runs, schedule_stats, slots, workflow_runs
 
 NOTHING = RunInfo()
 BY_ATTEMPT = (runs.c.attempt, runs.c.lost_fence.desc())  # of two with one number, the lost one came first

@@ -22,6 +22,7 @@ from rota.core.policy import Misfire, Overlap, Terms, parse_retry
 from rota.core.states import Condition, State, Status, Verdict
 from rota.core.timing import triggers
 from rota.core.timing.triggers import Cron, Every, Once, Timing
+from rota.db.column_types import Instant
 from rota.db.dialect import (
     Batch,
     Given,
@@ -38,7 +39,7 @@ from rota.db.dialect import (
     processors,
     records_of,
 )
-from rota.db.tables import Instant, clocks, jobs, orgs, queues, schedule_stats, schedules, slots, trigger_spans
+from rota.db.tables import clocks, jobs, orgs, queues, schedule_stats, schedules, slots, trigger_spans
 from rota.engine import grants, runs
 from rota.engine import jobs as queue
 from rota.engine import slots as slot_rows

@@ -19,8 +19,8 @@ from rota.app.api.feeds import BREATH, POLL, pages
 from rota.core.clock import real_sleep, stopwatch
 from rota.core.errors import Invalid, NotFound, Refused, Unavailable
 from rota.core.states import Status
+from rota.db.column_types import EPOCH
 from rota.db.connection import P, R, Step
-from rota.db.tables import EPOCH
 from rota.engine import event_feed
 from rota.engine import reports as engine_reports
 from rota.frame.http.auth import Caller, Role, TooManyStreams, Viewer, authenticate, resource_of

@@ -9,7 +9,7 @@ from rota.core.errors import NotFound
 from rota.core.policy import choice
 from rota.core.states import Status
 from rota.core.timing.triggers import parse_instant
-from rota.db.tables import EPOCH
+from rota.db.column_types import EPOCH
 from rota.engine import artifacts, dashboard, why
 from rota.engine import reports as engine_reports
 from rota.frame.http.auth import Caller

@@ -24,7 +24,7 @@ from rota.core.explain import REASON_TEXTS
 from rota.core.states import shown_status
 from rota.core.timing.describe import short_span
 from rota.core.timing.dst import zone_names, zone_of
-from rota.db.tables import EPOCH, TICK
+from rota.db.column_types import EPOCH, TICK
 from rota.engine import dashboard
 from rota.engine.commands import Engine
 from rota.engine.reports import Record

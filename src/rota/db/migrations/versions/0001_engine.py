@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from rota.db.tables import Instant, Json
+from rota.db.column_types import Instant, Json
 
 revision = "0001"
 down_revision = None

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from rota.db.tables import Instant
+from rota.db.column_types import Instant
 
 revision = "0004"
 down_revision = "0003"
