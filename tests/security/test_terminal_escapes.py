@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rota.app.cli.runs import print_result
 from rota.frame.cli.connection import say
 from rota.frame.cli.output import details, table
+from rota.frame.cli.run_results import print_result
 from rota.frame.cli.terminal import json_text, output, visible
 from rota.kinds.tasks.cli import print_branch
 

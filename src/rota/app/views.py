@@ -1,4 +1,4 @@
-"""What API and dashboard both show: the coming slots of a schedule, and a task without its secrets."""
+"""What API and dashboard both show: the coming slots of a schedule."""
 
 from datetime import datetime
 from typing import Any
@@ -11,15 +11,8 @@ from rota.engine import reports as engine_reports
 from rota.engine import schedules
 from rota.engine.commands import Engine
 from rota.engine.compute import compute
-from rota.engine.reports import Record
-from rota.frame.http.auth import Caller
 
 STEPPED = ((0, 60, "minutes", "hour"), (1, 24, "hours", "day"))  # fields of cron that start anew at an edge
-
-
-def shown_task(task: Record, caller: Caller) -> Record:
-    """A task as the caller may read it: all of it only with the scope `shell`."""
-    return task if caller.holds_shell else engine_reports.public_task(task)
 
 
 async def upcoming(engine: Engine, org_id: str, key: str, count: int) -> dict[str, Any]:

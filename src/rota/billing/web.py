@@ -1,4 +1,4 @@
-"""Graphs, the grants that unattended work runs under, and what it costs."""
+"""The page of grants, which unattended work runs under, and of what it costs."""
 
 from datetime import timedelta
 
@@ -10,23 +10,15 @@ from rota.engine import reports as engine_reports
 from rota.frame.http.auth import Role
 from rota.frame.web.pages import Place, asked, engine_of, older, page
 from rota.frame.web.sessions import Viewer
-from rota.kinds.graphs.manager import GraphManager
 
 router = APIRouter()
 
 PLACES = [
-    Place("/graphs", "Graphs", "w", "graph", 1),
     Place("/grants", "Grants & billing", "b", "key", 1),
 ]
 AHEAD = timedelta(days=30)
 DAYS = 30
 MOVES = 100  # of the balance that its chart shows
-
-
-@router.get("/graphs")
-async def list_graphs(request: Request, caller: Viewer) -> Response:
-    found = await GraphManager(engine_of(request), caller.org_id).list_all()
-    return page(request, "graphs.html", items=found)
 
 
 @router.get("/grants")

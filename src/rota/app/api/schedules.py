@@ -20,6 +20,7 @@ from rota.frame.http.contract import (
     Moment,
     answer,
     answer_page,
+    answer_with_etag,
     engine_of,
     expected_revision,
     read_body,
@@ -42,7 +43,7 @@ async def create(request: Request, caller: Operator) -> Response:
         by=caller.user_id,
         check=caller.check_schedule,
     )
-    return one(engine_reports.new_schedule(made), 201, {"location": f"/api/v1/schedules/{made.id}"})
+    return answer_with_etag(engine_reports.new_schedule(made), 201, {"location": f"/api/v1/schedules/{made.id}"})
 
 
 @router.post("/$bulk", status_code=201)
@@ -143,7 +144,7 @@ async def list_all(
 @router.get("/{key}")
 async def read(request: Request, caller: Viewer, key: str) -> Response:
     """One schedule, by its id or name."""
-    return one(await engine_of(request).db.read(engine_reports.schedule, caller.org_id, key))
+    return answer_with_etag(await engine_of(request).db.read(engine_reports.schedule, caller.org_id, key))
 
 
 @router.patch("/{key}")
@@ -157,7 +158,7 @@ async def edit(request: Request, caller: Operator, key: str) -> Response:
         expected=expected_revision(request),
         check=caller.check_schedule,
     )
-    return one(await engine.db.read(engine_reports.schedule, caller.org_id, changed.id))
+    return answer_with_etag(await engine.db.read(engine_reports.schedule, caller.org_id, changed.id))
 
 
 @router.put("/{key}")
@@ -169,7 +170,7 @@ async def put(request: Request, caller: Operator, key: str) -> Response:
         expected=expected_revision(request), whole=True,
         check=caller.check_schedule,
     )  # fmt: skip
-    return one(await engine.db.read(engine_reports.schedule, caller.org_id, changed.id))
+    return answer_with_etag(await engine.db.read(engine_reports.schedule, caller.org_id, changed.id))
 
 
 @router.delete("/{key}", status_code=204)
@@ -201,7 +202,7 @@ async def pause(request: Request, caller: Operator, key: str) -> Response:
     body = await read_body(request, ["reason", "until"], optional=True)
     engine = engine_of(request)
     paused = await engine.pause_schedule(caller.org_id, key, **body)
-    return one(await engine.db.read(engine_reports.schedule, caller.org_id, paused.id))
+    return answer_with_etag(await engine.db.read(engine_reports.schedule, caller.org_id, paused.id))
 
 
 @router.post("/{key}/$resume")
@@ -210,7 +211,7 @@ async def resume(request: Request, caller: Operator, key: str) -> Response:
     body = await read_body(request, ["gap"], optional=True)
     engine = engine_of(request)
     resumed = await engine.resume_schedule(caller.org_id, key, **body)
-    return one(await engine.db.read(engine_reports.schedule, caller.org_id, resumed.id))
+    return answer_with_etag(await engine.db.read(engine_reports.schedule, caller.org_id, resumed.id))
 
 
 @router.post("/{key}/$skip-next")
@@ -280,10 +281,6 @@ async def slots(
     schedule_id = await known_id(request, caller.org_id, key)
     given: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **time_span(since, until)}
     return answer_page(await db.read(engine_reports.list_slots, caller.org_id, schedule=schedule_id, **given))
-
-
-def one(found: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return answer(found, status, {"etag": f'"{found["revision"]}"', **(headers or {})})
 
 
 def new_schedules(made: list[Schedule]) -> list[dict[str, Any]]:

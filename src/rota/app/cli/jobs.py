@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import typer
 
-from rota.app.cli.schedules import read_input
+from rota.frame.cli.options import read_input
 from rota.frame.cli.output import details, listing, when
 from rota.frame.cli.times import future_option
 

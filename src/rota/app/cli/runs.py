@@ -1,28 +1,25 @@
 """`rota run …`"""
 
-import sys
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from rota.core.explain import error_text
-from rota.frame.cli.connection import Answered, Connection, Exit, Output, explain, fail, say
+from rota.frame.cli.connection import Connection, Exit, Output, fail, say
 from rota.frame.cli.follow import follow as stream
 from rota.frame.cli.output import as_data, details, listing, took, when
-from rota.frame.cli.terminal import json_text, output, visible
+from rota.frame.cli.run_results import find_run, sleep, wait_for_job
+from rota.frame.cli.terminal import output, visible
 from rota.frame.cli.times import Since, Until
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what ran, and what is running.")
 
 RunId = Annotated[str, typer.Argument(help="id of the run or its job; or a schedule or task, for its newest run")]
-LIVING = ("pending", "running")
 SHOWN = (
     "id", "job_id", "status", "reason", "kind", "target_name", "target", "target_version", "input", "schedule_id",
     "slot", "trigger", "attempt", "retry_of", "queued_at", "started_at", "finished_at", "worker", "outcome",
     "artifact_id", "trace_id", "usage",
 )  # fmt: skip
-LOOK = 0.5  # seconds between looks at something that goes on
 
 
 @app.command("list")
@@ -61,7 +58,7 @@ def list_all(
 @app.command()
 def show(ctx: typer.Context, run_id: RunId) -> None:
     """Everything about one run."""
-    found = find(ctx.obj, run_id)
+    found = find_run(ctx.obj, run_id)
     details(ctx.obj, found, SHOWN)
     if found["error"] and ctx.obj.output is Output.TABLE:
         print(f"\n{visible(found['error'].get('traceback') or found['error'].get('message') or '')}")
@@ -75,10 +72,10 @@ def logs(
 ) -> None:
     """What a run wrote."""
     connection: Connection = ctx.obj
-    found = find(connection, run_id)
+    found = find_run(connection, run_id)
     while follow and found["id"] is None:
         sleep()
-        found = find(connection, found["job_id"])
+        found = find_run(connection, found["job_id"])
     if found["id"] is None:
         fail(f"job {found['job_id']} has not started yet; -f waits for it", Exit.CONFLICT)
     if follow:
@@ -94,7 +91,7 @@ def wait(
     timeout: Annotated[float, typer.Option(help="seconds to wait; exit code 6 after that")] = 3600.0,
 ) -> None:
     """Wait until a run has ended. Exit code 0 if it succeeded, 7 if not, 6 if it takes too long."""
-    wait_for_job(ctx.obj, find(ctx.obj, run_id)["job_id"], timeout)
+    wait_for_job(ctx.obj, find_run(ctx.obj, run_id)["job_id"], timeout)
 
 
 @app.command()
@@ -106,7 +103,7 @@ def cancel(ctx: typer.Context, run_id: RunId) -> None:
 @app.command()
 def retry(ctx: typer.Context, run_id: RunId) -> None:
     """Another attempt of a run that ended."""
-    details(ctx.obj, ctx.obj.post(f"/runs/{find(ctx.obj, run_id)['id']}/$retry"), ["job_id"])
+    details(ctx.obj, ctx.obj.post(f"/runs/{find_run(ctx.obj, run_id)['id']}/$retry"), ["job_id"])
 
 
 @app.command()
@@ -114,29 +111,14 @@ def acknowledge(
     ctx: typer.Context, run_id: RunId, note: Annotated[str, typer.Option(help="why it may wait")] = ""
 ) -> None:
     """Acknowledge the failure of a run's schedule or task: the first page lists it apart until the next success."""
-    ctx.obj.post(f"/runs/{find(ctx.obj, run_id)['id']}/$acknowledge", {"note": note})
+    ctx.obj.post(f"/runs/{find_run(ctx.obj, run_id)['id']}/$acknowledge", {"note": note})
     say("acknowledged until the next success")
 
 
 @app.command()
 def unacknowledge(ctx: typer.Context, run_id: RunId) -> None:
     """Withdraw an acknowledgement."""
-    ctx.obj.post(f"/runs/{find(ctx.obj, run_id)['id']}/$unacknowledge")
-
-
-def find(connection: Connection, key: str) -> dict[str, Any]:
-    """A run by its id; or the newest run of a job by the job's id, of a schedule or of a task by its name."""
-    try:
-        run: dict[str, Any] = connection.try_call("GET", f"/runs/{quote(key, safe='')}")
-        return run
-    except Answered as refusal:
-        if refusal.status != 404:
-            explain(refusal)
-    for field in ("job_id", "schedule_id", "target"):
-        items = connection.get("/runs", **{field: key}, limit=1)["items"]
-        if items:
-            return dict(items[0])
-    return fail(f"'{key}' is no run or job, and no schedule or target of that name has run", Exit.NOT_FOUND)
+    ctx.obj.post(f"/runs/{find_run(ctx.obj, run_id)['id']}/$unacknowledge")
 
 
 def print_logs(connection: Connection, run_id: str) -> None:
@@ -160,60 +142,6 @@ def stream_logs(connection: Connection, run_id: str) -> None:
             known.add(line["id"])
             if not as_data(connection, line):
                 print(output(line["text"]), flush=True)
-
-
-def give(connection: Connection, answer: dict[str, Any], wait: bool, timeout: float) -> None:
-    """The job that was made; or, when that is waited for, what came of it."""
-    if not wait:
-        details(connection, answer, ["job_id"])
-        return
-    ended = find(connection, ended_job(connection, answer["job_id"], timeout)["id"])
-    if not as_data(connection, ended):
-        print_result(ended["outcome"])
-    end_as(ended)
-
-
-def print_result(outcome: Any) -> None:
-    """A result as people read it: text as text, of a command or a graph what it said, everything else as JSON."""
-    if isinstance(outcome, dict) and outcome.keys() == {"exit_code", "stdout", "stderr"}:
-        print(output(outcome["stdout"]), end="")
-        print(output(outcome["stderr"], sys.stderr), end="", file=sys.stderr)
-    elif isinstance(outcome, dict) and outcome.get("content") and outcome.keys() == {"content", "artifact_id"}:
-        print(output(outcome["content"]))
-    elif outcome is not None:
-        print(output(outcome) if isinstance(outcome, str) else json_text(outcome, indent=2))
-
-
-def wait_for_job(connection: Connection, job_id: str, timeout: float) -> None:
-    """Wait until a job has ended, and end as it did."""
-    job = ended_job(connection, job_id, timeout)
-    details(connection, job, ("id", "status", "attempt", "started_at", "finished_at"))
-    end_as(job)
-
-
-def ended_job(connection: Connection, job_id: str, timeout: float) -> dict[str, Any]:
-    """A job when it has ended."""
-    from rota.core.clock import stopwatch
-
-    end = stopwatch() + timeout
-    while (job := connection.get(f"/jobs/{job_id}"))["status"] in LIVING:
-        if stopwatch() > end:
-            fail(f"job {job_id} is still {job['status']} after {timeout:g} s", Exit.TIMED_OUT)
-        sleep()
-    return dict(job)
-
-
-def end_as(one: dict[str, Any]) -> None:
-    """Let this program end well only if a job or run did."""
-    if one["status"] != "success":
-        say(f"error: {error_text(one['error'] or {}) or one['status']}")
-        raise typer.Exit(Exit.RUN_FAILED)
-
-
-def sleep(seconds: float = LOOK) -> None:
-    from rota.core import clock
-
-    clock.blocking_sleep(seconds)
 
 
 def status_of(run: dict[str, Any]) -> str:

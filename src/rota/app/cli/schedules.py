@@ -1,27 +1,24 @@
 """`rota schedule …`"""
 
-import functools
-import inspect
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from rota.app.cli.runs import wait_for_job
 from rota.frame.cli.connection import Answered, Connection, Exit, explain, fail, say
-from rota.frame.cli.output import as_data, details, listing, local, progress, table, when
-from rota.frame.cli.terminal import visible
+from rota.frame.cli.options import exactly_one, read_input
+from rota.frame.cli.output import as_data, details, listing, progress, table, when
+from rota.frame.cli.run_results import wait_for_job
+from rota.frame.cli.schedule_options import Input, check_one_trigger, print_schedule, state_of, with_schedule_options
 from rota.frame.cli.times import future_option, past_option
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Say when things run, and see what is planned.")
 
 Name = Annotated[str, typer.Argument(help="name or id of the schedule")]
 OneName = Annotated[str | None, typer.Argument(help="name or id of the schedule")]
-Input = Annotated[str | None, typer.Option(help="input as JSON, or @file")]
 Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
 Cursor = Annotated[str | None, typer.Option(help="where the page before ended")]
 CHUNK = 100
@@ -45,69 +42,8 @@ OfTag = Annotated[str | None, typer.Option("--tag", help="all schedules with thi
 All = Annotated[bool, typer.Option("--all", help="all schedules of the org, instead of a name")]
 
 
-def schedule_fields(
-    cron: Annotated[str | None, typer.Option(help="five fields, such as '0 2 * * *'")] = None,
-    every: Annotated[str | None, typer.Option(help="an interval, such as 30s, 5m, 2h, 1d")] = None,
-    at: Annotated[str | None, future_option(help="once: 2h, 13:00, '2026-11-20 09:00', …")] = None,
-    tz: Annotated[str | None, typer.Option(help="time zone, such as Europe/Oslo")] = None,
-    input: Input = None,
-    overlap: Annotated[str | None, typer.Option(help="queue_one, queue_all, skip, allow or replace")] = None,
-    misfire: Annotated[str | None, typer.Option(help="skip, once or all")] = None,
-    timeout: Annotated[int | None, typer.Option(help="seconds a run may take")] = None,
-    retries: Annotated[int | None, typer.Option(help="attempts after a failed one")] = None,
-    backoff: Annotated[str | None, typer.Option(help="between retries: fixed or exponential")] = None,
-    backoff_ms: Annotated[int | None, typer.Option(help="milliseconds before the first retry")] = None,
-    max_backoff_ms: Annotated[int | None, typer.Option(help="milliseconds before a retry at most")] = None,
-    window: Annotated[str | None, typer.Option(help="only between these times of day, as 22:00-06:00")] = None,
-    jitter: Annotated[float | None, typer.Option(help="seconds by which slots are spread")] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="may be given several times")] = None,
-    priority: Annotated[int | None, typer.Option(help="-100 to 100; higher goes first")] = None,
-    queue: Annotated[str | None, typer.Option(help="the queue that its jobs wait in")] = None,
-    max_runs: Annotated[int | None, typer.Option(help="finished after so many slots")] = None,
-    start_deadline: Annotated[int | None, typer.Option(help="seconds after the slot; later it is skipped")] = None,
-    catch_up_limit: Annotated[int | None, typer.Option(help="missed slots that are fired at most")] = None,
-    starts: Annotated[str | None, future_option(help="no slot before this time")] = None,
-    ends: Annotated[str | None, future_option(help="no slot after this time")] = None,
-    grant: Annotated[str | None, typer.Option(help="id of the grant that it runs under")] = None,
-    description: Annotated[str | None, typer.Option()] = None,
-    enabled: Annotated[bool | None, typer.Option("--enabled/--disabled", help="whether anything is planned")] = None,
-) -> dict[str, Any]:
-    """When something runs, and how, as the API takes it: what the options say."""
-    start, _, end = window.partition("-") if window is not None else (None, "", None)
-    retry = {
-        "max_retries": retries, "backoff_type": backoff, "backoff_ms": backoff_ms, "max_backoff_ms": max_backoff_ms,
-    }  # fmt: skip
-    fields = {
-        "cron_expression": cron, "interval": every, "run_at": at, "timezone": tz, "input": read_input(input),
-        "overlap": overlap, "misfire": misfire, "timeout_seconds": timeout, "window_start": start, "window_end": end,
-        "retry": {name: value for name, value in retry.items() if value is not None} or None, "jitter_seconds": jitter,
-        "tags": tag or None, "priority": priority, "grant_id": grant, "description": description, "enabled": enabled,
-        "queue": queue, "max_runs": max_runs, "start_deadline_seconds": start_deadline,
-        "catch_up_limit": catch_up_limit, "starts_at": starts, "ends_at": ends,
-    }  # fmt: skip
-    return {field: value for field, value in fields.items() if value is not None}
-
-
-def takes_schedule(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that has the options of `schedule_fields` too, and is given what they say as `fields`."""
-    own, shared = inspect.signature(command).parameters, inspect.signature(schedule_fields).parameters
-
-    @functools.wraps(command)
-    def call(**given: Any) -> None:
-        fields = schedule_fields(**{name: given.pop(name) for name in shared})
-        command(**given, fields=fields)
-
-    mine = [one for one in own.values() if one.name != "fields"]
-    call.__signature__ = inspect.Signature([*mine, *shared.values()])  # type: ignore[attr-defined]
-    return call
-
-
-def one_trigger(fields: dict[str, Any]) -> None:
-    one_of(cron=fields.get("cron_expression"), every=fields.get("interval"), at=fields.get("run_at"))
-
-
 @app.command()
-@takes_schedule
+@with_schedule_options
 def add(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="a name of its own")],
@@ -121,8 +57,8 @@ def add(
 ) -> None:
     """Make a schedule."""
     targets = {"task": task, "shell": shell, "graph": graph, "pipeline": pipeline, "server-instance": server_instance}
-    one_of(**targets)
-    one_trigger(fields)
+    exactly_one(**targets)
+    check_one_trigger(fields)
     kind = "graph" if graph else "pipeline" if pipeline else "task"
     body = {"name": name, "kind": kind, "target": graph or pipeline or task or server_instance or name, **fields}
     if server_instance is not None:
@@ -131,11 +67,11 @@ def add(
         body |= {"kind": "host_job", "input": {"job_type": job_type, "payload": fields.get("input") or {}}}
     connection: Connection = ctx.obj
     made = connection.post("/schedules", body) if shell is None else add_shell(connection, shell, body)
-    tell(connection, made)
+    print_schedule(connection, made)
 
 
 @app.command()
-@takes_schedule
+@with_schedule_options
 def edit(ctx: typer.Context, name: Name, fields: dict[str, Any], task: Task = None) -> None:
     """Change what the options say; without options, open it as JSON in $EDITOR and change what was changed there.
     Refused if somebody else changed it meanwhile."""
@@ -143,10 +79,12 @@ def edit(ctx: typer.Context, name: Name, fields: dict[str, Any], task: Task = No
     connection: Connection = ctx.obj
     before = connection.get(path_of(name))
     if not changes:
-        tell(connection, edit_text(connection, before))
+        print_schedule(connection, edit_text(connection, before))
         return
     try:
-        tell(connection, connection.try_call("PATCH", path_of(before["id"]), changes, if_match=before["revision"]))
+        print_schedule(
+            connection, connection.try_call("PATCH", path_of(before["id"]), changes, if_match=before["revision"])
+        )
     except Answered as refusal:
         explain(refusal)
 
@@ -265,7 +203,7 @@ def upcoming(
     tz: Annotated[str | None, typer.Option(help="time zone for --cron, such as Europe/Oslo")] = None,
 ) -> None:
     """The coming slots of a schedule, or of an expression or interval before anything is saved."""
-    one_of(NAME=name, cron=cron, every=every)
+    exactly_one(NAME=name, cron=cron, every=every)
     if name is not None:
         coming = ctx.obj.get(f"{path_of(name)}/$next", count=count)
     else:
@@ -320,7 +258,7 @@ def switch(connection: Connection, name: str | None, tag: str | None, everything
     if name is None or tag is not None or everything:
         change(connection, "enable" if enabled else "disable", name, tag, everything, {})
         return
-    tell(connection, connection.call("PATCH", path_of(name), {"enabled": enabled}))
+    print_schedule(connection, connection.call("PATCH", path_of(name), {"enabled": enabled}))
 
 
 def change(
@@ -330,7 +268,7 @@ def change(
     if sum((name is not None, tag is not None, everything)) != 1:
         fail("give exactly one of NAME | --tag | --all", Exit.USAGE)
     if name is not None:
-        tell(connection, connection.post(f"{path_of(name)}/${verb}", body))
+        print_schedule(connection, connection.post(f"{path_of(name)}/${verb}", body))
         return
     which: dict[str, Any] = {"filter": {}} if tag is None else {"tag": tag}
     told = connection.post(f"/schedules/${verb}", {**body, **which})
@@ -417,40 +355,5 @@ def path_of(name: str) -> str:
     return f"/schedules/{quote(name, safe='')}"
 
 
-def tell(connection: Connection, one: dict[str, Any]) -> None:
-    """A schedule in a line, after it was changed."""
-    if not as_data(connection, one):
-        planned = f"next {local(one['next_run_at'])}" if one["next_run_at"] else "nothing planned"
-        if state_of(one) == "paused":
-            planned = f"until {local(one['paused_until'])}" if one["paused_until"] else "until it is resumed"
-        print(f"{visible(one['name'])}: {one['words']}, {visible(state_of(one))}, {planned}")
-
-
-def state_of(one: dict[str, Any]) -> str:
-    if one["condition"] != "ok":
-        return str(one["condition"])
-    if not one["enabled"]:
-        return "disabled"
-    return "paused" if one["paused"] else "enabled"
-
-
 def utc(moment: str) -> str:
     return moment.replace("+00:00", "Z")
-
-
-def one_of(**given: str | None) -> None:
-    named = " | ".join(name if name.isupper() else f"--{name}" for name in given)
-    if sum(value is not None for value in given.values()) != 1:
-        fail(f"give exactly one of {named}", Exit.USAGE)
-
-
-def read_input(text: str | None, option: str = "--input") -> Any:
-    """JSON, or the JSON in @file."""
-    if text is None:
-        return None
-    try:
-        return json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
-    except OSError as error:
-        fail(f"{option} {text}: {error.strerror}", Exit.USAGE)
-    except ValueError as error:
-        fail(f"{option} is not JSON: {error}", Exit.USAGE)

@@ -5,10 +5,10 @@ from urllib.parse import quote
 
 import typer
 
-from rota.app.cli.runs import find
 from rota.core.explain import error_text
 from rota.frame.cli.connection import Connection, Exit, say
 from rota.frame.cli.output import as_data, details, listing, local, when
+from rota.frame.cli.run_results import find_run
 from rota.frame.cli.terminal import visible
 from rota.frame.cli.times import Since, Until, future_option, past_option
 
@@ -143,7 +143,7 @@ def why(
 ) -> None:
     """Why a run is as it is, or what became of a slot."""
     if slot is None:
-        run = find(ctx.obj, key)
+        run = find_run(ctx.obj, key)
         answer = ctx.obj.get(f"/runs/{run['id'] or run['job_id']}/$why")
     else:
         answer = ctx.obj.get("/slots/$why", schedule=key, slot=slot)

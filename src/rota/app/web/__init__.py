@@ -17,13 +17,14 @@ from rota.db.connection import Database
 from rota.engine.commands import Engine
 from rota.frame.web import actions, pages
 from rota.frame.web.sessions import check_csrf
+from rota.kinds.graphs import web as graphs_web
 from rota.kinds.hosts import web as hosts_web
 from rota.kinds.pipelines import web as pipelines_web
 from rota.kinds.tasks import web as tasks_web
 from rota.kinds.workflows import web as workflows_web
 
 MODULES = (
-    *(now, timeline, editor, schedules, runs, tasks_web, workflows_web, pipelines_web, billing_web),
+    *(now, timeline, editor, schedules, runs, tasks_web, workflows_web, pipelines_web, graphs_web, billing_web),
     *(hosts_web, queues, settings, audit, system),
 )
 

@@ -119,6 +119,11 @@ def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = Non
     return Response(orjson.dumps(data), status, headers, "application/json")
 
 
+def answer_with_etag(record: dict[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Answer a record that has a revision, which is its ETag."""
+    return answer(record, status, {"etag": f'"{record["revision"]}"', **(headers or {})})
+
+
 def answer_page(page: tuple[list[dict[str, Any]], str | None]) -> Response:
     return answer({"items": page[0], "next_cursor": page[1]})
 

@@ -5,9 +5,9 @@ from urllib.parse import quote
 
 import typer
 
-from rota.app.cli.runs import give
-from rota.app.cli.schedules import read_input
+from rota.frame.cli.options import read_input
 from rota.frame.cli.output import listing
+from rota.frame.cli.run_results import show_job_or_result
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="AI work that programs declare.")
 
@@ -34,4 +34,4 @@ def run(
 ) -> None:
     """Run it now, under a grant."""
     body = {"input": read_input(given), "grant_id": grant}
-    give(ctx.obj, ctx.obj.post(f"/graphs/{quote(graph, safe='')}/$run", body), wait, timeout)
+    show_job_or_result(ctx.obj, ctx.obj.post(f"/graphs/{quote(graph, safe='')}/$run", body), wait, timeout)

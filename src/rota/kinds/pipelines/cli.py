@@ -7,10 +7,10 @@ from urllib.parse import quote
 
 import typer
 
-from rota.app.cli.runs import end_as, ended_job, find
-from rota.app.cli.schedules import one_of, read_input
 from rota.frame.cli.connection import Answered, Exit, explain, fail, say
+from rota.frame.cli.options import exactly_one, read_input
 from rota.frame.cli.output import as_data, details, listing, plain, table, when
+from rota.frame.cli.run_results import exit_as, find_run, wait_until_ended
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Tables made out of tables, in layers.")
 triggers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What makes a pipeline run.")
@@ -81,7 +81,7 @@ def save(
     max_age_days: Annotated[int | None, typer.Option(help="how long its runs are kept")] = None,
 ) -> None:
     """Make a pipeline, or write the next version of the one there is."""
-    one_of(sql=sql, function=function)
+    exactly_one(sql=sql, function=function)
     body = {
         "type": "python" if sql is None else "sql", "sql": read_sql(sql), "function": function,
         "description": description, "max_runs": max_runs, "max_age_days": max_age_days,
@@ -118,10 +118,10 @@ def run(
     if not wait:
         details(ctx.obj, answer, ["job_id"])
         return
-    ended = find(ctx.obj, ended_job(ctx.obj, answer["job_id"], timeout)["id"])
+    ended = find_run(ctx.obj, wait_until_ended(ctx.obj, answer["job_id"], timeout)["id"])
     if not as_data(ctx.obj, ended) and ended["outcome"]:
         print(f"{ended['outcome']['rows_written']} rows in {ended['outcome']['duration_ms']} ms")
-    end_as(ended)
+    exit_as(ended)
 
 
 @app.command()

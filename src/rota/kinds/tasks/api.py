@@ -4,16 +4,16 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from rota.app.api.schedules import one as one_schedule
-from rota.app.views import shown_task
 from rota.core.errors import NotFound
 from rota.engine import reports as engine_reports
+from rota.engine.reports import Record
 from rota.frame.http.auth import Caller, Operator, Viewer
 from rota.frame.http.contract import (
     Cursor,
     Limit,
     answer,
     answer_page,
+    answer_with_etag,
     engine_of,
     expected_revision,
     read_body,
@@ -35,7 +35,7 @@ async def list_all(
 ) -> Response:
     wanted: dict[str, Any] = {"limit": limit, "cursor": cursor, "task_type": task_type, "enabled": enabled}
     items, more = await engine_of(request).db.read(engine_reports.list_tasks, caller.org_id, **wanted)
-    return answer_page(([shown_task(item, caller) for item in items], more))
+    return answer_page(([visible_task(item, caller) for item in items], more))
 
 
 @router.post("", status_code=201)
@@ -46,13 +46,13 @@ async def create(request: Request, caller: Operator) -> Response:
     if body.get("task_type", "shell") != "python":
         caller.check_shell()
     made = await manager(request, caller).create(body)
-    return answer(shown_task(made, caller), 201, {"location": f"/api/v1/tasks/{made['id']}"})
+    return answer(visible_task(made, caller), 201, {"location": f"/api/v1/tasks/{made['id']}"})
 
 
 @router.get("/{key}")
 async def read(request: Request, caller: Viewer, key: str) -> Response:
     """One task, by its id or name. Without the scope `shell`, values of `env`, `stdin` and secrets are `***`."""
-    return answer(shown_task(await manager(request, caller).find(key), caller))
+    return answer(visible_task(await manager(request, caller).find(key), caller))
 
 
 @router.put("/{key}")
@@ -98,7 +98,7 @@ async def execute(request: Request, caller: Operator, key: str) -> Response:
 async def schedule(request: Request, caller: Operator, key: str) -> Response:
     """Say when it runs: the fields of a schedule, without its kind and target."""
     made = await manager(request, caller).schedule(key, await read_body(request))
-    return one_schedule(made, 201, {"location": f"/api/v1/schedules/{made['id']}"})
+    return answer_with_etag(made, 201, {"location": f"/api/v1/schedules/{made['id']}"})
 
 
 @router.get("/{key}/$schedules")
@@ -119,7 +119,7 @@ async def edit_schedule(request: Request, caller: Operator, key: str, schedule_i
     check_own(body)
     changed = await tasks.engine.edit_schedule(caller.org_id, known, body, expected=expected_revision(request))
     found = await tasks.engine.db.read(engine_reports.schedule, caller.org_id, changed.id)
-    return one_schedule({**found, "task_id": (await tasks.row(key)).id})
+    return answer_with_etag({**found, "task_id": (await tasks.row(key)).id})
 
 
 @router.delete("/{key}/$schedules/{schedule_id}", status_code=204)
@@ -140,4 +140,9 @@ async def change(request: Request, caller: Caller, key: str, *, whole: bool) -> 
     types = ((await tasks.find(key))["task_type"], body.get("task_type"))
     if "shell" in types and (whole or body.keys() - {"enabled"}):  # an operator may switch any task off and on
         caller.check_shell()
-    return answer(shown_task(await tasks.edit(key, body, whole=whole), caller))
+    return answer(visible_task(await tasks.edit(key, body, whole=whole), caller))
+
+
+def visible_task(task: Record, caller: Caller) -> Record:
+    """Return a task as the caller may read it: without its secrets, unless they hold the scope `shell`."""
+    return task if caller.holds_shell else engine_reports.public_task(task)

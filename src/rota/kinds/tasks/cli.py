@@ -8,10 +8,11 @@ from urllib.parse import quote
 
 import typer
 
-from rota.app.cli.runs import give, print_result
-from rota.app.cli.schedules import one_of, one_trigger, read_input, takes_schedule, tell
 from rota.frame.cli.connection import Exit, Output, fail, say
+from rota.frame.cli.options import exactly_one, read_input
 from rota.frame.cli.output import as_data, details, listing, plain, when
+from rota.frame.cli.run_results import print_result, show_job_or_result
+from rota.frame.cli.schedule_options import check_one_trigger, print_schedule, with_schedule_options
 from rota.frame.cli.terminal import json_text, output, visible
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what can run, and run it.")
@@ -73,7 +74,7 @@ def add(
     disabled: Annotated[bool, typer.Option("--disabled", help="make it, but let nobody run it yet")] = False,
 ) -> None:
     """Make a task. A command needs an admin's key, or an operator's with the scope shell."""
-    one_of(command=command, function=function)
+    exactly_one(command=command, function=function)
     body = {
         "name": name, "task_type": "shell" if function is None else "python", "command": command or function,
         "parameters": read_params(param, params), "timeout": timeout, "cache_ttl": cache_ttl, "isolation": isolation,
@@ -96,11 +97,11 @@ def run(
     """Run it now. Parameters stand over the task's own."""
     given = read_params(param, params)
     answer = ctx.obj.post(f"{path_of(name)}/$execute", None if given is None else {"parameters": given})
-    give(ctx.obj, answer, wait, timeout)
+    show_job_or_result(ctx.obj, answer, wait, timeout)
 
 
 @app.command()
-@takes_schedule
+@with_schedule_options
 def schedule(
     ctx: typer.Context,
     task: Name,
@@ -108,8 +109,10 @@ def schedule(
     name: Annotated[str | None, typer.Option(help="of the schedule; else one is made up")] = None,
 ) -> None:
     """Say when it runs."""
-    one_trigger(fields)
-    tell(ctx.obj, ctx.obj.post(f"{path_of(task)}/$schedule", fields if name is None else {**fields, "name": name}))
+    check_one_trigger(fields)
+    print_schedule(
+        ctx.obj, ctx.obj.post(f"{path_of(task)}/$schedule", fields if name is None else {**fields, "name": name})
+    )
 
 
 @app.command()

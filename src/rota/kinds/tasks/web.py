@@ -5,13 +5,13 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
-from rota.app.views import shown_task
 from rota.core.errors import RotaError
 from rota.engine import reports as engine_reports
 from rota.frame.web.actions import ask
 from rota.frame.web.forms import by_schema
 from rota.frame.web.pages import Place, asked, engine_of, flash, history, older, page
 from rota.frame.web.sessions import Viewer, read_form
+from rota.kinds.tasks.api import visible_task
 from rota.kinds.tasks.manager import TaskManager
 
 router = APIRouter()
@@ -25,14 +25,14 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     enabled = {"true": True, "false": False}.get(given["enabled"] or "")
     wanted: dict[str, Any] = {"task_type": given["task_type"], "enabled": enabled, "cursor": given["cursor"]}
     items, cursor = await engine_of(request).db.read(engine_reports.list_tasks, caller.org_id, **wanted)
-    items = [shown_task(item, caller) for item in items]
+    items = [visible_task(item, caller) for item in items]
     return page(request, "tasks.html", items=items, older=older(request, cursor), given=given)
 
 
 @router.get("/tasks/{key:path}")  # a name may have slashes
 async def read(request: Request, caller: Viewer, key: str) -> Response:
     manager, db = TaskManager(engine_of(request), caller.org_id), engine_of(request).db
-    one, schema = shown_task(await manager.find(key), caller), await manager.schema(key)
+    one, schema = visible_task(await manager.find(key), caller), await manager.schema(key)
     used, _ = await db.read(engine_reports.list_schedules, caller.org_id, targets=[one["id"], one["name"]], sort="id")
     runs, _ = await db.read(engine_reports.list_runs, caller.org_id, target=one["name"], kind="task", limit=10)
     changes = await history(request, caller, "tasks", one["id"])

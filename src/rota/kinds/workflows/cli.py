@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 import typer
 
-from rota.app.cli.schedules import read_input
 from rota.frame.cli.connection import Answered, Output, explain, say
+from rota.frame.cli.options import read_input
 from rota.frame.cli.output import as_data, details, listing, when
 from rota.frame.cli.terminal import output, visible
 

@@ -1,0 +1,26 @@
+"""Checks and values of options that commands share."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rota.frame.cli.connection import Exit, fail
+
+
+def exactly_one(**values: str | None) -> None:
+    """Exit with USAGE unless exactly one of these arguments (upper case) and options is set."""
+    names = " | ".join(name if name.isupper() else f"--{name}" for name in values)
+    if sum(value is not None for value in values.values()) != 1:
+        fail(f"give exactly one of {names}", Exit.USAGE)
+
+
+def read_input(text: str | None, option: str = "--input") -> Any:
+    """Parse an option that has JSON, or @file. Exits with USAGE if it is not JSON."""
+    if text is None:
+        return None
+    try:
+        return json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
+    except OSError as error:
+        fail(f"{option} {text}: {error.strerror}", Exit.USAGE)
+    except ValueError as error:
+        fail(f"{option} is not JSON: {error}", Exit.USAGE)

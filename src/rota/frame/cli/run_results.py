@@ -1,0 +1,85 @@
+"""Runs as commands need them: find one, wait until it has ended, print its result, exit as it ended."""
+
+import sys
+from typing import Any
+from urllib.parse import quote
+
+import typer
+
+from rota.core.explain import error_text
+from rota.frame.cli.connection import Answered, Connection, Exit, explain, fail, say
+from rota.frame.cli.output import as_data, details
+from rota.frame.cli.terminal import json_text, output
+
+UNFINISHED = ("pending", "running")
+POLL_SECONDS = 0.5
+
+
+def find_run(connection: Connection, key: str) -> dict[str, Any]:
+    """Return a run by its id, or the newest run of a job by the job's id, of a schedule or of a task by its
+    name. Exits with NOT_FOUND."""
+    try:
+        run: dict[str, Any] = connection.try_call("GET", f"/runs/{quote(key, safe='')}")
+        return run
+    except Answered as refusal:
+        if refusal.status != 404:
+            explain(refusal)
+    for field in ("job_id", "schedule_id", "target"):
+        items = connection.get("/runs", **{field: key}, limit=1)["items"]
+        if items:
+            return dict(items[0])
+    return fail(f"'{key}' is no run or job, and no schedule or target of that name has run", Exit.NOT_FOUND)
+
+
+def show_job_or_result(connection: Connection, answer: dict[str, Any], wait: bool, timeout: float) -> None:
+    """Print the id of the created job or, with `wait`, the result of its run; then exit as the run ended."""
+    if not wait:
+        details(connection, answer, ["job_id"])
+        return
+    ended = find_run(connection, wait_until_ended(connection, answer["job_id"], timeout)["id"])
+    if not as_data(connection, ended):
+        print_result(ended["outcome"])
+    exit_as(ended)
+
+
+def print_result(outcome: Any) -> None:
+    """Print a result: text and the output of commands and graphs as text, everything else as JSON."""
+    if isinstance(outcome, dict) and outcome.keys() == {"exit_code", "stdout", "stderr"}:
+        print(output(outcome["stdout"]), end="")
+        print(output(outcome["stderr"], sys.stderr), end="", file=sys.stderr)
+    elif isinstance(outcome, dict) and outcome.get("content") and outcome.keys() == {"content", "artifact_id"}:
+        print(output(outcome["content"]))
+    elif outcome is not None:
+        print(output(outcome) if isinstance(outcome, str) else json_text(outcome, indent=2))
+
+
+def wait_for_job(connection: Connection, job_id: str, timeout: float) -> None:
+    """Wait until a job has ended, print it and exit as it ended."""
+    job = wait_until_ended(connection, job_id, timeout)
+    details(connection, job, ("id", "status", "attempt", "started_at", "finished_at"))
+    exit_as(job)
+
+
+def wait_until_ended(connection: Connection, job_id: str, timeout: float) -> dict[str, Any]:
+    """Poll a job until it has ended and return it. Exits with TIMED_OUT after `timeout` seconds."""
+    from rota.core.clock import stopwatch
+
+    end = stopwatch() + timeout
+    while (job := connection.get(f"/jobs/{job_id}"))["status"] in UNFINISHED:
+        if stopwatch() > end:
+            fail(f"job {job_id} is still {job['status']} after {timeout:g} s", Exit.TIMED_OUT)
+        sleep()
+    return dict(job)
+
+
+def exit_as(ended: dict[str, Any]) -> None:
+    """Exit with RUN_FAILED unless a job or run succeeded."""
+    if ended["status"] != "success":
+        say(f"error: {error_text(ended['error'] or {}) or ended['status']}")
+        raise typer.Exit(Exit.RUN_FAILED)
+
+
+def sleep(seconds: float = POLL_SECONDS) -> None:
+    from rota.core import clock
+
+    clock.blocking_sleep(seconds)
