@@ -256,6 +256,7 @@ async def test_a_run_of_a_task_shows_name_input_and_who_asked_while_it_is_alive(
     sentences = (await api.get(f"/runs/{job_id}/$why"))["sentences"]
     assert "A user asked" not in " ".join(sentences)
     assert "admin" in sentences[0]
+    assert "asked for task greet to run at once" in sentences[0]
 
 
 async def test_secrets_in_the_input_of_a_run_are_hidden(api: Api, schedule: Any) -> None:
