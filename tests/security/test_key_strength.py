@@ -61,6 +61,12 @@ async def test_an_expiring_key_creates_no_user_above_viewer_and_changes_no_passw
         assert (await api.call("PATCH", path, change, headers=expiring)).status_code == 403, change
 
 
+async def test_a_key_that_only_reads_login_links_makes_none(api: Api) -> None:
+    for scope, status in (("login-links:read", 403), ("login-links", 201)):
+        _, narrow = await new_key(api, scopes=[scope])
+        assert (await api.call("POST", "/login-links", headers=narrow)).status_code == status, scope
+
+
 async def test_only_an_instance_admin_revokes_the_first_key_and_never_the_last(api: Api) -> None:
     (first,) = (await api.get("/api-keys"))["items"]
     _, other = await new_key(api)

@@ -1,7 +1,11 @@
 """Passwords that are tried first are refused, and people change their own."""
 
+import asyncio
+import time
+
 import pytest
 
+from rota.access.password_thread import in_password_thread
 from rota.access.store import accounts
 from rota.frame.http.guessing import FAILURES_PER_MINUTE
 from tests.app.conftest import NINE, Api
@@ -12,13 +16,36 @@ ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  
 
 @ON_SQLITE
 async def test_common_passwords_and_the_address_are_refused(api: Api) -> None:
-    for password in ("password", "12345678", "PassWord1", "ada.lovelace@example.org", "Ada.Lovelace", "short"):
+    for password in (
+        "password",
+        "12345678",
+        "PassWord1",
+        "ada.lovelace@example.org",
+        "Ada.Lovelace",
+        "short",
+        " " * 8,
+        "abAB" * 5,
+    ):
         refused = await api.call("POST", "/users", {**ADA, "password": password})
         assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "password"), password
         assert refused.json()["errors"][0]["value"] == "'…'"
     ada = (await api.call("POST", "/users", ADA)).json()
     for password in ("qwertyuiop", "ada.lovelace"):
         assert (await api.call("PATCH", f"/users/{ada['id']}", {"password": password})).status_code == 422
+
+
+async def test_passwords_are_compared_one_after_the_other() -> None:
+    running, most = 0, 0
+
+    def compare() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        time.sleep(0.01)
+        running -= 1
+
+    await asyncio.gather(*(in_password_thread(compare) for _ in range(8)))
+    assert most == 1
 
 
 async def test_people_change_their_own_password(api: Api) -> None:

@@ -1,12 +1,12 @@
 """Passwords of people: which are refused, and the change of one's own."""
 
-import asyncio
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from rota.access.password_thread import in_password_thread
 from rota.access.store import accounts, logins
 from rota.core import parse
 from rota.core.errors import Conflict, Invalid, Refused
@@ -15,6 +15,7 @@ from rota.frame.http.contract import engine_of, read_body
 from rota.frame.http.guessing import Bucket, Failures, network_of
 
 PASSWORD_CHARACTERS = (8, 1000)
+DIFFERENT_CHARACTERS = 3  # at least
 COMMON_PASSWORDS = Path(__file__).parent / "common_passwords.txt"
 
 router = APIRouter()
@@ -40,12 +41,12 @@ async def change_own_password(request: Request, caller: Viewer) -> Response:
     assert isinstance(failures, Failures)
     bucket = Bucket(f"password change of {user.user_id} from {network_of(address_of(request))}")
     failures.count(now, bucket)  # before the password is tried: else many at once would all be tried
-    if not await asyncio.to_thread(accounts.password_fits, user.password_hash, current):
+    if not await in_password_thread(accounts.password_fits, user.password_hash, current):
         raise Refused("the current password is not right")
     failures.forgive(now, bucket)
     email = await engine.db.read(accounts.email_of, caller.org_id, caller.user_id)
     check_not_address(new, email or "", "new_password")
-    hashed = await asyncio.to_thread(accounts.hash_password, new)
+    hashed = await in_password_thread(accounts.hash_password, new)
 
     def step(tx: Any) -> str:
         accounts.edit_user(tx, caller.org_id, caller.user_id, {"password_hash": hashed}, now)
@@ -56,10 +57,12 @@ async def change_own_password(request: Request, caller: Viewer) -> Response:
 
 
 def read_password(value: Any, field: str) -> str:
-    """Raises Invalid for a password that is too short, too long or widely used; the password is not in the message."""
+    """Raises Invalid for a password that is too short, too long, too simple or widely used, without naming it."""
     low, high = PASSWORD_CHARACTERS
     if not isinstance(value, str) or not low <= len(value) <= high:
         raise Invalid(field, "…", f"is not a text of {low} to {high} characters")
+    if len(set(value.lower())) < DIFFERENT_CHARACTERS:
+        raise Invalid(field, "…", f"has fewer than {DIFFERENT_CHARACTERS} different characters; choose another")
     if value.lower() in common_passwords():
         raise Invalid(field, "…", "is one of the passwords that are tried first; choose another")
     return parse.text(value, field, high)

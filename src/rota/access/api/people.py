@@ -1,6 +1,5 @@
 """Orgs, users, API keys, login links, and the audit log of what they changed."""
 
-import asyncio
 import re
 from datetime import datetime
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from rota.access.api.passwords import check_not_address, read_password
+from rota.access.password_thread import in_password_thread
 from rota.access.store import accounts, logins
 from rota.core import parse
 from rota.core.errors import Invalid
@@ -80,7 +80,7 @@ async def create_user(request: Request, caller: Admin) -> Response:
     check_not_address(password, email)
     if role != Role.VIEWER.name.lower():
         caller.check_account_change(f"creating a user with the role {role}")
-    hashed = await asyncio.to_thread(accounts.hash_password, password)
+    hashed = await in_password_thread(accounts.hash_password, password)
     now = engine.clock.now()
     user_id = await engine.db.tx(accounts.create_user, caller.org_id, email, name, hashed, role, now)
     found = await engine.db.read(engine_reports.user, caller.org_id, user_id)
@@ -125,7 +125,7 @@ async def edit_user(request: Request, caller: Admin, user_id: str) -> Response:
     if password is not None:
         email = changes["email"] or await engine.db.read(accounts.email_of, caller.org_id, user_id)
         check_not_address(password, email or "")
-        changes["password_hash"] = await asyncio.to_thread(accounts.hash_password, password)
+        changes["password_hash"] = await in_password_thread(accounts.hash_password, password)
     changes = {field: value for field, value in changes.items() if value is not None}
     await engine.db.tx(accounts.edit_user, caller.org_id, user_id, changes, engine.clock.now())
     return answer(await engine.db.read(engine_reports.user, caller.org_id, user_id))
@@ -196,6 +196,7 @@ async def create_login_link(request: Request, caller: Viewer) -> Response:
 
     Who comes by it may do what this key may, for 14 days or as long as the key is good.
     """
+    caller.check(Role.VIEWER, "login-links", writes=True)
     engine = engine_of(request)
     now = engine.clock.now()
     link = await engine.db.tx(logins.make_link, caller.org_id, caller.user_id, caller.key_id, now)

@@ -1,6 +1,5 @@
 """Logging in, by a link that works once or by a password, and out."""
 
-import asyncio
 import contextlib
 import re
 import secrets
@@ -10,6 +9,7 @@ import structlog
 from fastapi import APIRouter, BackgroundTasks, Query, Request, Response
 from starlette.responses import RedirectResponse
 
+from rota.access.password_thread import in_password_thread
 from rota.access.store import accounts, logins
 from rota.access.store.logins import SESSION_LIFE, Account
 from rota.core.errors import Refused, short_repr
@@ -119,7 +119,7 @@ async def login_by_password(request: Request) -> Response:
     failures.add(now, *buckets)  # before the password is tried: else many at once would all be tried
     found = await db.read(logins.account_by_email, slug, email)
     hashed = None if found is None else found.password_hash
-    fits = await asyncio.to_thread(accounts.password_fits, hashed, password)
+    fits = await in_password_thread(accounts.password_fits, hashed, password)
     token = await db.tx(log_in_with_password, request, found) if fits and found is not None else None
     if token is None:
         log.warning("a login failed", email=short_repr(email), org=short_repr(slug), address=address_of(request))
