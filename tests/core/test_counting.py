@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rota.core.timing.counting import count_slots, slots_per_hour
-from rota.core.timing.triggers import Every, Once, Timing, Window, parse_cron, slots_between
+from rota.core.timing.triggers import Every, Once, Timing, parse_cron, slots_between
+from rota.core.timing.windows import Window
 from tests.core.test_dst import Fields, changes, expressions
 
 HOUR = timedelta(hours=1)

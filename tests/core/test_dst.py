@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from rota.core.timing.triggers import (
     Every,
     Timing,
-    Window,
     last_slot,
     next_slot,
     parse_cron,
@@ -23,6 +22,7 @@ from rota.core.timing.triggers import (
     window_close,
     window_open,
 )
+from rota.core.timing.windows import Window
 
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)

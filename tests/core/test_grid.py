@@ -13,7 +13,8 @@ from rota.core.effort import Budget, limited
 from rota.core.errors import TooMuchEffort
 from rota.core.timing.dst import changes_in, periods, periods_back, zone_names
 from rota.core.timing.grid import first_multiple, floor_sum
-from rota.core.timing.triggers import Every, Timing, Window, check_timing, last_slot, next_slot, slots_between
+from rota.core.timing.triggers import Every, Timing, check_timing, last_slot, next_slot, slots_between
+from rota.core.timing.windows import Window
 
 NOON = datetime(2026, 5, 17, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -26,7 +26,7 @@ from rota.core.policy import (
     parse_overlap,
     parse_retry,
 )
-from rota.core.timing.triggers import Window
+from rota.core.timing.windows import Window
 
 NINE = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
 

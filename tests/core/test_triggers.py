@@ -26,7 +26,6 @@ from rota.core.timing.triggers import (
     Every,
     Once,
     Timing,
-    Window,
     check_timing,
     describe,
     dump,
@@ -36,7 +35,6 @@ from rota.core.timing.triggers import (
     parse_cron,
     parse_instant,
     parse_interval,
-    parse_window,
     parse_zone,
     preview,
     reaching_back,
@@ -45,6 +43,7 @@ from rota.core.timing.triggers import (
     window_close,
     window_open,
 )
+from rota.core.timing.windows import Window, parse_window
 
 NOON = datetime(2026, 5, 17, 12, tzinfo=UTC)  # a Sunday
 TICK = timedelta(microseconds=1)

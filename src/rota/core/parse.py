@@ -19,6 +19,7 @@ from rota.core.policy import CATCH_UP_LIMIT_SLOTS, Misfire, Overlap, choice, par
 from rota.core.states import Condition
 from rota.core.timing import triggers
 from rota.core.timing.triggers import Cron, Every, Once, Timing
+from rota.core.timing.windows import parse_window
 
 T = TypeVar("T")
 
@@ -275,7 +276,7 @@ class Form:
         said = self.read(BOUNDS).get
         window = None
         try:
-            window = triggers.parse_window(self.body.get("window_start"), self.body.get("window_end"))
+            window = parse_window(self.body.get("window_start"), self.body.get("window_end"))
         except Invalid as error:
             self.errors.extend(error.all)
         if len(self.errors) > before or trigger is None:

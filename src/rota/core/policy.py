@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rota.core.errors import AuthError, Invalid, LogicError, PermissionDenied, TransientError, WorkError
-from rota.core.timing.triggers import Once, Timing, Window, window_open
+from rota.core.timing.triggers import Once, Timing, window_open
+from rota.core.timing.windows import Window
 
 E = TypeVar("E", bound=StrEnum)
 

@@ -1,6 +1,6 @@
-"""How many slots lie between two instants, by arithmetic: the number of slots costs nothing. Pure.
+"""Number of slots between two instants, by arithmetic: the cost does not grow with the number of slots. Pure.
 
-Only slots that move into a window are walked; there is at most one of them for each time the window opens.
+Only slots that move into a window are counted one by one; there is at most one each time the window opens.
 """
 
 from bisect import bisect_left, bisect_right
@@ -11,7 +11,7 @@ from itertools import islice, pairwise
 from typing import assert_never
 
 from rota.core.effort import spend
-from rota.core.timing.cron import Calendar, ahead, calendar_of, shape_of_month
+from rota.core.timing.cron import Calendar, calendar_of, next_match, shape_of_month
 from rota.core.timing.dst import TICK, Period, periods
 from rota.core.timing.grid import count_in_window
 from rota.core.timing.triggers import (
@@ -21,33 +21,31 @@ from rota.core.timing.triggers import (
     Every,
     Once,
     Timing,
-    Window,
     in_utc,
-    moves,
-    since_midnight,
+    moves_into_window,
     slots_between,
-    window_length,
 )
+from rota.core.timing.windows import Window, since_midnight, window_length
 
 HOUR = timedelta(hours=1)
 
 
 @lru_cache(maxsize=1024)  # after an outage many schedules have the same rule and the same gap
 def count_slots(timing: Timing, after: datetime, until: datetime, limit: int) -> int | None:
-    """How many slots lie in `after < slot <= until`; None when they must be walked and are more than `limit`."""
+    """Return the number of slots in `after < slot <= until`; None if they are counted one by one and exceed `limit`."""
     after, until = in_utc(after), in_utc(until)
     if until <= after:
         return 0
-    if walked(timing):
+    if slots_move(timing):
         count = sum(1 for _ in islice(slots_between(timing, after, until), limit + 1))
         return count if count <= limit else None
     return counts_between(timing, [after + TICK, until + TICK])[0]
 
 
 def slots_per_hour(timing: Timing, start: datetime, hours: int) -> list[int]:
-    """How many slots lie in each of the hours from `start` on."""
+    """Return the number of slots in each of the hours from `start` on."""
     edges = [start + hour * HOUR for hour in range(hours + 1)]
-    if not walked(timing):
+    if not slots_move(timing):
         return counts_between(timing, edges)
     counts = [0] * hours
     for slot in slots_between(timing, start - TICK, edges[-1] - TICK):
@@ -55,13 +53,13 @@ def slots_per_hour(timing: Timing, start: datetime, hours: int) -> list[int]:
     return counts
 
 
-def walked(timing: Timing) -> bool:
+def slots_move(timing: Timing) -> bool:
     """Whether the slots move into a window, so that they are counted one by one."""
-    return timing.window is not None and moves(timing.trigger, timing.zone, timing.window)
+    return timing.window is not None and moves_into_window(timing.trigger, timing.zone, timing.window)
 
 
 def counts_between(timing: Timing, edges: Sequence[datetime]) -> list[int]:
-    """How many slots with `edge <= slot < next edge` there are, for each two neighbouring edges."""
+    """Return the number of slots with `edge <= slot < next edge` for each two neighbouring edges."""
     low, high = max(timing.starts_at or EARLIEST, EARLIEST + TICK), min(timing.ends_at or LATEST, LATEST)
     bounded = [max(low, min(edge, high)) for edge in edges]
     window = timing.window
@@ -83,7 +81,7 @@ def counts_between(timing: Timing, edges: Sequence[datetime]) -> list[int]:
 
 
 def by_period(zone: str, edges: Sequence[datetime], count: Callable[[Period], int]) -> list[int]:
-    """Add up what `count` finds in the parts of periods of constant offset that lie between two neighbouring edges."""
+    """Sum `count` over the parts of periods of constant offset that lie between two neighbouring edges."""
     counts = [0] * (len(edges) - 1)
     if edges[0] >= edges[-1]:
         return counts
@@ -98,23 +96,23 @@ def by_period(zone: str, edges: Sequence[datetime], count: Callable[[Period], in
 
 
 def count_cron(calendar: Calendar, times: tuple[int, ...], window: Window | None, part: Period) -> int:
-    """Slots of an expression in a part of a period; `times` are those of its times of day that the window holds."""
-    start, end = wall_of(part.start, part.offset), wall_of(part.end, part.offset)
+    """Count slots of an expression in a part of a period; `times` are its times of day inside the window."""
+    start, end = local_time_of(part.start, part.offset), local_time_of(part.end, part.offset)
     if calendar.elapsed or part.before == part.offset:
-        return count_walls(calendar, times, start, end)
-    change, skipped_from = wall_of(part.since, part.offset), wall_of(part.since, part.before)
+        return count_local_times(calendar, times, start, end)
+    change, skipped_from = local_time_of(part.since, part.offset), local_time_of(part.since, part.before)
     if part.before > part.offset:  # local times up to `skipped_from` happen for the second time
-        return count_walls(calendar, times, max(start, skipped_from), end)
-    count = count_walls(calendar, times, start, end)
+        return count_local_times(calendar, times, max(start, skipped_from), end)
+    count = count_local_times(calendar, times, start, end)
     if part.since == part.start and (window is None or window.holds(change.time())):
-        skipped = ahead(calendar, skipped_from - TICK)
-        if skipped and skipped < change and not count_walls(calendar, times, change, change + TICK):
+        skipped = next_match(calendar, skipped_from - TICK)
+        if skipped and skipped < change and not count_local_times(calendar, times, change, change + TICK):
             count += 1  # all skipped times have one slot, at the first instant after the gap
     return count
 
 
-def count_walls(calendar: Calendar, times: tuple[int, ...], start: datetime, end: datetime) -> int:
-    """Local times of an expression in `start <= time < end`, on a clock that does not change."""
+def count_local_times(calendar: Calendar, times: tuple[int, ...], start: datetime, end: datetime) -> int:
+    """Count local times of an expression in `start <= time < end`, on a clock that does not change."""
     if start >= end:
         return 0
     before, after = times_before(times, start), times_before(times, end)
@@ -125,7 +123,7 @@ def count_walls(calendar: Calendar, times: tuple[int, ...], start: datetime, end
 
 
 def matching_days(calendar: Calendar, start: datetime, end: datetime) -> int:
-    """Days of an expression from the day of `start` up to the day before that of `end`."""
+    """Count days of an expression from the day of `start` up to the day before that of `end`."""
     count, year, month = 0, start.year, start.month
     while (year, month) <= (end.year, end.month):
         if month in calendar.months:
@@ -139,18 +137,20 @@ def matching_days(calendar: Calendar, start: datetime, end: datetime) -> int:
     return count
 
 
-def on_day(calendar: Calendar, wall: datetime) -> bool:
-    return wall.month in calendar.months and bool(calendar.masks[shape_of_month(wall.year, wall.month)] >> wall.day & 1)
+def on_day(calendar: Calendar, local: datetime) -> bool:
+    return local.month in calendar.months and bool(
+        calendar.masks[shape_of_month(local.year, local.month)] >> local.day & 1
+    )
 
 
-def times_before(times: tuple[int, ...], wall: datetime) -> int:
-    """How many of these minutes of the day lie before a local time."""
-    return bisect_left(times, 60 * wall.hour + wall.minute + bool(wall.second or wall.microsecond))
+def times_before(times: tuple[int, ...], local: datetime) -> int:
+    """Count the minutes of the day before a local time."""
+    return bisect_left(times, 60 * local.hour + local.minute + bool(local.second or local.microsecond))
 
 
 def times_inside(times: tuple[int, ...], window: Window | None) -> tuple[int, ...]:
-    return times if window is None else tuple(at for at in times if window.holds(time(*divmod(at, 60))))
+    return times if window is None else tuple(minute for minute in times if window.holds(time(*divmod(minute, 60))))
 
 
-def wall_of(at: datetime, offset: timedelta) -> datetime:
+def local_time_of(at: datetime, offset: timedelta) -> datetime:
     return (at + offset).replace(tzinfo=None)

@@ -1,6 +1,6 @@
-"""What a cron expression means on the wall: which days it matches, and at which times of day.
+"""Cron expressions: which local days and times of day they match.
 
-Knows no zone and no instant; `wall.py` steps from the wall to the world. Five fields as in crontab(5): names,
+Knows no zone and no instant; `dst.py` converts local times to instants. Five fields as in crontab(5): names,
 lists, ranges, steps, 7 as Sunday; `L` is the last day of the month, `5L` its last Friday, `1#2` its second Monday.
 Day of month and day of week are OR, unless one of the two begins with a star: then both must match (so `*/2` counts
 as a star, as in Debian).
@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from rota.core.errors import Invalid
 
-HORIZON = 50  # years; 29 February on a given weekday comes back after at most 40
-LONGEST = 200  # characters
+HORIZON_YEARS = 50  # 29 February on a given weekday comes back after at most 40
+MAX_EXPRESSION_LENGTH = 200
 HOURS_PER_DAY = 24
 LAST = 32  # the last day of a month, the last such weekday of it
 MACROS = {
@@ -39,32 +39,32 @@ class Nth(NamedTuple):
 
 
 class Calendar(NamedTuple):
-    """An expression, taken apart. Weekdays count from Sunday = 0."""
+    """A parsed expression. Weekdays count from Sunday = 0."""
 
     texts: tuple[str, ...]
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
     times: tuple[int, ...]  # minutes of the day, ascending
-    elapsed: bool  # follows elapsed time, see wall.py
+    elapsed: bool  # follows elapsed time, see dst.py
     days: tuple[int, ...]
     months: tuple[int, ...]
     weekdays: tuple[int | Nth, ...]
     both_days: bool  # day of month AND day of week
-    masks: tuple[int, ...]  # for each kind of month, bit n is set when day n matches
+    masks: tuple[int, ...]  # indexed by `month_shape`; bit n is set when day n matches
 
 
-Times = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]  # the fields of a calendar, as they stand there
+Times = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]  # fields of `Calendar`, in its order
 Days = tuple[tuple[int, ...], tuple[int, ...], tuple[int | Nth, ...], bool, tuple[int, ...]]
 
 
-def tidy(expression: object) -> str:
-    """The expression with single spaces, checked; a macro stays a macro."""
+def normalize(expression: object) -> str:
+    """Return the expression with single spaces, macros kept. Raises Invalid if it is not a cron expression."""
     if not isinstance(expression, str):
-        raise wrong(expression, "must be text")
-    if len(expression) > LONGEST:
-        raise wrong(expression, f"is longer than {LONGEST} characters")
+        raise invalid_expression(expression, "must be text")
+    if len(expression) > MAX_EXPRESSION_LENGTH:
+        raise invalid_expression(expression, f"is longer than {MAX_EXPRESSION_LENGTH} characters")
     if not (expression.isascii() and expression.replace("\t", " ").isprintable()):
-        raise wrong(expression, "may hold only printable ASCII characters")
+        raise invalid_expression(expression, "may hold only printable ASCII characters")
     text = " ".join(expression.split())
     if text.startswith("@"):
         text = text.lower()
@@ -74,115 +74,117 @@ def tidy(expression: object) -> str:
 
 @lru_cache(maxsize=4096)
 def calendar_of(expression: str) -> Calendar:
-    """Take an expression apart, or refuse it."""
+    """Parse a normalized expression. Raises Invalid if it is wrong or its days never occur."""
     if expression.startswith("@") and expression not in MACROS:
-        raise wrong(expression, f"is not one of {' '.join(MACROS)}")
+        raise invalid_expression(expression, f"is not one of {' '.join(MACROS)}")
     texts = tuple(MACROS.get(expression, expression).upper().split())
     if len(texts) == 6:
-        raise wrong(expression, "has six fields: cron has no seconds here, use `interval` for spans under a minute")
+        raise invalid_expression(
+            expression, "has six fields: cron has no seconds here, use `interval` for spans under a minute"
+        )
     if len(texts) != 5:
-        raise wrong(expression, "must have five fields: minute, hour, day of month, month, day of week")
+        raise invalid_expression(expression, "must have five fields: minute, hour, day of month, month, day of week")
     minute, hour, day, month, weekday = texts
     try:
         minutes, hours, times, elapsed = times_of(minute, hour)
         days, months, weekdays, both, masks = days_of(day, month, weekday)
     except ValueError as error:
-        raise wrong(expression, f"is not a cron expression ({error})") from None
+        raise invalid_expression(expression, f"is not a cron expression ({error})") from None
     if not masks:
-        raise wrong(expression, "names a day that no month has")
+        raise invalid_expression(expression, "names a day that no month has")
     return Calendar(texts, minutes, hours, times, elapsed, days, months, weekdays, both, masks)
 
 
-@lru_cache(maxsize=4096)  # few ways to name times and days serve many schedules
+@lru_cache(maxsize=4096)  # many schedules share few times and days
 def times_of(minute: str, hour: str) -> Times:
     minutes, hours = MINUTE.numbers(minute), HOUR.numbers(hour)
-    times = tuple(60 * each + past for each in hours for past in minutes)
+    times = tuple(60 * hour_of_day + minute_of_hour for hour_of_day in hours for minute_of_hour in minutes)
     return minutes, hours, times, len(hours) == HOURS_PER_DAY
 
 
 @lru_cache(maxsize=4096)
 def days_of(day: str, month: str, weekday: str) -> Days:
-    """There are no masks if none of these days ever comes."""
+    """Return days, months, weekdays, whether both must match, and month masks: empty if no day ever matches."""
     days, months, weekdays = DAY_OF_MONTH.numbers(day), MONTH.numbers(month), DAY_OF_WEEK.weekdays(weekday)
     both = day.startswith("*") or weekday.startswith("*")
     masks = month_masks(days, weekdays, both)
-    comes = any(
-        masks[month_shape(first, length)] for month in months for length in LENGTHS[month] for first in range(7)
+    ever_matches = any(
+        masks[month_shape(first, length)] for month in months for length in MONTH_LENGTHS[month] for first in range(7)
     )
-    return days, months, weekdays, both, masks if comes else ()
+    return days, months, weekdays, both, masks if ever_matches else ()
 
 
-def ahead(calendar: Calendar, wall: datetime) -> datetime | None:
-    """The first matching wall time strictly after `wall`, in its tzinfo; None when there is none within the horizon."""
+def next_match(calendar: Calendar, local: datetime) -> datetime | None:
+    """Return the first matching local time strictly after `local`, in its tzinfo; None beyond the horizon."""
     times, months, masks = calendar.times, calendar.months, calendar.masks
-    gone = 0  # the days of this month up to today
-    if wall.month in months:
-        if masks[shape_of_month(wall.year, wall.month)] >> wall.day & 1:
-            place = bisect_right(times, 60 * wall.hour + wall.minute)
+    past_days = 0  # mask: days of this month up to today
+    if local.month in months:
+        if masks[shape_of_month(local.year, local.month)] >> local.day & 1:
+            place = bisect_right(times, 60 * local.hour + local.minute)
             if place < len(times):
-                return datetime(wall.year, wall.month, wall.day, *divmod(times[place], 60), tzinfo=wall.tzinfo)
-        gone = (2 << wall.day) - 1
-    left = months[bisect_left(months, wall.month) :]
-    for year in range(wall.year, wall.year + HORIZON):
+                return datetime(local.year, local.month, local.day, *divmod(times[place], 60), tzinfo=local.tzinfo)
+        past_days = (2 << local.day) - 1
+    left = months[bisect_left(months, local.month) :]
+    for year in range(local.year, local.year + HORIZON_YEARS):
         for month in left:
-            days = masks[shape_of_month(year, month)] & ~gone
+            days = masks[shape_of_month(year, month)] & ~past_days
             if days:
                 day = (days & -days).bit_length() - 1
-                return datetime(year, month, day, *divmod(times[0], 60), tzinfo=wall.tzinfo)
-            gone = 0
+                return datetime(year, month, day, *divmod(times[0], 60), tzinfo=local.tzinfo)
+            past_days = 0
         left = months
     return None
 
 
-def back(calendar: Calendar, wall: datetime) -> datetime | None:
-    """The latest matching wall time at or before `wall`, in its tzinfo; None when there is none within the horizon."""
+def previous_match(calendar: Calendar, local: datetime) -> datetime | None:
+    """Return the latest matching local time at or before `local`, in its tzinfo; None beyond the horizon."""
     times, months, masks = calendar.times, calendar.months, calendar.masks
-    still = -1  # the days of this month before today
-    if wall.month in months:
-        if masks[shape_of_month(wall.year, wall.month)] >> wall.day & 1:
-            place = bisect_right(times, 60 * wall.hour + wall.minute)
+    days_before = -1  # mask: days of this month before today
+    if local.month in months:
+        if masks[shape_of_month(local.year, local.month)] >> local.day & 1:
+            place = bisect_right(times, 60 * local.hour + local.minute)
             if place:
-                return datetime(wall.year, wall.month, wall.day, *divmod(times[place - 1], 60), tzinfo=wall.tzinfo)
-        still = (1 << wall.day) - 1
-    left = months[: bisect_right(months, wall.month)]
-    for year in range(wall.year, wall.year - HORIZON, -1):
+                return datetime(local.year, local.month, local.day, *divmod(times[place - 1], 60), tzinfo=local.tzinfo)
+        days_before = (1 << local.day) - 1
+    left = months[: bisect_right(months, local.month)]
+    for year in range(local.year, local.year - HORIZON_YEARS, -1):
         for month in reversed(left):
-            days = masks[shape_of_month(year, month)] & still
+            days = masks[shape_of_month(year, month)] & days_before
             if days:
-                return datetime(year, month, days.bit_length() - 1, *divmod(times[-1], 60), tzinfo=wall.tzinfo)
-            still = -1
+                return datetime(year, month, days.bit_length() - 1, *divmod(times[-1], 60), tzinfo=local.tzinfo)
+            days_before = -1
         left = months
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One of the five fields: its bounds, and the names that stand for numbers."""
+    """One of the five fields: its bounds and the names of its numbers."""
 
     name: str
     low: int
     high: int
-    names: tuple[str, ...] = ()  # the first one stands for `low`
+    names: tuple[str, ...] = ()  # the first name is `low`
 
     def numbers(self, text: str) -> tuple[int, ...]:
-        found = set[int]()
+        numbers = set[int]()
         for term in text.split(","):
-            found.update((LAST,) if term == "L" and self is DAY_OF_MONTH else self.span(term))
-        return tuple(sorted(found))
+            numbers.update((LAST,) if term == "L" and self is DAY_OF_MONTH else self.term_range(term))
+        return tuple(sorted(numbers))
 
     def weekdays(self, text: str) -> tuple[int | Nth, ...]:
-        found = set[int | Nth]()
+        weekdays = set[int | Nth]()
         for term in text.split(","):
-            weekday, hash, nth = term.partition("#")
+            weekday, marker, nth = term.partition("#")
             if term.endswith("L"):
-                found.add(Nth(self.number(term[:-1]) % 7, LAST))
-            elif hash and nth in ("1", "2", "3", "4", "5"):
-                found.add(Nth(self.number(weekday) % 7, int(nth)))
+                weekdays.add(Nth(self.number(term[:-1]) % 7, LAST))
+            elif marker and nth in ("1", "2", "3", "4", "5"):
+                weekdays.add(Nth(self.number(weekday) % 7, int(nth)))
             else:
-                found.update(day % 7 for day in self.span(term))  # 7 is Sunday too
-        return tuple(sorted(found, key=lambda day: (1, *day) if isinstance(day, Nth) else (0, day, 0)))
+                weekdays.update(day % 7 for day in self.term_range(term))  # 7 is Sunday too
+        return tuple(sorted(weekdays, key=lambda day: (1, *day) if isinstance(day, Nth) else (0, day, 0)))
 
-    def span(self, text: str) -> range:
+    def term_range(self, text: str) -> range:
         body, slash, pace = text.partition("/")
         start, dash, end = body.partition("-")
         if body == "*":
@@ -192,7 +194,7 @@ class Field:
             high = self.number(end) if dash else self.high if slash else low
         if high < low:
             raise ValueError(f"{self.name} {text!r} goes backwards")
-        step = whole(pace) if slash else 1
+        step = parse_number(pace) if slash else 1
         if step is None or not 1 <= step <= self.high - self.low + 1:
             raise ValueError(f"bad step in {self.name} {text!r}, it goes from 1 to {self.high - self.low + 1}")
         return range(low, high + 1, step)
@@ -200,7 +202,7 @@ class Field:
     def number(self, text: str) -> int:
         if text in self.names:
             return self.low + self.names.index(text)
-        value = whole(text)
+        value = parse_number(text)
         if value is None or not self.low <= value <= self.high:
             raise self.bad(text)
         return value
@@ -215,7 +217,9 @@ EVERY_SEVENTH = sum(1 << 7 * week for week in range(5))
 MINUTE, HOUR, DAY_OF_MONTH = Field("minute", 0, 59), Field("hour", 0, 23), Field("day of month", 1, 31)
 MONTH = Field("month", 1, 12, MONTHS)
 DAY_OF_WEEK = Field("day of week", 0, 7, WEEKDAYS)
-LENGTHS = {month: (28, 29) if month == 2 else (30,) if month in (4, 6, 9, 11) else (31,) for month in range(1, 13)}
+MONTH_LENGTHS = {
+    month: (28, 29) if month == 2 else (30,) if month in (4, 6, 9, 11) else (31,) for month in range(1, 13)
+}
 
 
 @lru_cache(maxsize=4096)
@@ -224,12 +228,12 @@ def shape_of_month(year: int, month: int) -> int:
 
 
 def month_shape(first: int, length: int) -> int:
-    """Which of the 28 possible months it is that begins on weekday `first` (Monday = 0)."""
+    """Return which of the 28 possible months begins on weekday `first` (Monday = 0) and has `length` days."""
     return 4 * first + length - 28
 
 
 def month_masks(days: tuple[int, ...], weekdays: tuple[int | Nth, ...], both: bool) -> tuple[int, ...]:
-    """The matching days of each kind of month, in the order of `month_shape`."""
+    """Return the masks of matching days, one per `month_shape`."""
     masks = []
     for first in range(7):
         for length in range(28, 32):
@@ -255,10 +259,10 @@ def mask_of_weekdays(weekdays: tuple[int | Nth, ...], first: int, length: int) -
     return mask
 
 
-def whole(text: str) -> int | None:
-    """A short plain number; `int` alone would take signs, blanks and underscores."""
+def parse_number(text: str) -> int | None:
+    """Parse up to four digits; None otherwise. `int` alone accepts signs, blanks and underscores."""
     return int(text) if re.fullmatch(r"[0-9]{1,4}", text) else None
 
 
-def wrong(expression: object, right: str) -> Invalid:
+def invalid_expression(expression: object, right: str) -> Invalid:
     return Invalid("cron_expression", expression, right)

@@ -1,4 +1,4 @@
-"""Triggers in words for people: "every 5 minutes", "every weekday at 09:00"."""
+"""Triggers as English phrases: "every 5 minutes", "every weekday at 09:00"."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -10,13 +10,13 @@ WEEKDAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "S
 MONTHS = "January February March April May June July August September October November December".split()  # noqa: SIM905
 NTH = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth", LAST: "last"}
 ALL_DAYS, ALL_WEEKDAYS = set(range(1, 32)), set(range(7))
-UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
-SHORT = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
-FEW = 8  # times of day that one still reads one by one
+LONG_UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
+SHORT_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+MAX_LISTED_TIMES = 8  # more times of day are described by their pattern
 
 
 def cron_words(calendar: Calendar) -> tuple[str, bool]:
-    """A phrase, and whether it speaks of wall time, so that the zone matters."""
+    """Return a phrase, and whether it names local times, so that the zone matters."""
     paced = pace_words(calendar)
     if paced is None:
         return f"{day_words(calendar, 'every') or 'every day'} {time_words(calendar)}", True
@@ -27,7 +27,7 @@ def cron_words(calendar: Calendar) -> tuple[str, bool]:
 def span_words(span: timedelta, one: str = "") -> str:
     """`5 minutes`, `1 hour 30 minutes`; a unit alone is `hour`, or `1 hour` with `one="1 "`."""
     rest, parts = span, []
-    for unit, seconds in UNITS:
+    for unit, seconds in LONG_UNITS:
         count, rest = divmod(rest, timedelta(seconds=seconds))
         if count:
             parts.append(plural(count, unit))
@@ -37,27 +37,27 @@ def span_words(span: timedelta, one: str = "") -> str:
 
 
 def short_span(span: timedelta) -> str:
-    """A span in its largest unit, or two of them where that is too coarse."""
+    """Return a span in its largest unit, or in two units if there are fewer than three of it: `2h5m`."""
     seconds = round(span.total_seconds())
-    for position, (size, unit) in enumerate(SHORT):
+    for position, (size, unit) in enumerate(SHORT_UNITS):
         if seconds >= size:
             whole, rest = divmod(seconds, size)
-            finer = SHORT[position + 1] if whole < 3 and position + 1 < len(SHORT) else None
+            finer = SHORT_UNITS[position + 1] if whole < 3 and position + 1 < len(SHORT_UNITS) else None
             return f"{whole}{unit}" + (f"{rest // finer[0]}{finer[1]}" if finer and rest >= finer[0] else "")
     return "0s"
 
 
-def moment_words(at: datetime) -> str:
+def timestamp_words(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}" if at.second else f"{at:%Y-%m-%d %H:%M}"
 
 
 def pace_words(calendar: Calendar) -> str | None:
     """`every 5 minutes from 09:00 to 17:55`; None for times of day that have no common pace."""
     minutes, hours = calendar.minutes, calendar.hours
-    every_minutes = step(calendar.texts[0], minutes, 60)
-    every_hours = step(calendar.texts[1], hours, 24)
+    every_minutes = pace_of(calendar.texts[0], minutes, 60)
+    every_hours = pace_of(calendar.texts[1], hours, 24)
     in_a_row = hours[-1] - hours[0] == len(hours) - 1
-    first, last = clock(calendar.times[0]), clock(calendar.times[-1])
+    first, last = clock_time(calendar.times[0]), clock_time(calendar.times[-1])
     if every_minutes:
         pace = span_words(timedelta(minutes=every_minutes))
         if every_hours == 1:
@@ -74,13 +74,13 @@ def pace_words(calendar: Calendar) -> str | None:
 
 
 def time_words(calendar: Calendar) -> str:
-    if len(calendar.times) <= FEW or len(calendar.minutes) == 1:
-        return f"at {listing(clock(minute) for minute in calendar.times)}"
+    if len(calendar.times) <= MAX_LISTED_TIMES or len(calendar.minutes) == 1:
+        return f"at {listing(clock_time(minute) for minute in calendar.times)}"
     return f"at minutes {ranges(calendar.minutes)} of the hours {ranges(calendar.hours)}"
 
 
 def day_words(calendar: Calendar, each: str) -> str:
-    """Which days, as `every Monday` or `on Mondays`; nothing when it is all of them."""
+    """Return which days, as `every Monday` or `on Mondays`; empty for every day."""
     months = listing(MONTHS[month - 1] for month in calendar.months) if len(calendar.months) < 12 else ""
     by_day = not ALL_DAYS.issubset(calendar.days)
     by_weekday = not ALL_WEEKDAYS.issubset(calendar.weekdays)
@@ -92,7 +92,7 @@ def day_words(calendar: Calendar, each: str) -> str:
         days = f"{date_words(calendar, 'of the month')} {both if calendar.both_days else f'or {either}'}"
     elif by_day:
         return date_words(calendar, f"of {months or 'every month'}")
-    elif by_weekday and nths(calendar):
+    elif by_weekday and numbered_weekdays(calendar):
         return weekday_words(calendar, each, f"of {months or 'every month'}")
     elif by_weekday:
         days = weekday_words(calendar, each, "")
@@ -109,8 +109,8 @@ def date_words(calendar: Calendar, of: str) -> str:
 
 
 def weekday_words(calendar: Calendar, each: str, of: str) -> str:
-    """Plain weekdays recur by themselves; a numbered one is a day `of` a month."""
-    if nths(calendar):
+    """Return the weekdays: plain ones recur weekly, a numbered one is a day `of` a month."""
+    if numbered_weekdays(calendar):
         return f"on {listing(weekday_names(calendar))} {of}"
     names = weekday_names(calendar, "" if each == "every" else "s")
     return f"{each} {listing(names)}"
@@ -121,17 +121,17 @@ def weekday_names(calendar: Calendar, ending: str = "") -> list[str]:
         return [f"weekday{ending}"]
     plain = sorted((day for day in calendar.weekdays if not isinstance(day, Nth)), key=lambda day: (day - 1) % 7)
     names = [WEEKDAYS[day] + ending for day in plain]
-    if nths(calendar):
+    if numbered_weekdays(calendar):
         names = [f"every {name}" for name in names]
-    return names + [f"the {NTH[day.nth]} {WEEKDAYS[day.weekday]}" for day in nths(calendar)]
+    return names + [f"the {NTH[day.nth]} {WEEKDAYS[day.weekday]}" for day in numbered_weekdays(calendar)]
 
 
-def nths(calendar: Calendar) -> list[Nth]:
+def numbered_weekdays(calendar: Calendar) -> list[Nth]:
     return [day for day in calendar.weekdays if isinstance(day, Nth)]
 
 
-def step(text: str, values: Sequence[int], size: int) -> int | None:
-    """The n of `*` and `*/n`, when n divides the hour or the day, so that the pace never stumbles."""
+def pace_of(text: str, values: Sequence[int], size: int) -> int | None:
+    """Return the n of `*` and `*/n` if n divides the hour or the day, so that all distances are equal."""
     if not text.startswith("*") or len(values) < 2:
         return None
     return size // len(values) if tuple(values) == tuple(range(0, size, size // len(values))) else None
@@ -154,7 +154,7 @@ def ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def clock(minute: int) -> str:
+def clock_time(minute: int) -> str:
     return f"{minute // 60:02}:{minute % 60:02}"
 
 

@@ -1,4 +1,4 @@
-"""From the wall to the world: cron on a clock that changes.
+"""Daylight saving time: slots of cron expressions in zones whose clock changes.
 
 How cron meets a clock change depends on the set of hours that an expression has, never on how it is written. One that
 has all 24 hours follows **elapsed time**: no slot in a skipped hour and two rounds of slots in a repeated one. Any
@@ -17,13 +17,13 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
 
-from rota.core.timing.cron import Calendar, ahead, back
+from rota.core.timing.cron import Calendar, next_match, previous_match
 
 TICK = timedelta(microseconds=1)
 SECOND = timedelta(seconds=1)
-NOTHING = timedelta(0)
+ZERO = timedelta(0)
 CHANGE_SEARCH_STEP = timedelta(days=3)  # no zone changed its clock and changed it back in a shorter time since 1900
-LONGEST_JUMP = timedelta(days=2)  # of a clock change
+LONGEST_JUMP = timedelta(days=2)  # upper bound of one clock change
 
 
 class Period(NamedTuple):
@@ -38,132 +38,134 @@ class Period(NamedTuple):
 
 
 def next_cron(calendar: Calendar, zone: ZoneInfo, after: datetime) -> datetime | None:
+    """Return the first slot strictly after `after`, in UTC; None beyond the horizon."""
     local = after.astimezone(zone)
     if not local.fold and not (calendar.elapsed and happens_twice(local)):
-        found = ahead(calendar, local)
-        if found is None:
+        match = next_match(calendar, local)
+        if match is None:
             return None
-        slot = found.astimezone(UTC)
-        if offset(zone, slot) == found.utcoffset():  # the ordinary case: no clock change is near
+        slot = match.astimezone(UTC)
+        if offset(zone, slot) == match.utcoffset():  # the ordinary case: no clock change is near
             return slot
     return next_around_change(calendar, zone, local)
 
 
 def last_cron(calendar: Calendar, zone: ZoneInfo, until: datetime) -> datetime | None:
-    """The mirror of `next_cron`, including `until` itself."""
+    """Return the latest slot at or before `until`, in UTC; None beyond the horizon."""
     local = until.astimezone(zone)
     if not local.fold:
-        found = back(calendar, local)
-        if found is None:
+        match = previous_match(calendar, local)
+        if match is None:
             return None
-        slot = found.astimezone(UTC)
-        if offset(zone, slot) == found.utcoffset() and not (calendar.elapsed and happens_twice(found)):
+        slot = match.astimezone(UTC)
+        if offset(zone, slot) == match.utcoffset() and not (calendar.elapsed and happens_twice(match)):
             return slot
     return last_around_change(calendar, zone, local)
 
 
 def next_around_change(calendar: Calendar, zone: ZoneInfo, local: datetime) -> datetime | None:
-    wall = local.replace(tzinfo=None, fold=0)
-    first, second = offsets(zone, wall)
-    if first > second:  # we stand in an hour that happens twice
-        change = change_between(zone, wall - first, wall - second)
+    local_time = local.replace(tzinfo=None, fold=0)
+    first, second = offsets(zone, local_time)
+    if first > second:  # the local time is in a repeated hour
+        change = change_between(zone, local_time - first, local_time - second)
         begin, end = change + second, change + first
-        found = ahead(calendar, wall)
-        if found and found < end and not local.fold:
-            return instant(found - first)
+        match = next_match(calendar, local_time)
+        if match and match < end and not local.fold:
+            return instant(match - first)
         if calendar.elapsed:
-            found = found if local.fold else ahead(calendar, begin - TICK)
-            if found and found < end:
-                return instant(found - second)
-        wall = end - TICK
-    found = ahead(calendar, wall)
-    while found:
-        first, second = offsets(zone, found)
+            match = match if local.fold else next_match(calendar, begin - TICK)
+            if match and match < end:
+                return instant(match - second)
+        local_time = end - TICK
+    match = next_match(calendar, local_time)
+    while match:
+        first, second = offsets(zone, match)
         if first >= second:
-            return instant(found - first)
-        change = change_between(zone, found - second, found - first)  # the clock skips this wall time
+            return instant(match - first)
+        change = change_between(zone, match - second, match - first)  # the clock skips this local time
         if not calendar.elapsed:
             return instant(change)
-        found = ahead(calendar, change + second - TICK)
+        match = next_match(calendar, change + second - TICK)
     return None
 
 
 def last_around_change(calendar: Calendar, zone: ZoneInfo, local: datetime) -> datetime | None:
-    wall = local.replace(tzinfo=None, fold=0)
-    first, second = offsets(zone, wall)
+    local_time = local.replace(tzinfo=None, fold=0)
+    first, second = offsets(zone, local_time)
     if first > second:
-        change = change_between(zone, wall - first, wall - second)
+        change = change_between(zone, local_time - first, local_time - second)
         begin, end = change + second, change + first
         if local.fold:
-            found = back(calendar, wall)
-            if found and found >= begin and calendar.elapsed:
-                return instant(found - second)
-            wall = end - TICK
-        found = back(calendar, wall)
-        if found and found >= begin:
-            return instant(found - first)
-        wall = begin - TICK
-    found = back(calendar, wall)
-    while found:
-        first, second = offsets(zone, found)
+            match = previous_match(calendar, local_time)
+            if match and match >= begin and calendar.elapsed:
+                return instant(match - second)
+            local_time = end - TICK
+        match = previous_match(calendar, local_time)
+        if match and match >= begin:
+            return instant(match - first)
+        local_time = begin - TICK
+    match = previous_match(calendar, local_time)
+    while match:
+        first, second = offsets(zone, match)
         if first >= second:
-            return instant(found - (second if calendar.elapsed else first))
-        change = change_between(zone, found - second, found - first)
+            return instant(match - (second if calendar.elapsed else first))
+        change = change_between(zone, match - second, match - first)
         if not calendar.elapsed:
             return instant(change)
-        found = back(calendar, change + first - TICK)
+        match = previous_match(calendar, change + first - TICK)
     return None
 
 
 def clock_note(calendar: Calendar | None, zone: ZoneInfo, at: datetime) -> str | None:
-    """How a clock change touches this slot, if it does."""
+    """Describe how a clock change affects this slot; None if it does not."""
     local = at.astimezone(zone)
-    wall = local.replace(tzinfo=None, fold=0)
-    first, second = offsets(zone, wall)
+    local_time = local.replace(tzinfo=None, fold=0)
+    first, second = offsets(zone, local_time)
     if first > second:
-        return f"{wall:%H:%M} happens twice on this day: this is the {'second' if local.fold else 'first'} time"
+        return f"{local_time:%H:%M} happens twice on this day: this is the {'second' if local.fold else 'first'} time"
     gap = offset(zone, at) - offset(zone, at - TICK)
-    if gap <= NOTHING:
+    if gap <= ZERO:
         return None
-    jump = f"the clock goes from {wall - gap:%H:%M} to {wall:%H:%M}"
+    jump = f"the clock goes from {local_time - gap:%H:%M} to {local_time:%H:%M}"
     if calendar and not calendar.elapsed:
-        missing = ahead(calendar, wall - gap - TICK)
-        if missing and missing < wall:
+        missing = next_match(calendar, local_time - gap - TICK)
+        if missing and missing < local_time:
             return f"{missing:%H:%M} does not exist on this day: {jump}"
     return jump
 
 
-@cache  # ZoneInfo itself keeps only eight
+@cache  # the cache of ZoneInfo itself keeps only eight
 def zone_of(name: str) -> ZoneInfo:
     return ZoneInfo(name)
 
 
 @cache
 def zone_names() -> frozenset[str]:
-    """Those that mean the same on every machine."""
+    """Return the IANA names, which have the same meaning on every machine."""
     return frozenset(available_timezones() - {"localtime", "Factory"})
 
 
-def offsets(zone: ZoneInfo, wall: datetime) -> tuple[timedelta, timedelta]:
-    """Before and after a change: equal on an ordinary wall time, first > second on one that happens twice."""
-    aware = wall.replace(tzinfo=zone, fold=0)
-    return aware.utcoffset() or NOTHING, aware.replace(fold=1).utcoffset() or NOTHING
+def offsets(zone: ZoneInfo, local_time: datetime) -> tuple[timedelta, timedelta]:
+    """Return the UTC offsets for fold 0 and 1: equal on an ordinary local time, the first is larger on a repeated one,
+    smaller on a skipped one."""
+    aware = local_time.replace(tzinfo=zone, fold=0)
+    return aware.utcoffset() or ZERO, aware.replace(fold=1).utcoffset() or ZERO
 
 
 def happens_twice(local: datetime) -> bool:
-    """Whether this wall time, met the first time, comes again."""
-    again = datetime(
+    """Whether this local time, at its first occurrence, occurs again."""
+    second_time = datetime(
         local.year, local.month, local.day, local.hour, local.minute, local.second, tzinfo=local.tzinfo, fold=1
     )  # replace() costs five times as much
-    return again.utcoffset() != local.utcoffset()
+    return second_time.utcoffset() != local.utcoffset()
 
 
 def offset(zone: ZoneInfo, at: datetime) -> timedelta:
-    return at.astimezone(zone).utcoffset() or NOTHING
+    return at.astimezone(zone).utcoffset() or ZERO
 
 
 def change_between(zone: ZoneInfo, low: datetime, high: datetime) -> datetime:
-    """The change in `low < change <= high`, which the caller knows to be there. Naive UTC in and out."""
+    """The change in `low < change <= high`, which must exist. Naive UTC in and out."""
     change = next_change(zone, instant(low), instant(high))
     assert change
     return change.replace(tzinfo=None)
@@ -175,15 +177,18 @@ def next_change(zone: ZoneInfo, low: datetime, high: datetime) -> datetime | Non
     if offset(zone, high) == before:
         return None
     low = low.replace(microsecond=0)  # clocks change on whole seconds
-    few, many = 0, -((low - high) // SECOND)
-    while many - few > 1:
-        middle = (few + many) // 2
-        few, many = (middle, many) if offset(zone, low + middle * SECOND) == before else (few, middle)
-    return low + many * SECOND
+    low_seconds, high_seconds = 0, -((low - high) // SECOND)
+    while high_seconds - low_seconds > 1:
+        middle = (low_seconds + high_seconds) // 2
+        if offset(zone, low + middle * SECOND) == before:
+            low_seconds = middle
+        else:
+            high_seconds = middle
+    return low + high_seconds * SECOND
 
 
 def periods(zone: str, start: datetime, end: datetime) -> Iterator[Period]:
-    """The periods of constant offset in `start <= instant < end`, ascending, cut at both ends."""
+    """Yield the periods of constant offset in `start <= instant < end`, ascending, cut at both ends."""
     at, offset_now = start - LONGEST_JUMP, offset(zone_of(zone), start - LONGEST_JUMP)
     before = offset_now
     for year in range(at.year, end.year + 1):
@@ -199,7 +204,7 @@ def periods(zone: str, start: datetime, end: datetime) -> Iterator[Period]:
 
 
 def periods_back(zone: str, start: datetime, end: datetime) -> Iterator[Period]:
-    """As `periods`, descending."""
+    """Yield the same as `periods`, descending."""
     for year in range(end.year, start.year - 1, -1):
         low, high = max(start, datetime(year, 1, 1, tzinfo=UTC)), min(end, datetime(year + 1, 1, 1, tzinfo=UTC))
         if low < high:
@@ -208,16 +213,17 @@ def periods_back(zone: str, start: datetime, end: datetime) -> Iterator[Period]:
 
 @lru_cache(maxsize=20_000)
 def changes_in(zone: str, year: int) -> tuple[tuple[datetime, timedelta], ...]:
-    """The clock changes of a UTC year, ascending, each with the offset after it."""
-    info, found = zone_of(zone), []
+    """Return the clock changes of a UTC year, ascending, each with the offset after it."""
+    info = zone_of(zone)
+    changes: list[tuple[datetime, timedelta]] = []
     low, end = datetime(year, 1, 1, tzinfo=UTC) - SECOND, datetime(year + 1, 1, 1, tzinfo=UTC) - SECOND
     while low < end:
         high = min(low + CHANGE_SEARCH_STEP, end)
         change = next_change(info, low, high)
         if change is not None:
-            found.append((change, offset(info, change)))
+            changes.append((change, offset(info, change)))
         low = change or high
-    return tuple(found)
+    return tuple(changes)
 
 
 def instant(utc: datetime) -> datetime:

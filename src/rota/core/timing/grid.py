@@ -1,4 +1,4 @@
-"""Slots of an interval inside a daily window, by arithmetic: no step per slot and none per day.
+"""Slots of an interval inside a daily window, by arithmetic: no loop over slots or days.
 
 While the UTC offset is constant, the local times of `anchor + k * span` are `(a + k * span) mod one day`. The first k
 inside the window is the first solution of a linear congruence, the number of them a sum of floors; both take about as
@@ -17,7 +17,7 @@ def first_in_window(
     span: timedelta, anchor: datetime, window_start: timedelta, window_length: timedelta, zone: str, after: datetime,
     until: datetime,
 ) -> datetime | None:  # fmt: skip
-    """The first `anchor + k * span` with k >= 0 and `after < slot < until` whose local time is inside the window."""
+    """Return the first `anchor + k * span`, k >= 0, in `after < slot < until` with its local time inside the window."""
     step, length = span // TICK, window_length // TICK
     first = max(after + TICK, anchor)
     if first >= until:
@@ -36,7 +36,7 @@ def last_in_window(
     span: timedelta, anchor: datetime, window_start: timedelta, window_length: timedelta, zone: str, until: datetime,
     since: datetime,
 ) -> datetime | None:  # fmt: skip
-    """The latest `anchor + k * span` with k >= 0 and `since < slot <= until` whose local time is inside the window."""
+    """Return the last `anchor + k * span`, k >= 0, in `since < slot <= until` with its local time inside the window."""
     step, length = span // TICK, window_length // TICK
     first = max(since + TICK, anchor)
     if first > until:
@@ -54,7 +54,7 @@ def last_in_window(
 def count_in_window(
     span: timedelta, anchor: datetime, window_start: timedelta, window_length: timedelta, period: Period
 ) -> int:
-    """How many `anchor + k * span` with k >= 0 lie in the period and inside the window."""
+    """Return how many `anchor + k * span` with k >= 0 are in the period and inside the window."""
     first = max(0, -((anchor - period.start) // span))
     count = max(0, -((anchor - period.end) // span)) - first
     if count <= 0:
@@ -65,35 +65,34 @@ def count_in_window(
 
 
 def local_ticks(anchor: datetime, period: Period, window_start: timedelta) -> int:
-    """The local time of the anchor in the period's offset, as ticks behind the start of the window, modulo a day."""
+    """Return the local time of the anchor in the period's offset, in ticks since the window start, modulo a day."""
     midnight = anchor.replace(hour=0, minute=0, second=0, microsecond=0)
     return (anchor - midnight + period.offset - window_start) // TICK % DAY_TICKS
 
 
 def first_multiple(step: int, modulus: int, low: int, length: int) -> int | None:
-    """The smallest k >= 0 with `k * step mod modulus` in `low .. low + length - 1` modulo `modulus`; None if there is
-    no such k."""
+    """Return the smallest k >= 0 with `k * step mod modulus` in `low .. low + length - 1` modulo `modulus`, or None."""
     low %= modulus
     if low == 0 or low + length > modulus:
         return 0  # 0 itself is inside
-    return smallest(step % modulus, modulus, low, low + length - 1)
+    return smallest_multiple(step % modulus, modulus, low, low + length - 1)
 
 
-def smallest(step: int, modulus: int, low: int, high: int) -> int | None:
-    """As `first_multiple` for `0 < low <= high < modulus`, `0 <= step < modulus`. The modulus halves with each call."""
+def smallest_multiple(step: int, modulus: int, low: int, high: int) -> int | None:
+    """Return the same for `0 < low <= high < modulus`, `0 <= step < modulus`. The modulus halves with each call."""
     if 2 * step > modulus:
-        return smallest(modulus - step, modulus, modulus - high, modulus - low)
+        return smallest_multiple(modulus - step, modulus, modulus - high, modulus - low)
     if step == 0:
         return None
     k = -(-low // step)
     if k * step <= high:
         return k
-    rounds = smallest(-modulus % step, step, low % step, high % step)
+    rounds = smallest_multiple(-modulus % step, step, low % step, high % step)
     return None if rounds is None else -(-(low + modulus * rounds) // step)
 
 
 def floor_sum(count: int, modulus: int, step: int, start: int) -> int:
-    """The sum of `(step * k + start) // modulus` over `0 <= k < count`."""
+    """Return the sum of `(step * k + start) // modulus` over `0 <= k < count`."""
     total = 0
     while count > 0:
         total += count * (count - 1) // 2 * (step // modulus) + count * (start // modulus)

@@ -1,14 +1,13 @@
-"""When a schedule is due. Pure: the caller brings the time, and every instant is UTC.
+"""Slots of a schedule: trigger, time zone, window and bounds. Pure: the caller passes the time; instants are UTC.
 
-How cron meets a clock change: see `wall.py`. Fixed times are never lost and never doubled; an expression that has all
+Cron and daylight saving time: see `dst.py`. Fixed times are never lost and never doubled; an expression that has all
 24 hours follows elapsed time.
 
-How a window meets a trigger. An instant is inside the window when its local wall time is, whatever the clock did
-before. If the trigger has times of day inside, its slots outside do not exist (also those that a gap pushed out of
-the window). If it has none, each slot moves to the next instant inside, unless it was due before the trigger began to
-rule. An interval's times of day are
-judged by the offsets that the zone has in the year after the anchor: a daily interval that is inside only in summer
-has slots only in summer. Nothing further away than 50 years is a slot.
+Windows. An instant is inside the window if its local time is, regardless of earlier clock changes. If the trigger has
+times of day inside, its slots outside do not exist (also those that a skipped hour pushed out of the window). If it has
+none, each slot moves to the next instant inside, unless it was due before the trigger took effect. The times of day of
+an interval are computed with the zone's offsets in the year after the anchor: a daily interval that is inside only in
+summer has slots only in summer. Slots more than 50 years away do not exist.
 """
 
 import re
@@ -20,28 +19,35 @@ from hashlib import blake2b
 from itertools import islice
 from math import gcd
 from typing import Any, assert_never
-from zoneinfo import ZoneInfo
 
 from rota.core.effort import spend
 from rota.core.errors import Invalid
-from rota.core.timing.cron import HORIZON, calendar_of, tidy
-from rota.core.timing.describe import cron_words, moment_words, span_words
+from rota.core.timing.cron import HORIZON_YEARS, calendar_of, normalize
+from rota.core.timing.describe import cron_words, span_words, timestamp_words
 from rota.core.timing.dst import (
     SECOND,
     TICK,
     clock_note,
     last_cron,
-    next_change,
     next_cron,
     offset,
     zone_names,
     zone_of,
 )
 from rota.core.timing.grid import first_in_window, last_in_window
+from rota.core.timing.windows import (
+    Window,
+    closing,
+    inside,
+    last_closing,
+    opening,
+    since_midnight,
+    window_length,
+)
 
 DAY = timedelta(days=1)
-LONGEST = timedelta(days=3660)
-EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)  # slots lie between these two, so no step leaves what datetime can hold
+MAX_SPAN = timedelta(days=3660)  # of an interval or a jitter
+EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)  # all slots are between these two, so that datetime does not overflow
 LATEST = datetime(9900, 1, 1, tzinfo=UTC)
 INSTANT = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?"
@@ -51,7 +57,7 @@ INSTANT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A checked expression, see `parse_cron`."""
+    """A normalized expression, see `parse_cron`."""
 
     expression: str
 
@@ -73,21 +79,8 @@ Trigger = Cron | Every | Once
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """Half-open, on the wall of the schedule's zone; `start > end` crosses midnight."""
-
-    start: time
-    end: time
-
-    def holds(self, wall: time) -> bool:
-        if self.start < self.end:
-            return self.start <= wall < self.end
-        return wall >= self.start or wall < self.end
-
-
-@dataclass(frozen=True, slots=True)
 class Timing:
-    """Everything that decides when a schedule is due. The bounds apply to the final slots."""
+    """Everything that determines the slots of a schedule. The bounds apply after slots have moved into the window."""
 
     trigger: Trigger
     zone: str = "UTC"
@@ -99,10 +92,10 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """A coming slot as people see it; `note` says how a clock change touches it."""
+    """A future slot for display; `note` describes how a clock change affects it."""
 
     at: datetime
-    local: datetime  # a plain offset: with the zone inside, Python would call no twofold hour equal to `at`
+    local: datetime  # fixed offset: with a ZoneInfo, Python never compares a repeated hour equal to `at`
     note: str | None
 
 
@@ -110,7 +103,8 @@ class Preview:
 
 
 def parse_cron(expression: object) -> Cron:
-    return Cron(tidy(expression))
+    """Parse a cron expression or macro. Raises Invalid."""
+    return Cron(normalize(expression))
 
 
 def parse_interval(value: object, field: str = "interval") -> timedelta:
@@ -122,11 +116,11 @@ def parse_interval(value: object, field: str = "interval") -> timedelta:
             days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
             span = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
     elif isinstance(value, int | float) and not isinstance(value, bool) and value == value:
-        span = timedelta(seconds=min(max(value, 0), 10**9))  # out of bounds, but not so far that it overflows
+        span = timedelta(seconds=min(max(value, 0), 10**9))  # stays out of bounds without an overflow
     if span is None:
         raise Invalid(field, value, "must be a span such as 30s, 5m, 2h, 1d or 1h30m, or a number of seconds")
-    if not SECOND <= span <= LONGEST:
-        raise Invalid(field, value, f"must be at least 1 second and at most {LONGEST.days} days")
+    if not SECOND <= span <= MAX_SPAN:
+        raise Invalid(field, value, f"must be at least 1 second and at most {MAX_SPAN.days} days")
     return span
 
 
@@ -136,40 +130,30 @@ def parse_zone(value: object, field: str = "timezone") -> str:
     return value
 
 
-def parse_window(start: object, end: object) -> Window | None:
-    """Two wall times `HH:MM`, or None twice."""
-    if start is None and end is None:
-        return None
-    window = Window(parse_wall(start, "window_start"), parse_wall(end, "window_end"))
-    if window.start == window.end:
-        raise Invalid("window_end", end, "must differ from window_start")
-    return window
-
-
 def parse_instant(value: object, field: str) -> datetime:
-    """RFC 3339 with offset (seconds may be left out), or an aware datetime."""
-    found = value if isinstance(value, datetime) else None
+    """Parse RFC 3339 with offset (seconds are optional), or an aware datetime, to UTC. Raises Invalid."""
+    instant = value if isinstance(value, datetime) else None
     try:
         if isinstance(value, str) and re.fullmatch(INSTANT, value):
-            found = datetime.fromisoformat(value.upper())
-        if found and found.utcoffset() is not None and found.year >= EARLIEST.year:
-            return found.astimezone(UTC)
+            instant = datetime.fromisoformat(value.upper())
+        if instant and instant.utcoffset() is not None and instant.year >= EARLIEST.year:
+            return instant.astimezone(UTC)
     except (ValueError, OverflowError):
-        pass  # the pattern fits, the date does not: 30 February, an hour after the end of time
-    raise Invalid(field, value, "must be a moment since 1900 with offset, such as 2026-11-20T09:00:00+01:00")
+        pass  # the pattern matches, the date does not exist: 30 February, or is out of range
+    raise Invalid(field, value, "must be a timestamp since 1900 with offset, such as 2026-11-20T09:00:00+01:00")
 
 
 def check_timing(timing: Timing, now: datetime) -> None:
-    """Refuse a timing that cannot be meant: a past moment, bounds in the wrong order, no slot left after `now`."""
+    """Raise Invalid for a `run_at` in the past, bounds in the wrong order, or no slot after `now`."""
     starts_at, ends_at = timing.starts_at, timing.ends_at
     if starts_at and ends_at and starts_at >= ends_at:
         raise Invalid("ends_at", ends_at.isoformat(), f"must be after starts_at, {starts_at.isoformat()}")
-    if not timedelta(0) <= timing.jitter <= LONGEST:
-        raise Invalid("jitter_seconds", timing.jitter.total_seconds(), f"must be 0 to {LONGEST // SECOND}")
+    if not timedelta(0) <= timing.jitter <= MAX_SPAN:
+        raise Invalid("jitter_seconds", timing.jitter.total_seconds(), f"must be 0 to {MAX_SPAN // SECOND}")
     if isinstance(timing.trigger, Once) and timing.trigger.at <= now:
         raise Invalid("run_at", timing.trigger.at.isoformat(), f"must be in the future; it is {now.isoformat()}")
     if isinstance(timing.trigger, Cron) and not (starts_at or ends_at or timing.window):
-        calendar_of(timing.trigger.expression)  # its days come again and again, or it is refused
+        calendar_of(timing.trigger.expression)  # raises if its days never occur
         return
     if next_slot(timing, now, now):
         return
@@ -178,12 +162,12 @@ def check_timing(timing: Timing, now: datetime) -> None:
     if starts_at and (slot := next_slot(replace(timing, starts_at=None, ends_at=None), now, now)):
         raise Invalid("starts_at", starts_at.isoformat(), f"leaves no slot: the next one is {slot.isoformat()}")
     if timing.window and next_slot(replace(timing, window=None, starts_at=None, ends_at=None), now):
-        raise Invalid("window_start", f"{timing.window.start:%H:%M}", f"meets no slot within {HORIZON} years")
+        raise Invalid("window_start", f"{timing.window.start:%H:%M}", f"meets no slot within {HORIZON_YEARS} years")
     match timing.trigger:
         case Cron(expression):
-            raise Invalid("cron_expression", expression, f"has no slot within {HORIZON} years")
+            raise Invalid("cron_expression", expression, f"has no slot within {HORIZON_YEARS} years")
         case Every(span):
-            raise Invalid("interval", span.total_seconds(), f"has no slot within {HORIZON} years")
+            raise Invalid("interval", span.total_seconds(), f"has no slot within {HORIZON_YEARS} years")
         case Once(at):
             raise Invalid("run_at", at.isoformat(), f"must be before the year {LATEST.year}")
         case _:
@@ -194,7 +178,7 @@ def check_timing(timing: Timing, now: datetime) -> None:
 
 
 def reaching_back(timing: Timing, since: datetime) -> Timing:
-    """The same timing; an interval also has the slots of its grid from `since` up to its anchor."""
+    """Return the timing, for an interval with its anchor moved back to the first slot of its grid from `since` on."""
     match timing.trigger:
         case Every(span, anchor) if anchor > since:
             steps = (anchor - max(since, EARLIEST)) // span
@@ -204,8 +188,8 @@ def reaching_back(timing: Timing, since: datetime) -> Timing:
 
 
 def next_slot(timing: Timing, after: datetime, since: datetime | None = None) -> datetime | None:
-    """The first slot strictly after `after`; None when none is left. What was due up to `since`, when the trigger began
-    to rule, does not move into a later window."""
+    """Return the first slot strictly after `after`; None if no slot is left. Slots due up to `since`, when the trigger
+    took effect, do not move into a later window."""
     after = in_utc(after)
     if timing.starts_at and after < timing.starts_at:
         after = timing.starts_at - TICK
@@ -214,16 +198,16 @@ def next_slot(timing: Timing, after: datetime, since: datetime | None = None) ->
             return None
         after = EARLIEST
     if timing.window is None:
-        slot = upcoming(timing.trigger, timing.zone, after)
+        slot = next_of_trigger(timing.trigger, timing.zone, after)
     else:
-        slot = upcoming_in_window(timing, timing.window, after, since)
+        slot = next_in_window(timing, timing.window, after, since)
     if slot is None or slot >= (timing.ends_at or LATEST):
         return None
     return slot
 
 
 def last_slot(timing: Timing, until: datetime, since: datetime) -> datetime | None:
-    """The latest slot with `since < slot <= until`, by walking back: the length of the gap costs nothing."""
+    """Return the latest slot with `since < slot <= until`, searching backwards: the cost does not grow with the gap."""
     until, since = min(in_utc(until), LATEST - TICK), max(in_utc(since), EARLIEST)
     if timing.starts_at:
         since = max(since, timing.starts_at - TICK)
@@ -232,16 +216,16 @@ def last_slot(timing: Timing, until: datetime, since: datetime) -> datetime | No
     if until <= since:
         return None
     if timing.window is None:
-        slot = latest(timing.trigger, timing.zone, until)
+        slot = last_of_trigger(timing.trigger, timing.zone, until)
     else:
-        slot = latest_in_window(timing, timing.window, until, since)
+        slot = last_of_window(timing, timing.window, until, since)
     return slot if slot and slot > since else None
 
 
 def slots_between(
     timing: Timing, after: datetime, until: datetime, since: datetime | None = None
 ) -> Iterator[datetime]:
-    """Each slot with `after < slot <= until`, ascending; `since` as in `next_slot`."""
+    """Yield each slot with `after < slot <= until`, ascending; `since` as in `next_slot`."""
     slot, until = next_slot(timing, after, since), in_utc(until)
     while slot and slot <= until:
         yield slot
@@ -250,12 +234,12 @@ def slots_between(
 
 
 def run_at(schedule_id: str, slot: datetime, jitter: timedelta) -> datetime:
-    """The slot plus the schedule's delay."""
+    """Return when the slot is due: the slot plus the delay of the schedule."""
     return slot + delay_of(schedule_id, jitter)
 
 
 def delay_of(schedule_id: str, jitter: timedelta) -> timedelta:
-    """By how much all slots of a schedule are delayed: the same in every process, below `jitter`."""
+    """Return the delay of all slots of a schedule: below `jitter`, the same in every process (hash of the id)."""
     if not jitter:
         return jitter
     digest = blake2b(schedule_id.encode(), digest_size=8).digest()
@@ -266,50 +250,50 @@ def delay_of(schedule_id: str, jitter: timedelta) -> timedelta:
 
 
 def window_open(timing: Timing, at: datetime) -> datetime:
-    """`at` when it is inside the window or there is none, else the next moment inside."""
+    """Return the first instant from `at` on that is inside the window; `at` itself without a window."""
     at = in_utc(at)
     return opening(timing.window, zone_of(timing.zone), at) if timing.window else at
 
 
 def window_close(timing: Timing, at: datetime) -> datetime | None:
-    """When the window that holds `at` closes (outside: the next one); None without a window."""
+    """Return when the window that contains `at`, or else the next one, closes; None without a window."""
     at, window, zone = in_utc(at), timing.window, zone_of(timing.zone)
     return closing(window, zone, opening(window, zone, at)) if window else None
 
 
-# For people
+# Descriptions
 
 
 def describe(timing: Timing) -> str:
-    """The timing in a short English phrase."""
+    """Return the timing as a short English phrase."""
     zone, window = zone_of(timing.zone), timing.window
     match timing.trigger:
         case Cron(expression):
-            text, on_the_wall = cron_words(calendar_of(expression))
+            text, in_local_time = cron_words(calendar_of(expression))
         case Every(span):
-            text, on_the_wall = f"every {span_words(span)}", False
+            text, in_local_time = f"every {span_words(span)}", False
         case Once(at):
-            text, on_the_wall = f"once at {moment_words(at.astimezone(zone))}", True
+            text, in_local_time = f"once at {timestamp_words(at.astimezone(zone))}", True
         case _:
             assert_never(timing.trigger)
-    if on_the_wall:
+    if in_local_time:
         text += f" ({timing.zone})"
     if window:
-        moved = moves(timing.trigger, timing.zone, window)
+        moved = moves_into_window(timing.trigger, timing.zone, window)
         hours = f"{window.start:%H:%M} and {window.end:%H:%M}"
         text += f", moved to the window between {hours}" if moved else f", between {hours}"
-        text += "" if on_the_wall else f" ({timing.zone})"
+        text += "" if in_local_time else f" ({timing.zone})"
     if timing.starts_at:
-        text += f", from {moment_words(timing.starts_at)} UTC"
+        text += f", from {timestamp_words(timing.starts_at)} UTC"
     if timing.ends_at:
-        text += f", until {moment_words(timing.ends_at)} UTC"
+        text += f", until {timestamp_words(timing.ends_at)} UTC"
     if timing.jitter:
         text += f", up to {span_words(timing.jitter, one='1 ')} later"
     return text
 
 
 def preview(timing: Timing, after: datetime, count: int, since: datetime | None = None) -> list[Preview]:
-    """The next `count` slots; `since` as in `next_slot`."""
+    """Return the next `count` slots; `since` as in `next_slot`."""
     zone, trigger = zone_of(timing.zone), timing.trigger
     calendar = calendar_of(trigger.expression) if isinstance(trigger, Cron) else None
     slots = islice(slots_between(timing, after, LATEST, since), count)
@@ -318,11 +302,11 @@ def preview(timing: Timing, after: datetime, count: int, since: datetime | None 
     ]
 
 
-# To plain data and back
+# JSON
 
 
 def dump(timing: Timing) -> dict[str, Any]:
-    """Plain JSON; `load` gives an equal timing."""
+    """Return the timing as JSON data; `load` restores it."""
     match timing.trigger:
         case Cron(expression):
             trigger: dict[str, Any] = {"type": "cron", "expression": expression}
@@ -344,7 +328,7 @@ def dump(timing: Timing) -> dict[str, Any]:
 
 
 def load(data: dict[str, Any]) -> Timing:
-    """What `dump` gave; anything else is refused, so that a damaged row is named as such."""
+    """Restore a timing from `dump`. Raises Invalid for anything else, such as a damaged row."""
     try:
         match data["trigger"]:
             case {"type": "cron", "expression": expression}:
@@ -366,7 +350,7 @@ def load(data: dict[str, Any]) -> Timing:
 # Triggers without window and bounds
 
 
-def upcoming(trigger: Trigger, zone: str, after: datetime) -> datetime | None:
+def next_of_trigger(trigger: Trigger, zone: str, after: datetime) -> datetime | None:
     match trigger:
         case Cron(expression):
             return next_cron(calendar_of(expression), zone_of(zone), after)
@@ -379,7 +363,7 @@ def upcoming(trigger: Trigger, zone: str, after: datetime) -> datetime | None:
             assert_never(trigger)
 
 
-def latest(trigger: Trigger, zone: str, until: datetime) -> datetime | None:
+def last_of_trigger(trigger: Trigger, zone: str, until: datetime) -> datetime | None:
     match trigger:
         case Cron(expression):
             return last_cron(calendar_of(expression), zone_of(zone), until)
@@ -394,51 +378,51 @@ def latest(trigger: Trigger, zone: str, until: datetime) -> datetime | None:
 # Triggers in a window
 
 
-def upcoming_in_window(timing: Timing, window: Window, after: datetime, since: datetime | None) -> datetime | None:
+def next_in_window(timing: Timing, window: Window, after: datetime, since: datetime | None) -> datetime | None:
     trigger, zone = timing.trigger, zone_of(timing.zone)
-    if moves(trigger, timing.zone, window):
+    if moves_into_window(trigger, timing.zone, window):
         if not inside(window, zone, after):
-            after = last_closing(window, zone, after) - TICK  # what was due since then waits for the window
+            after = last_closing(window, zone, after) - TICK  # slots due since then move into the window
             after = max(after, since) if since else after
-        slot = upcoming(trigger, timing.zone, after)
+        slot = next_of_trigger(trigger, timing.zone, after)
         return opening(window, zone, slot) if slot else None
-    end = after + HORIZON * 366 * DAY
+    end = after + HORIZON_YEARS * 366 * DAY
     if isinstance(trigger, Every):
         bounds = since_midnight(window.start), window_length(window)
         return first_in_window(trigger.span, trigger.anchor, *bounds, timing.zone, after, min(end, LATEST))
-    slot = upcoming(trigger, timing.zone, after)
+    slot = next_of_trigger(trigger, timing.zone, after)
     while slot and not inside(window, zone, slot):
         spend()
-        slot = upcoming(trigger, timing.zone, opening(window, zone, slot) - TICK) if slot < end else None
+        slot = next_of_trigger(trigger, timing.zone, opening(window, zone, slot) - TICK) if slot < end else None
     return slot
 
 
-def latest_in_window(timing: Timing, window: Window, until: datetime, since: datetime) -> datetime | None:
+def last_of_window(timing: Timing, window: Window, until: datetime, since: datetime) -> datetime | None:
     trigger, zone = timing.trigger, zone_of(timing.zone)
-    if moves(trigger, timing.zone, window):
+    if moves_into_window(trigger, timing.zone, window):
         if not inside(window, zone, until):
-            until = last_closing(window, zone, until) - TICK  # what was due since then is not here yet
-        slot = latest(trigger, timing.zone, until)
+            until = last_closing(window, zone, until) - TICK  # slots due since then have not moved yet
+        slot = last_of_trigger(trigger, timing.zone, until)
         return opening(window, zone, slot) if slot else None
-    since = max(since, until - HORIZON * 366 * DAY)
+    since = max(since, until - HORIZON_YEARS * 366 * DAY)
     if isinstance(trigger, Every):
         bounds = since_midnight(window.start), window_length(window)
         return last_in_window(trigger.span, trigger.anchor, *bounds, timing.zone, until, since)
-    slot = latest(trigger, timing.zone, until)
+    slot = last_of_trigger(trigger, timing.zone, until)
     while slot and not inside(window, zone, slot):
         spend()
-        slot = latest(trigger, timing.zone, last_closing(window, zone, slot) - TICK) if slot > since else None
+        slot = last_of_trigger(trigger, timing.zone, last_closing(window, zone, slot) - TICK) if slot > since else None
     return slot
 
 
 @lru_cache(maxsize=4096)
-def moves(trigger: Trigger, zone: str, window: Window) -> bool:
-    """Whether the trigger has no time of day inside the window, so that its slots move there."""
+def moves_into_window(trigger: Trigger, zone: str, window: Window) -> bool:
+    """Whether the trigger has no time of day inside the window, so that its slots move into it."""
     match trigger:
         case Cron(expression):
             return not any(window.holds(time(*divmod(minute, 60))) for minute in calendar_of(expression).times)
         case Every(span, anchor):
-            grid = TICK * gcd(span // TICK, DAY // TICK)  # its times of day are all those that lie on this grid
+            grid = TICK * gcd(span // TICK, DAY // TICK)  # its times of day are the multiples of this, shifted
             length = window_length(window)
             start = min(anchor, LATEST)
             changes = {offset(zone_of(zone), start + timedelta(weeks=week)) for week in range(53)}
@@ -450,45 +434,7 @@ def moves(trigger: Trigger, zone: str, window: Window) -> bool:
             assert_never(trigger)
 
 
-def inside(window: Window, zone: ZoneInfo, at: datetime) -> bool:
-    return window.holds(at.astimezone(zone).time())
-
-
-def opening(window: Window, zone: ZoneInfo, at: datetime) -> datetime:
-    """The first instant from `at` on that is inside."""
-    while not inside(window, zone, at):
-        ahead_of_us = (since_midnight(window.start) - since_midnight(at.astimezone(zone).time())) % DAY
-        change = next_change(zone, at, at + ahead_of_us)
-        if change is None:
-            return at + ahead_of_us
-        at = change
-    return at
-
-
-def closing(window: Window, zone: ZoneInfo, at: datetime) -> datetime:
-    """The first instant from `at` on that is outside."""
-    while inside(window, zone, at):
-        ahead_of_us = (since_midnight(window.end) - since_midnight(at.astimezone(zone).time())) % DAY
-        change = next_change(zone, at, at + ahead_of_us)
-        if change is None:
-            return at + ahead_of_us
-        at = change
-    return at
-
-
-def last_closing(window: Window, zone: ZoneInfo, at: datetime) -> datetime:
-    """When the window before `at`, which is outside, closed."""
-    while True:
-        behind_us = (since_midnight(at.astimezone(zone).time()) - since_midnight(window.end)) % DAY
-        change = next_change(zone, at - behind_us, at)
-        if change is None:
-            return at - behind_us
-        at = change - TICK
-        if inside(window, zone, at):
-            return change
-
-
-# Small things
+# Helpers
 
 
 def in_utc(at: datetime) -> datetime:
@@ -497,17 +443,3 @@ def in_utc(at: datetime) -> datetime:
     if at.utcoffset() is None:
         raise ValueError(f"{at} has no offset: instants are UTC")
     return at.astimezone(UTC)
-
-
-def window_length(window: Window) -> timedelta:
-    return (since_midnight(window.end) - since_midnight(window.start)) % DAY
-
-
-def since_midnight(wall: time) -> timedelta:
-    return timedelta(hours=wall.hour, minutes=wall.minute, seconds=wall.second, microseconds=wall.microsecond)
-
-
-def parse_wall(value: object, field: str) -> time:
-    if not isinstance(value, str) or not re.fullmatch(r"([01][0-9]|2[0-3]):[0-5][0-9]", value):
-        raise Invalid(field, value, "must be a wall time HH:MM such as 22:00, and both ends of a window are needed")
-    return time.fromisoformat(value)
