@@ -1,5 +1,6 @@
 # make up    runs the quickstart (honours ROTA_* settings); APP=examples/pipelines.py runs another example
-# make test  runs every check and all tests; ARGS="tests/core -k cron" narrows the tests
+# make test  runs every check and the tests; ARGS="tests/core -k cron" narrows the tests
+# make test-long runs the sweeps and races that take a minute or more
 # make lint  runs the checks only
 # make screenshots  takes the pictures of the dashboard that the docs show
 # make bench measures it beside its peers and prints a table; ARGS="--quick --only w1 --peers huey" narrows it
@@ -16,14 +17,17 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 APP ?= examples/quickstart.py
 
-.PHONY: up test lint chromium screenshots bench bench-check bench-keep clean
+.PHONY: up test test-long lint chromium screenshots bench bench-check bench-keep clean
 .DEFAULT_GOAL := test
 
 up: $(VENV)/.installed
 	$(BIN)/rota up $(APP)
 
 test: lint chromium
-	$(BIN)/python -m pytest -n 4 --maxschedchunk 1 $(ARGS)
+	$(BIN)/python -m pytest -n 4 --maxschedchunk 1 -m "not long" $(ARGS)
+
+test-long: $(VENV)/.installed-dev chromium
+	$(BIN)/python -m pytest -n 4 --maxschedchunk 1 -m long $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

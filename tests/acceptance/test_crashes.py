@@ -67,6 +67,7 @@ async def poison(ctx: RunContext):
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 async def test_a_job_that_kills_its_worker_is_quarantined_and_hurts_nobody_else(cluster: MakeCluster) -> None:
     async with cluster(POISON, lease_seconds=LEASE, concurrency=8) as one:

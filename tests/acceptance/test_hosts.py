@@ -195,6 +195,7 @@ async def fleet(tmp_path: Path, database_url: str, request: pytest.FixtureReques
     await one.close(failed=True)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_wherever_an_agent_dies_each_job_ends_once_and_happened_once(fleet: Fleet) -> None:
     await fleet.up()
@@ -268,6 +269,7 @@ async def test_when_the_machine_dies_only_an_answer_lets_it_run_again(fleet: Fle
     assert fleet.seen("begin", told) == 1
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_while_the_server_is_away_work_goes_on_and_results_are_kept(fleet: Fleet) -> None:
     """For a minute, and on the other database for longer than the agents' leases. All that the agents report they

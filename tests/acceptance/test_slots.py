@@ -13,12 +13,14 @@ SECONDS = 60
 SCHEDULES = 200
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_eight_processes_on_postgresql_run_every_slot_once(tmp_path: Path, postgres_database: str) -> None:
     async with Cluster(tmp_path, postgres_database) as cluster:
         await every_slot_runs_once(cluster, processes=8)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_four_processes_on_one_sqlite_file_run_every_slot_once(tmp_path: Path, sqlite_database: str) -> None:
     async with Cluster(tmp_path, sqlite_database) as cluster:

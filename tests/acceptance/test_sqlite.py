@@ -14,6 +14,7 @@ from tests.acceptance.cluster import Cluster
 LOCK_ERRORS = ("locked", "busy", "Traceback")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_four_busy_processes_share_one_file_fairly(tmp_path: Path, sqlite_database: str) -> None:
     async with Cluster(tmp_path, sqlite_database, concurrency=10) as cluster:

@@ -184,6 +184,7 @@ async def running(api: httpx.AsyncClient, target: str) -> bool:
     return await any_run(api, target, "running")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_ten_thousand_schedules_are_up_again_in_seconds_after_two_hours_down(cluster: MakeCluster) -> None:
     async with cluster(misfire_grace_seconds=60) as one:

@@ -59,6 +59,7 @@ class Deliver:
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_each_of_ten_thousand_inputs_has_one_output_while_workers_are_killed(
     cluster: MakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -48,6 +48,7 @@ def live(migrated_url: str) -> Iterator[LiveApi]:
         yield live
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # it asks some two thousand times, for minutes on a loaded machine
 def test_the_document_is_kept(live: LiveApi) -> None:
     known = populate(live)

@@ -258,6 +258,7 @@ def hostile(place: Place) -> Iterator[list[str]]:
     place.call("DELETE", "/freeze")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_every_page_can_be_used_by_everybody_and_runs_nothing_of_others(

@@ -220,11 +220,13 @@ def live(url: str, template: Path | None, examples: int, steps: int) -> None:
     run_state_machine_as_test(machine, settings=how)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(36_000 if SOAK else 300)
 def test_random_lives_on_sqlite(sqlite_template: Path) -> None:
     live("", sqlite_template, examples=20, steps=30)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(36_000 if SOAK else 300)
 def test_random_lives_on_postgresql(shared_postgres: str) -> None:
     live(shared_postgres, None, examples=5, steps=20)

@@ -113,6 +113,7 @@ async def watch(url: str, found: list[str], over: asyncio.Event) -> None:
     await db.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_no_two_jobs_of_a_key_run_at_once(migrated_url: str) -> None:
     total = 2000 if migrated_url.startswith("postgresql") else 1000
@@ -135,6 +136,7 @@ async def test_no_two_jobs_of_a_key_run_at_once(migrated_url: str) -> None:
     await db.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_cancels_rescues_and_workers_race_for_a_few_keys(migrated_url: str) -> None:
     db = open_database(migrated_url)
@@ -178,6 +180,7 @@ async def gone(db: Database, ids: set[str]) -> set[str]:
     return ids - alive
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_retries_backfills_and_fires_of_one_slot_at_once(migrated_url: str) -> None:
     """A hundred requests for one slot: one job at a time, attempts 1 to n, nothing lost."""
@@ -213,6 +216,7 @@ async def test_retries_backfills_and_fires_of_one_slot_at_once(migrated_url: str
     await house.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_schedulers_that_fire_at_once_fire_each_slot_once(migrated_url: str) -> None:
     house = await open_house(migrated_url)
@@ -236,6 +240,7 @@ async def test_schedulers_that_fire_at_once_fire_each_slot_once(migrated_url: st
     await house.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_people_and_schedulers_race_over_one_schedule(migrated_url: str) -> None:
     house = await open_house(migrated_url)

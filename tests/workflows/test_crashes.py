@@ -101,6 +101,7 @@ async def settle(url: str, app: Rota, folder: Folder, check: Callable[[World], A
         await check(one)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("call", ["write", "write_blindly"])
 def test_a_crash_at_every_statement_of_a_run(clean_url: str, sqlite_template: Path, tmp_path: Path, call: str) -> None:

@@ -272,6 +272,7 @@ class Take:
 RIGHT = COPY.replace("WRONG_BEFORE", "pass").replace("WRONG_AFTER", "pass")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("where", ["WRONG_BEFORE", "WRONG_AFTER"])
 def test_a_crash_at_every_step_of_a_repair(clean_url: str, sqlite_template: Path, tmp_path: Path, where: str) -> None:
