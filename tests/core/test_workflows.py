@@ -18,8 +18,8 @@ from rota.kinds.workflows.rules import (
     WAKE_MAX,
     WAKE_MIN,
     Candidate,
-    Effect,
-    Kind,
+    EffectStatus,
+    HandlerKind,
     Op,
     Outcome,
     check_prepared,
@@ -48,9 +48,9 @@ def test_phases_only_move_forward(before: Phase, after: Phase) -> None:
         (Phase.PREPARING, None, None, Phase.PREPARING, False),
         (Phase.PREPARED, None, None, Phase.PREPARING, False),
         (Phase.MUTATING, None, None, Phase.PREPARING, False),
-        (Phase.MUTATING, None, Effect.IN_FLIGHT, Phase.MUTATING, True),
-        (Phase.MUTATING, None, Effect.NEEDS_RECONCILE, Phase.MUTATING, True),
-        (Phase.MUTATING, None, Effect.INDETERMINATE, Phase.MUTATING, True),
+        (Phase.MUTATING, None, EffectStatus.IN_FLIGHT, Phase.MUTATING, True),
+        (Phase.MUTATING, None, EffectStatus.NEEDS_RECONCILE, Phase.MUTATING, True),
+        (Phase.MUTATING, None, EffectStatus.INDETERMINATE, Phase.MUTATING, True),
         (Phase.MUTATED, Outcome.APPLIED, None, Phase.EMITTING, True),
         (Phase.MUTATED, Outcome.SKIPPED, None, Phase.EMITTING, True),
         (Phase.MUTATED, Outcome.FAILED, None, Phase.PREPARING, False),
@@ -58,17 +58,17 @@ def test_phases_only_move_forward(before: Phase, after: Phase) -> None:
     ],
 )
 def test_where_an_attempt_begins(
-    phase: Phase, outcome: Outcome | None, effect: Effect | None, begins: Phase, keeps: bool
+    phase: Phase, outcome: Outcome | None, effect: EffectStatus | None, begins: Phase, keeps: bool
 ) -> None:
-    found = start_of(Kind.CONSUMER, phase, outcome, effect)
+    found = start_of(HandlerKind.CONSUMER, phase, outcome, effect)
     assert (found.phase, found.keeps) == (begins, keeps)
 
 
 @given(st.sampled_from(CONSUMER_PHASES), st.sampled_from([None, *Outcome]), st.sampled_from([None, *OPEN_EFFECTS]))
 def test_an_attempt_never_mutates_what_may_have_happened(
-    phase: Phase, outcome: Outcome | None, effect: Effect | None
+    phase: Phase, outcome: Outcome | None, effect: EffectStatus | None
 ) -> None:
-    found = start_of(Kind.CONSUMER, phase, outcome, effect)
+    found = start_of(HandlerKind.CONSUMER, phase, outcome, effect)
     if outcome in GOES_ON or (effect is not None and outcome is not Outcome.FAILED):
         assert found.keeps
         assert found.phase is not Phase.PREPARING
@@ -78,7 +78,7 @@ def test_an_attempt_never_mutates_what_may_have_happened(
 
 def test_a_producer_always_starts_fresh() -> None:
     for phase in (None, Phase.EXECUTING):
-        found = start_of(Kind.PRODUCER, phase)
+        found = start_of(HandlerKind.PRODUCER, phase)
         assert (found.phase, found.keeps) == (Phase.EXECUTING, False)
 
 

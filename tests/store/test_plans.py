@@ -29,7 +29,7 @@ from rota.engine import dashboard, diagnostics, jobs, overview, runs, schedules,
 from rota.engine import reports as engine_reports
 from rota.kinds.pipelines import store as pipelines_store
 from rota.kinds.workflows import reports as workflows_reports
-from rota.kinds.workflows.rules import EventStatus, Kind
+from rota.kinds.workflows.rules import EventStatus, HandlerKind
 from rota.kinds.workflows.store import workflows
 from rota.kinds.workflows.store.workflows import Begun
 from tests.databases import copy_sqlite
@@ -85,7 +85,7 @@ INSERT INTO schedule_stats (schedule_id, failure_count, skipped_count) SELECT id
 """
 
 FLOW, FLOW_RUN = f"W{1:025}", f"X{1:025}"
-RUN = Begun(FLOW_RUN, FLOW, "Take", Kind.CONSUMER, Phase.PREPARING, None, NOW)
+RUN = Begun(FLOW_RUN, FLOW, "Take", HandlerKind.CONSUMER, Phase.PREPARING, None, NOW)
 FILL_FLOWS = """
 INSERT INTO workflows (id, org_id, name, description, source, version, declaration, created_at, updated_at)
 SELECT 'W' || lpad(n::text, 25, '0'), '{org}', 'flow' || n, '', 'code:x', '1', '{{"topics": ["in"], "route": "r"}}',

@@ -25,7 +25,7 @@ from rota.db.tables import effects, events, workflow_runs
 from rota.engine import orgs
 from rota.engine.maintenance import Maintenance
 from rota.kinds.workflows import reports as views
-from rota.kinds.workflows.rules import Effect, legal
+from rota.kinds.workflows.rules import EffectStatus, legal
 from rota.kinds.workflows.store import upkeep
 from rota.kinds.workflows.store import workflows as store
 from rota.testing import World, world
@@ -393,8 +393,13 @@ async def test_a_mutation_moves_only_as_its_table_allows(clean_url: str) -> None
         await one_mail(one, inbox)
         (effect,) = await rows(one, select(effects.c.id))
         now = one.clock.now()
-        await one.engine.db.tx(store.move_effect, effect.id, Effect.APPLIED, now)  # a repeat
-        for status in (Effect.FAILED, Effect.NEEDS_RECONCILE, Effect.INDETERMINATE, Effect.IN_FLIGHT):
+        await one.engine.db.tx(store.move_effect, effect.id, EffectStatus.APPLIED, now)  # a repeat
+        for status in (
+            EffectStatus.FAILED,
+            EffectStatus.NEEDS_RECONCILE,
+            EffectStatus.INDETERMINATE,
+            EffectStatus.IN_FLIGHT,
+        ):
             with pytest.raises(Conflict, match="it is applied"):
                 await one.engine.db.tx(store.move_effect, effect.id, status, now)
         assert await effect_status(one) == ["applied"]

@@ -11,7 +11,15 @@ from fastapi.openapi.utils import get_openapi
 from rota.core.policy import Backoff, Misfire, Overlap
 from rota.core.states import Condition, Phase, State, Status, Verdict, WorkerState
 from rota.frame.http.auth import Role
-from rota.kinds.workflows.rules import REPAIR_HOW, Answer, Effect, EventStatus, Kind, Outcome, Resolution
+from rota.kinds.workflows.rules import (
+    REPAIR_HOW,
+    EffectStatus,
+    EventStatus,
+    HandlerKind,
+    Outcome,
+    Resolution,
+    VersionOutcome,
+)
 
 Schema = dict[str, Any]
 
@@ -544,12 +552,12 @@ class Greet:
 """
 FILE = a("string", minLength=1, maxLength=60_000)
 VERSION = {
-    "version": a("string", examples=["1.0"]), "live": FLAG, "outcome": among(Answer), "why": maybe(TEXT),
+    "version": a("string", examples=["1.0"]), "live": FLAG, "outcome": among(VersionOutcome), "why": maybe(TEXT),
     "run_id": maybe(ID), "created_by": maybe(TEXT), "decided_by": maybe(TEXT), "created_at": AT,
     "decided_at": maybe(AT),
 }  # fmt: skip
 SCHEMAS["Run"]["properties"] |= {  # a workflow's run has more
-    "workflow_id": ID, "handler_id": TEXT, "handler_type": among(Kind), "phase": among(Phase),
+    "workflow_id": ID, "handler_id": TEXT, "handler_type": among(HandlerKind), "phase": among(Phase),
     "mutation_outcome": one_of(among(Outcome)), "prepare_result": ANY, "mutation_result": ANY, "updated_at": AT,
 }  # fmt: skip
 SCHEMAS |= {
@@ -563,7 +571,7 @@ SCHEMAS |= {
     ),
     "Handlers": gives(
         items=listed(gives(
-            name=TEXT, type=among(Kind), state=ANY, dirty=FLAG, wake_at=maybe(AT), schedule_id=maybe(ID),
+            name=TEXT, type=among(HandlerKind), state=ANY, dirty=FLAG, wake_at=maybe(AT), schedule_id=maybe(ID),
             held_run_id=maybe(ID), next_run_at=maybe(AT), subscribe=listed(TEXT), publishes=listed(TEXT),
             schedule=maybe(a("object")),
         )),
@@ -579,8 +587,8 @@ SCHEMAS |= {
         status=among(("pending", "done", "skipped")), stale=FLAG, created_at=AT,
     ),
     "Output": gives(
-        id=ID, run_id=ID, call=TEXT, params=ANY, title=maybe(TEXT), status=among(Effect), result=ANY, inputs=WHOLE,
-        resolved_by=maybe(TEXT), warning=maybe(TEXT), created_at=AT, updated_at=AT,
+        id=ID, run_id=ID, call=TEXT, params=ANY, title=maybe(TEXT), status=among(EffectStatus), result=ANY,
+        inputs=WHOLE, resolved_by=maybe(TEXT), warning=maybe(TEXT), created_at=AT, updated_at=AT,
     ),
     "EventBody": takes(
         {"message_id": "mail-17", "payload": {"from": "ada"}}, ("message_id",),

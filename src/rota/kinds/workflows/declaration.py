@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from rota.core import parse
 from rota.core.clock import system_time
 from rota.core.errors import Invalid, together
-from rota.kinds.workflows.rules import Kind
+from rota.kinds.workflows.rules import HandlerKind
 
 T = TypeVar("T")
 Call = Callable[..., Awaitable[Any]]
@@ -70,7 +70,7 @@ class Handler:
     """A producer (one step, `produce`) or a consumer (`prepare`, and perhaps `mutate` and `next`)."""
 
     name: str
-    kind: Kind
+    kind: HandlerKind
     steps: Mapping[str, Call]
     publishes: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ class Workflow:
         def remember(function: T) -> T:
             called = name or str(getattr(function, "__name__", ""))
             self._add(
-                called, Kind.PRODUCER, {"produce": function}, publishes=publishes, schedule=schedule,
+                called, HandlerKind.PRODUCER, {"produce": function}, publishes=publishes, schedule=schedule,
                 connectors=self.connectors,
             )  # fmt: skip
             return function
@@ -132,13 +132,18 @@ class Workflow:
             steps = {step: getattr(one, step) for step in STEPS if hasattr(one, step)}
             called = name or str(getattr(cls, "__name__", type(one).__name__))
             self._add(
-                called, Kind.CONSUMER, steps, publishes=publishes, subscribe=subscribe, connectors=self.connectors
+                called,
+                HandlerKind.CONSUMER,
+                steps,
+                publishes=publishes,
+                subscribe=subscribe,
+                connectors=self.connectors,
             )
             return cls
 
         return remember
 
-    def _add(self, name: str, kind: Kind, steps: Mapping[str, Any], **more: Any) -> None:
+    def _add(self, name: str, kind: HandlerKind, steps: Mapping[str, Any], **more: Any) -> None:
         if name in self.handlers:
             raise Invalid(f"workflow {self.name}", name, "is the name of two handlers")
         more = {key: tuple(value) if isinstance(value, list) else value for key, value in more.items()}
@@ -175,7 +180,7 @@ def problems(workflow: Workflow) -> Iterator[Invalid]:
         for value, right in wrong_about(one, workflow.topics, subscribed):
             yield Invalid(where, value, right)
         yield from found_wrong(parse.name, one.name, where)
-        if one.kind is Kind.PRODUCER:
+        if one.kind is HandlerKind.PRODUCER:
             yield from found_wrong(read_schedule, one.schedule, where)
 
 
@@ -190,7 +195,7 @@ def wrong_about(one: Handler, topics: Sequence[str], subscribed: Collection[str]
     for step, call in one.steps.items():
         if not inspect.iscoroutinefunction(call):
             yield step, "is not an async function"
-    if one.kind is Kind.PRODUCER:
+    if one.kind is HandlerKind.PRODUCER:
         if not one.publishes:
             yield [], "is empty: `publishes` names the topics that it publishes to"
         return

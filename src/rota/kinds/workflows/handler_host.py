@@ -24,7 +24,7 @@ from rota.engine.commands import Engine
 from rota.engine.runner import WorkFailed
 from rota.kinds.workflows.connectors.base import Applied, Connectors, Method, NotApplied, Unsure, surely_failed
 from rota.kinds.workflows.declaration import Handler, Mutation
-from rota.kinds.workflows.rules import ALLOWED, RECONCILE, Effect, Op, Outcome, may_call
+from rota.kinds.workflows.rules import ALLOWED, RECONCILE, EffectStatus, Op, Outcome, may_call
 from rota.kinds.workflows.store import workflows
 from rota.kinds.workflows.store.workflows import Begun, Decided, Published
 
@@ -133,7 +133,7 @@ class Host:
                 result = storable(await method.invoke(params, effect_id))
         except Exception as error:
             if surely_failed(error):
-                await self.settle(effect_id, Effect.FAILED, error=failure_of(error).dump())
+                await self.settle(effect_id, EffectStatus.FAILED, error=failure_of(error).dump())
                 raise
             return await self.reconcile(method, effect_id, params, 0, error)
         return await self.applied(effect_id, result)
@@ -145,7 +145,7 @@ class Host:
         why = "the worker died during it" if error is None else f"{type(error).__name__}: {error}"
         failure = Failure(FailureClass.INDETERMINATE, "Unanswered", f"{method.name} gave no answer ({why})")
         if method.reconcile is None:
-            await self.settle(effect_id, Effect.INDETERMINATE, error=failure.dump())
+            await self.settle(effect_id, EffectStatus.INDETERMINATE, error=failure.dump())
             raise WorkFailed(failure)
         try:
             async with asyncio.timeout(self.engine.settings.reconcile_limit.total_seconds()):
@@ -158,22 +158,22 @@ class Host:
                 return await self.applied(effect_id, storable(result))
             case NotApplied():
                 known = failure_of(error) if error is not None else Failure(FailureClass.TRANSIENT, "NotApplied", why)
-                await self.settle(effect_id, Effect.FAILED, error=known.dump(), asked=asked)
+                await self.settle(effect_id, EffectStatus.FAILED, error=known.dump(), asked=asked)
                 raise WorkFailed(known)
             case Unsure():
                 last = asked >= RECONCILE.max_retries
-                status = Effect.INDETERMINATE if last else Effect.NEEDS_RECONCILE
+                status = EffectStatus.INDETERMINATE if last else EffectStatus.NEEDS_RECONCILE
                 await self.settle(effect_id, status, error=failure.dump(), asked=asked)
                 again = None if last else RECONCILE.delay(asked + 1)
                 raise WorkFailed(Failure(failure.failure_class, failure.type, failure.message, reconcile_after=again))
 
     async def applied(self, effect_id: str, result: Any) -> Any:
-        await self.settle(effect_id, Effect.APPLIED, result=result)
+        await self.settle(effect_id, EffectStatus.APPLIED, result=result)
         self.mutation = Mutation("applied", result)
         self.run = replace(self.run, outcome=Outcome.APPLIED, result=result)  # the commit keeps what is known
         return result
 
-    async def settle(self, effect_id: str, status: Effect, **known: Any) -> None:
+    async def settle(self, effect_id: str, status: EffectStatus, **known: Any) -> None:
         await self.write(workflows.settle, effect_id, status, self.engine.clock.now(), **known)
 
     # the database

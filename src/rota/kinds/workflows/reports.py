@@ -19,7 +19,7 @@ from rota.db.tables import causes, clocks, effects, events, handlers, schedules,
 from rota.db.tables import runs as ledger
 from rota.engine import jobs as queue
 from rota.engine.reports import LIMIT, Page, Record, dict_of, matching, page, read_cursor, run
-from rota.kinds.workflows.rules import OPEN_EFFECTS, STALE, Effect, EventStatus, Kind, Outcome, Resolution
+from rota.kinds.workflows.rules import OPEN_EFFECTS, STALE, EffectStatus, EventStatus, HandlerKind, Outcome, Resolution
 from rota.kinds.workflows.scripts import store as scripts_store
 from rota.kinds.workflows.store import workflows as store
 
@@ -28,9 +28,9 @@ w, h, e, x, f = workflows.c, handlers.c, events.c, workflow_runs.c, effects.c
 RECENT = 10
 IS_OPEN = f.status.in_([literal_column(f"'{one.value}'") for one in OPEN_EFFECTS])  # as its index has it
 WARNINGS = {
-    Effect.IN_FLIGHT: "under way",
-    Effect.NEEDS_RECONCILE: "it gave no answer; its service will be asked",
-    Effect.INDETERMINATE: "nobody knows whether it happened; somebody has to say so",
+    EffectStatus.IN_FLIGHT: "under way",
+    EffectStatus.NEEDS_RECONCILE: "it gave no answer; its service will be asked",
+    EffectStatus.INDETERMINATE: "nobody knows whether it happened; somebody has to say so",
 }
 
 
@@ -62,7 +62,7 @@ def described(tx: Tx, flow: Any, now: datetime) -> Record:
     waiting = func.count().label("n")
     counted = select(waiting).where(e.workflow_id == flow.id, store.is_pending())
     stale = stale_inputs(tx, flow, now)
-    blocked = select(waiting).where(f.workflow_id == flow.id, IS_OPEN, f.status != Effect.IN_FLIGHT)
+    blocked = select(waiting).where(f.workflow_id == flow.id, IS_OPEN, f.status != EffectStatus.IN_FLIGHT)
     return {
         "id": flow.id, "name": flow.name, "description": flow.description, "status": status, "issue": issue,
         "schedule": words, "next_check_at": next_at,
@@ -187,7 +187,7 @@ def activity(row: Any) -> str | None:
     if row.status != "success":
         return f"{row.status}: {redacted((row.error or {}).get('message', row.reason))}"
     published = [of_topic(count, topic) for topic, count in (done.get("published") or {}).items()]
-    if row.handler_type == Kind.PRODUCER:
+    if row.handler_type == HandlerKind.PRODUCER:
         return f"took in {listing(published)}" if published else None
     if not done.get("taken"):
         return None
@@ -265,7 +265,7 @@ def list_outputs(tx: Tx, org_id: str, key: str, *, limit: int = LIMIT, cursor: s
         f.id, f.run_id, f.call, f.params, f.title, f.status, f.result, f.inputs, f.resolved_by, f.created_at,
         f.updated_at,
     )  # fmt: skip
-    stmt = select(*columns).where(f.workflow_id == flow.id, f.status != Effect.FAILED.value)
+    stmt = select(*columns).where(f.workflow_id == flow.id, f.status != EffectStatus.FAILED.value)
     found, more = newest(tx, stmt, f.id, limit, cursor)
     return [{**one, "warning": WARNINGS.get(one["status"])} for one in found], more
 

@@ -22,7 +22,7 @@ HANDLER_LIMIT = timedelta(seconds=300)
 RECONCILE_LIMIT = timedelta(seconds=30)
 
 
-class Kind(StrEnum):
+class HandlerKind(StrEnum):
     """What a handler is."""
 
     PRODUCER = "producer"
@@ -58,7 +58,7 @@ class Outcome(StrEnum):
 GOES_ON = frozenset({Outcome.APPLIED, Outcome.NONE, Outcome.SKIPPED})
 
 
-class Effect(StrEnum):
+class EffectStatus(StrEnum):
     """A mutation in its ledger."""
 
     IN_FLIGHT = "in_flight"  # written down before it was tried
@@ -68,22 +68,22 @@ class Effect(StrEnum):
     INDETERMINATE = "indeterminate"  # no answer, and nobody but a person can find out
 
 
-EFFECT_MOVES: frozenset[tuple[Effect, Effect]] = frozenset(
+EFFECT_MOVES: frozenset[tuple[EffectStatus, EffectStatus]] = frozenset(
     {
-        (Effect.IN_FLIGHT, Effect.APPLIED),
-        (Effect.IN_FLIGHT, Effect.FAILED),
-        (Effect.IN_FLIGHT, Effect.NEEDS_RECONCILE),
-        (Effect.IN_FLIGHT, Effect.INDETERMINATE),
-        (Effect.NEEDS_RECONCILE, Effect.NEEDS_RECONCILE),
-        (Effect.NEEDS_RECONCILE, Effect.APPLIED),
-        (Effect.NEEDS_RECONCILE, Effect.FAILED),
-        (Effect.NEEDS_RECONCILE, Effect.INDETERMINATE),
-        (Effect.INDETERMINATE, Effect.APPLIED),  # from here on only a person moves it
-        (Effect.INDETERMINATE, Effect.FAILED),
-        (Effect.INDETERMINATE, Effect.NEEDS_RECONCILE),
+        (EffectStatus.IN_FLIGHT, EffectStatus.APPLIED),
+        (EffectStatus.IN_FLIGHT, EffectStatus.FAILED),
+        (EffectStatus.IN_FLIGHT, EffectStatus.NEEDS_RECONCILE),
+        (EffectStatus.IN_FLIGHT, EffectStatus.INDETERMINATE),
+        (EffectStatus.NEEDS_RECONCILE, EffectStatus.NEEDS_RECONCILE),
+        (EffectStatus.NEEDS_RECONCILE, EffectStatus.APPLIED),
+        (EffectStatus.NEEDS_RECONCILE, EffectStatus.FAILED),
+        (EffectStatus.NEEDS_RECONCILE, EffectStatus.INDETERMINATE),
+        (EffectStatus.INDETERMINATE, EffectStatus.APPLIED),  # from here on only a person moves it
+        (EffectStatus.INDETERMINATE, EffectStatus.FAILED),
+        (EffectStatus.INDETERMINATE, EffectStatus.NEEDS_RECONCILE),
     }
 )
-OPEN_EFFECTS = (Effect.IN_FLIGHT, Effect.NEEDS_RECONCILE, Effect.INDETERMINATE)
+OPEN_EFFECTS = (EffectStatus.IN_FLIGHT, EffectStatus.NEEDS_RECONCILE, EffectStatus.INDETERMINATE)
 
 
 class EventStatus(StrEnum):
@@ -104,7 +104,7 @@ class Resolution(StrEnum):
     TRY_AGAIN = "try_again"
 
 
-class Answer(StrEnum):
+class VersionOutcome(StrEnum):
     """What became of a version of a script. Only what is accepted is ever run."""
 
     ASKED = "asked"  # of a repairer, which has not answered yet
@@ -128,12 +128,12 @@ class Start:
 
 
 def start_of(
-    kind: Kind, phase: Phase | None = None, outcome: Outcome | None = None, effect: Effect | None = None
+    kind: HandlerKind, phase: Phase | None = None, outcome: Outcome | None = None, effect: EffectStatus | None = None
 ) -> Start:
     """Where to begin, given how far the attempt before came: fresh before the mutation boundary, forward after it. An
     effect of which nobody knows is not tried again: the attempt goes on asking about it."""
-    fresh = Start(Phase.EXECUTING if kind is Kind.PRODUCER else Phase.PREPARING)
-    if kind is Kind.PRODUCER or phase is None or outcome is Outcome.FAILED:
+    fresh = Start(Phase.EXECUTING if kind is HandlerKind.PRODUCER else Phase.PREPARING)
+    if kind is HandlerKind.PRODUCER or phase is None or outcome is Outcome.FAILED:
         return fresh
     if outcome in GOES_ON:
         return Start(Phase.EMITTING, keeps=True)

@@ -21,7 +21,7 @@ from rota.engine.runner import RunContext, SetAside, Skipped, WorkFailed, Writte
 from rota.kinds.workflows.connectors.base import Connectors
 from rota.kinds.workflows.declaration import Mutation, Prepare, Workflow
 from rota.kinds.workflows.handler_host import Context, Host, failure_of
-from rota.kinds.workflows.rules import Kind, check_prepared, clamp_wake
+from rota.kinds.workflows.rules import HandlerKind, check_prepared, clamp_wake
 from rota.kinds.workflows.scripts import store as scripts_store
 from rota.kinds.workflows.scripts.library import Scripts
 from rota.kinds.workflows.scripts.sandbox import Sandbox
@@ -100,7 +100,7 @@ class WorkflowRunner:
             raise WorkFailed(failure) from error
 
     async def attempt(self, ctx: RunContext, host: Host) -> Written:
-        state, outcome = await (produce(host) if host.handler.kind is Kind.PRODUCER else consume(host))
+        state, outcome = await (produce(host) if host.handler.kind is HandlerKind.PRODUCER else consume(host))
         state, now, lines = parse.payload(state, "state"), ctx.engine.clock.now(), ctx.log.take(last=True)
         ended = replace(ending(ctx, host.run), outcome=outcome, finished_at=now)
         told = (state, host.published, ctx.worker, ended, lines, now, host.decided, ctx.has_room())

@@ -11,7 +11,7 @@ from rota.frame.web.pages import Look, Place, asked, engine_of, older, page, pre
 from rota.frame.web.sessions import Viewer
 from rota.kinds.workflows import reports as views
 from rota.kinds.workflows.manager import WorkflowManager
-from rota.kinds.workflows.rules import Kind, Resolution
+from rota.kinds.workflows.rules import HandlerKind, Resolution
 from rota.kinds.workflows.scripts import store as scripts_store
 from rota.kinds.workflows.store.workflows import SCRIPT
 
@@ -79,7 +79,7 @@ def drawing(
         arrows += [(name, f"t:{topic}", "gives") for topic in one["publishes"] or ()]
     given = {end for start, end, _ in arrows if start.startswith("h:")}
     outside = [key for key in boxes if key.startswith("t:") and key not in given]
-    first = [f"h:{one['name']}" for one in handlers if one["type"] == Kind.PRODUCER]
+    first = [f"h:{one['name']}" for one in handlers if one["type"] == HandlerKind.PRODUCER]
     arrows_and_outside = [*arrows, *(("", key, "") for key in outside)]  # what comes from outside stands with topics
     level = dict(levels([*first, ""], arrows_and_outside))
     for key in boxes:

@@ -60,7 +60,7 @@ class Http:
             return NotApplied()
         return Applied(content(answer)) if answer.status_code == 200 else Unsure()
 
-    async def _send(self, method: str, url: str, key: str | None = None, **what: Any) -> "Answer":
+    async def _send(self, method: str, url: str, key: str | None = None, **what: Any) -> "HttpResponse":
         """To the address that was checked: a name that resolves to another one a moment later gains nothing."""
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -77,7 +77,7 @@ class Http:
                 httpx.AsyncClient(timeout=self.timeout, trust_env=False) as client,
                 client.stream(method, target, headers=headers, extensions=extensions, **what) as response,
             ):
-                return await Answer.read(response)
+                return await HttpResponse.read(response)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise not_applied(TransientError(f"{host}: {error}")) from error
         except httpx.HTTPError as error:
@@ -95,7 +95,7 @@ class Http:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """The answer to a request, with no more than the first ANSWER_BYTES of its body."""
 
     status_code: int
@@ -106,7 +106,7 @@ class Answer:
     complete: bool
 
     @classmethod
-    async def read(cls, response: httpx.Response) -> "Answer":
+    async def read(cls, response: httpx.Response) -> "HttpResponse":
         """Read and decompress a body as far as the limit; a body in an unknown encoding is not read."""
         encoding = response.headers.get("content-encoding", "identity").lower()
         inflate = zlib.decompressobj(GZIP_OR_ZLIB) if encoding in ("gzip", "deflate") else None
@@ -132,7 +132,7 @@ class Answer:
             return self.body.decode("utf-8", "replace")
 
 
-def checked(answer: Answer) -> Answer:
+def checked(answer: HttpResponse) -> HttpResponse:
     """Raise the class of a refusal. A server that failed may have done it all the same."""
     text = f"{answer.status_code} {answer.reason}"
     match answer.status_code:
@@ -149,7 +149,7 @@ def checked(answer: Answer) -> Answer:
     return answer
 
 
-def content(answer: Answer) -> Any:
+def content(answer: HttpResponse) -> Any:
     """JSON or text; None if the body is longer than the limit."""
     if not answer.complete:
         return None

@@ -11,7 +11,7 @@ from rota.db.connection import Database
 from rota.engine.org_limit import OrgLimit
 from rota.kinds.workflows.declaration import STEPS, Call, Mutation, Prepare, Workflow
 from rota.kinds.workflows.handler_host import Context
-from rota.kinds.workflows.rules import REPAIR_HOW, Kind
+from rota.kinds.workflows.rules import REPAIR_HOW, HandlerKind
 from rota.kinds.workflows.scripts import store
 from rota.kinds.workflows.scripts.sandbox import Sandbox
 
@@ -58,10 +58,10 @@ class Scripts:
         for one in found if isinstance(found, list) else ():
             if not isinstance(one, Mapping):
                 raise Invalid("handlers", one, "is not a handler")
-            name, kind = parse.name(one.get("name"), "handler"), choice(Kind, one.get("type"), "type")
+            name, kind = parse.name(one.get("name"), "handler"), choice(HandlerKind, one.get("type"), "type")
             wanted = texts(one, "steps")
             for step in wanted:
-                parse.one_of(step, "steps", ["produce"] if kind is Kind.PRODUCER else list(STEPS))
+                parse.one_of(step, "steps", ["produce"] if kind is HandlerKind.PRODUCER else list(STEPS))
             steps = {step: self.proxy(key, source, name, step) for step in wanted}
             named = {word: texts(one, word) for word in ("subscribe", "publishes")}
             schedule = parse.payload(one.get("schedule"), "schedule")

@@ -16,7 +16,7 @@ from rota.core.parse import Defaults
 from rota.db.dialect import Tx
 from rota.db.retry import retry_until_available
 from rota.engine.runner import RunContext
-from rota.kinds.workflows.rules import Answer, widened
+from rota.kinds.workflows.rules import VersionOutcome, widened
 from rota.kinds.workflows.scripts import store
 from rota.kinds.workflows.scripts.library import Scripts
 from rota.user_code import processes
@@ -77,7 +77,7 @@ class RepairRunner:
         repair_id, db = ctx.job.payload["id"], self.scripts.db
         failure = await retry_until_available(lambda: db.read(store.failure, repair_id))
         base = "" if failure is None else failure["version"]
-        outcome, why, source, declaration = Answer.SUPERSEDED, None, None, None
+        outcome, why, source, declaration = VersionOutcome.SUPERSEDED, None, None, None
         if failure is not None:
             outcome, why, source, declaration = await self.judge(ctx, failure)
         now = ctx.engine.clock.now()
@@ -89,19 +89,19 @@ class RepairRunner:
 
     async def judge(
         self, ctx: RunContext, failure: Mapping[str, Any]
-    ) -> tuple[Answer, str | None, str | None, dict[str, Any] | None]:
+    ) -> tuple[VersionOutcome, str | None, str | None, dict[str, Any] | None]:
         """Ask for a proposal, and see whether it can be run and keeps to what the workflow is."""
         assert self.repairer is not None
         told, old, source = {name: failure[name] for name in failure if name not in OWN}, failure["declaration"], None
         try:
             source = await self.repairer.propose(ctx, told)
             if source is None:
-                return Answer.REFUSED, "the repairer had no proposal", None, None
+                return VersionOutcome.REFUSED, "the repairer had no proposal", None, None
             flow = await self.scripts.declared_in(source, ctx.org_id)
             new = {**flow.dump(), "route": old["route"]}
             wrong = widened({**old, "name": failure["workflow"]}, {**new, "name": flow.name})
         except (Invalid, LogicError) as error:
-            return Answer.REFUSED, error.message, source, None
+            return VersionOutcome.REFUSED, error.message, source, None
         if wrong is not None:
-            return Answer.REFUSED, wrong, source, new
-        return (Answer.WAITING if old["repair"] == "ask" else Answer.ACCEPTED), None, source, new
+            return VersionOutcome.REFUSED, wrong, source, new
+        return (VersionOutcome.WAITING if old["repair"] == "ask" else VersionOutcome.ACCEPTED), None, source, new

@@ -21,7 +21,7 @@ from rota.engine import jobs as queue
 from rota.engine import orgs, schedules
 from rota.engine import runs as ledger
 from rota.engine.reports import LIMIT, Page, Record, dict_of, page, read_cursor
-from rota.kinds.workflows.rules import OPEN_EFFECTS, REPAIRS, Answer, EventStatus
+from rota.kinds.workflows.rules import OPEN_EFFECTS, REPAIRS, EventStatus, VersionOutcome
 from rota.kinds.workflows.store import workflows as flows
 from rota.kinds.workflows.store.workflows import SCRIPT
 
@@ -58,14 +58,14 @@ def deploy(
         raise Conflict(f"workflow {name}: there is one already; PUT makes its next version")
     made = flows.deploy(tx, org_id, {**fields, "source": SCRIPT, "version": f"{major}.0"}, producers, now)
     assert made is not None  # its version is new
-    row = version_row(made, major, 0, Answer.ACCEPTED, now) | {
+    row = version_row(made, major, 0, VersionOutcome.ACCEPTED, now) | {
         "source": source, "declaration": fields["declaration"], "created_by": by, "decided_by": by, "decided_at": now,
     }  # fmt: skip
     insert_rows(tx, scripts, [row])
     return made
 
 
-def version_row(workflow_id: str, major: int, minor: int, outcome: Answer, now: datetime) -> dict[str, Any]:
+def version_row(workflow_id: str, major: int, minor: int, outcome: VersionOutcome, now: datetime) -> dict[str, Any]:
     blank = dict.fromkeys(("source", "declaration", "why", "run_id", "created_by", "decided_by", "decided_at"))
     return blank | {
         "id": new_id(), "workflow_id": workflow_id, "major": major, "minor": minor, "outcome": outcome.value,
@@ -93,7 +93,7 @@ def version(tx: Tx, flow: Any, number: str) -> Any:
 def before(tx: Tx, flow: Any, one: Any) -> Any | None:
     """The version that was live when this one was made."""
     earlier = or_(s.major < one.major, and_(s.major == one.major, s.minor < one.minor))
-    stmt = select(scripts).where(s.workflow_id == flow.id, earlier, s.outcome == Answer.ACCEPTED)
+    stmt = select(scripts).where(s.workflow_id == flow.id, earlier, s.outcome == VersionOutcome.ACCEPTED)
     return tx.execute(stmt.order_by(s.major.desc(), s.minor.desc()).limit(1)).one_or_none()
 
 
@@ -149,7 +149,7 @@ def ask(tx: Tx, flow: Any, run_id: str, now: datetime) -> bool:
     if flow.declaration["repair"] == "off" or spent(tx, flow, run_id) >= REPAIRS or unclear(tx, flow):
         return False
     last = tx.execute(select(func.max(s.minor)).where(s.workflow_id == flow.id, s.major == major)).scalar() or 0
-    row = version_row(flow.id, major, last + 1, Answer.ASKED, now) | {"run_id": run_id}
+    row = version_row(flow.id, major, last + 1, VersionOutcome.ASKED, now) | {"run_id": run_id}
     if not insert_new(tx, scripts, [row], ("id",)):
         return False  # somebody else asks for another handler just now; this one waits for a person
     job = NewJob(flow.org_id, REPAIR, flow.name, {"id": row["id"]}, now, f"run:{run_id}", route=REPAIR)
@@ -184,7 +184,7 @@ def failure(tx: Tx, repair_id: str) -> Record | None:
     """What a repairer is told, without secrets; None if there is nothing to repair any more."""
     row = tx.execute(select(scripts).where(s.id == repair_id)).one()
     flow = flow_of(tx, row)
-    if row.outcome != Answer.ASKED or not waits(tx, flow, row.run_id):
+    if row.outcome != VersionOutcome.ASKED or not waits(tx, flow, row.run_id):
         return None
     run = tx.execute(select(workflow_runs).where(x.id == row.run_id)).one()
     ended, base = ledger.get(tx, flow.org_id, row.run_id), version(tx, flow, flow.version)
@@ -216,7 +216,7 @@ def failure(tx: Tx, repair_id: str) -> Record | None:
 
 
 def settle(
-    tx: Tx, repair_id: str, base: str, outcome: Answer, why: str | None, source: str | None,
+    tx: Tx, repair_id: str, base: str, outcome: VersionOutcome, why: str | None, source: str | None,
     declaration: Mapping[str, Any] | None, now: datetime,
 ) -> str:  # fmt: skip
     """Write down what became of a repair. If it is accepted it is live from here on and its workflow goes on; if it is
@@ -224,17 +224,17 @@ def settle(
     row = tx.execute(select(scripts).where(s.id == repair_id)).one()
     flow = flow_of(tx, row, hold=True)
     row = tx.execute(select(scripts).where(s.id == repair_id)).one()  # as it is now that nobody else can change it
-    if row.outcome != Answer.ASKED:
+    if row.outcome != VersionOutcome.ASKED:
         return str(row.outcome)
     if flow.version != base or not waits(tx, flow, row.run_id) or unclear(tx, flow):
-        outcome, why = Answer.SUPERSEDED, why or "the workflow went on meanwhile"
+        outcome, why = VersionOutcome.SUPERSEDED, why or "the workflow went on meanwhile"
     values = {"outcome": outcome.value, "why": why, "source": source, "declaration": declaration, "decided_at": now}
-    if outcome is Answer.WAITING:
+    if outcome is VersionOutcome.WAITING:
         values["decided_at"] = None
     tx.execute(update(scripts).where(s.id == row.id).values(values))
-    if outcome is Answer.ACCEPTED:
+    if outcome is VersionOutcome.ACCEPTED:
         go_live(tx, flow, row, declaration or {}, now)
-    elif outcome is Answer.REFUSED:
+    elif outcome is VersionOutcome.REFUSED:
         ask(tx, flow, row.run_id, now)
     touch(tx, flow, now)
     return outcome.value
@@ -264,11 +264,11 @@ def decide(tx: Tx, org_id: str, key: str, number: str, accept: bool, why: str, b
     """What a person says about a repair that waits for one."""
     flow = flows.get(tx, org_id, key, hold=True)
     row = version(tx, flow, number)
-    if row.outcome != Answer.WAITING:
+    if row.outcome != VersionOutcome.WAITING:
         raise Conflict(f"workflow {flow.name}: version {number} is {row.outcome}; nobody has to decide about it")
     if accept and (unclear(tx, flow) or not waits(tx, flow, row.run_id)):
         raise Conflict(f"workflow {flow.name}: it does not wait for version {number} any more; reject it")
-    outcome = Answer.ACCEPTED if accept else Answer.REJECTED
+    outcome = VersionOutcome.ACCEPTED if accept else VersionOutcome.REJECTED
     values = {"outcome": outcome.value, "why": why or None, "decided_by": by, "decided_at": now}
     tx.execute(update(scripts).where(s.id == row.id).values(values))
     if accept:
@@ -287,9 +287,9 @@ def words(tx: Tx, flow: Any, run_id: str) -> tuple[str, str] | None:
         return None
     last = found[0]
     number = f"{last.major}.{last.minor}"
-    if last.outcome == Answer.ASKED:
+    if last.outcome == VersionOutcome.ASKED:
         return "idle", "it is being repaired"
-    if last.outcome == Answer.WAITING:
+    if last.outcome == VersionOutcome.WAITING:
         return "needs_attention", f"version {number} would repair it: accept or reject that"
     tried = [f"{one.major}.{one.minor} {one.why or 'did not help'}" for one in found[::-1]]
     text = f"it could not be repaired ({'; '.join(tried)}): deploy a version that does not fail, then resume"

@@ -15,7 +15,7 @@ from rota.db.dialect import Tx
 from rota.db.tables import events, handlers, jobs, schedules, workflow_runs, workflows
 from rota.engine import jobs as queue
 from rota.engine import schedules as schedule_store
-from rota.kinds.workflows.rules import Kind
+from rota.kinds.workflows.rules import HandlerKind
 from rota.kinds.workflows.store import workflows as flows
 
 w, h, e, r, s, j = workflows.c, handlers.c, events.c, workflow_runs.c, schedules.c, jobs.c
@@ -51,7 +51,7 @@ def producer_schedule(
 def lost_producers(tx: Tx, limit: int = 100) -> list[HandlerRef]:
     """Producers whose schedule was deleted."""
     joined = handlers.join(workflows, w.id == h.workflow_id).outerjoin(schedules, s.id == h.schedule_id)
-    lost = and_(h.type == Kind.PRODUCER, w.deleted_at.is_(None), or_(s.id.is_(None), s.deleted_at.is_not(None)))
+    lost = and_(h.type == HandlerKind.PRODUCER, w.deleted_at.is_(None), or_(s.id.is_(None), s.deleted_at.is_not(None)))
     stmt = select(w.org_id, w.name, h.name.label("handler")).select_from(joined).where(lost)
     return [
         HandlerRef(row.org_id, row.name, row.handler) for row in tx.execute(stmt.order_by(w.id, h.name).limit(limit))
@@ -85,7 +85,7 @@ def stranded_consumers(tx: Tx, limit: int = 100) -> list[HandlerRef]:
     newest: dict[str, dict[str, datetime]] = {}
     for workflow_id, topic, came_at in waiting:
         newest.setdefault(workflow_id, {})[topic] = came_at
-    idle = and_(h.type == Kind.CONSUMER, h.dirty.is_(False), h.held_run_id.is_(None), w.deleted_at.is_(None))
+    idle = and_(h.type == HandlerKind.CONSUMER, h.dirty.is_(False), h.held_run_id.is_(None), w.deleted_at.is_(None))
     stmt = select(h.workflow_id, h.name, h.subscribe, w.org_id, w.name.label("workflow")).select_from(
         handlers.join(workflows, w.id == h.workflow_id)
     )
@@ -107,7 +107,7 @@ def waiting_consumers(tx: Tx, limit: int = 100) -> list[HandlerRef]:
     """Consumers that need to run and have no job for it, because a grant did not hold when it would have begun."""
     has_job = select(literal(1)).where(j.solo_key == w.id).exists()
     live = and_(w.deleted_at.is_(None), w.paused_at.is_(None))
-    needs = and_(h.type == Kind.CONSUMER, h.dirty, h.held_run_id.is_(None), live)
+    needs = and_(h.type == HandlerKind.CONSUMER, h.dirty, h.held_run_id.is_(None), live)
     joined = handlers.join(workflows, w.id == h.workflow_id)
     stmt = select(w.org_id, w.name, h.name.label("handler")).select_from(joined)
     rows = tx.execute(stmt.where(needs, ~has_job).order_by(w.id, h.name).limit(limit))

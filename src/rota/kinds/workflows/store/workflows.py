@@ -57,9 +57,9 @@ from rota.kinds.workflows.rules import (
     EFFECT_MOVES,
     OPEN_EFFECTS,
     Candidate,
-    Effect,
+    EffectStatus,
     EventStatus,
-    Kind,
+    HandlerKind,
     Outcome,
     Resolution,
     first_of,
@@ -92,7 +92,7 @@ class Begun:
     id: str
     workflow_id: str
     handler: str
-    kind: Kind
+    kind: HandlerKind
     phase: Phase
     state: Any
     started_at: datetime
@@ -189,7 +189,7 @@ def deploy(
             schedule_id = None
         values = {
             "type": one["type"], "subscribe": one["subscribe"], "schedule_id": schedule_id,
-            "dirty": one["type"] == Kind.CONSUMER,
+            "dirty": one["type"] == HandlerKind.CONSUMER,
         }  # fmt: skip
         if kept is None:
             insert_rows(tx, handlers, [{"workflow_id": flow.id, "name": name, **values}])
@@ -316,7 +316,7 @@ def arm(tx: Tx, flow: Flow, now: datetime, trigger: str = "event", leaving: bool
     """See to it that there is a job for what consumers need, at the moment they need it: at most one that waits, since
     each commit looks again. Whether anything changed. The caller holds the workflow; one whose own job is about to
     leave lets that promote."""
-    free = [one for one in flow.handlers.values() if one.type == Kind.CONSUMER and one.held_run_id is None]
+    free = [one for one in flow.handlers.values() if one.type == HandlerKind.CONSUMER and one.held_run_id is None]
     dirty = any(one.dirty for one in free)
     at = now if dirty else min((one.wake_at for one in free if one.wake_at), default=None)
     found = records_of(tx, [j.id, j.state, j.run_at], waiting(tx, Given({"flow": flow.id})))
@@ -360,7 +360,7 @@ def route_of(flow: Flow) -> str:
 
 def choose(tx: Tx, flow: Flow, now: datetime) -> Any | None:
     """The consumer that runs next, if any needs to."""
-    free = [one for one in flow.handlers.values() if one.type == Kind.CONSUMER and one.held_run_id is None]
+    free = [one for one in flow.handlers.values() if one.type == HandlerKind.CONSUMER and one.held_run_id is None]
     due = [one for one in free if one.dirty or (one.wake_at is not None and one.wake_at <= now)]
     if len(due) < 2:
         return due[0] if due else None
@@ -402,7 +402,7 @@ def enter(tx: Tx, flow: Flow, attempt: Attempt) -> Begun | str:
         why_not = "yield"
     elif one is None or (before is None and one.held_run_id is not None):
         why_not = "idle"
-    elif before is None and one.type == Kind.CONSUMER and (code := grant_trouble(tx, flow, now)) is not None:
+    elif before is None and one.type == HandlerKind.CONSUMER and (code := grant_trouble(tx, flow, now)) is not None:
         why_not = code
     elif not queue.mark_started(tx, [attempt]):
         raise LeaseLost(f"job {job.id}: it is not ours any more")
@@ -430,11 +430,11 @@ def grant_trouble(tx: Tx, flow: Flow, now: datetime) -> str | None:
 def start(tx: Tx, flow: Flow, handler: Any, before: Any | None, run_id: str, now: datetime) -> Begun | None:
     """A new run; None if it is there already. By the reset rules it keeps what the one before had, or gives its events
     back."""
-    kind, begins, effect, kept = Kind(handler.type), None, None, None
+    kind, begins, effect, kept = HandlerKind(handler.type), None, None, None
     if before is not None:
         effect = open_effect(tx, before.id)
         outcome = Outcome(before.mutation_outcome) if before.mutation_outcome else None
-        begins = start_of(kind, Phase(before.phase), outcome, effect and Effect(effect.status))
+        begins = start_of(kind, Phase(before.phase), outcome, effect and EffectStatus(effect.status))
         kept = before if begins.keeps else None
     phase = (begins or start_of(kind)).phase
     row = {
@@ -449,8 +449,8 @@ def start(tx: Tx, flow: Flow, handler: Any, before: Any | None, run_id: str, now
         mine = taken_by(flow.id, kept.id)
         tx.execute(update(events).where(mine).values(reserved_by=run_id, updated_at=now))
         tx.execute(update(effects).where(f.run_id == kept.id).values(run_id=run_id, updated_at=now))
-        if effect is not None and effect.status == Effect.IN_FLIGHT:  # the worker died, or could not tell
-            move_effect(tx, effect.id, Effect.NEEDS_RECONCILE, now)
+        if effect is not None and effect.status == EffectStatus.IN_FLIGHT:  # the worker died, or could not tell
+            move_effect(tx, effect.id, EffectStatus.NEEDS_RECONCILE, now)
     elif before is not None:
         release(tx, before, now)
     if phase is Phase.PREPARING:  # whatever comes from now on is for the next run
@@ -465,7 +465,7 @@ def start(tx: Tx, flow: Flow, handler: Any, before: Any | None, run_id: str, now
 def begun(tx: Tx, flow: Flow, row: Any) -> Begun:
     outcome = Outcome(row.mutation_outcome) if row.mutation_outcome else None
     return Begun(
-        row.id, row.workflow_id, row.handler_id, Kind(row.handler_type), Phase(row.phase),
+        row.id, row.workflow_id, row.handler_id, HandlerKind(row.handler_type), Phase(row.phase),
         flow.handlers[row.handler_id].state, row.created_at, row.prepare_result, outcome, row.mutation_result,
         open_effect(tx, row.id), row.retry_of,
     )  # fmt: skip
@@ -543,18 +543,18 @@ def call(
     if move_phase(tx, job, run, Phase.MUTATING, now):
         row = {
             "id": effect_id, "workflow_id": run.workflow_id, "run_id": run.id, "call": called, "params": params,
-            "title": title, "status": Effect.IN_FLIGHT.value, "reconcile_attempts": 0,
+            "title": title, "status": EffectStatus.IN_FLIGHT.value, "reconcile_attempts": 0,
             "inputs": len(roots(tx, taken_of(tx, run))), "created_at": now, "updated_at": now,
         }  # fmt: skip
         insert_rows(tx, effects, [row])
 
 
 def settle(
-    tx: Tx, job: Job, run: Begun, effect_id: str, status: Effect, now: datetime, result: Any = None,
+    tx: Tx, job: Job, run: Begun, effect_id: str, status: EffectStatus, now: datetime, result: Any = None,
     error: Any = None, asked: int = 0,
 ) -> None:  # fmt: skip
     """Write down what became of a mutation. If that is known now, the run is past the boundary, or surely before it."""
-    outcome = {Effect.APPLIED: Outcome.APPLIED, Effect.FAILED: Outcome.FAILED}.get(status)
+    outcome = {EffectStatus.APPLIED: Outcome.APPLIED, EffectStatus.FAILED: Outcome.FAILED}.get(status)
     if outcome is None:
         own(tx, job)
     elif not move_phase(
@@ -564,7 +564,7 @@ def settle(
     move_effect(tx, effect_id, status, now, error=error, reconcile_attempts=asked, result=result)
 
 
-def move_effect(tx: Tx, /, effect_id: str, to: Effect, now: datetime, **values: Any) -> None:
+def move_effect(tx: Tx, /, effect_id: str, to: EffectStatus, now: datetime, **values: Any) -> None:
     """Move a mutation in its ledger, as EFFECT_MOVES allows; a repeat changes nothing. Raises Conflict."""
     sources = [before.value for before, after in EFFECT_MOVES if after is to]
     moved = update(effects).where(f.id == effect_id, f.status.in_(sources))
@@ -596,8 +596,8 @@ def commit(
     if decided is not None:
         taken = take(tx, run, decided.wanted, EventStatus.CONSUMED, now)
     else:
-        taken = consume(tx, run, now) if run.kind is Kind.CONSUMER else []
-    one, consumer = flow.handlers.get(run.handler), run.kind is Kind.CONSUMER
+        taken = consume(tx, run, now) if run.kind is HandlerKind.CONSUMER else []
+    one, consumer = flow.handlers.get(run.handler), run.kind is HandlerKind.CONSUMER
     inputs = roots(tx, taken or taken_of(tx, run)) if consumer and new else []
     publish(tx, flow, new, now, source=None if consumer else run.handler, run_id=run.id, inputs=inputs)
     if one is not None:  # a new version may have none of this name
@@ -786,14 +786,14 @@ def resolve(tx: Tx, org_id: str, key: str, how: Resolution, result: Any, by: str
         raise Conflict(f"workflow {flow.name}: its mutation was applied; the run can only go on")
     match how:
         case Resolution.APPLIED:
-            decide(tx, run, effect, Effect.APPLIED, Outcome.APPLIED, by, now, result)
+            decide(tx, run, effect, EffectStatus.APPLIED, Outcome.APPLIED, by, now, result)
         case Resolution.NOT_APPLIED:
-            decide(tx, run, effect, Effect.FAILED, Outcome.FAILED, by, now)
+            decide(tx, run, effect, EffectStatus.FAILED, Outcome.FAILED, by, now)
         case Resolution.SKIP:
-            decide(tx, run, effect, Effect.FAILED, Outcome.SKIPPED, by, now)
+            decide(tx, run, effect, EffectStatus.FAILED, Outcome.SKIPPED, by, now)
             skip_events(tx, run, now)
         case Resolution.TRY_AGAIN if effect is not None:
-            move_effect(tx, effect.id, Effect.NEEDS_RECONCILE, now, reconcile_attempts=0)
+            move_effect(tx, effect.id, EffectStatus.NEEDS_RECONCILE, now, reconcile_attempts=0)
         case Resolution.REJECT:
             skip_events(tx, run, now)
             if run.phase == Phase.PREPARING and run.handler_id in flow.handlers:
@@ -807,7 +807,14 @@ def resolve(tx: Tx, org_id: str, key: str, how: Resolution, result: Any, by: str
 
 
 def decide(
-    tx: Tx, run: Any, effect: Any | None, status: Effect, outcome: Outcome, by: str, now: datetime, result: Any = None
+    tx: Tx,
+    run: Any,
+    effect: Any | None,
+    status: EffectStatus,
+    outcome: Outcome,
+    by: str,
+    now: datetime,
+    result: Any = None,
 ) -> None:
     if effect is not None:
         move_effect(tx, effect.id, status, now, result=result, resolved_by=by)
@@ -839,7 +846,11 @@ def drop(tx: Tx, flow: Flow, stuck: Any | None, run: Any, now: datetime) -> None
         queue.withdraw(tx, j.id == stuck.id, Status.FAILED, "logic", now)
         notify(tx, "ready")
     handler = flow.handlers.get(run.handler_id)
-    if handler is not None and handler.type == Kind.CONSUMER and oldest(tx, flow.id, handler.subscribe) is not None:
+    if (
+        handler is not None
+        and handler.type == HandlerKind.CONSUMER
+        and oldest(tx, flow.id, handler.subscribe) is not None
+    ):
         note(tx, handler, dirty=True)  # the run had cleared the flag when it began
     arm(tx, flow, now)
 
