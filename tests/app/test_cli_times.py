@@ -19,7 +19,7 @@ def noon_in_oslo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "Europe/Oslo")
         time.tzset()
-        patch.setattr(clock, "wall", lambda: NOON)
+        patch.setattr(clock, "system_time", lambda: NOON)
         yield
     time.tzset()
 

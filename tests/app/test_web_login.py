@@ -14,13 +14,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from rota.access.store import accounts, logins
-from rota.access.web.login import path_of_ours
 from rota.core.states import Status
 from rota.db.dialect import Tx
 from rota.db.tables import metadata
 from rota.engine import overview
 from rota.frame.http.guessing import FAILURES_PER_MINUTE, Failures
 from rota.frame.http.limits import SECURITY_HEADERS
+from rota.frame.web.pages import safe_redirect_path
 from rota.frame.web.sessions import COOKIE, LOGIN_COOKIE
 from tests.app.conftest import NINE, Api
 
@@ -407,7 +407,7 @@ async def test_who_is_not_logged_in_is_asked_to(api: Api, web: httpx.AsyncClient
     ],
 )
 def test_nobody_is_sent_elsewhere(bad: str) -> None:
-    assert path_of_ours(bad) == "/"
+    assert safe_redirect_path(bad) == "/"
 
 
 @on_sqlite

@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter, Request, Response
 
+from rota.access.authentication import visible_sessions
 from rota.access.store import logins
 from rota.frame.http.auth import Role, Viewer
 from rota.frame.http.contract import Cursor, Limit, answer_page, engine_of
@@ -21,7 +22,7 @@ async def list_sessions(
     page = await engine.db.read(
         logins.list_sessions,
         engine.clock.now(),
-        caller.visible_sessions(),
+        visible_sessions(caller),
         limit=limit,
         cursor=cursor,
         user_id=user_id,
@@ -33,5 +34,5 @@ async def list_sessions(
 async def end_session(request: Request, caller: Viewer, session_id: str) -> Response:
     """End a session at once, wherever it is used: one's own or, for an admin, any of the org."""
     caller.check(Role.VIEWER, "sessions", writes=True)
-    await engine_of(request).db.tx(logins.end_session, session_id, caller.visible_sessions())
+    await engine_of(request).db.tx(logins.end_session, session_id, visible_sessions(caller))
     return Response(status_code=204)

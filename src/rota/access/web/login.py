@@ -1,7 +1,6 @@
 """Logging in, by a link that works once or by a password, and out."""
 
 import contextlib
-import re
 import secrets
 from typing import Annotated
 
@@ -16,7 +15,7 @@ from rota.core.errors import Refused, short_repr
 from rota.db.connection import Database
 from rota.db.dialect import Tx
 from rota.engine import audit_log
-from rota.frame.http.auth import address_of, guesser
+from rota.frame.http.auth import SessionUser, address_of, guesser
 from rota.frame.http.exposure import is_local
 from rota.frame.http.guessing import (
     PASSWORDS_PER_ADDRESS,
@@ -26,10 +25,9 @@ from rota.frame.http.guessing import (
     TooManyFailures,
     network_of,
 )
-from rota.frame.web.pages import page
+from rota.frame.web.pages import page, safe_redirect_path
 from rota.frame.web.sessions import COOKIE, LOGIN_COOKIE, csrf_token, read_form, set_cookie, signed_in
 
-PATH = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]*")  # of this site: browsers read `/\x` and `/<tab>/x` as `//x`
 EMAIL_LIMIT = 320
 AUDITED_FAILURES_PER_MINUTE = 5  # wrong passwords of one person that the audit log has
 
@@ -76,13 +74,13 @@ async def refuse_link(request: Request, then: str) -> Response:
     return await login_page(request, then, "This link has been used, or is older than 15 minutes.", 403)
 
 
-async def logged_in_user(request: Request) -> Account | None:
+async def logged_in_user(request: Request) -> SessionUser | None:
     """The user of the session that this browser has already."""
     try:
         await signed_in(request, BackgroundTasks())
     except Refused:
         return None
-    user: Account = request.state.session.user
+    user: SessionUser = request.state.session.user
     del request.state.session  # the page to come shows no navigation
     return user
 
@@ -172,11 +170,11 @@ async def record_failure(request: Request, user: Account) -> None:
         await request.app.state.db.tx(audit_log.write, act, None, None, now)
 
 
-def link_page(request: Request, token: str, then: str, user: Account, replaced: Account | None) -> Response:
+def link_page(request: Request, token: str, then: str, user: Account, replaced: SessionUser | None) -> Response:
     """A page whose button uses a login link: a preview of the link does not, and nobody is logged in unawares."""
     cookie = request.cookies.get(LOGIN_COOKIE) or secrets.token_urlsafe(16)
     response = page(
-        request, "enter.html", token=token, then=path_of_ours(then), link_user=user, replaced=replaced,
+        request, "enter.html", token=token, then=safe_redirect_path(then), link_user=user, replaced=replaced,
         csrf_token=csrf_token(cookie),
     )  # fmt: skip
     set_cookie(request, response, LOGIN_COOKIE, cookie)
@@ -187,7 +185,7 @@ async def login_page(request: Request, then: str, message: str | None = None, st
     form = getattr(request.state, "form", {})
     cookie = request.cookies.get(LOGIN_COOKIE) or secrets.token_urlsafe(16)
     response = page(
-        request, "login.html", status, message=message, then=path_of_ours(then), email=form.get("email", ""),
+        request, "login.html", status, message=message, then=safe_redirect_path(then), email=form.get("email", ""),
         org=form.get("org", ""), several_orgs=await request.app.state.db.read(logins.several_orgs),
         csrf_token=csrf_token(cookie),
     )  # fmt: skip
@@ -196,14 +194,9 @@ async def login_page(request: Request, then: str, message: str | None = None, st
 
 
 def enter(request: Request, then: str, token: str) -> Response:
-    response = RedirectResponse(path_of_ours(then), 303)
+    response = RedirectResponse(safe_redirect_path(then), 303)
     set_cookie(request, response, COOKIE, token, SESSION_LIFE)
     return response
-
-
-def path_of_ours(text: str) -> str:
-    """Where to go after the login: nowhere but to a page of this site."""
-    return text if PATH.fullmatch(text) else "/"
 
 
 def act_of(

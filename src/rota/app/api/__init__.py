@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from rota.access.api import passwords, people, sessions
+from rota.access.authentication import StoredCredentials
 from rota.app.api import artifacts, jobs, metrics, runs, schedules, streams, system
 from rota.app.api.browser_guard import BrowserGuard
 from rota.app.api.docs import add_docs
@@ -58,6 +59,7 @@ def create_api(
         telemetry={"exclude": lambda scope: scope["path"] == "/login"},  # its link has a token, which no trace may tell
     )  # fmt: skip
     app.state.engine, app.state.db = engine, db
+    app.state.authentication = StoredCredentials(db)
     app.state.readiness = Readiness(db, engine.clock, loops)
     app.state.failures, app.state.service_token = Failures(), service_token
     app.add_exception_handler(RotaError, contract.on_rota_error)

@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
+from rota.access.authentication import StoredCredentials
 from rota.access.web import audit, login
 from rota.app.web import editor, now, queues, runs, schedules, settings, system, timeline
 from rota.billing import web as billing_web
@@ -36,7 +37,7 @@ def create_web(engine: Engine, db: Database, api: FastAPI, trace_url: str = "") 
         telemetry={"tracing": False},  # the API in front of it has the spans
     )  # fmt: skip
     app.state.engine, app.state.db, app.state.api, app.state.failures = engine, db, api, api.state.failures
-    app.state.exposure = api.state.exposure
+    app.state.exposure, app.state.authentication = api.state.exposure, StoredCredentials(db)
     app.state.places, app.state.trace_url = [place for module in MODULES for place in module.PLACES], trace_url
     for kind in (RotaError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, pages.on_error)

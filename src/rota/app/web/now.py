@@ -6,12 +6,11 @@ from urllib.parse import quote
 from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
-from rota.access.web.login import path_of_ours
 from rota.core.timing.triggers import parse_zone
 from rota.engine import dashboard
 from rota.engine.failing import FAILING_MOST
 from rota.engine.overview import DAY, FEW, MOST, overview
-from rota.frame.web.pages import Place, engine_of, page
+from rota.frame.web.pages import Place, engine_of, page, safe_redirect_path
 from rota.frame.web.sessions import SignedIn, Viewer, read_form, set_cookie
 
 router = APIRouter()
@@ -47,7 +46,7 @@ async def now(request: Request, caller: Viewer) -> Response:
 async def prefer(request: Request, _: SignedIn) -> Response:
     """Light or dark, and in which zone moments are shown: kept in this browser."""
     form = await read_form(request)
-    response = RedirectResponse(path_of_ours(form.get("then", "")), 303)
+    response = RedirectResponse(safe_redirect_path(form.get("then", "")), 303)
     if "theme" in form:
         set_cookie(request, response, "rota_theme", form["theme"][:5], YEAR)
     if "time" in form:

@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter, Request, Response
 
+from rota.access.authentication import visible_sessions
 from rota.access.store import logins
 from rota.core.timing.dst import zone_names
 from rota.engine import reports as engine_reports
@@ -25,7 +26,7 @@ async def settings(request: Request, caller: Viewer) -> Response:
     if caller.role >= Role.ADMIN:
         people, _ = await engine.db.read(engine_reports.list_users, caller.org_id, limit=engine_reports.LIMIT_MAX)
         keys, cursor = await engine.db.read(engine_reports.list_keys, caller.org_id, cursor=given["cursor"])
-    logged_in, _ = await engine.db.read(logins.list_sessions, engine.clock.now(), caller.visible_sessions())
+    logged_in, _ = await engine.db.read(logins.list_sessions, engine.clock.now(), visible_sessions(caller))
     kept = engine.settings
     return page(
         request, "settings.html", people=people, keys=keys, logged_in=logged_in, older=older(request, cursor),

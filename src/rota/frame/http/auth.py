@@ -1,24 +1,20 @@
 """Who calls, and what they may do. `Authorization: Bearer …` or `X-API-Key: …`; the dashboard has its own sessions."""
 
-import contextlib
 import hmac
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
 from hashlib import sha256
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import structlog
 from fastapi import BackgroundTasks, Depends, Request
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from rota.access.store import accounts
-from rota.access.store.logins import Owner
-from rota.core.errors import Refused, RotaError
+from rota.core.errors import Refused
 from rota.core.model import HOST_JOB, Schedule
-from rota.db.connection import Database
 from rota.engine.audit_log import Act
 from rota.engine.commands import Engine
 from rota.frame.http.guessing import Bucket, Failures, network_of
@@ -110,10 +106,6 @@ class Caller:
             until = self.expires_at.isoformat(timespec="seconds")
             raise Refused(f"a new key cannot outlive the key that creates it: set expires_at to {until} or earlier")
 
-    def visible_sessions(self) -> Owner:
-        """Whose login sessions the caller may list and end: the org's for admins, else only the caller's own."""
-        return Owner(self.org_id) if self.role >= Role.ADMIN else Owner(self.org_id, self.user_id, self.key_id)
-
     @property
     def holds_shell(self) -> bool:
         return self.role >= Role.ADMIN or SHELL in self.scopes
@@ -133,6 +125,51 @@ class Caller:
         same = before is not None and (new.kind, new.target, new.input) == (before.kind, before.target, before.input)
         if new.kind == HOST_JOB and not same and isinstance(new.input, Mapping):
             self.check_job_type(new.input.get("job_type"))
+
+
+class SessionUser(Protocol):
+    """The user of a login session, as pages show them."""
+
+    @property
+    def user_id(self) -> str: ...
+    @property
+    def org_id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def org_name(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoginSession:
+    """A login session of the dashboard that has not ended, and the caller that it makes of its user."""
+
+    id: str
+    last_used_at: datetime
+    user: SessionUser
+    caller: Caller
+
+
+class Authentication(Protocol):
+    """Port: who is behind an API key or the cookie of a login session. `app.state.authentication` implements it."""
+
+    def key_prefix(self, text: str) -> str:
+        """Return the part of an API key that is not secret."""
+        ...
+
+    async def caller_by_key(self, text: str, now: datetime) -> Caller | None:
+        """Return the caller behind an API key, None if it is unknown. Raises Unauthenticated if it was revoked or has
+        expired."""
+        ...
+
+    async def login_session(self, token: str, now: datetime) -> LoginSession | None:
+        """Return the session of a cookie's token, None after its end. Raises Unauthenticated if it acts with a key that
+        was revoked or has expired."""
+        ...
+
+    async def record_key_use(self, key_id: str, now: datetime) -> None: ...
+
+    async def record_session_use(self, session_id: str, now: datetime) -> None: ...
 
 
 class Unauthenticated(Refused):
@@ -158,29 +195,16 @@ async def authenticate(request: Request) -> Caller:
     text = key_text(request)
     if text is None:
         raise Unauthenticated("this needs an API key: send `Authorization: Bearer rota_…` or `X-API-Key: rota_…`")
-    db: Database = request.app.state.db
+    authentication: Authentication = request.app.state.authentication
     now: datetime = request.app.state.engine.clock.now()
-    key = await db.read(accounts.find_key, text) if text.isprintable() else None
-    if key is None:
+    caller = await authentication.caller_by_key(text, now)
+    if caller is None:
         failures: Failures = request.app.state.failures
         if not getattr(request.state, "guessed", False):  # `Idempotency-Key` asks before the route does
-            failures.count(now, guesser(request, "API key"), Bucket(f"prefix {text[: accounts.PREFIX]}"))
+            failures.count(now, guesser(request, "API key"), Bucket(f"prefix {authentication.key_prefix(text)}"))
             request.state.guessed = True
         raise Unauthenticated("this API key is not known here; it may have been revoked, or belong to another server")
-    return caller_of(key, now)
-
-
-def caller_of(key: accounts.Key, now: datetime) -> Caller:
-    """The caller behind a known key, if it is still good."""
-    if key.revoked_at is not None:
-        raise Unauthenticated("this API key has been revoked")
-    if key.expires_at is not None and key.expires_at <= now:
-        raise Unauthenticated(f"this API key expired at {key.expires_at.isoformat(timespec='seconds')}")
-    role = min(Role[key.role.upper()], Role[key.user_role.upper()])
-    return Caller(
-        key.org_id, key.user_id, key.id, role, frozenset(key.scopes), key.instance_admin, key.last_used_at,
-        key.expires_at,
-    )  # fmt: skip
+    return caller
 
 
 async def note_caller(
@@ -190,7 +214,8 @@ async def note_caller(
     engine: Engine = request.app.state.engine
     now = engine.clock.now()
     if caller.key_id is not None and (caller.used_at is None or now - caller.used_at >= USED_EVERY):
-        later.add_task(touch, request.app.state.db, caller.key_id, now)  # after the answer: nobody waits for a writer
+        authentication: Authentication = request.app.state.authentication
+        later.add_task(authentication.record_key_use, caller.key_id, now)  # after the answer
     if request.method in VERBS:
         request.state.engine = engine.acting(act_of(request, caller), request.scope.get(REQUEST_DATABASE))
 
@@ -282,8 +307,3 @@ def target_of(request: Request) -> str | None:
 def reason_of(request: Request) -> str | None:
     """Why somebody does it, where they say so; browsers and shells send UTF-8."""
     return request.headers.get("x-reason", "").encode("latin-1").decode("utf-8", "replace")[:REASON_LIMIT] or None
-
-
-async def touch(db: Database, key_id: str, now: datetime) -> None:
-    with contextlib.suppress(RotaError):
-        await db.tx(accounts.touch_key, key_id, now)

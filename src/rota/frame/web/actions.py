@@ -20,10 +20,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from rota.access.web.login import path_of_ours
 from rota.frame.http.auth import SESSION, Caller, Unauthenticated
 from rota.frame.web.forms import body_of
-from rota.frame.web.pages import flash, page, preferences
+from rota.frame.web.pages import flash, page, preferences, safe_redirect_path
 from rota.frame.web.sessions import SignedIn, read_form, signed_in
 
 METHODS = ("POST", "PUT", "PATCH", "DELETE")
@@ -81,7 +80,7 @@ async def act(request: Request, _: SignedIn, path: str) -> Response:
     body = body_of(form, preferences(request).zone)
     said = {"if_match": form.get("if_match", ""), "x_reason": form.get("audit_reason", "")}
     answer = await ask(request, method, f"/{path}", None if method == "DELETE" else body, **said)
-    then = path_of_ours(filled(form.get("then", ""), answer.data, quote))
+    then = safe_redirect_path(filled(form.get("then", ""), answer.data, quote))
     if answer.refusal is not None:
         wrong = (answer.data or {}).get("errors", [])
         return page(request, "refused.html", answer.status, message=answer.refusal, wrong=wrong, then=then)

@@ -1,5 +1,6 @@
 """What all pages share: how they are rendered, which headers they carry, how a refusal looks."""
 
+import re
 import shlex
 import traceback
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from rota.frame.web import charts
 from rota.frame.web.forms import kind_of
 
 FLASH = "rota_flash"
+OWN_PATH = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]*")  # of this site: browsers read `/\x` and `/<tab>/x` as `//x`
 
 log = structlog.get_logger("rota.web")
 
@@ -63,6 +65,11 @@ class Preferences:
     def zone(self) -> str:
         """Where no schedule says another."""
         return self.time if self.time in zone_names() else "UTC"
+
+
+def safe_redirect_path(text: str) -> str:
+    """Return a path of this site as it is, and `/` for anything else: no link leads to another site by a redirect."""
+    return text if OWN_PATH.fullmatch(text) else "/"
 
 
 def preferences(request: Request) -> Preferences:

@@ -3,7 +3,6 @@
 Each form carries a token that follows from the cookie: only a page of ours can have shown it to this browser.
 """
 
-import contextlib
 import hmac
 import re
 from dataclasses import dataclass
@@ -14,11 +13,17 @@ from urllib.parse import parse_qsl
 from fastapi import BackgroundTasks, Depends, Request, Response
 from starlette.exceptions import HTTPException
 
-from rota.access.store import logins
-from rota.access.store.logins import Account
-from rota.core.errors import Invalid, Refused, RotaError
-from rota.db.connection import Database
-from rota.frame.http.auth import USED_EVERY, Caller, Role, Unauthenticated, at_least, caller_of, note_caller
+from rota.core.errors import Invalid, Refused
+from rota.frame.http.auth import (
+    USED_EVERY,
+    Authentication,
+    Caller,
+    Role,
+    SessionUser,
+    Unauthenticated,
+    at_least,
+    note_caller,
+)
 from rota.frame.http.limits import read_bytes
 
 COOKIE = "rota_session"
@@ -34,7 +39,7 @@ class Session:
     """Somebody who is logged in, as pages show them."""
 
     id: str
-    user: Account
+    user: SessionUser
     csrf_token: str
     role: Role
 
@@ -43,26 +48,16 @@ async def signed_in(request: Request, later: BackgroundTasks) -> Caller:
     """The caller behind a session, who is the same to the rest of Rota as one with a key."""
     token = request.cookies.get(COOKIE, "")
     now: datetime = request.app.state.engine.clock.now()
-    db: Database = request.app.state.db
-    known = await db.read(logins.find_session, token, now) if SHAPE.fullmatch(token) else None
-    if known is None:
+    authentication: Authentication = request.app.state.authentication
+    session = await authentication.login_session(token, now) if SHAPE.fullmatch(token) else None
+    if session is None:
         raise Unauthenticated(NOT_LOGGED_IN)
-    session, user, key = known
-    role = Role[user.role.upper()]
-    if key is None:
-        caller = Caller(user.org_id, user.user_id, None, role, frozenset(), instance_admin=False)
-    else:
-        caller = caller_of(key, now)
-    request.state.session = Session(session.id, user, csrf_token(token), caller.role)
+    caller = session.caller
+    request.state.session = Session(session.id, session.user, csrf_token(token), caller.role)
     if now - session.last_used_at >= USED_EVERY:
-        later.add_task(touch, db, session.id, now)
+        later.add_task(authentication.record_session_use, session.id, now)
     await note_caller(request, later, caller)
     return caller
-
-
-async def touch(db: Database, session_id: str, now: datetime) -> None:
-    with contextlib.suppress(RotaError):
-        await db.tx(logins.touch_session, session_id, now)
 
 
 SignedIn = Annotated[Caller, Depends(signed_in)]  # where the API judges what they may do
