@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest import mock
 
 import uvloop
 
@@ -34,16 +35,6 @@ INSTRUCTED = (1, 3)  # batches whose difference is counted under valgrind: the s
 Gauge = Callable[[], float]
 
 
-class Steps(Worker):
-    """A worker whose jobs wait until they are told to start, so that claiming ends before starting begins."""
-
-    held = True
-
-    def start_waiting(self, now: datetime | None = None) -> None:
-        if not self.held:
-            super().start_waiting(now)
-
-
 async def phases(engine: Engine, org_id: str, gauge: Gauge) -> dict[str, float]:
     """What the gauge says of each phase, per job or slot. The engine must have room for all jobs at once."""
     spent: dict[str, float] = {}
@@ -54,32 +45,33 @@ async def phases(engine: Engine, org_id: str, gauge: Gauge) -> dict[str, float]:
         yield
         spent[name] = (gauge() - before) / count
 
-    worker = Steps(engine)
+    worker = Worker(engine)
     await engine.db.tx(
         lambda tx: workers.register(
             tx, worker=worker.id, pid=os.getpid(), version="bench", concurrency=JOBS, kinds=sorted(engine.runners),
-            routes=worker.routes, queues=None, lease=timedelta(hours=1), now=engine.clock.now(),
+            routes=worker.registration.routes, queues=None, lease=timedelta(hours=1), now=engine.clock.now(),
         )
     )  # fmt: skip  # a long lease and no keeper: heartbeats are no job's cost
     with phase("enqueue"):
         await engine.enqueue(org_id, "task", "quiet", [{}] * JOBS)
-    with phase("claim"):
-        await worker.claim()
-    worker.held = False
+    with mock.patch.object(worker.prefetch, "start_waiting"), phase("claim"):  # nothing starts before all is claimed
+        await worker.prefetch.claim()
     with phase("start"):
-        worker.start_waiting()
+        worker.prefetch.start_waiting()
     with phase("run"):
-        await worker.until_idle(60)
+        await worker.cancellation.until_idle(60)
     with phase("finish"):
-        while worker.ended:
-            await worker.flush()
+        while worker.completer.results:
+            await worker.completer.flush()
     await make_due(engine, org_id)
     with phase("fire", BATCH):
         await Scheduler(engine).step()
-    while await worker.claim() or worker.active or worker.ended:  # the next measurement begins with an empty queue
-        await worker.until_idle(60)
-        while worker.ended:
-            await worker.flush()
+    while (
+        await worker.prefetch.claim() or worker.active or worker.completer.results
+    ):  # the next measurement begins with an empty queue
+        await worker.cancellation.until_idle(60)
+        while worker.completer.results:
+            await worker.completer.flush()
     timing, at = Timing(parse_cron("*/5 9-17 * * MON-FRI"), "America/New_York"), datetime(2026, 3, 3, tzinfo=UTC)
     with phase("next slot"):
         for _ in range(JOBS):

@@ -85,11 +85,11 @@ class World:
             due = moment is not None and moment <= self.clock.now()
             if due:
                 await self.scheduler.step()
-            took = await self.worker.claim() or bool(self.worker.active)
-            while self.worker.active or self.worker.ended:
-                await self.worker.until_idle(60)
-                if self.worker.ended:
-                    await self.worker.flush()
+            took = await self.worker.prefetch.claim() or bool(self.worker.active)
+            while self.worker.active or self.worker.completer.results:
+                await self.worker.cancellation.until_idle(60)
+                if self.worker.completer.results:
+                    await self.worker.completer.flush()
             if not took and not due:
                 return
         raise AssertionError(f"still busy after {TURNS} steps at {self.clock.now()}: this is a loop without end")
@@ -175,7 +175,7 @@ async def world(
 def sign_on(tx: Tx, worker: Worker, engine: Engine) -> None:
     workers.register(
         tx, worker=worker.id, pid=os.getpid(), version="test", concurrency=engine.settings.concurrency,
-        kinds=sorted(engine.runners), routes=worker.routes, queues=None, lease=engine.settings.lease,
+        kinds=sorted(engine.runners), routes=worker.registration.routes, queues=None, lease=engine.settings.lease,
         now=engine.clock.now(),
     )  # fmt: skip
 

@@ -71,11 +71,11 @@ class Office:
         return [one["field"] for one in told["errors"]] if "errors" in told else [told["code"]]
 
     async def work(self) -> None:
-        while await self.worker.claim() or self.worker.active or self.worker.ended:
+        while await self.worker.prefetch.claim() or self.worker.active or self.worker.completer.results:
             await asyncio.gather(*(one.task for one in self.worker.active.values() if one.task), return_exceptions=True)
             await asyncio.sleep(0)  # their callbacks
-            while self.worker.ended:
-                await self.worker.flush()
+            while self.worker.completer.results:
+                await self.worker.completer.flush()
 
     async def run(self, task: Any, **params: Any) -> Any:
         """Execute; returns the job when it has ended."""

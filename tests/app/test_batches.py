@@ -102,7 +102,7 @@ async def test_canceling_a_wave_takes_back_what_waits_and_tells_what_runs(api: A
         batch = await start(api)
         order = await soon(hands[0])
         assert (await api.call("POST", f"/batches/{batch}/$cancel")).status_code == 202
-        worker.heed({batch: "operator"})
+        worker.cancellation.cancel({batch: "operator"})
         found = await eventually(api, batch, status="canceled", canceled=2)
         assert (await hands[0].poll())["cancel"] == [order["job_id"]]
         await hands[0].report(order, "canceled")

@@ -257,20 +257,28 @@ class Elsewhere:
 
         def step(tx: Any) -> None:
             workers.register(
-                tx, worker=self.worker.id, pid=1, version="x", concurrency=5, kinds=["graph"],
-                routes=self.worker.routes, queues=None, lease=timedelta(minutes=10), now=self.api.clock.now(),
-            )  # fmt: skip
+                tx,
+                worker=self.worker.id,
+                pid=1,
+                version="x",
+                concurrency=5,
+                kinds=["graph"],
+                routes=self.worker.registration.routes,
+                queues=None,
+                lease=timedelta(minutes=10),
+                now=self.api.clock.now(),
+            )
 
         await self.api.db.tx(step)
 
     async def work(self) -> list[Any]:
         """Take what is ready, and wait until it has ended."""
-        await self.worker.claim()
+        await self.worker.prefetch.claim()
         while self.worker.active:
             await asyncio.wait([one.task for one in self.worker.active.values() if one.task is not None])
             await asyncio.sleep(0)
-        while self.worker.ended:
-            await self.worker.flush()
+        while self.worker.completer.results:
+            await self.worker.completer.flush()
         return await rows(self.api, select(runs).order_by(runs.c.finished_at, runs.c.id))
 
     async def run(self, graph_id: str, given: Any, grant_id: str) -> str:
@@ -390,7 +398,7 @@ async def test_a_cancelled_run_is_stopped_over_there(api: Api, elsewhere: Elsewh
     working = asyncio.ensure_future(elsewhere.work())
     await reached.wait()
     assert (await api.call("POST", f"/jobs/{job}/$cancel")).status_code == 202
-    elsewhere.worker.heed({job: "operator"})
+    elsewhere.worker.cancellation.cancel({job: "operator"})
     (run,) = await working
     assert (run.status, run.reason) == ("canceled", "operator")
     await asyncio.wait_for(ended.wait(), 5)

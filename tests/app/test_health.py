@@ -132,10 +132,10 @@ async def test_the_process_reports_its_own_loops(api: Api, tmp_path: Path) -> No
     assert await ready(api) == (503, ["starting"])
     node.scheduler, node.worker = Scheduler(api.engine), Worker(api.engine)
     assert await ready(api) == (503, ["starting"])
-    node.worker.registered = True
+    node.worker.registration.registered = True
     assert await ready(api) == (200, [])
     node.scheduler.looked -= 61
-    node.worker.claimed_at -= 61
+    node.worker.prefetch.claimed_at -= 61
     assert await ready(api) == (503, ["scheduler_stalled", "worker_stalled"])
     node.stopping = True
     assert await ready(api) == (503, ["stopping"])
@@ -143,9 +143,9 @@ async def test_the_process_reports_its_own_loops(api: Api, tmp_path: Path) -> No
 
 async def test_a_worker_that_cannot_store_results_is_stalled(api: Api) -> None:
     worker: Any = Worker(api.engine)
-    worker.ended.append("a result")
+    worker.completer.results.append("a result")
     assert worker.trouble() is None
-    worker.stored_at -= 61
+    worker.completer.stored_at -= 61
     assert "1 results" in worker.trouble()
 
 

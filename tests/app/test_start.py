@@ -31,7 +31,7 @@ async def test_the_rehearsal_waits_until_the_worker_is_not_full(
     node: main.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = asyncio.Event()
-    worker: Any = SimpleNamespace(room=0)
+    worker: Any = SimpleNamespace(prefetch=SimpleNamespace(free_places=0))
     node.worker = worker
 
     async def rehearse(*_: Any) -> None:
@@ -42,7 +42,7 @@ async def test_the_rehearsal_waits_until_the_worker_is_not_full(
     warming = asyncio.ensure_future(node.warm_up(engine))
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(begun.wait(), 0.1)
-    worker.room = 1
+    worker.prefetch.free_places = 1
     await asyncio.wait_for(begun.wait(), 5)
     await warming
 

@@ -154,12 +154,12 @@ class House:
     async def work(self) -> None:
         """Start what can start, until only long runs are left; write down what ended."""
         while True:
-            self.worker.heed(await self.db.read(queue.cancels, self.worker.id))
-            more = await self.worker.claim()
+            self.worker.cancellation.cancel(await self.db.read(queue.cancels, self.worker.id))
+            more = await self.worker.prefetch.claim()
             await self.still()
-            ended = bool(self.worker.ended)
-            while self.worker.ended:
-                await self.worker.flush()
+            ended = bool(self.worker.completer.results)
+            while self.worker.completer.results:
+                await self.worker.completer.flush()
             if not more and not ended:
                 return
 
@@ -276,11 +276,11 @@ async def register(worker: Worker, engine: Engine) -> None:
     def step(tx: Tx) -> None:
         workers.register(
             tx, worker=worker.id, pid=1, version="test", concurrency=50, kinds=sorted(engine.runners),
-            routes=worker.routes, queues=None, lease=timedelta(seconds=30), now=engine.clock.now(),
+            routes=worker.registration.routes, queues=None, lease=timedelta(seconds=30), now=engine.clock.now(),
         )  # fmt: skip
 
     await engine.db.tx(step)
-    worker.registered = True
+    worker.registration.registered = True
 
 
 def of(name: str) -> Any:

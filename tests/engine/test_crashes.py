@@ -66,11 +66,11 @@ async def running(here: World, gate: Gate) -> None:
     """The first slots have fired, and their runs are under way and recorded as started."""
     here.clock.set(MONDAY + timedelta(minutes=10))
     await here.scheduler.step()
-    await here.worker.claim()
+    await here.worker.prefetch.claim()
     async with asyncio.timeout(20):
         while gate.begun < SCHEDULES:  # noqa: ASYNC110 (statements of the attempts are under way)
             await asyncio.sleep(0.01)
-    await here.worker.mark(list(here.worker.active.values()))
+    await here.worker.executor.record_starts(list(here.worker.active.values()))
 
 
 async def rescue(url: str) -> None:
@@ -99,9 +99,9 @@ async def lose(url: str) -> None:
 async def end(here: World, gate: Gate) -> None:
     """The runs end, and their results are written."""
     gate.open.set()
-    await here.worker.until_idle(20)
-    while here.worker.ended:
-        await here.worker.flush()
+    await here.worker.cancellation.until_idle(20)
+    while here.worker.completer.results:
+        await here.worker.completer.flush()
 
 
 async def settle(url: str, seen: set[str]) -> None:

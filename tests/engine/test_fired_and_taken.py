@@ -9,14 +9,13 @@ import pytest
 from sqlalchemy import select
 
 from rota.core.errors import Unavailable
-from rota.core.model import FireResult, Lease
 from rota.db.dialect import insert_rows
 from rota.db.tables import queues, runs
 from rota.engine import scheduler, schedules
 from rota.engine.commands import EngineSettings
 from rota.engine.scheduler import LEAD
 from rota.engine.worker.claim_gate import ClaimGate
-from rota.engine.worker.worker import EARLY
+from rota.engine.worker.prefetch import EARLY_FIRE
 from tests.engine.harness import House, at
 
 
@@ -51,15 +50,15 @@ async def paused_queue(house: House) -> None:
 
 
 async def other_queues(house: House) -> None:
-    house.worker.queues = ["elsewhere"]
+    house.worker.registration.queues = ["elsewhere"]
 
 
 async def unregistered(house: House) -> None:
-    house.worker.registered = False
+    house.worker.registration.registered = False
 
 
 async def draining(house: House) -> None:
-    house.worker.draining = True
+    house.worker.registration.draining = True
 
 
 @pytest.mark.parametrize("hindrance", [full, limited_org, paused_queue, other_queues, unregistered, draining])
@@ -106,26 +105,26 @@ async def test_what_was_fired_into_a_lost_answer_is_handed_back(house: House, mo
 async def test_what_is_fired_may_wait_with_a_worker_that_has_all_there_was(house: House) -> None:
     house.engine.settings = EngineSettings(concurrency=1)
     house.hands.long = lambda job: len(house.hands.began) == 1
-    house.worker.ahead = 2
+    house.worker.prefetch.size = 2
     for name in "abcde":
         await house.schedule(name)
-    await house.worker.claim()
+    await house.worker.prefetch.claim()
     house.clock.set(at("9:10"))
     await house.scheduler.step()
     assert sorted(job.state for job in await house.queue()) == ["ready"] * 2 + ["running"] * 3
-    assert (len(house.worker.active), len(house.worker.waiting)) == (1, 2)
+    assert (len(house.worker.active), len(house.worker.prefetch.waiting)) == (1, 2)
     await house.release()
     assert [await house.verdicts(name) for name in "abcde"] == [["9:10 ran"]] * 5
 
 
 async def test_a_fire_waits_for_a_line_that_moves(house: House, monkeypatch: Any) -> None:
     monkeypatch.setattr(scheduler, "MANY", 1)
-    monkeypatch.setattr("rota.engine.worker.worker.PATIENCE", 60)
+    monkeypatch.setattr("rota.engine.worker.prefetch.CAPACITY_WAIT_SECONDS", 60)
     house.engine.settings = EngineSettings(concurrency=1)
     house.hands.long = lambda job: True
     for name in "ab":
         await house.schedule(name)
-    await house.worker.claim()
+    await house.worker.prefetch.claim()
     house.clock.set(at("9:10"))
     left = await house.scheduler.act(await house.scheduler.look())
     assert left is not None
@@ -146,7 +145,7 @@ async def test_a_line_that_does_not_move_is_not_waited_for_long(house: House) ->
     house.hands.long = lambda job: True
     for name in "ab":
         await house.schedule(name)
-    await house.worker.claim()
+    await house.worker.prefetch.claim()
     house.clock.set(at("9:10"))
     await house.fire()
     assert sorted(job.state for job in await house.queue()) == ["ready", "running"]
@@ -160,12 +159,12 @@ async def test_the_end_of_a_run_wakes_claims_only_if_another_waits_behind_it(hou
     await house.live(at("9:20"))
     wake, told = house.engine.wake.work, []
     for _ in range(2):
-        await house.worker.claim()
+        await house.worker.prefetch.claim()
         await house.still()
         house.hands.gates.popitem()[1].set()
-        await house.worker.until_idle(5)
+        await house.worker.cancellation.until_idle(5)
         wake.clear()
-        await house.worker.flush()
+        await house.worker.completer.flush()
         told.append(wake.is_set())
     assert told == [True, False]
     assert await house.verdicts() == ["9:10 ran", "9:20 ran"]
@@ -174,10 +173,10 @@ async def test_the_end_of_a_run_wakes_claims_only_if_another_waits_behind_it(hou
 async def test_the_end_of_a_run_wakes_claims_where_a_limit_kept_others_waiting(house: House) -> None:
     await house.limit_org(max_running=1)
     await house.engine.enqueue(house.org_id, "task", "job", [None] * 2)
-    await house.worker.claim()
-    await house.worker.until_idle(5)
+    await house.worker.prefetch.claim()
+    await house.worker.cancellation.until_idle(5)
     house.engine.wake.work.clear()
-    await house.worker.flush()
+    await house.worker.completer.flush()
     assert house.engine.wake.work.is_set()
     await house.work()
     assert await house.queue() == []
@@ -187,10 +186,10 @@ async def test_what_is_fired_does_not_pass_what_came_before(house: House) -> Non
     house.engine.settings = EngineSettings(concurrency=1)
     house.hands.long = lambda job: job.target == "long"
     await house.engine.enqueue(house.org_id, "task", "long", [None])
-    await house.worker.claim()
+    await house.worker.prefetch.claim()
     await house.engine.enqueue(house.org_id, "task", "before", [None])
-    await house.worker.claim()
-    house.worker.ahead = 2
+    await house.worker.prefetch.claim()
+    house.worker.prefetch.size = 2
     assert await state_of_the_new(house) == "ready"
     await house.release()
     assert [job.target for job in house.hands.began] == ["long", "before", "job"]
@@ -227,28 +226,28 @@ async def test_a_crowd_is_not_read_again_before_its_moment(house: House, monkeyp
         await house.schedule(name)
     house.clock.set(at("9:10") - LEAD / 2)
     view = await house.scheduler.look()
-    assert await house.scheduler.act(view, EARLY) is view
-    house.clock.set(at("9:10") - EARLY / 2)
-    after = await house.scheduler.act(view, EARLY)
+    assert await house.scheduler.act(view, EARLY_FIRE) is view
+    house.clock.set(at("9:10") - EARLY_FIRE / 2)
+    after = await house.scheduler.act(view, EARLY_FIRE)
     assert after is not None
     assert len(after.due) == 1  # the other one was fired ahead
     await house.live(at("9:10"))
     assert [await house.verdicts(name) for name in "abc"] == [["9:10 ran"]] * 3
 
 
-async def test_two_parts_of_a_crowd_take_no_more_than_there_is_room_for(house: House) -> None:
+async def test_two_reservations_keep_no_more_places_than_there_are(house: House) -> None:
     house.engine.settings = EngineSettings(concurrency=3)
     leases = []
 
-    async def fire(lease: Lease | None) -> FireResult:
-        assert lease is not None
-        leases.append((lease.room, lease.prefetch))
-        await asyncio.sleep(0)
-        return FireResult()
+    async def reserve() -> None:
+        async with house.worker.reserve(2, at("9:10")) as reservation:
+            assert reservation.lease is not None
+            leases.append((reservation.lease.room, reservation.lease.prefetch))
+            await asyncio.sleep(0)
 
-    for sated, expected in ((False, [(2, 0), (1, 0)]), (True, [(2, 0), (1, 1)])):
-        house.worker.sated, house.worker.ahead = sated, 10
-        await asyncio.gather(*(house.worker.take_fired(fire, 2, at("9:10")) for _ in range(2)))
+    for caught_up, expected in ((False, [(2, 0), (1, 0)]), (True, [(2, 0), (1, 1)])):
+        house.worker.prefetch.caught_up, house.worker.prefetch.size = caught_up, 10
+        await asyncio.gather(reserve(), reserve())
         assert leases == expected
         leases.clear()
 
@@ -312,8 +311,8 @@ async def test_a_drained_gate_waits_for_claims_in_flight_and_blocks_new_ones() -
 
 
 async def a_moment_before(house: House, moment: datetime) -> None:
-    house.clock.set(moment - EARLY / 2)
-    await house.scheduler.act(await house.scheduler.look(), EARLY)
+    house.clock.set(moment - EARLY_FIRE / 2)
+    await house.scheduler.act(await house.scheduler.look(), EARLY_FIRE)
 
 
 async def test_what_is_fired_ahead_starts_at_its_moment_and_not_before(house: House) -> None:
@@ -321,11 +320,11 @@ async def test_what_is_fired_ahead_starts_at_its_moment_and_not_before(house: Ho
     await a_moment_before(house, at("9:10"))
     (job,) = await house.queue()
     assert (job.state, job.lease_owner) == ("running", house.worker.id)
-    house.worker.start_waiting()
+    house.worker.prefetch.start_waiting()
     assert not house.worker.active
-    house.worker.busy.clear()
+    house.worker.executor.launched.clear()
     house.clock.set(at("9:10"))
-    await asyncio.wait_for(house.worker.busy.wait(), 10)  # by itself, when its alarm rings
+    await asyncio.wait_for(house.worker.executor.launched.wait(), 10)  # by itself, when its alarm rings
     await house.work()
     assert await house.verdicts() == ["9:10 ran"]
     (run,) = await house.rows(select(runs))
@@ -370,8 +369,8 @@ async def test_no_more_is_fired_ahead_than_there_is_room_for(house: House) -> No
 async def test_a_worker_that_stops_hands_back_what_it_took_ahead(house: House) -> None:
     await house.schedule()
     await a_moment_before(house, at("9:10"))
-    await house.worker.give_back([job.id for job in house.worker.waiting])
-    house.worker.waiting.clear()
+    await house.worker.registration.hand_back([job.id for job in house.worker.prefetch.waiting])
+    house.worker.prefetch.waiting.clear()
     (job,) = await house.queue()
     assert (job.state, job.lease_owner) == ("ready", None)
     await house.work()  # claimed again, a moment too soon

@@ -18,6 +18,7 @@ from rota.engine.maintenance import Maintenance
 from rota.engine.runner import ChildCrashed
 from rota.engine.runs import read_logs
 from rota.engine.worker import Worker
+from rota.engine.worker.active_run import ActiveRuns
 from tests.engine.harness import HOUR, House, at, register
 
 
@@ -33,9 +34,9 @@ async def rescue(house: House) -> int:
     return await Maintenance(house.engine).rescue()
 
 
-async def new_registration(house: House) -> Worker:
-    """As a process does whose worker lost its lease."""
-    house.worker = Worker(house.engine, active=house.worker.active)
+async def new_registration(house: House, active: ActiveRuns | None = None) -> Worker:
+    """As a process does whose worker lost its lease; with other `active` runs, another process."""
+    house.worker = Worker(house.engine, active=house.worker.active if active is None else active)
     await register(house.worker, house.engine)
     house.scheduler.worker = house.worker
     return house.worker
@@ -47,7 +48,7 @@ async def run_long(house: House, count: int = 1, marked: bool = True, **how: Any
     ids = await enqueue(house, count, **how)
     await house.work()
     if marked:
-        await house.worker.mark(list(house.worker.active.values()))
+        await house.worker.executor.record_starts(list(house.worker.active.values()))
     return ids
 
 
@@ -71,7 +72,7 @@ async def test_a_late_result_is_recorded_as_lost_and_changes_no_job(house: House
     before = await house.queue()
     release(house)
     await house.still()
-    await old.flush()
+    await old.completer.flush()
     assert await house.queue() == before
     assert await attempts(house, job_id) == [(1, "lost", "success")]
     (lost,) = await house.rows(select(runs))
@@ -97,7 +98,7 @@ async def test_a_late_failure_keeps_its_error_and_log_and_is_not_retried(house: 
     house.hands.errors = [TransientError("net")]
     release(house)
     await house.still()
-    await house.worker.flush()
+    await house.worker.completer.flush()
     assert await attempts(house, job_id) == [(1, "lost", "paused")]
     (lost,) = await house.rows(select(runs))
     assert lost.error["message"] == "net"
@@ -111,7 +112,7 @@ async def test_a_late_result_of_a_canceled_job_changes_nothing(house: House) -> 
     await rescue(house)
     release(house)
     await house.still()
-    await house.worker.flush()
+    await house.worker.completer.flush()
     assert await attempts(house, job_id) == [(1, "canceled", "ann")]
 
 
@@ -122,15 +123,14 @@ async def test_a_late_result_does_not_change_the_verdict_of_its_slot(house: Hous
     old = house.worker
     await rescue(house)
     house.hands.long = lambda job: False
-    await new_registration(house)
-    house.worker.active = {}  # another process
-    await house.worker.claim()
-    await house.worker.until_idle(20)
-    await house.worker.flush()
+    await new_registration(house, active={})  # another process
+    await house.worker.prefetch.claim()
+    await house.worker.cancellation.until_idle(20)
+    await house.worker.completer.flush()
     (job_id,) = {row.job_id for row in await house.rows(select(runs))}
     release(house)
     await asyncio.gather(*(attempt.task for attempt in old.active.values() if attempt.task), return_exceptions=True)
-    await old.flush()
+    await old.completer.flush()
     assert await attempts(house, job_id) == [(1, "lost", "success"), (1, "success", None)]
     found, _ = await house.db.read(lambda tx: engine_reports.list_slots(tx, house.org_id, limit=10))
     assert [(row["verdict"], row["status"]) for row in found if row["run_id"]] == [("ran", "success")]
@@ -140,7 +140,7 @@ async def test_attempts_stopped_for_a_lost_lease_hand_their_jobs_back_at_once(ho
     """The process lives, and no other worker took its jobs: an outage that was longer than the lease."""
     ids = await run_long(house, 3)
     waiting = await enqueue(house)
-    house.worker.waiting.extend(await house.worker.take(1))
+    house.worker.prefetch.waiting.extend(await house.worker.prefetch.lanes.claim_from_lanes(1))
     old = house.worker
     old.abandon()
     await old.close_out()
@@ -171,26 +171,26 @@ async def test_a_worker_that_was_declared_dead_runs_no_two_attempts_of_a_job(hou
     (job_id,) = await run_long(house)
     old = house.worker
     await rescue(house)
-    await old.claim()  # it does not know yet that it was declared dead
-    assert old.lost
+    await old.prefetch.claim()  # it does not know yet that it was declared dead
+    assert old.registration.lost
     assert [job.id for job in house.hands.began] == [job_id]
     assert old.active[job_id].stopped_for == "lost"
     closing = asyncio.ensure_future(old.close_out())
-    while old.ended:
-        await old.flush()
+    while old.completer.results:
+        await old.completer.flush()
     (row,) = await house.queue()
     assert (row.state, row.crashes) == ("retry", 1)  # it was alone; that is all it is charged with
 
     worker = await new_registration(house)
     house.clock.set(row.run_at)
     await house.fire()
-    await worker.claim()
-    assert not worker.lost
+    await worker.prefetch.claim()
+    assert not worker.registration.lost
     assert len(house.hands.began) == 1  # the earlier attempt still runs: the job waits on
     release(house)
     await asyncio.wait_for(closing, 20)
-    while worker.ended:
-        await worker.flush()
+    while worker.completer.results:
+        await worker.completer.flush()
     house.clock.set(house.clock.now() + timedelta(seconds=2))
     await house.act()
     assert await attempts(house, job_id) == [(1, "lost", "success"), (2, "success", None)]
@@ -209,7 +209,7 @@ async def test_the_jobs_of_a_dead_worker_run_again_at_full_width_and_uncharged(h
     await house.work()
     assert len(house.hands.gates) == 20  # all at once, in this process
     assert not any(attempt.ctx.isolated for attempt in house.worker.active.values())
-    assert all(attempt.marked for attempt in house.worker.active.values())
+    assert all(attempt.start_recorded for attempt in house.worker.active.values())
     release(house)
     await house.work()
     assert [await attempts(house, job_id) for job_id in ids] == [[(1, "crashed", None), (2, "success", None)]] * 20
@@ -221,7 +221,7 @@ async def test_suspects_run_apart_and_only_evidence_counts(house: House) -> None
     for _ in range(2):
         await lose(house, 6)
     house.hands.long = lambda job: True
-    await house.worker.claim()
+    await house.worker.prefetch.claim()
     await begun(house, 4)
     assert len(house.worker.active) == 6
     assert all(attempt.ctx.isolated for attempt in house.worker.active.values())
@@ -231,7 +231,7 @@ async def test_suspects_run_apart_and_only_evidence_counts(house: House) -> None
 
     await lose(house, 6)
     await new_registration(house)
-    await house.worker.claim()
+    await house.worker.prefetch.claim()
     await begun(house, 1)
     (culprit,) = house.hands.gates
     await rescue(house)

@@ -42,16 +42,16 @@ async def test_an_org_that_fills_the_queue_leaves_places_to_others(house: House)
 async def test_jobs_that_were_claimed_ahead_do_not_pass_the_share(house: House) -> None:
     """Short work is claimed by the hundred; when it turns out to be long it goes back to the queue."""
     other = await two_orgs(house)
-    house.worker.ahead = 100
+    house.worker.prefetch.size = 100
     await house.engine.enqueue(house.org_id, "task", "long", [None] * 100)
     await house.work()
     assert places(house) == {house.org_id: 40}
-    assert len(house.worker.waiting) == 60
+    assert len(house.worker.prefetch.waiting) == 60
     await house.engine.enqueue(other, "task", "long", [None])
     await house.work()
     assert places(house) == {house.org_id: 40, other: 1}
     house.clock.set(house.clock.now() + timedelta(seconds=1))
-    assert house.worker.stands(house.worker.lasting())
+    assert house.worker.prefetch.is_blocked_by(house.worker.prefetch.long_runs())
 
 
 async def test_slots_that_are_fired_to_the_worker_do_not_pass_the_share(house: House) -> None:
@@ -116,7 +116,7 @@ async def test_a_run_without_a_limit_ends_after_the_default_timeout(clean_url: s
     try:
         house.hands.long = lambda job: True
         await house.engine.enqueue(house.org_id, "task", "long", [None])
-        await house.worker.claim()
+        await house.worker.prefetch.claim()
         (run,) = house.worker.active.values()
         assert run.task is not None
         await asyncio.wait([run.task], timeout=20)

@@ -14,10 +14,10 @@ def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses that were made, none of which takes any time."""
     made: list[float] = []
 
-    async def pause(seconds: float) -> None:
+    async def real_sleep(seconds: float) -> None:
         made.append(seconds)
 
-    monkeypatch.setattr(supervision, "pause", pause)
+    monkeypatch.setattr(supervision, "real_sleep", real_sleep)
     return made
 
 

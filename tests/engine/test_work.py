@@ -23,7 +23,7 @@ from rota.engine import runs as ledger_rows
 from rota.engine import workers
 from rota.engine.maintenance import Maintenance
 from rota.engine.worker import Worker
-from rota.engine.worker.worker import MARK_AFTER
+from rota.engine.worker.prefetch import LONG_RUN_AFTER
 from tests.engine.harness import HOUR, MINUTE, NINE, House, at, register, told
 
 
@@ -311,7 +311,7 @@ async def test_a_job_of_a_small_org_starts_although_another_has_ten_thousand_wai
     await house.engine.enqueue(house.org_id, "task", "big", [None] * 10_000)
     job = await enqueue(house, "small", org=small)
     house.hands.long = lambda job: True
-    await house.worker.claim()
+    await house.worker.prefetch.claim()
     assert job in {one.attempt.job.id for one in house.worker.active.values()}
     assert len(house.worker.active) == 50 or len(house.worker.active) == 26
     await house.work()
@@ -323,14 +323,14 @@ async def test_a_job_of_another_org_does_not_wait_behind_what_was_claimed_ahead(
     await house.engine.enqueue(house.org_id, "task", "big", [None] * 200)
     house.engine.settings = type(house.engine.settings)(concurrency=2)
     house.hands.long = lambda job: len(house.hands.began) <= 2
-    house.worker.ahead = 100
-    await house.worker.claim()
+    house.worker.prefetch.size = 100
+    await house.worker.prefetch.claim()
     for _ in range(3):
         await enqueue(house, "small", org=small)
-        await house.worker.claim()
+        await house.worker.prefetch.claim()
     await enqueue(house, "third", org=third)
-    await house.worker.claim()
-    held = [job.target for job in house.worker.waiting]
+    await house.worker.prefetch.claim()
+    held = [job.target for job in house.worker.prefetch.waiting]
     assert Counter(held) == {"big": 100, "small": 1, "third": 1}  # a job of each org: the rest is for other workers
     await house.release()
     targets = [job.target for job in house.hands.began]
@@ -344,31 +344,31 @@ async def test_a_worker_with_enough_to_do_minds_the_limits_of_others(house: Hous
     await house.engine.enqueue(house.org_id, "task", "big", [None] * 200)
     house.engine.settings = type(house.engine.settings)(concurrency=2)
     house.hands.long = lambda job: True
-    house.worker.ahead = 100
-    await house.worker.claim()
+    house.worker.prefetch.size = 100
+    await house.worker.prefetch.claim()
     await enqueue(house, "small", org=small)
-    await house.worker.claim()
-    assert {job.target for job in house.worker.waiting} == {"big"}
-    await house.worker.give_back([job.id for job in house.worker.waiting])
-    house.worker.waiting.clear()
+    await house.worker.prefetch.claim()
+    assert {job.target for job in house.worker.prefetch.waiting} == {"big"}
+    await house.worker.registration.hand_back([job.id for job in house.worker.prefetch.waiting])
+    house.worker.prefetch.waiting.clear()
 
 
 async def test_what_waits_behind_work_that_lasts_is_for_others(house: House) -> None:
     house.engine.settings = type(house.engine.settings)(concurrency=2)
     house.hands.long = lambda job: True
-    house.worker.ahead = 5
+    house.worker.prefetch.size = 5
     await house.engine.enqueue(house.org_id, "task", "job", [None] * 9)
-    await house.worker.claim()
-    assert (len(house.worker.active), len(house.worker.waiting)) == (2, 5)
+    await house.worker.prefetch.claim()
+    assert (len(house.worker.active), len(house.worker.prefetch.waiting)) == (2, 5)
     await house.still()
-    await house.clock.advance(MARK_AFTER)
-    tending = asyncio.ensure_future(house.worker.tending())
+    await house.clock.advance(LONG_RUN_AFTER)
+    watching = asyncio.ensure_future(house.worker.watch_long_runs())
     for _ in range(500):
         if len([job for job in await house.queue() if job.state == "ready"]) == 7:
             break
         await asyncio.sleep(0.01)
-    tending.cancel()
-    assert not house.worker.waiting
+    watching.cancel()
+    assert not house.worker.prefetch.waiting
     assert Counter(job.state for job in await house.queue()) == {"running": 2, "ready": 7}
     house.hands.long = lambda job: False
     await house.release()
@@ -381,15 +381,15 @@ async def test_only_places_that_move_count_for_what_is_claimed_ahead(house: Hous
     house.hands.long = lambda job: job.target == "long"
     await house.engine.enqueue(house.org_id, "task", "short", [None])
     await house.work()
-    assert house.worker.ahead == 400
+    assert house.worker.prefetch.size == 400
     await house.engine.enqueue(house.org_id, "task", "long", [None] * 3)
     await house.work()
     await house.clock.advance(MINUTE)
     await house.engine.enqueue(house.org_id, "task", "short", [None])
     await house.work()
-    assert house.worker.ahead == 100
+    assert house.worker.prefetch.size == 100
     await house.release()
-    assert house.worker.ahead == 0  # what takes so long is not claimed before it can start
+    assert house.worker.prefetch.size == 0  # what takes so long is not claimed before it can start
 
 
 async def test_hundreds_of_orgs_with_work_all_get_their_turn(house: House) -> None:
@@ -399,10 +399,10 @@ async def test_hundreds_of_orgs_with_work_all_get_their_turn(house: House) -> No
             await enqueue(house, org=org)
     house.engine.settings = type(house.engine.settings)(concurrency=40)
     for _ in range(5):
-        await house.worker.claim()
+        await house.worker.prefetch.claim()
         while house.worker.active:
-            await house.worker.until_idle(1)
-        await house.worker.flush()
+            await house.worker.cancellation.until_idle(1)
+        await house.worker.completer.flush()
     assert len({job.org_id for job in house.hands.began}) == 120
 
 
@@ -511,9 +511,9 @@ async def test_a_result_that_the_database_refuses_costs_only_its_own_run(house: 
     ended[5] = AttemptResult(
         took[5], Status.SUCCESS, None, NINE, new_id(), 1, NINE, outcome={"text": "half \ud800 a pair"}
     )
-    house.worker.ended = ended
-    while house.worker.ended:
-        await house.worker.flush()
+    house.worker.completer.results = ended
+    while house.worker.completer.results:
+        await house.worker.completer.flush()
     assert await house.queue() == []
     ledger = {row.job_id: row.status for row in await house.rows(select(runs))}
     assert [ledger[job.id] for job in took] == ["success"] * 5 + ["failed"] + ["success"] * 2
@@ -524,9 +524,9 @@ async def test_a_run_that_cannot_be_written_at_all_stops_no_loop(house: House) -
     took = await claim(house, house.worker)
     ended = {job.id: AttemptResult(job, Status.SUCCESS, None, NINE, new_id(), 1, NINE) for job in took}
     await house.db.tx(ledger_rows.append, [ended[one]], None)  # the ledger has this attempt, under another id
-    house.worker.ended = [replace(ended[one], run_id=new_id()), ended[two]]
-    while house.worker.ended:
-        await house.worker.flush()
+    house.worker.completer.results = [replace(ended[one], run_id=new_id()), ended[two]]
+    while house.worker.completer.results:
+        await house.worker.completer.flush()
     assert two in {row.job_id for row in await house.rows(select(runs))}
 
 

@@ -104,15 +104,15 @@ class Lake(House):
     async def work(self) -> None:
         """Run what is ready, also what that makes, until only those are left that the hall keeps."""
         while True:
-            self.worker.heed(await self.db.read(queue.cancels, self.worker.id))
-            more = await self.worker.claim()
+            self.worker.cancellation.cancel(await self.db.read(queue.cancels, self.worker.id))
+            more = await self.worker.prefetch.claim()
             for _ in range(60_000):
                 if all(self.kept(one.ctx.run_id) for one in self.worker.active.values()):
                     break
                 await asyncio.sleep(0.001)
-            ended = bool(self.worker.ended)
-            while self.worker.ended:
-                await self.worker.flush()
+            ended = bool(self.worker.completer.results)
+            while self.worker.completer.results:
+                await self.worker.completer.flush()
             if not more and not ended:
                 return
 

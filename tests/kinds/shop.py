@@ -73,13 +73,13 @@ class Shop(House):
     async def work(self) -> None:
         """Run what is ready, also what that makes, and write down how it ended."""
         while True:
-            more = await self.worker.claim()
+            more = await self.worker.prefetch.claim()
             running = [one.task for one in self.worker.active.values() if one.task is not None]
             if running:
                 await asyncio.wait(running)
                 await asyncio.sleep(0)  # their callbacks
-            while self.worker.ended:
-                await self.worker.flush()
+            while self.worker.completer.results:
+                await self.worker.completer.flush()
             if not more and not running:
                 return
 

@@ -19,7 +19,7 @@ from rota.db.tables import artifacts, clocks, jobs
 from rota.db.tables import grants as table
 from rota.engine import orgs
 from rota.engine.maintenance import Maintenance
-from rota.engine.worker import Worker
+from rota.engine.worker.executor import Executor
 from rota.graphs import GraphError, GraphRequest, LlmCaller, TextDelta, ToolCallResult, ToolCallStart, UsageReport
 from rota.kinds.graphs.manager import GraphManager
 from rota.kinds.graphs.port import normalised
@@ -205,17 +205,17 @@ async def test_VALIDATE_BEFORE_EXECUTE(graphs: Graphs) -> None:
     """A grant that goes between the worker's look and the executor's is noticed by the executor."""
     held = await graphs.grant()
     await graphs.schedule(grant_id=held)
-    real = Worker.authorize
+    real = Executor.authorize
 
-    async def slow(self: Worker, one: Any) -> None:
-        await real(self, one)
+    async def slow(self: Executor, run: Any) -> None:
+        await real(self, run)
         await graphs.house.engine.revoke_grant(graphs.house.org_id, held)
 
-    Worker.authorize = slow  # type: ignore[method-assign]
+    Executor.authorize = slow  # type: ignore[method-assign]
     try:
         await graphs.house.live(at("9:10"))
     finally:
-        Worker.authorize = real  # type: ignore[method-assign]
+        Executor.authorize = real  # type: ignore[method-assign]
     assert await graphs.house.verdicts() == ["9:10 skipped: grant_revoked"]
     assert graphs.asked == []
 
@@ -454,7 +454,7 @@ async def test_a_run_that_is_cancelled_while_it_is_charged_is_charged(graphs: Gr
     )
     working = asyncio.ensure_future(graphs.house.work())
     await reached.wait()
-    graphs.house.worker.heed({job: "operator"})
+    graphs.house.worker.cancellation.cancel({job: "operator"})
     await working
     (run,) = await graphs.runs()
     assert (run.status, run.reason, run.usage["units"]) == ("canceled", "operator", 1)

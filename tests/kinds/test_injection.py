@@ -77,7 +77,7 @@ async def test_every_run_has_a_session_of_its_own_that_is_closed_however_it_ends
     await asyncio.gather(*(shop.engine.enqueue(shop.org_id, "task", "ask", [None]) for _ in range(20)))
     await shop.work()
     (job_id,) = await shop.engine.enqueue(shop.org_id, "task", "ask", [{"how": "never"}])
-    await shop.worker.claim()
+    await shop.worker.prefetch.claim()
     await asyncio.wait_for(waiting.wait(), 10)
     assert len(out) == 1
     shop.worker.active[job_id].stop("operator")
@@ -102,7 +102,7 @@ async def test_a_session_that_is_left_open_keeps_no_worker_from_writing(shop: Sh
 
     await shop.declare()
     (job_id,) = await shop.engine.enqueue(shop.org_id, "task", "write", [None])
-    await shop.worker.claim()
+    await shop.worker.prefetch.claim()
     await asyncio.wait_for(writing.wait(), 5)
     async with asyncio.timeout(2):  # a writer would wait longer for a lock
         await shop.store("echo hi", task_type="shell")

@@ -211,7 +211,7 @@ async def test_a_run_is_stopped_in_the_middle_of_a_model_that_talks(graphs: Grap
     working = asyncio.ensure_future(graphs.house.work())
     await talking.wait()
     await graphs.house.engine.cancel(graphs.house.org_id, job.id)
-    graphs.house.worker.heed({job.id: "operator"})
+    graphs.house.worker.cancellation.cancel({job.id: "operator"})
     await working
     (run,) = await graphs.runs()
     assert (run.status, run.reason) == ("canceled", "operator")

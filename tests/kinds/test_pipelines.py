@@ -172,7 +172,7 @@ async def test_a_long_statement_is_canceled_at_once(lake: Lake) -> None:
         ORDERS, "SELECT count(*) AS n FROM range(1000000) a, range(1000000) b WHERE hash(a.range + b.range) = 3"
     )
     job_id = await lake.manager.run(ORDERS)
-    await lake.worker.claim()
+    await lake.worker.prefetch.claim()
     executor = lake.manager.runner.executor
     assert executor is not None
     (one,) = lake.worker.active.values()

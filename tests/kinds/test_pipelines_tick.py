@@ -256,10 +256,10 @@ async def test_a_crash_between_two_links_of_a_chain_cuts_nothing(lake: Lake) -> 
     await lake.pipeline("sales/gold/report")
     await lake.trigger("sales/gold/report", "pipeline_success", upstream=TOTALS)
     await lake.manager.run(TOTALS)
-    await lake.worker.claim()
+    await lake.worker.prefetch.claim()
     await asyncio.wait([one.task for one in lake.worker.active.values() if one.task])
     await asyncio.sleep(0)  # its callback
-    await lake.worker.flush()
+    await lake.worker.completer.flush()
     # this is all that the worker has done; whatever happens to it now, the next one finds the second link
     assert await lake.ran() == [f"{TOTALS} manual success"]
     assert await lake.waiting() == [f"sales/gold/report pipeline_success:{TOTALS} ready"]

@@ -33,12 +33,12 @@ async def run_ready(api: Api) -> None:
     """Run what is ready, and record how it ended."""
     worker = Worker(api.engine)
     await worker.register()
-    await worker.claim()
+    await worker.prefetch.claim()
     if running := [run.task for run in worker.active.values() if run.task is not None]:
         await asyncio.wait(running)
         await asyncio.sleep(0)  # their callbacks
-    while worker.ended:
-        await worker.flush()
+    while worker.completer.results:
+        await worker.completer.flush()
 
 
 COMMAND = {"name": "steal", "command": "cat /etc/hostname"}
@@ -133,10 +133,10 @@ async def test_a_worker_learns_of_an_org_that_may_run_commands_while_it_runs(api
     assert isinstance(runner, TaskRunner)
     worker = Worker(api.engine)
     await worker.register()
-    assert "shell:acme" not in worker.routes
+    assert "shell:acme" not in worker.registration.routes
     await api.call("PATCH", "/orgs/acme", {"shell": True})
     await worker.learn_changes()
-    assert "shell:acme" in worker.routes
+    assert "shell:acme" in worker.registration.routes
     assert "shell:acme" in await api.db.read(workers.live_routes, api.clock.now())
     assert acme.id
 

@@ -43,7 +43,8 @@ from rota.engine.scheduler import Scheduler
 from rota.engine.supervision import start_supervised
 from rota.engine.warmup import rehearse
 from rota.engine.worker import Worker
-from rota.engine.worker.worker import LAST_WORDS, ActiveRun
+from rota.engine.worker.active_run import ActiveRuns
+from rota.engine.worker.worker import LAST_WRITE_SECONDS
 from rota.kinds.graphs.runner import GraphRunner
 from rota.kinds.pipelines.manager import declare as declare_pipelines
 from rota.kinds.tasks.manager import TaskManager
@@ -143,7 +144,7 @@ class Node:
         self.scheduler: Scheduler | None = None
         self.worker: Worker | None = None
         self.stopping = False
-        self.attempts: dict[str, ActiveRun] = {}  # by job, of all registrations of this process
+        self.attempts: ActiveRuns = {}  # by job, of all registrations of this process
         self.closing: list[asyncio.Task[None]] = []  # registrations that lost their lease record what they came to
         self.meter = Meter()
         self.on_prepared: Callable[[], None] = lambda: None  # called when all that the program declares is stored
@@ -153,7 +154,7 @@ class Node:
         """Why this process does not fire or run anything, by code; see `rota.app.health`."""
         if self.stopping:
             return {"stopping": "this process is stopping"}
-        if self.scheduler is None or self.worker is None or not self.worker.registered:
+        if self.scheduler is None or self.worker is None or not self.worker.registration.registered:
             return {"starting": "this process is starting"}
         stalled = {"scheduler_stalled": self.scheduler.trouble(), "worker_stalled": self.worker.trouble()}
         return {code: reason for code, reason in stalled.items() if reason is not None}
@@ -203,7 +204,7 @@ class Node:
             while not shutdown.drain.is_set():
                 await self.one_worker(engine, scheduler, shutdown)
             if self.closing:
-                await asyncio.wait(self.closing, timeout=LAST_WORDS)
+                await asyncio.wait(self.closing, timeout=LAST_WRITE_SECONDS)
         finally:
             for loop in loops:
                 loop.cancel()
@@ -215,7 +216,7 @@ class Node:
     async def warm_up(self, engine: Engine) -> None:
         """As soon as this worker is not full of jobs: those come first."""
         await real_sleep(SETTLED)
-        while self.worker is not None and not self.worker.room:
+        while self.worker is not None and not self.worker.prefetch.free_places:
             await real_sleep(SETTLED)
         try:
             await rehearse(engine, self.program.org)
@@ -233,22 +234,22 @@ class Node:
             await real_sleep(RELEARN)
             if await remote.learn() and self.worker is not None:
                 with contextlib.suppress(Unavailable):
-                    await engine.db.tx(workers.announce, self.worker.id, self.worker.routes)
+                    await engine.db.tx(workers.announce, self.worker.id, self.worker.registration.routes)
 
     async def one_worker(self, engine: Engine, scheduler: Scheduler, shutdown: Shutdown) -> None:
         """A worker until it is asked to stop or loses its lease; then the caller starts a new one, with a new id."""
-        one = self.worker = scheduler.worker = Worker(
+        worker = self.worker = scheduler.worker = Worker(
             engine, self.settings.queues, self.settings.orgs, active=self.attempts
         )
-        keeping = Maintenance(engine, one.id, lambda: one.keeper is None or one.keeper.may_judge)
-        working = asyncio.ensure_future(one.run())
+        keeping = Maintenance(engine, worker.id, lambda: worker.keeper is None or worker.keeper.may_judge)
+        working = asyncio.ensure_future(worker.run())
         minding = start_supervised("maintenance", keeping.run)
         stopping = asyncio.ensure_future(shutdown.drain.wait())
         done, _ = await asyncio.wait([working, minding, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if stopping in done and not one.lost:
+        if stopping in done and not worker.registration.lost:
             self.stopping = scheduler.stopping = True
             minding.cancel()
-            await one.drain(timedelta(seconds=self.settings.drain_seconds), shutdown.cancel)
+            await worker.drain(timedelta(seconds=self.settings.drain_seconds), shutdown.cancel)
             await asyncio.wait([working])
         for task in (working, minding, stopping):
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
@@ -259,10 +260,10 @@ class Node:
                 await real_sleep(1)
             task.cancel()
         await asyncio.gather(working, minding, stopping, return_exceptions=True)
-        if not one.draining:
-            one.abandon()
+        if not worker.registration.draining:
+            worker.abandon()
             self.closing = [task for task in self.closing if not task.done()]
-            self.closing.append(asyncio.ensure_future(one.close_out()))
+            self.closing.append(asyncio.ensure_future(worker.close_out()))
 
 
 class ApiThread(threading.Thread):

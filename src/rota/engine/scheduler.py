@@ -6,7 +6,8 @@ No leader: every worker process has one of these, for the kinds that it can run.
 import asyncio
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
@@ -16,13 +17,13 @@ import structlog
 
 from rota.core.clock import real_sleep, stopwatch
 from rota.core.errors import DataRefused, Unavailable
-from rota.core.model import DueSchedule, FireResult, Lease, Plan
+from rota.core.model import DueSchedule, Plan
 from rota.core.plan import plan_at
 from rota.db.dialect import Tx
 from rota.engine import jobs, schedules
 from rota.engine.commands import Engine
 from rota.engine.worker import Worker
-from rota.engine.worker.worker import EARLY
+from rota.engine.worker.prefetch import EARLY_FIRE, Reservation
 
 BATCH = 500  # also bounds the advisory locks that one transaction takes
 MANY = 50  # so many are worth a transaction of their own
@@ -62,7 +63,7 @@ class Scheduler:
                 if view is None:
                     wake.clear()
                     view = await self.look()
-                view = await self.act(view, EARLY)
+                view = await self.act(view, EARLY_FIRE)
                 if view is not None and not view.is_due(self.clock.now()):
                     view = None if await self.clock.wait(wake, self.rest(view)) else view
             except Unavailable as error:
@@ -97,7 +98,7 @@ class Scheduler:
 
     def rest(self, view: "View") -> float:
         """Seconds to sleep: until the first moment that is known, or until the view has to be read anew."""
-        first = view.first - EARLY if view.first is not None and view.ahead else view.first
+        first = view.first - EARLY_FIRE if view.first is not None and view.ahead else view.first
         moments = [moment for moment in (first, view.jobs_at, view.stale_at) if moment is not None]
         ahead = (min(moments) - self.clock.now()).total_seconds() if moments else math.inf
         return max(0.0, min(ahead, self.looked + SAFETY_LOOK.total_seconds() - stopwatch()))
@@ -135,7 +136,7 @@ class Scheduler:
     async def portion(self, count: int) -> int:
         """How many of so many to fire at once: what the worker can have without the way through a claim, if it has time
         for many."""
-        space = 0 if self.worker is None else await self.worker.await_space(min(count, MANY))
+        space = 0 if self.worker is None else await self.worker.prefetch.await_capacity(min(count, MANY))
         return space if space >= MANY else count
 
     async def carry_out_all(self, due: Sequence[DueSchedule], now: datetime) -> dict[str, datetime]:
@@ -173,19 +174,12 @@ class Scheduler:
         batch until the culprit stands alone."""
         if not planned:
             return set()
-
-        async def fire(lease: Lease | None) -> FireResult:
-            fired = await self.db.tx(schedules.fire, planned, now, lease)
-            if self.engine.tracing is not None:
-                self.engine.tracing.fired(fired.fires)
-            return fired
-
         try:
-            until = max(now, *(one.run_at or now for one, _ in planned))
-            if self.worker is not None:
-                fired = await self.worker.take_fired(fire, sum(len(what.fires) for _, what in planned), until)
-            else:
-                fired = await fire(None)
+            async with self.reserve(planned, now) as reservation:
+                fired = await self.db.tx(schedules.fire, planned, now, reservation.lease)
+                reservation.deliver(fired.leased_jobs)
+                if self.engine.tracing is not None:
+                    self.engine.tracing.fired(fired.fires)
             self.engine.meter.fired += len(fired.fires)
             self.engine.wake.signal("ready" if len(fired.leased_jobs) < len(fired.fires) else "taken")
             return set(fired.schedule_ids)
@@ -197,6 +191,16 @@ class Scheduler:
             log.error("slot could not be fired; skipped", schedule=one.schedule.id, error=error.message)
             await self.db.tx(schedules.fail_slots, one, what, error.message, now)
             return set()
+
+    @asynccontextmanager
+    async def reserve(self, planned: Sequence[tuple[DueSchedule, Plan]], now: datetime) -> AsyncIterator[Reservation]:
+        """Places of this process's worker for the jobs of these plans; none without a worker."""
+        if self.worker is None:
+            yield Reservation(None)
+            return
+        until = max(now, *(due.run_at or now for due, _ in planned))
+        async with self.worker.reserve(sum(len(plan.fires) for _, plan in planned), until) as reservation:
+            yield reservation
 
     async def put_aside(self, schedule_id: str, revision: int, why: str) -> None:
         log.error("schedule cannot be evaluated; marked broken until it is edited", schedule=schedule_id, error=why)

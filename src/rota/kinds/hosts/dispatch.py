@@ -26,7 +26,7 @@ from rota.engine import grants, jobs, runs
 from rota.engine.commands import Engine
 from rota.engine.reports import Record
 from rota.engine.runner import LINE_LIMIT, LOG_LIMIT, storable
-from rota.engine.worker.worker import failed_attempt
+from rota.engine.worker.outcome import failed_attempt
 from rota.kinds.hosts.store import hosts
 
 LEASES = 3  # an agent is given more time than a worker: it is further away

@@ -1,0 +1,46 @@
+"""A run that is executed by this process, and how it is stopped."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from rota.core.model import Attempt
+from rota.engine.runner import RunContext
+
+
+@dataclass(slots=True)
+class ActiveRun:
+    """One attempt from its launch to its end."""
+
+    attempt: Attempt
+    ctx: RunContext
+    task: asyncio.Task[Any] | None = None
+    started: bool = False  # False while it waits for a place among isolated runs
+    start_recorded: bool = False
+    stopped_for: str | None = None  # "timeout", "shutdown", "lost", or who cancelled it
+    timer: asyncio.TimerHandle | None = None
+
+    def stop(self, reason: str) -> None:
+        """Ask the run to stop, once: sets `ctx.canceled` and cancels its task. Its runner ends what it started."""
+        if self.stopped_for is None:
+            self.stopped_for = reason
+            self.ctx.canceled.set()
+            self.cancel_task()
+
+    def cancel_task(self) -> None:
+        """Cancel the task, and again after each grace period while it swallows the cancellation."""
+        if self.task is not None and not self.task.done():
+            self.task.cancel()
+            asyncio.get_running_loop().call_later(self.ctx.cancel_grace.total_seconds(), self.cancel_task)
+
+    def start_timeout(self, limit: timedelta) -> None:
+        """Stop the run when it takes longer."""
+        self.timer = asyncio.get_running_loop().call_later(limit.total_seconds(), self.stop, "timeout")
+
+    def stop_timeout(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+ActiveRuns = dict[str, ActiveRun]  # by job id; one for all registrations of a process
