@@ -5,6 +5,8 @@
 # make screenshots  takes the pictures of the dashboard that the docs show
 # make bench measures it beside its peers and prints a table; ARGS="--quick --only w1 --peers huey" narrows it
 # make bench-check fails if it is slower than the kept figures say; bench-keep replaces those
+# make constraints pins the newest versions that pyproject.toml allows (needs uv)
+# make coverage prints which lines the tests of core, db and engine reach
 # make clean removes what these made
 
 SHELL := /bin/sh
@@ -17,7 +19,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 APP ?= examples/quickstart.py
 
-.PHONY: up test test-long lint chromium screenshots bench bench-check bench-keep clean
+.PHONY: up test test-long constraints coverage lint chromium screenshots bench bench-check bench-keep clean
 .DEFAULT_GOAL := test
 
 up: $(VENV)/.installed
@@ -55,19 +57,27 @@ bench-check: $(VENV)/.installed-dev
 bench-keep: $(VENV)/.installed-dev
 	$(BIN)/python -m bench --keep
 
+constraints:
+	@{ echo '# The versions that the tests run with. `make constraints` writes this file anew from pyproject.toml.'; \
+		uv pip compile --quiet pyproject.toml --all-extras --universal --python-version 3.11 --strip-extras \
+		--no-header --no-annotate --upgrade; } > constraints.txt
+
+coverage: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n 4 --maxschedchunk 1 -m "not long" --cov=rota --cov-report=term:skip-covered $(ARGS)
+
 clean:
-	rm -rf $(VENV) .bench build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .bench build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps: a second run installs nothing until pyproject.toml changes.
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml constraints.txt
 	$(venv)
-	$(PIP) install --editable '.[duckdb]'
+	$(PIP) install --constraint constraints.txt --editable '.[duckdb]'
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml
+$(VENV)/.installed-dev: pyproject.toml constraints.txt
 	$(venv)
-	$(PIP) install --editable '.[dev]'
+	$(PIP) install --constraint constraints.txt --editable '.[dev]'
 	@touch $(VENV)/.installed $@
 
 # Makes the environment unless a whole one is there.
