@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from rota.core import clock
-from rota.frame.cli.output import local, when
+from rota.frame.cli.output import local_time, relative_time
 from rota.frame.cli.times import future, past
 
 NOON = datetime(2026, 11, 17, 12, 0, tzinfo=UTC)
@@ -56,6 +56,6 @@ def test_anything_else_is_refused_with_examples(text: str) -> None:
 @pytest.mark.parametrize("away", [timedelta(minutes=-5), timedelta(hours=3), timedelta(days=-3), timedelta(days=40)])
 def test_what_is_printed_is_read_back(away: timedelta) -> None:
     at = NOON + away
-    printed = when(at.isoformat())
+    printed = relative_time(at.isoformat())
     assert abs(datetime.fromisoformat(past(printed)) - at) < timedelta(minutes=1)
-    assert datetime.fromisoformat(past(local(at.isoformat()))) == at
+    assert datetime.fromisoformat(past(local_time(at.isoformat()))) == at

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rota.frame.cli.connection import say
-from rota.frame.cli.output import details, table
+from rota.frame.cli.connection import print_stderr
+from rota.frame.cli.output import print_details, print_table
 from rota.frame.cli.run_results import print_result
 from rota.frame.cli.terminal import json_text, output, visible
 from rota.kinds.tasks.cli import print_branch
@@ -31,11 +31,11 @@ def test_text_of_others_is_shown_with_its_control_characters_as_escapes(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     thing: dict[str, Any] = {"name": HOSTILE, "labels": {HOSTILE: HOSTILE}}
     artifact = {"label": HOSTILE, "id": "I", "content_type": HOSTILE, "size": 1, "children": []}
-    say(f"error: {HOSTILE}")
-    table(("name",), [[HOSTILE]])
+    print_stderr(f"error: {HOSTILE}")
+    print_table(("name",), [[HOSTILE]])
     for form in ("table", "json", "jsonl", "yaml"):
         reader: Any = Reader(form)
-        details(reader, thing, ("name", "labels"))
+        print_details(reader, thing, ("name", "labels"))
     print_branch(artifact, "")
     for outcome in (HOSTILE, {"x": HOSTILE}, {"exit_code": 0, "stdout": HOSTILE, "stderr": HOSTILE}):
         print_result(outcome)

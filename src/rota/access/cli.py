@@ -7,8 +7,9 @@ from urllib.parse import quote
 
 import typer
 
-from rota.frame.cli.connection import Exit, fail, profiles_file, read_profiles, say
-from rota.frame.cli.output import as_data, details, listing, local, when
+from rota.frame.cli.connection import Exit, fail, print_stderr, profiles_file, read_profiles
+from rota.frame.cli.options import Cursor, Limit
+from rota.frame.cli.output import local_time, print_data, print_details, print_list, relative_time
 from rota.frame.cli.times import Since, Until, future_option
 
 orgs = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Keep teams apart.")
@@ -17,8 +18,6 @@ keys = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="API keys o
 sessions = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Who is logged in to the dashboard.")
 profiles = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Names for servers and keys, on this machine.")
 
-Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
-Cursor = Annotated[str | None, typer.Option(help="where the page before ended")]
 Role = Annotated[str, typer.Option(help="viewer, operator or admin")]
 UserId = Annotated[str, typer.Argument(help="id or e-mail address")]
 ORG = ("id", "slug", "name", "shell", "max_running", "created_at")
@@ -33,7 +32,9 @@ def add_org(
     name: Annotated[str | None, typer.Option(help="its name for people")] = None,
 ) -> None:
     """Make an org. Its admin key is told only now. Needs the first key of the installation."""
-    details(ctx.obj, ctx.obj.post("/orgs", {"slug": slug, "name": name or slug}), ("id", "slug", "name", "admin_key"))
+    print_details(
+        ctx.obj, ctx.obj.post("/orgs", {"slug": slug, "name": name or slug}), ("id", "slug", "name", "admin_key")
+    )
 
 
 @orgs.command("list")
@@ -47,11 +48,11 @@ def list_orgs(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) ->
             org["name"],
             "yes" if org["shell"] else "no",
             str(org["max_running"] or ""),
-            when(org["created_at"]),
+            relative_time(org["created_at"]),
         ]
         for org in page["items"]
     )
-    listing(ctx.obj, page, ("id", "slug", "name", "shell", "max running", "made"), rows)
+    print_list(ctx.obj, page, ("id", "slug", "name", "shell", "max running", "made"), rows)
 
 
 @orgs.command("set")
@@ -72,7 +73,7 @@ def set_org(
             body["max_running"] = None if max_running == "none" else int(max_running)
         except ValueError:
             fail(f"--max-running {max_running}: is neither a number nor `none`", Exit.USAGE)
-    details(ctx.obj, ctx.obj.patch(f"/orgs/{quote(slug, safe='')}", body), ORG)
+    print_details(ctx.obj, ctx.obj.patch(f"/orgs/{quote(slug, safe='')}", body), ORG)
 
 
 @users.command("add")
@@ -87,7 +88,7 @@ def add_user(
 ) -> None:
     """Make a user. The password is asked for, or taken from ROTA_PASSWORD."""
     body = {"email": email, "name": name, "role": role, "password": password}
-    details(ctx.obj, ctx.obj.post("/users", body), USER)
+    print_details(ctx.obj, ctx.obj.post("/users", body), USER)
 
 
 @users.command("list")
@@ -95,7 +96,7 @@ def list_users(ctx: typer.Context, role: str | None = None, limit: Limit = None,
     """List the people of the org."""
     page = ctx.obj.get("/users", role=role, limit=limit, cursor=cursor)
     rows = ([one["id"], one["email"], one["name"], one["role"]] for one in page["items"])
-    listing(ctx.obj, page, ("id", "email", "name", "role"), rows)
+    print_list(ctx.obj, page, ("id", "email", "name", "role"), rows)
 
 
 @users.command("edit")
@@ -112,7 +113,7 @@ def edit_user(
     if password:
         body["password"] = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
     body = {field: value for field, value in body.items() if value is not None}
-    details(ctx.obj, ctx.obj.patch(f"/users/{user_id(ctx, user)}", body), USER)
+    print_details(ctx.obj, ctx.obj.patch(f"/users/{user_id(ctx, user)}", body), USER)
 
 
 @users.command("password")
@@ -128,14 +129,14 @@ def change_password(
 ) -> None:
     """Change your own password. Both are asked for, or taken from ROTA_PASSWORD and ROTA_NEW_PASSWORD."""
     ctx.obj.post("/users/me/$password", {"current_password": current, "new_password": new})
-    say("your password is changed, and your login sessions have ended")
+    print_stderr("your password is changed, and your login sessions have ended")
 
 
 @users.command("rm")
 def rm_user(ctx: typer.Context, user: UserId) -> None:
     """Take a user away, and revoke their keys."""
     ctx.obj.delete(f"/users/{user_id(ctx, user)}")
-    say(f"user {user} is gone, with all their keys")
+    print_stderr(f"user {user} is gone, with all their keys")
 
 
 def user_id(ctx: typer.Context, key: str) -> str:
@@ -155,28 +156,31 @@ def add_key(
 ) -> None:
     """Make a key. Its text is told only now."""
     body = {"name": name, "role": role, "scopes": scope or None, "expires_at": expires_at}
-    details(ctx.obj, ctx.obj.post("/api-keys", body), KEY)
+    print_details(ctx.obj, ctx.obj.post("/api-keys", body), KEY)
 
 
 @keys.command("list")
 def list_keys(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> None:
     """List keys, newest first."""
     page = ctx.obj.get("/api-keys", limit=limit, cursor=cursor)
-    rows = ([one["id"], one["name"], one["role"], key_state(one), when(one["last_used_at"])] for one in page["items"])
-    listing(ctx.obj, page, ("id", "name", "role", "state", "used"), rows)
+    rows = (
+        [one["id"], one["name"], one["role"], key_state(one), relative_time(one["last_used_at"])]
+        for one in page["items"]
+    )
+    print_list(ctx.obj, page, ("id", "name", "role", "state", "used"), rows)
 
 
 @keys.command("rm")
 def rm_key(ctx: typer.Context, key_id: Annotated[str, typer.Argument(help="id")]) -> None:
     """Revoke a key."""
     ctx.obj.delete(f"/api-keys/{quote(key_id, safe='')}")
-    say(f"key {key_id} is revoked")
+    print_stderr(f"key {key_id} is revoked")
 
 
 def key_state(one: dict[str, Any]) -> str:
     if one["revoked_at"]:
         return "revoked"
-    return f"until {when(one['expires_at'])}" if one["expires_at"] else "good"
+    return f"until {relative_time(one['expires_at'])}" if one["expires_at"] else "good"
 
 
 @sessions.command("list")
@@ -190,27 +194,27 @@ def list_sessions(
     page = ctx.obj.get("/sessions", user_id=user_id(ctx, user) if user else None, limit=limit, cursor=cursor)
     rows = (
         [
-            session["id"], session["user_name"], session["address"] or "-", when(session["created_at"]),
-            when(session["last_used_at"]), when(session["expires_at"]),
+            session["id"], session["user_name"], session["address"] or "-", relative_time(session["created_at"]),
+            relative_time(session["last_used_at"]), relative_time(session["expires_at"]),
         ]
         for session in page["items"]
     )  # fmt: skip
-    listing(ctx.obj, page, ("id", "user", "address", "began", "used", "ends"), rows)
+    print_list(ctx.obj, page, ("id", "user", "address", "began", "used", "ends"), rows)
 
 
 @sessions.command("rm")
 def rm_session(ctx: typer.Context, session_id: Annotated[str, typer.Argument(help="id")]) -> None:
     """End a login session at once."""
     ctx.obj.delete(f"/sessions/{quote(session_id, safe='')}")
-    say(f"session {session_id} is ended")
+    print_stderr(f"session {session_id} is ended")
 
 
 def login(ctx: typer.Context) -> None:
     """Print a link that logs you in to the dashboard, once."""
     made = ctx.obj.post("/login-links")
-    if not as_data(ctx.obj, made):
+    if not print_data(ctx.obj, made):
         print(made["url"])
-        say(f"it works once, until {local(made['expires_at'])}")
+        print_stderr(f"it works once, until {local_time(made['expires_at'])}")
 
 
 def audit(
@@ -229,8 +233,8 @@ def audit(
         "/audit", action=action, resource=resource, resource_id=resource_id, since=since, until=until, limit=limit,
         user_id=user_id(ctx, user) if user else None, cursor=cursor,
     )  # fmt: skip
-    rows = ([when(one["at"]), one["user_name"] or "-", one["action"], of_what(one)] for one in page["items"])
-    listing(ctx.obj, page, ("at", "who", "what", "of"), rows)
+    rows = ([relative_time(one["at"]), one["user_name"] or "-", one["action"], of_what(one)] for one in page["items"])
+    print_list(ctx.obj, page, ("at", "who", "what", "of"), rows)
 
 
 def of_what(one: dict[str, Any]) -> str:
@@ -246,7 +250,7 @@ def set_profile(ctx: typer.Context, name: Annotated[str, typer.Argument()]) -> N
     """Remember --server and --key of this command line under a name."""
     server, key = ctx.obj.address()
     write_profiles({**read_profiles(), name: {"server": server, "key": key}})
-    say(f"profile {name} is in {profiles_file()}; use it with --profile {name} or ROTA_PROFILE={name}")
+    print_stderr(f"profile {name} is in {profiles_file()}; use it with --profile {name} or ROTA_PROFILE={name}")
 
 
 @profiles.command("list")
@@ -254,7 +258,7 @@ def list_profiles(ctx: typer.Context) -> None:
     """List profiles; keys are not shown."""
     items = [{"name": name, "server": one.get("server", "-")} for name, one in read_profiles().items()]
     page = {"items": items, "next_cursor": None}
-    listing(ctx.obj, page, ("name", "server"), ([one["name"], one["server"]] for one in items))
+    print_list(ctx.obj, page, ("name", "server"), ([one["name"], one["server"]] for one in items))
 
 
 @profiles.command("rm")
@@ -264,7 +268,7 @@ def rm_profile(ctx: typer.Context, name: Annotated[str, typer.Argument()]) -> No
     if known.pop(name, None) is None:
         fail(f"profile {name!r} not found", Exit.NOT_FOUND)
     write_profiles(known)
-    as_data(ctx.obj, {"name": name})
+    print_data(ctx.obj, {"name": name})
 
 
 def write_profiles(known: dict[str, dict[str, str]]) -> None:

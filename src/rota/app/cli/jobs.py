@@ -5,8 +5,8 @@ from urllib.parse import quote
 
 import typer
 
-from rota.frame.cli.options import read_input
-from rota.frame.cli.output import details, listing, when
+from rota.frame.cli.options import Cursor, Limit, read_input
+from rota.frame.cli.output import print_details, print_list, relative_time
 from rota.frame.cli.times import future_option
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make jobs beside schedules, and see them.")
@@ -38,7 +38,7 @@ def add(
         "job_key": key, "key_mode": key_mode,
     }  # fmt: skip
     body = {field: value for field, value in fields.items() if value is not None}
-    details(ctx.obj, ctx.obj.post("/jobs", body), ("job_id",))
+    print_details(ctx.obj, ctx.obj.post("/jobs", body), ("job_id",))
 
 
 @app.command("list")
@@ -47,25 +47,25 @@ def list_all(
     status: Annotated[str | None, typer.Option(help="pending, running, success, failed, …")] = None,
     kind: Annotated[str | None, typer.Option()] = None,
     target: Annotated[str | None, typer.Option(help="name or id")] = None,
-    limit: Annotated[int | None, typer.Option(help="how many at most, up to 200")] = None,
-    cursor: Annotated[str | None, typer.Option(help="where the page before ended")] = None,
+    limit: Limit = None,
+    cursor: Cursor = None,
 ) -> None:
     """List jobs, newest first."""
     page = ctx.obj.get("/jobs", status=status, kind=kind, target=target, limit=limit, cursor=cursor)
     rows = (
-        [job["id"], job["target_name"], job["status"], str(job["attempt"]), when(job["submitted_at"])]
+        [job["id"], job["target_name"], job["status"], str(job["attempt"]), relative_time(job["submitted_at"])]
         for job in page["items"]
     )
-    listing(ctx.obj, page, ("id", "target", "status", "try", "submitted"), rows)
+    print_list(ctx.obj, page, ("id", "target", "status", "try", "submitted"), rows)
 
 
 @app.command()
 def show(ctx: typer.Context, job_id: JobId) -> None:
     """Everything about one job."""
-    details(ctx.obj, ctx.obj.get(f"/jobs/{quote(job_id, safe='')}"), SHOWN)
+    print_details(ctx.obj, ctx.obj.get(f"/jobs/{quote(job_id, safe='')}"), SHOWN)
 
 
 @app.command()
 def cancel(ctx: typer.Context, job_id: JobId) -> None:
     """Stop a job: at once if it waits, through its worker if it runs."""
-    details(ctx.obj, ctx.obj.post(f"/jobs/{quote(job_id, safe='')}/$cancel", {}), ("job_id",))
+    print_details(ctx.obj, ctx.obj.post(f"/jobs/{quote(job_id, safe='')}/$cancel", {}), ("job_id",))

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rota.frame.cli.connection import Connection, Exit, fail, say
-from rota.frame.cli.output import listing, progress
+from rota.frame.cli.connection import Connection, Exit, fail, print_stderr
+from rota.frame.cli.output import print_list, progress
 
 GARBAGE = 20_000  # objects between two looks for garbage: Python's 700 cost a crowd of jobs a fifteenth of its time
 
@@ -98,7 +98,7 @@ def doctor(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: DataD
 
         found = [asdict(one) for one in examine(settings)]
         rows = ([one["verdict"], one["what"], one["detail"]] for one in found)
-        listing(ctx.obj, {"items": found, "next_cursor": None}, ("verdict", "what", "detail"), rows)
+        print_list(ctx.obj, {"items": found, "next_cursor": None}, ("verdict", "what", "detail"), rows)
         if any(one["verdict"] == "wrong" for one in found):
             raise typer.Exit(Exit.FAILED)
 
@@ -113,7 +113,7 @@ def reset_key(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: Da
     def reset(_: Any, settings: Any) -> None:
         from rota.app.first_key import reset
 
-        say(f"the new key is in {reset(settings).absolute()}; earlier instance admin keys are revoked")
+        print_stderr(f"the new key is in {reset(settings).absolute()}; earlier instance admin keys are revoked")
 
     start(ctx, reset, data_dir=data_dir, database_url=database_url)
 

@@ -5,9 +5,10 @@ from urllib.parse import quote
 
 import typer
 
-from rota.frame.cli.connection import Connection, Exit, Output, fail, say
+from rota.frame.cli.connection import Connection, Exit, Output, fail, print_stderr
 from rota.frame.cli.follow import follow as stream
-from rota.frame.cli.output import as_data, details, listing, took, when
+from rota.frame.cli.options import Cursor, Limit
+from rota.frame.cli.output import duration, print_data, print_details, print_list, relative_time
 from rota.frame.cli.run_results import find_run, sleep, wait_for_job
 from rota.frame.cli.terminal import output, visible
 from rota.frame.cli.times import Since, Until
@@ -35,8 +36,8 @@ def list_all(
     layer: Annotated[str | None, typer.Option(help="of pipelines")] = None,
     since: Since = None,
     until: Until = None,
-    limit: Annotated[int | None, typer.Option(help="how many at most, up to 200")] = None,
-    cursor: Annotated[str | None, typer.Option(help="where the page before ended")] = None,
+    limit: Limit = None,
+    cursor: Cursor = None,
 ) -> None:
     """List runs, newest first."""
     if status in ("retried", "retrying"):  # as the list shows them
@@ -48,18 +49,18 @@ def list_all(
     rows = (
         [
             one["id"] or f"({one['job_id']})", one["target_name"] or one["target"], status_of(one), str(one["attempt"]),
-            when(one["started_at"] or one["finished_at"]), took(one["started_at"], one["finished_at"]),
+            relative_time(one["started_at"] or one["finished_at"]), duration(one["started_at"], one["finished_at"]),
         ]
         for one in page["items"]
     )  # fmt: skip
-    listing(ctx.obj, page, ("id", "target", "status", "try", "started", "took"), rows)
+    print_list(ctx.obj, page, ("id", "target", "status", "try", "started", "took"), rows)
 
 
 @app.command()
 def show(ctx: typer.Context, run_id: RunId) -> None:
     """Everything about one run."""
     found = find_run(ctx.obj, run_id)
-    details(ctx.obj, found, SHOWN)
+    print_details(ctx.obj, found, SHOWN)
     if found["error"] and ctx.obj.output is Output.TABLE:
         print(f"\n{visible(found['error'].get('traceback') or found['error'].get('message') or '')}")
 
@@ -97,13 +98,13 @@ def wait(
 @app.command()
 def cancel(ctx: typer.Context, run_id: RunId) -> None:
     """Stop a run, or a job that waits."""
-    details(ctx.obj, ctx.obj.post(f"/runs/{quote(run_id, safe='')}/$cancel"), ["job_id"])
+    print_details(ctx.obj, ctx.obj.post(f"/runs/{quote(run_id, safe='')}/$cancel"), ["job_id"])
 
 
 @app.command()
 def retry(ctx: typer.Context, run_id: RunId) -> None:
     """Another attempt of a run that ended."""
-    details(ctx.obj, ctx.obj.post(f"/runs/{find_run(ctx.obj, run_id)['id']}/$retry"), ["job_id"])
+    print_details(ctx.obj, ctx.obj.post(f"/runs/{find_run(ctx.obj, run_id)['id']}/$retry"), ["job_id"])
 
 
 @app.command()
@@ -112,7 +113,7 @@ def acknowledge(
 ) -> None:
     """Acknowledge the failure of a run's schedule or task: the first page lists it apart until the next success."""
     ctx.obj.post(f"/runs/{find_run(ctx.obj, run_id)['id']}/$acknowledge", {"note": note})
-    say("acknowledged until the next success")
+    print_stderr("acknowledged until the next success")
 
 
 @app.command()
@@ -126,7 +127,7 @@ def print_logs(connection: Connection, run_id: str) -> None:
     after: int | None = 0
     while after is not None:
         page = connection.get(f"/runs/{run_id}/logs", after=after)
-        if page["items"] and not as_data(connection, page):
+        if page["items"] and not print_data(connection, page):
             for line in page["items"]:
                 print(output(line["text"]), flush=True)
         after = page["next_cursor"]
@@ -140,7 +141,7 @@ def stream_logs(connection: Connection, run_id: str) -> None:
             return
         if line["id"] not in known:
             known.add(line["id"])
-            if not as_data(connection, line):
+            if not print_data(connection, line):
                 print(output(line["text"]), flush=True)
 
 

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import typer
 
-from rota.frame.cli.connection import Answered, Connection, Exit, explain, fail, say
-from rota.frame.cli.options import exactly_one, read_input
-from rota.frame.cli.output import as_data, details, listing, progress, table, when
+from rota.frame.cli.connection import ApiRefusal, Connection, Exit, exit_refused, fail, print_stderr
+from rota.frame.cli.options import Cursor, Limit, exactly_one, read_input
+from rota.frame.cli.output import print_data, print_details, print_list, print_table, progress, relative_time
 from rota.frame.cli.run_results import wait_for_job
 from rota.frame.cli.schedule_options import Input, check_one_trigger, print_schedule, state_of, with_schedule_options
 from rota.frame.cli.times import future_option, past_option
@@ -19,8 +19,6 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Say when th
 
 Name = Annotated[str, typer.Argument(help="name or id of the schedule")]
 OneName = Annotated[str | None, typer.Argument(help="name or id of the schedule")]
-Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
-Cursor = Annotated[str | None, typer.Option(help="where the page before ended")]
 CHUNK = 100
 WRITABLE = (
     "name", "description", "target", "input", "schedule_type", "cron_expression", "interval_seconds", "anchor",
@@ -85,8 +83,8 @@ def edit(ctx: typer.Context, name: Name, fields: dict[str, Any], task: Task = No
         print_schedule(
             connection, connection.try_call("PATCH", path_of(before["id"]), changes, if_match=before["revision"])
         )
-    except Answered as refusal:
-        explain(refusal)
+    except ApiRefusal as refusal:
+        exit_refused(refusal)
 
 
 def edit_text(connection: Connection, before: dict[str, Any]) -> dict[str, Any]:
@@ -97,18 +95,18 @@ def edit_text(connection: Connection, before: dict[str, Any]) -> dict[str, Any]:
         try:
             changes = changed(before, text)
             if not changes:
-                say("nothing was changed")
+                print_stderr("nothing was changed")
                 return before
             after: dict[str, Any] = connection.try_call(
                 "PATCH", path_of(before["id"]), changes, if_match=before["revision"]
             )
             return after
         except ValueError as error:
-            refusal = Answered(422, {"detail": f"this is not a JSON object: {error}"})
-        except Answered as error:
+            refusal = ApiRefusal(422, {"detail": f"this is not a JSON object: {error}"})
+        except ApiRefusal as error:
             refusal = error
         try:
-            explain(refusal)
+            exit_refused(refusal)
         except typer.Exit:
             if not (sys.stdin.isatty() and typer.confirm("Edit again?", default=True, err=True)):
                 raise
@@ -153,15 +151,15 @@ def add_shell(connection: Connection, command: str, body: dict[str, Any]) -> Any
     fresh = None
     try:
         fresh = connection.try_call("POST", "/tasks", {**wanted, "delete_with_schedule": True})
-    except Answered as refusal:
+    except ApiRefusal as refusal:
         if refusal.status != 409 or wanted.items() - connection.get(f"/tasks/{quote(wanted['name'], safe='')}").items():
-            explain(refusal)
+            exit_refused(refusal)
     try:
         return connection.try_call("POST", "/schedules", body)
-    except Answered as refusal:
+    except ApiRefusal as refusal:
         if fresh is not None:
             connection.delete(f"/tasks/{fresh['id']}")
-        explain(refusal)
+        exit_refused(refusal)
 
 
 @app.command("list")
@@ -179,18 +177,18 @@ def list_all(
     page = ctx.obj.get("/schedules", **given)
     rows = (
         [
-            one["name"], one["words"] or "-", one["target"], state_of(one), when(one["next_run_at"]),
+            one["name"], one["words"] or "-", one["target"], state_of(one), relative_time(one["next_run_at"]),
             one["last_run_status"] or "-",
         ]
         for one in page["items"]
     )  # fmt: skip
-    listing(ctx.obj, page, ("name", "when", "target", "state", "next", "last"), rows)
+    print_list(ctx.obj, page, ("name", "when", "target", "state", "next", "last"), rows)
 
 
 @app.command()
 def show(ctx: typer.Context, name: Name) -> None:
     """Everything about one schedule."""
-    details(ctx.obj, ctx.obj.get(path_of(name)), SHOWN)
+    print_details(ctx.obj, ctx.obj.get(path_of(name)), SHOWN)
 
 
 @app.command("next")
@@ -210,11 +208,13 @@ def upcoming(
         fields = {"cron_expression": cron, "interval": every, "timezone": tz, "count": count}
         body = {field: value for field, value in fields.items() if value is not None}
         coming = ctx.obj.post("/schedules/$preview", body)
-    if as_data(ctx.obj, coming):
+    if print_data(ctx.obj, coming):
         return
-    table(("utc", "local", "note"), ([utc(slot["at"]), slot["local"], slot["note"] or ""] for slot in coming["slots"]))
+    print_table(
+        ("utc", "local", "note"), ([utc(slot["at"]), slot["local"], slot["note"] or ""] for slot in coming["slots"])
+    )
     for warning in coming["warnings"]:
-        say(f"note: {warning}")
+        print_stderr(f"note: {warning}")
 
 
 @app.command()
@@ -272,7 +272,7 @@ def change(
         return
     which: dict[str, Any] = {"filter": {}} if tag is None else {"tag": tag}
     told = connection.post(f"/schedules/${verb}", {**body, **which})
-    if not as_data(connection, told):
+    if not print_data(connection, told):
         print(f"{told['count']} schedules {verb}d")
 
 
@@ -289,7 +289,7 @@ def run(
     body = {"input": read_input(input), "overlap": overlap}
     answer = ctx.obj.post(f"{path_of(name)}/$run", {field: value for field, value in body.items() if value is not None})
     if not wait:
-        details(ctx.obj, answer, ["job_id"])
+        print_details(ctx.obj, answer, ["job_id"])
         return
     wait_for_job(ctx.obj, answer["job_id"], timeout)
 
@@ -308,13 +308,15 @@ def rm(
         change(ctx.obj, "delete", name, tag, everything, {})
         return
     ctx.obj.call("DELETE", path_of(name), query={"force": True} if force else None)
-    say(f"schedule {name} is deleted")
+    print_stderr(f"schedule {name} is deleted")
 
 
 @app.command("skip-next")
 def skip_next(ctx: typer.Context, name: Name, reason: Annotated[str, typer.Option(help="why")] = "") -> None:
     """Skip the next slot, once."""
-    details(ctx.obj, ctx.obj.post(f"{path_of(name)}/$skip-next", {"reason": reason}), ("slot", "verdict", "reason"))
+    print_details(
+        ctx.obj, ctx.obj.post(f"{path_of(name)}/$skip-next", {"reason": reason}), ("slot", "verdict", "reason")
+    )
 
 
 @app.command()
@@ -332,11 +334,11 @@ def backfill(
     told = ctx.obj.post(f"{path_of(name)}/$backfill", body)
     if not dry_run:
         told["slots"] = fire(ctx.obj, name, body, told["slots"])
-    if as_data(ctx.obj, {"count": len(told["slots"]), "slots": told["slots"]}):
+    if print_data(ctx.obj, {"count": len(told["slots"]), "slots": told["slots"]}):
         return
     for slot in told["slots"]:
         print(slot)
-    say(f"{len(told['slots'])} slots{' would fire' if dry_run else ''}")
+    print_stderr(f"{len(told['slots'])} slots{' would fire' if dry_run else ''}")
 
 
 def fire(connection: Connection, name: str, body: dict[str, Any], wanted: list[str]) -> list[str]:

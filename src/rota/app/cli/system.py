@@ -6,8 +6,9 @@ from urllib.parse import quote
 import typer
 
 from rota.core.explain import error_text
-from rota.frame.cli.connection import Connection, Exit, say
-from rota.frame.cli.output import as_data, details, listing, local, when
+from rota.frame.cli.connection import Connection, Exit, print_stderr
+from rota.frame.cli.options import Cursor, Limit
+from rota.frame.cli.output import local_time, print_data, print_details, print_list, relative_time
 from rota.frame.cli.run_results import find_run
 from rota.frame.cli.terminal import visible
 from rota.frame.cli.times import Since, Until, future_option, past_option
@@ -17,8 +18,6 @@ queues = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See, pau
 frozen = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Stop all slots of the org for a while.")
 
 Schedule = Annotated[str | None, typer.Option(help="name or id; else all")]
-Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
-Cursor = Annotated[str | None, typer.Option(help="where the page before ended")]
 QueueName = Annotated[str, typer.Argument(help="name of the queue")]
 QUEUE = ("name", "paused", "max_running", "oldest_ready_at")
 FREEZE = ("frozen", "frozen_at", "until", "reason")
@@ -39,12 +38,12 @@ def list_slots(
     page = ctx.obj.get("/slots", **given)
     rows = (
         [
-            one["schedule_name"], local(one["slot"]), str(one["count"] if one["count"] is not None else "many"),
+            one["schedule_name"], local_time(one["slot"]), str(one["count"] if one["count"] is not None else "many"),
             one["verdict"] or "-", one["reason"] or one["status"] or "",
         ]
         for one in page["items"]
     )  # fmt: skip
-    listing(ctx.obj, page, ("schedule", "slot", "n", "verdict", "why"), rows)
+    print_list(ctx.obj, page, ("schedule", "slot", "n", "verdict", "why"), rows)
 
 
 @slots.command()
@@ -52,7 +51,7 @@ def audit(ctx: typer.Context, schedule: Schedule = None, since: Since = None) ->
     """Prove that every slot has exactly one verdict, and list schedules that are overdue; exit code 1 if something is
     wrong or overdue."""
     told = ctx.obj.get("/slots/$audit", schedule=schedule, since=since)
-    if not as_data(ctx.obj, told):
+    if not print_data(ctx.obj, told):
         for problem in [*told["problems"], *told["overdue"]]:
             print(visible(problem))
         found = "every slot has one verdict" if told["ok"] else f"{len(told['problems'])} problems"
@@ -69,11 +68,11 @@ def workers(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> N
         [
             one["id"], one["state"], f"{one['host']}:{one['pid']}" if one["host"] else "",
             f"{one['running']}/{one['concurrency']}",
-            when(one["started_at"]), when(one["renewed_at"]),
+            relative_time(one["started_at"]), relative_time(one["renewed_at"]),
         ]
         for one in page["items"]
     )  # fmt: skip
-    listing(ctx.obj, page, ("id", "state", "host", "running", "started", "seen"), rows)
+    print_list(ctx.obj, page, ("id", "state", "host", "running", "started", "seen"), rows)
 
 
 @queues.command("list")
@@ -84,23 +83,23 @@ def list_queues(ctx: typer.Context) -> None:
         [
             one["name"], "paused" if one["paused"] else "open", str(one["depth"]["ready"]),
             str(one["depth"]["running"]), str(one["max_running"] if one["max_running"] is not None else "-"),
-            when(one["oldest_ready_at"]),
+            relative_time(one["oldest_ready_at"]),
         ]
         for one in page["items"]
     )  # fmt: skip
-    listing(ctx.obj, page, ("name", "state", "ready", "running", "limit", "oldest"), rows)
+    print_list(ctx.obj, page, ("name", "state", "ready", "running", "limit", "oldest"), rows)
 
 
 @queues.command("pause")
 def pause_queue(ctx: typer.Context, name: QueueName) -> None:
     """Let a queue wait: what runs goes on, nothing new starts."""
-    details(ctx.obj, ctx.obj.patch(f"/queues/{quote(name, safe='')}", {"paused": True}), QUEUE)
+    print_details(ctx.obj, ctx.obj.patch(f"/queues/{quote(name, safe='')}", {"paused": True}), QUEUE)
 
 
 @queues.command("resume")
 def resume_queue(ctx: typer.Context, name: QueueName) -> None:
     """Let a queue go on."""
-    details(ctx.obj, ctx.obj.patch(f"/queues/{quote(name, safe='')}", {"paused": False}), QUEUE)
+    print_details(ctx.obj, ctx.obj.patch(f"/queues/{quote(name, safe='')}", {"paused": False}), QUEUE)
 
 
 @queues.command("limit")
@@ -110,13 +109,13 @@ def limit_queue(
     running: Annotated[int | None, typer.Argument(help="runs at once; nothing lifts the limit")] = None,
 ) -> None:
     """Limit how many runs of a queue go on at once."""
-    details(ctx.obj, ctx.obj.patch(f"/queues/{quote(name, safe='')}", {"max_running": running}), QUEUE)
+    print_details(ctx.obj, ctx.obj.patch(f"/queues/{quote(name, safe='')}", {"max_running": running}), QUEUE)
 
 
 @frozen.command("show")
 def show_freeze(ctx: typer.Context) -> None:
     """Whether the org is frozen."""
-    details(ctx.obj, ctx.obj.get("/freeze"), FREEZE)
+    print_details(ctx.obj, ctx.obj.get("/freeze"), FREEZE)
 
 
 @frozen.command("on")
@@ -126,14 +125,14 @@ def freeze(
     until: Annotated[str | None, future_option(help="when it ends by itself: 2h, 13:00, …")] = None,
 ) -> None:
     """Let every slot of the org pass without firing."""
-    details(ctx.obj, ctx.obj.put("/freeze", {"reason": reason, "until": until}), FREEZE)
+    print_details(ctx.obj, ctx.obj.put("/freeze", {"reason": reason, "until": until}), FREEZE)
 
 
 @frozen.command("off")
 def unfreeze(ctx: typer.Context) -> None:
     """End the freeze."""
     ctx.obj.delete("/freeze")
-    say("slots fire again")
+    print_stderr("slots fire again")
 
 
 def why(
@@ -147,7 +146,7 @@ def why(
         answer = ctx.obj.get(f"/runs/{run['id'] or run['job_id']}/$why")
     else:
         answer = ctx.obj.get("/slots/$why", schedule=key, slot=slot)
-    if not as_data(ctx.obj, answer):
+    if not print_data(ctx.obj, answer):
         print(visible("\n".join(answer["sentences"])))
 
 
@@ -165,7 +164,7 @@ def status(ctx: typer.Context) -> None:
         "workers": workers, "running": len(running), "failing": failing, "queues": queues, "freeze": freeze,
         "ok": bool(workers) and not unacknowledged,
     }  # fmt: skip
-    if not as_data(connection, answer):
+    if not print_data(connection, answer):
         print_status(answer)
     if not answer["ok"]:
         raise typer.Exit(Exit.FAILED)
@@ -178,7 +177,7 @@ def print_status(answer: dict[str, Any]) -> None:
     print(f"queues   {ready} jobs ready")
     for queue in answer["queues"]:
         if queue["paused"] or queue["oldest_ready_at"]:
-            state = "paused" if queue["paused"] else f"oldest ready {when(queue['oldest_ready_at'])}"
+            state = "paused" if queue["paused"] else f"oldest ready {relative_time(queue['oldest_ready_at'])}"
             print(f"         {visible(queue['name'])}: {queue['depth']['ready']} ready, {state}")
     if answer["freeze"]["frozen"]:
         print(f"frozen   {visible(answer['freeze']['reason'] or '')}")
@@ -187,4 +186,4 @@ def print_status(answer: dict[str, Any]) -> None:
         error = error_text(row["error"] or {}).partition("\n")[0][:100]
         by = f" (acknowledged by {row['acknowledged']['by']})" if row["acknowledged"] else ""
         name = row["schedule"] or row["target_name"]
-        print(visible(f"         {name}: {row['times']} failed, last {when(row['finished_at'])}: {error}{by}"))
+        print(visible(f"         {name}: {row['times']} failed, last {relative_time(row['finished_at'])}: {error}{by}"))

@@ -6,7 +6,8 @@ from urllib.parse import quote
 import typer
 
 from rota.access.cli import user_id
-from rota.frame.cli.output import details, listing, when
+from rota.frame.cli.options import Cursor, Limit
+from rota.frame.cli.output import print_details, print_list, relative_time
 from rota.frame.cli.terminal import output
 from rota.frame.cli.times import Since, Until
 
@@ -18,8 +19,6 @@ Account = Annotated[str | None, typer.Option(help="id of an account of the org (
 Anyones = Annotated[str | None, typer.Option(help="id of an account; else your own, for admins all of the org")]
 AccountId = Annotated[str, typer.Argument(help="id of an account of the org")]
 KeyId = Annotated[str, typer.Argument(help="id of the virtual key")]
-Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
-Cursor = Annotated[str | None, typer.Option(help="where the page before ended")]
 ACCOUNT = ("id", "owner_name", "owner_id", "balance_credits", "default_virtual_key_id", "created_at", "closed_at")
 ENTRY = ("billing_account_id", "amount", "balance_after", "reason", "reference", "created_at")
 KEY = ("id", "billing_account_id", "label", "is_default", "active", "created_at")
@@ -33,7 +32,7 @@ def account(
 ) -> None:
     """Your account, or a user's."""
     found = ctx.obj.get("/billing/account", owner_id=user_id(ctx, owner) if owner else None)
-    details(ctx.obj, found, ACCOUNT)
+    print_details(ctx.obj, found, ACCOUNT)
 
 
 @app.command()
@@ -41,19 +40,19 @@ def accounts(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> 
     """All accounts of the org."""
     page = ctx.obj.get("/billing/accounts", limit=limit, cursor=cursor)
     rows = ([one["id"], one["owner_name"], *money(one["balance_credits"])] for one in page["items"])
-    listing(ctx.obj, page, ("id", "owner", "credits", "usd"), rows)
+    print_list(ctx.obj, page, ("id", "owner", "credits", "usd"), rows)
 
 
 @app.command()
 def close(ctx: typer.Context, account_id: AccountId) -> None:
     """Let nothing more begin at an account's expense; its past stays. `reopen` takes it back."""
-    details(ctx.obj, ctx.obj.post(f"/billing/accounts/{quote(account_id, safe='')}/$close"), ACCOUNT)
+    print_details(ctx.obj, ctx.obj.post(f"/billing/accounts/{quote(account_id, safe='')}/$close"), ACCOUNT)
 
 
 @app.command()
 def reopen(ctx: typer.Context, account_id: AccountId) -> None:
     """Let a closed account be charged again."""
-    details(ctx.obj, ctx.obj.post(f"/billing/accounts/{quote(account_id, safe='')}/$reopen"), ACCOUNT)
+    print_details(ctx.obj, ctx.obj.post(f"/billing/accounts/{quote(account_id, safe='')}/$reopen"), ACCOUNT)
 
 
 @app.command()
@@ -65,10 +64,16 @@ def ledger(
     given = {"account_id": account, "since": since, "until": until, "limit": limit, "cursor": cursor}
     page = ctx.obj.get("/billing/ledger", **given)
     rows = (
-        [when(one["created_at"]), str(one["amount"]), str(one["balance_after"]), one["reason"], one["reference"]]
+        [
+            relative_time(one["created_at"]),
+            str(one["amount"]),
+            str(one["balance_after"]),
+            one["reason"],
+            one["reference"],
+        ]
         for one in page["items"]
     )
-    listing(ctx.obj, page, ("at", "amount", "after", "reason", "reference"), rows)
+    print_list(ctx.obj, page, ("at", "amount", "after", "reason", "reference"), rows)
 
 
 @app.command()
@@ -84,11 +89,11 @@ def receipts(
         until=until, limit=limit, cursor=cursor,
     )  # fmt: skip
     rows = (
-        [when(one["created_at"]), one["target"], f"{one['run_id']} #{one['attempt']}", one["unit"],
+        [relative_time(one["created_at"]), one["target"], f"{one['run_id']} #{one['attempt']}", one["unit"],
          str(one["charged_credits"])]
         for one in page["items"]
     )  # fmt: skip
-    listing(ctx.obj, page, ("at", "target", "run", "unit", "credits"), rows)
+    print_list(ctx.obj, page, ("at", "target", "run", "unit", "credits"), rows)
 
 
 @app.command()
@@ -108,7 +113,7 @@ def usage(
         [one["name"] or one["key"] or "-", str(one["runs"]), str(one["units"]), *money(one["charged_credits"])]
         for one in found["items"]
     )
-    listing(ctx.obj, found, (by, "runs", "units", "credits", "usd"), rows)
+    print_list(ctx.obj, found, (by, "runs", "units", "credits", "usd"), rows)
 
 
 @app.command("top-up")
@@ -121,33 +126,33 @@ def top_up(
 ) -> None:
     """Put credits on an account."""
     body = {"amount_credits": amount, "reference": reference, "reason": reason, "account_id": account}
-    details(ctx.obj, ctx.obj.post("/billing/credits", body), ENTRY)
+    print_details(ctx.obj, ctx.obj.post("/billing/credits", body), ENTRY)
 
 
 @keys.command("list")
 def list_keys(ctx: typer.Context, account: Account = None, limit: Limit = None, cursor: Cursor = None) -> None:
     """List the virtual keys of an account."""
     page = ctx.obj.get("/billing/virtual-keys", account_id=account, limit=limit, cursor=cursor)
-    rows = ([one["id"], one["label"], state_of(one), when(one["created_at"])] for one in page["items"])
-    listing(ctx.obj, page, ("id", "label", "state", "made"), rows)
+    rows = ([one["id"], one["label"], state_of(one), relative_time(one["created_at"])] for one in page["items"])
+    print_list(ctx.obj, page, ("id", "label", "state", "made"), rows)
 
 
 @keys.command("add")
 def add_key(ctx: typer.Context, label: Annotated[str, typer.Argument()], account: Account = None) -> None:
     """Make one more."""
-    details(ctx.obj, ctx.obj.post("/billing/virtual-keys", {"label": label, "account_id": account}), KEY)
+    print_details(ctx.obj, ctx.obj.post("/billing/virtual-keys", {"label": label, "account_id": account}), KEY)
 
 
 @keys.command("default")
 def make_default(ctx: typer.Context, key_id: KeyId) -> None:
     """Let the account be charged by this one."""
-    details(ctx.obj, ctx.obj.post(f"/billing/virtual-keys/{quote(key_id, safe='')}/$make-default"), KEY)
+    print_details(ctx.obj, ctx.obj.post(f"/billing/virtual-keys/{quote(key_id, safe='')}/$make-default"), KEY)
 
 
 @keys.command("deactivate")
 def deactivate_key(ctx: typer.Context, key_id: KeyId) -> None:
     """Let nothing be charged by it any more."""
-    details(ctx.obj, ctx.obj.post(f"/billing/virtual-keys/{quote(key_id, safe='')}/$deactivate"), KEY)
+    print_details(ctx.obj, ctx.obj.post(f"/billing/virtual-keys/{quote(key_id, safe='')}/$deactivate"), KEY)
 
 
 def state_of(one: dict[str, Any]) -> str:

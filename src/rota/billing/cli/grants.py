@@ -5,16 +5,15 @@ from urllib.parse import quote
 
 import typer
 
-from rota.frame.cli.connection import Output, say
-from rota.frame.cli.output import details, listing, when
+from rota.frame.cli.connection import Output, print_stderr
+from rota.frame.cli.options import Cursor, Limit
+from rota.frame.cli.output import print_details, print_list, relative_time
 from rota.frame.cli.terminal import visible
 from rota.frame.cli.times import future_option
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The authority that unattended work runs under.")
 
 GrantId = Annotated[str, typer.Argument(help="id of the grant")]
-Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
-Cursor = Annotated[str | None, typer.Option(help="where the page before ended")]
 SHOWN = (
     "id", "scopes", "owner_id", "billing_account_id", "schedule_id", "budget", "spent", "expires_at", "revoked_at",
     "created_at",
@@ -26,7 +25,7 @@ def list_all(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> 
     """List grants, newest first."""
     page = ctx.obj.get("/grants", limit=limit, cursor=cursor)
     rows = ([one["id"], ", ".join(one["scopes"]), state_of(one), str(one["spent"])] for one in page["items"])
-    listing(ctx.obj, page, ("id", "scopes", "state", "spent"), rows)
+    print_list(ctx.obj, page, ("id", "scopes", "state", "spent"), rows)
 
 
 @app.command()
@@ -45,14 +44,16 @@ def create(
         "scopes": scope, "expires_at": expires_at, "billing_account_id": account, "consent": consent or None,
         "budget": budget or None,
     }  # fmt: skip
-    details(ctx.obj, ctx.obj.post("/grants", {name: value for name, value in body.items() if value is not None}), SHOWN)
+    print_details(
+        ctx.obj, ctx.obj.post("/grants", {name: value for name, value in body.items() if value is not None}), SHOWN
+    )
 
 
 @app.command()
 def show(ctx: typer.Context, grant_id: GrantId) -> None:
     """Everything about one grant, and what would stop if it were revoked."""
     found = ctx.obj.get(path_of(grant_id))
-    details(ctx.obj, found, SHOWN)
+    print_details(ctx.obj, found, SHOWN)
     if ctx.obj.output is Output.TABLE:
         stopped = visible(", ".join(found["schedules"]))
         print(f"\nWithout it these schedules do not run: {stopped}" if stopped else "\nNo schedule needs it.")
@@ -66,17 +67,19 @@ def revoke(
 ) -> None:
     """Take a grant back: nothing more starts under it. Twice is as once."""
     revoked = ctx.obj.post(f"{path_of(grant_id)}/$revoke", {"cancel_running": cancel_running})
-    details(ctx.obj, revoked, ("id", "scopes", "revoked_at"))
+    print_details(ctx.obj, revoked, ("id", "scopes", "revoked_at"))
 
 
 @app.command()
 def forecast(ctx: typer.Context, days: Annotated[int, typer.Option(help="how far to look, up to 366")] = 30) -> None:
     """The schedules whose grant has lapsed, or will within so many days."""
     page = ctx.obj.get("/grants/$forecast", days=days)
-    rows = ([one["schedule_name"], one["target"], when(one["lapses_at"]), one["reason"]] for one in page["items"])
-    listing(ctx.obj, page, ("schedule", "target", "lapses", "reason"), rows)
+    rows = (
+        [one["schedule_name"], one["target"], relative_time(one["lapses_at"]), one["reason"]] for one in page["items"]
+    )
+    print_list(ctx.obj, page, ("schedule", "target", "lapses", "reason"), rows)
     if not page["items"]:
-        say(f"every schedule keeps its grant for {days} days")
+        print_stderr(f"every schedule keeps its grant for {days} days")
 
 
 def path_of(grant_id: str) -> str:
@@ -85,5 +88,5 @@ def path_of(grant_id: str) -> str:
 
 def state_of(one: dict[str, Any]) -> str:
     if one["revoked_at"]:
-        return f"revoked {when(one['revoked_at'])}"
-    return f"until {when(one['expires_at'])}" if one["expires_at"] else "good"
+        return f"revoked {relative_time(one['revoked_at'])}"
+    return f"until {relative_time(one['expires_at'])}" if one["expires_at"] else "good"

@@ -40,7 +40,7 @@ CODES = {
 }  # fmt: skip
 
 
-class Answered(Exception):
+class ApiRefusal(Exception):
     """The server refused."""
 
     def __init__(self, status: int, problem: dict[str, Any]) -> None:
@@ -77,8 +77,8 @@ class Connection:
         """The answer, or the end of the program with a message."""
         try:
             return self.try_call(method, path, body, query)
-        except Answered as refusal:
-            explain(refusal)
+        except ApiRefusal as refusal:
+            exit_refused(refusal)
 
     def try_call(
         self,
@@ -98,7 +98,7 @@ class Connection:
             with Client(url, key, tries=3) as client:
                 return client.call(method, path, body, if_match=if_match, **(query or {}))
         except ApiError as error:
-            raise Answered(error.status, dict(error.problem)) from None
+            raise ApiRefusal(error.status, dict(error.problem)) from None
         except TimedOut:
             fail(f"the server at {url} did not answer in time", Exit.TIMED_OUT)
         except (Unreachable, httpx.InvalidURL, UnicodeError) as error:
@@ -151,7 +151,7 @@ def is_private(path: Path) -> bool:
 def warn_without_tls(server: str) -> None:
     """Warn that a key can be read on the way to a server."""
     if server.startswith("http://") and not is_on_this_machine(server):
-        say(f"warning: keys go to {server} without TLS, and can be read on the way; use https://")
+        print_stderr(f"warning: keys go to {server} without TLS, and can be read on the way; use https://")
 
 
 def profiles_file() -> Path:
@@ -177,7 +177,7 @@ def read_profile(name: str) -> dict[str, str]:
     return known[name]
 
 
-def explain(refusal: Answered) -> NoReturn:
+def exit_refused(refusal: ApiRefusal) -> NoReturn:
     """Tell what the server refused, each wrong field on a line of its own."""
     wrong = refusal.problem.get("errors") or []
     lines = [f"  {one['field']}: {one['value']} {one['message']}" for one in wrong]
@@ -186,10 +186,10 @@ def explain(refusal: Answered) -> NoReturn:
 
 
 def fail(message: str, code: Exit = Exit.FAILED) -> NoReturn:
-    say(f"error: {message}")
+    print_stderr(f"error: {message}")
     raise typer.Exit(code)
 
 
-def say(message: str) -> None:
+def print_stderr(message: str) -> None:
     """Talk goes to stderr."""
     print(visible(message), file=sys.stderr)

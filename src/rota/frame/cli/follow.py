@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rota.frame.cli.connection import Answered, Connection, Exit, explain, fail
-from rota.frame.cli.output import as_data, local
+from rota.frame.cli.connection import ApiRefusal, Connection, Exit, exit_refused, fail
+from rota.frame.cli.output import local_time, print_data
 from rota.frame.cli.terminal import visible
 from rota.frame.cli.times import past_option
 
@@ -32,8 +32,8 @@ def events(
             known[key] = None
             if len(known) > MOST:
                 del known[next(iter(known))]
-            if not as_data(connection, data):
-                print(f"{local(data['at'])}  {name:<17} {visible(words(data))}", flush=True)
+            if not print_data(connection, data):
+                print(f"{local_time(data['at'])}  {name:<17} {visible(words(data))}", flush=True)
     except KeyboardInterrupt:
         pass  # that is how it ends
 
@@ -76,7 +76,7 @@ def check(answer: Any) -> None:
     if answer.status_code >= 500:
         raise Busy(f"HTTP {answer.status_code}")
     try:
-        explain(Answered(answer.status_code, json.loads(text)))
+        exit_refused(ApiRefusal(answer.status_code, json.loads(text)))
     except ValueError:
         fail(f"HTTP {answer.status_code}: is this a Rota server?")
 

@@ -1,10 +1,15 @@
-"""Checks and values of options that commands share."""
+"""Options that commands share, and checks of their values."""
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from rota.frame.cli.connection import Exit, fail
+
+Limit = Annotated[int | None, typer.Option(help="maximum number of items, up to 200")]
+Cursor = Annotated[str | None, typer.Option(help="`next_cursor` of the previous page")]
 
 
 def exactly_one(**values: str | None) -> None:

@@ -9,14 +9,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from rota.core.timing.describe import short_span
-from rota.frame.cli.connection import Connection, Output, say
+from rota.frame.cli.connection import Connection, Output, print_stderr
 from rota.frame.cli.terminal import json_text, visible
 
 PIPED_WIDTH = 100_000  # columns
 PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[a-z_]+")  # what YAML reads as the text it is
 
 
-def as_data(connection: Connection, data: Any) -> bool:
+def print_data(connection: Connection, data: Any) -> bool:
     """Print the answer as it came, if that was asked for; a list as JSON Lines is an item per line."""
     match connection.output:
         case Output.JSON:
@@ -47,18 +47,18 @@ def yaml_lines(data: Any, indent: str = "") -> list[str]:
     return lines
 
 
-def listing(
+def print_list(
     connection: Connection, page: dict[str, Any], columns: Sequence[str], rows: Iterable[Sequence[str]]
 ) -> None:
     """A list as a table."""
-    if as_data(connection, page):
+    if print_data(connection, page):
         return
-    table(columns, rows)
+    print_table(columns, rows)
     if page["next_cursor"]:
-        say(f"there are more: --cursor {page['next_cursor']}")
+        print_stderr(f"there are more: --cursor {page['next_cursor']}")
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -87,9 +87,9 @@ def progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
         yield lambda count: bar.advance(task, count)
 
 
-def details(connection: Connection, data: dict[str, Any], fields: Iterable[str]) -> None:
+def print_details(connection: Connection, data: dict[str, Any], fields: Iterable[str]) -> None:
     """One thing, a field per line; empty ones are left out."""
-    if as_data(connection, data):
+    if print_data(connection, data):
         return
     found = [(field, plain(data.get(field))) for field in fields]
     width = max(len(field) for field, _ in found)
@@ -106,7 +106,7 @@ def plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def when(moment: str | None) -> str:
+def relative_time(moment: str | None) -> str:
     """`in 5m`, `2h ago`; further away than a day the local date."""
     if moment is None:
         return "-"
@@ -120,12 +120,12 @@ def when(moment: str | None) -> str:
     return f"in {text}" if away > timedelta(0) else f"{text} ago"
 
 
-def took(started: str | None, finished: str | None) -> str:
+def duration(started: str | None, finished: str | None) -> str:
     if started is None or finished is None:
         return "-"
     span = datetime.fromisoformat(finished) - datetime.fromisoformat(started)
     return f"{span.total_seconds():.2f}s" if span < timedelta(seconds=10) else short_span(span)
 
 
-def local(moment: str | None) -> str:
+def local_time(moment: str | None) -> str:
     return "-" if moment is None else f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"

@@ -7,8 +7,8 @@ from urllib.parse import quote
 import typer
 
 from rota.core.explain import error_text
-from rota.frame.cli.connection import Answered, Connection, Exit, explain, fail, say
-from rota.frame.cli.output import as_data, details
+from rota.frame.cli.connection import ApiRefusal, Connection, Exit, exit_refused, fail, print_stderr
+from rota.frame.cli.output import print_data, print_details
 from rota.frame.cli.terminal import json_text, output
 
 UNFINISHED = ("pending", "running")
@@ -21,9 +21,9 @@ def find_run(connection: Connection, key: str) -> dict[str, Any]:
     try:
         run: dict[str, Any] = connection.try_call("GET", f"/runs/{quote(key, safe='')}")
         return run
-    except Answered as refusal:
+    except ApiRefusal as refusal:
         if refusal.status != 404:
-            explain(refusal)
+            exit_refused(refusal)
     for field in ("job_id", "schedule_id", "target"):
         items = connection.get("/runs", **{field: key}, limit=1)["items"]
         if items:
@@ -34,10 +34,10 @@ def find_run(connection: Connection, key: str) -> dict[str, Any]:
 def show_job_or_result(connection: Connection, answer: dict[str, Any], wait: bool, timeout: float) -> None:
     """Print the id of the created job or, with `wait`, the result of its run; then exit as the run ended."""
     if not wait:
-        details(connection, answer, ["job_id"])
+        print_details(connection, answer, ["job_id"])
         return
     ended = find_run(connection, wait_until_ended(connection, answer["job_id"], timeout)["id"])
-    if not as_data(connection, ended):
+    if not print_data(connection, ended):
         print_result(ended["outcome"])
     exit_as(ended)
 
@@ -56,7 +56,7 @@ def print_result(outcome: Any) -> None:
 def wait_for_job(connection: Connection, job_id: str, timeout: float) -> None:
     """Wait until a job has ended, print it and exit as it ended."""
     job = wait_until_ended(connection, job_id, timeout)
-    details(connection, job, ("id", "status", "attempt", "started_at", "finished_at"))
+    print_details(connection, job, ("id", "status", "attempt", "started_at", "finished_at"))
     exit_as(job)
 
 
@@ -75,7 +75,7 @@ def wait_until_ended(connection: Connection, job_id: str, timeout: float) -> dic
 def exit_as(ended: dict[str, Any]) -> None:
     """Exit with RUN_FAILED unless a job or run succeeded."""
     if ended["status"] != "success":
-        say(f"error: {error_text(ended['error'] or {}) or ended['status']}")
+        print_stderr(f"error: {error_text(ended['error'] or {}) or ended['status']}")
         raise typer.Exit(Exit.RUN_FAILED)
 
 

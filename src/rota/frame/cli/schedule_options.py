@@ -9,7 +9,7 @@ import typer
 
 from rota.frame.cli.connection import Connection
 from rota.frame.cli.options import exactly_one, read_input
-from rota.frame.cli.output import as_data, local
+from rota.frame.cli.output import local_time, print_data
 from rota.frame.cli.terminal import visible
 from rota.frame.cli.times import future_option
 
@@ -80,10 +80,12 @@ def check_one_trigger(fields: dict[str, Any]) -> None:
 
 def print_schedule(connection: Connection, schedule: dict[str, Any]) -> None:
     """Print a schedule in one line, after it was changed."""
-    if not as_data(connection, schedule):
-        planned = f"next {local(schedule['next_run_at'])}" if schedule["next_run_at"] else "nothing planned"
+    if not print_data(connection, schedule):
+        planned = f"next {local_time(schedule['next_run_at'])}" if schedule["next_run_at"] else "nothing planned"
         if state_of(schedule) == "paused":
-            planned = f"until {local(schedule['paused_until'])}" if schedule["paused_until"] else "until it is resumed"
+            planned = (
+                f"until {local_time(schedule['paused_until'])}" if schedule["paused_until"] else "until it is resumed"
+            )
         print(f"{visible(schedule['name'])}: {schedule['words']}, {visible(state_of(schedule))}, {planned}")
 
 

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import typer
 
 from rota.frame.cli.options import read_input
-from rota.frame.cli.output import listing
+from rota.frame.cli.output import print_list
 from rota.frame.cli.run_results import show_job_or_result
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="AI work that programs declare.")
@@ -20,7 +20,7 @@ def list_all(ctx: typer.Context) -> None:
         [one["id"], one["version"] or "-", "yes" if one["live"] else "no", one["description"] or ""]
         for one in page["items"]
     )
-    listing(ctx.obj, page, ("graph", "version", "live", "description"), rows)
+    print_list(ctx.obj, page, ("graph", "version", "live", "description"), rows)
 
 
 @app.command()

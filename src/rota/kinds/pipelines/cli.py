@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import typer
 
-from rota.frame.cli.connection import Answered, Exit, explain, fail, say
-from rota.frame.cli.options import exactly_one, read_input
-from rota.frame.cli.output import as_data, details, listing, plain, table, when
+from rota.frame.cli.connection import ApiRefusal, Exit, exit_refused, fail, print_stderr
+from rota.frame.cli.options import Cursor, Limit, exactly_one, read_input
+from rota.frame.cli.output import plain, print_data, print_details, print_list, print_table, relative_time
 from rota.frame.cli.run_results import exit_as, find_run, wait_until_ended
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Tables made out of tables, in layers.")
@@ -32,42 +32,44 @@ def list_all(
     namespace: Annotated[str | None, typer.Option()] = None,
     layer: Annotated[str | None, typer.Option(help="bronze, silver or gold")] = None,
     kind: Annotated[str | None, typer.Option("--type", help="sql or python")] = None,
-    limit: Annotated[int | None, typer.Option(help="how many at most, up to 200")] = None,
-    cursor: Annotated[str | None, typer.Option(help="where the page before ended")] = None,
+    limit: Limit = None,
+    cursor: Cursor = None,
 ) -> None:
     """List pipelines by their paths."""
     page = ctx.obj.get("/pipelines", namespace=namespace, layer=layer, type=kind, limit=limit, cursor=cursor)
     rows = ([one["path"], one["type"], str(one["version"]), one["source"], one["description"]] for one in page["items"])
-    listing(ctx.obj, page, ("path", "type", "version", "source", "description"), rows)
+    print_list(ctx.obj, page, ("path", "type", "version", "source", "description"), rows)
 
 
 @app.command()
 def namespaces(ctx: typer.Context) -> None:
     """List namespaces."""
     page = ctx.obj.get("/pipelines/$namespaces")
-    listing(ctx.obj, page, ("name", "pipelines"), ([one["name"], str(one["pipelines"])] for one in page["items"]))
+    print_list(ctx.obj, page, ("name", "pipelines"), ([one["name"], str(one["pipelines"])] for one in page["items"]))
 
 
 @app.command()
 def graph(ctx: typer.Context) -> None:
     """What hangs on what: by triggers, and by tables that are read."""
     found = ctx.obj.get("/pipelines/$graph")
-    if not as_data(ctx.obj, found):
-        table(("from", "to", "by"), ([one["from"], one["to"], one["kind"]] for one in found["edges"]))
+    if not print_data(ctx.obj, found):
+        print_table(("from", "to", "by"), ([one["from"], one["to"], one["kind"]] for one in found["edges"]))
 
 
 @app.command()
 def show(ctx: typer.Context, name: Name) -> None:
     """Everything about one pipeline."""
-    details(ctx.obj, ctx.obj.get(path_of(name)), SHOWN)
+    print_details(ctx.obj, ctx.obj.get(path_of(name)), SHOWN)
 
 
 @app.command()
 def versions(ctx: typer.Context, name: Name) -> None:
     """What it ran, newest first."""
     page = ctx.obj.get(f"{path_of(name)}/versions")
-    rows = ([str(one["version"]), when(one["created_at"]), one["sql"] or one["function"]] for one in page["items"])
-    listing(ctx.obj, page, ("version", "since", "work"), rows)
+    rows = (
+        [str(one["version"]), relative_time(one["created_at"]), one["sql"] or one["function"]] for one in page["items"]
+    )
+    print_list(ctx.obj, page, ("version", "since", "work"), rows)
 
 
 @app.command()
@@ -90,18 +92,18 @@ def save(
     namespace, layer, last = parts_of(name)
     try:
         made = ctx.obj.try_call("POST", "/pipelines", {"namespace": namespace, "layer": layer, "name": last, **given})
-    except Answered as refusal:
+    except ApiRefusal as refusal:
         if refusal.status != HTTPStatus.CONFLICT:
-            explain(refusal)
+            exit_refused(refusal)
         made = ctx.obj.put(path_of(name), given)
-    details(ctx.obj, made, SHOWN)
+    print_details(ctx.obj, made, SHOWN)
 
 
 @app.command()
 def rm(ctx: typer.Context, name: Name) -> None:
     """Delete a pipeline with its schedules and triggers; its runs and its table stay."""
     ctx.obj.delete(path_of(name))
-    say(f"pipeline {name} is deleted")
+    print_stderr(f"pipeline {name} is deleted")
 
 
 @app.command()
@@ -116,10 +118,10 @@ def run(
     body = None if given is None else {"input": read_input(given)}
     answer = ctx.obj.post(f"{path_of(name)}/$run", body)
     if not wait:
-        details(ctx.obj, answer, ["job_id"])
+        print_details(ctx.obj, answer, ["job_id"])
         return
     ended = find_run(ctx.obj, wait_until_ended(ctx.obj, answer["job_id"], timeout)["id"])
-    if not as_data(ctx.obj, ended) and ended["outcome"]:
+    if not print_data(ctx.obj, ended) and ended["outcome"]:
         print(f"{ended['outcome']['rows_written']} rows in {ended['outcome']['duration_ms']} ms")
     exit_as(ended)
 
@@ -128,15 +130,15 @@ def run(
 def preview(ctx: typer.Context, name: Name, sql: Sql = None) -> None:
     """The first rows of its SQL, or of a draft; nothing is written."""
     found = ctx.obj.post(f"{path_of(name)}/$preview", draft(sql))
-    if not as_data(ctx.obj, found):
-        table([one["name"] for one in found["columns"]], ([plain(one) for one in row] for row in found["rows"]))
+    if not print_data(ctx.obj, found):
+        print_table([one["name"] for one in found["columns"]], ([plain(one) for one in row] for row in found["rows"]))
 
 
 @app.command()
 def validate(ctx: typer.Context, name: Name, sql: Sql = None) -> None:
     """Whether its SQL, or a draft, could run now."""
     found = ctx.obj.post(f"{path_of(name)}/$validate", draft(sql))
-    details(ctx.obj, found, ("ok", "error", "reads", "columns"))
+    print_details(ctx.obj, found, ("ok", "error", "reads", "columns"))
     if not found["ok"]:
         raise typer.Exit(Exit.FAILED)
 
@@ -146,10 +148,16 @@ def list_triggers(ctx: typer.Context, name: Name) -> None:
     """List what makes it run."""
     page = ctx.obj.get(f"{path_of(name)}/triggers")
     rows = (
-        [one["id"], one["type"], ", ".join(one["upstreams"]), plain(one["enabled"]), when(one["last_triggered_at"])]
+        [
+            one["id"],
+            one["type"],
+            ", ".join(one["upstreams"]),
+            plain(one["enabled"]),
+            relative_time(one["last_triggered_at"]),
+        ]
         for one in page["items"]
     )
-    listing(ctx.obj, page, ("id", "type", "upstreams", "enabled", "fired"), rows)
+    print_list(ctx.obj, page, ("id", "type", "upstreams", "enabled", "fired"), rows)
 
 
 @triggers.command()
@@ -168,26 +176,26 @@ def add(
         "type": kind, "upstreams": after or None, "cron_expression": cron, "timezone": tz, "cooldown_seconds": cooldown
     }  # fmt: skip
     given = {field: value for field, value in body.items() if value is not None}
-    details(ctx.obj, ctx.obj.post(f"{path_of(name)}/triggers", given), TRIGGER)
+    print_details(ctx.obj, ctx.obj.post(f"{path_of(name)}/triggers", given), TRIGGER)
 
 
 @triggers.command()
 def enable(ctx: typer.Context, name: Name, trigger_id: TriggerId) -> None:
     """Let it fire again."""
-    details(ctx.obj, ctx.obj.patch(trigger_path(name, trigger_id), {"enabled": True}), TRIGGER)
+    print_details(ctx.obj, ctx.obj.patch(trigger_path(name, trigger_id), {"enabled": True}), TRIGGER)
 
 
 @triggers.command()
 def disable(ctx: typer.Context, name: Name, trigger_id: TriggerId) -> None:
     """Let it fire no more."""
-    details(ctx.obj, ctx.obj.patch(trigger_path(name, trigger_id), {"enabled": False}), TRIGGER)
+    print_details(ctx.obj, ctx.obj.patch(trigger_path(name, trigger_id), {"enabled": False}), TRIGGER)
 
 
 @triggers.command("rm")
 def remove(ctx: typer.Context, name: Name, trigger_id: TriggerId) -> None:
     """Delete a trigger."""
     ctx.obj.delete(trigger_path(name, trigger_id))
-    say(f"trigger {trigger_id} is deleted")
+    print_stderr(f"trigger {trigger_id} is deleted")
 
 
 def parts_of(name: str) -> list[str]:

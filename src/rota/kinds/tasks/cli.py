@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import typer
 
-from rota.frame.cli.connection import Exit, Output, fail, say
-from rota.frame.cli.options import exactly_one, read_input
-from rota.frame.cli.output import as_data, details, listing, plain, when
+from rota.frame.cli.connection import Exit, Output, fail, print_stderr
+from rota.frame.cli.options import Cursor, Limit, exactly_one, read_input
+from rota.frame.cli.output import plain, print_data, print_details, print_list, relative_time
 from rota.frame.cli.run_results import print_result, show_job_or_result
 from rota.frame.cli.schedule_options import check_one_trigger, print_schedule, with_schedule_options
 from rota.frame.cli.terminal import json_text, output, visible
@@ -23,8 +23,6 @@ Param = Annotated[
     list[str] | None, typer.Option(help="NAME=VALUE, the value as JSON or else as text; may be given several times")
 ]
 Params = Annotated[str | None, typer.Option(help="all parameters as a JSON object, or @file")]
-Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
-Cursor = Annotated[str | None, typer.Option(help="where the page before ended")]
 ArtifactId = Annotated[str, typer.Argument(help="id of the artifact, or of a task's run")]
 TASK = (
     "id", "name", "task_type", "command", "parameters", "enabled", "source", "version", "retry", "timeout", "isolation",
@@ -47,13 +45,13 @@ def list_all(
         [one["name"], one["task_type"], one["source"], "yes" if one["enabled"] else "no", one["command"]]
         for one in page["items"]
     )
-    listing(ctx.obj, page, ("name", "type", "source", "enabled", "command"), rows)
+    print_list(ctx.obj, page, ("name", "type", "source", "enabled", "command"), rows)
 
 
 @app.command()
 def show(ctx: typer.Context, name: Name) -> None:
     """Everything about one task."""
-    details(ctx.obj, ctx.obj.get(path_of(name)), TASK)
+    print_details(ctx.obj, ctx.obj.get(path_of(name)), TASK)
 
 
 @app.command()
@@ -82,7 +80,7 @@ def add(
         "env": env or None, "enabled": not disabled,
     }  # fmt: skip
     given = {field: value for field, value in body.items() if value is not None}
-    details(ctx.obj, ctx.obj.post("/tasks", given), TASK)
+    print_details(ctx.obj, ctx.obj.post("/tasks", given), TASK)
 
 
 @app.command()
@@ -118,27 +116,27 @@ def schedule(
 @app.command()
 def enable(ctx: typer.Context, name: Name) -> None:
     """Let it run again."""
-    details(ctx.obj, ctx.obj.patch(path_of(name), {"enabled": True}), ("name", "enabled"))
+    print_details(ctx.obj, ctx.obj.patch(path_of(name), {"enabled": True}), ("name", "enabled"))
 
 
 @app.command()
 def disable(ctx: typer.Context, name: Name) -> None:
     """Switch it off: slots and jobs of it are skipped."""
-    details(ctx.obj, ctx.obj.patch(path_of(name), {"enabled": False}), ("name", "enabled"))
+    print_details(ctx.obj, ctx.obj.patch(path_of(name), {"enabled": False}), ("name", "enabled"))
 
 
 @app.command()
 def rm(ctx: typer.Context, name: Name) -> None:
     """Delete a task and its schedules; what it ran and left stays."""
     ctx.obj.delete(path_of(name))
-    say(f"task {name} is deleted")
+    print_stderr(f"task {name} is deleted")
 
 
 @app.command()
 def schema(ctx: typer.Context, name: Name) -> None:
     """The JSON Schema of its parameters."""
     told = ctx.obj.get(f"{path_of(name)}/$schema")
-    if not as_data(ctx.obj, told):
+    if not print_data(ctx.obj, told):
         print(json_text(told, indent=2))
 
 
@@ -154,17 +152,17 @@ def list_artifacts(
     """List what runs saved, newest first."""
     page = ctx.obj.get("/artifacts", run_id=run, parent_id=parent, label=label, limit=limit, cursor=cursor)
     rows = (
-        [one["id"], one["label"], one["content_type"], str(one["size"]), when(one["created_at"])]
+        [one["id"], one["label"], one["content_type"], str(one["size"]), relative_time(one["created_at"])]
         for one in page["items"]
     )
-    listing(ctx.obj, page, ("id", "label", "type", "bytes", "saved"), rows)
+    print_list(ctx.obj, page, ("id", "label", "type", "bytes", "saved"), rows)
 
 
 @artifacts.command("show")
 def show_artifact(ctx: typer.Context, artifact_id: ArtifactId) -> None:
     """An artifact with its content, where that is JSON or text."""
     found = ctx.obj.get(artifact_path(artifact_id))
-    details(ctx.obj, found, ARTIFACT)
+    print_details(ctx.obj, found, ARTIFACT)
     if found["data"] is not None and ctx.obj.output is Output.TABLE:
         print()
         print_result(found["data"])
@@ -174,7 +172,7 @@ def show_artifact(ctx: typer.Context, artifact_id: ArtifactId) -> None:
 def tree(ctx: typer.Context, artifact_id: ArtifactId) -> None:
     """An artifact with all that hangs below it."""
     found = ctx.obj.get(f"{artifact_path(artifact_id)}/$tree")
-    if not as_data(ctx.obj, found):
+    if not print_data(ctx.obj, found):
         print_branch(found, "")
 
 
@@ -196,7 +194,7 @@ def get(
         out.write_bytes(content)
     except OSError as error:
         fail(f"--out {out}: {error.strerror}", Exit.USAGE)
-    say(f"{out}: {len(content)} bytes")
+    print_stderr(f"{out}: {len(content)} bytes")
 
 
 def path_of(name: str) -> str:

@@ -7,17 +7,15 @@ from urllib.parse import quote
 
 import typer
 
-from rota.frame.cli.connection import Answered, Output, explain, say
-from rota.frame.cli.options import read_input
-from rota.frame.cli.output import as_data, details, listing, when
+from rota.frame.cli.connection import ApiRefusal, Output, exit_refused, print_stderr
+from rota.frame.cli.options import Cursor, Limit, read_input
+from rota.frame.cli.output import print_data, print_details, print_list, relative_time
 from rota.frame.cli.terminal import output, visible
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Producers and consumers that talk through topics.")
 
 Key = Annotated[str, typer.Argument(help="id or name of the workflow")]
 Version = Annotated[str, typer.Argument(help="like 1.1")]
-Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
-Cursor = Annotated[str | None, typer.Option(help="where the page before ended")]
 SHOWN = ("id", "name", "status", "issue", "schedule", "next_check", "pending", "stale_inputs", "version", "description")
 
 
@@ -29,18 +27,18 @@ def list_all(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> 
         [one["name"], one["status"].replace("_", " "), one["issue"] or one["schedule"] or "", str(one["pending"])]
         for one in page["items"]
     )
-    listing(ctx.obj, page, ("name", "status", "what", "pending"), rows)
+    print_list(ctx.obj, page, ("name", "status", "what", "pending"), rows)
 
 
 @app.command()
 def show(ctx: typer.Context, key: Key) -> None:
     """How one stands: status, issue, schedule, what waits, what it did lately."""
     found = ctx.obj.get(path_of(key))
-    details(ctx.obj, found, SHOWN)
+    print_details(ctx.obj, found, SHOWN)
     if ctx.obj.output is Output.TABLE and found["recent"]:
         print("\nLately:")
         for one in found["recent"]:
-            print(f"  {when(one['at'])}  {visible(one['text'])}")
+            print(f"  {relative_time(one['at'])}  {visible(one['text'])}")
 
 
 @app.command()
@@ -51,12 +49,12 @@ def deploy(
     script = file.read_text()
     try:
         made = ctx.obj.try_call("POST", "/workflows", {"script": script})
-    except Answered as refusal:
+    except ApiRefusal as refusal:
         if refusal.status != HTTPStatus.CONFLICT:
-            explain(refusal)
+            exit_refused(refusal)
         name = ctx.obj.post("/workflows/$check", {"script": script})["name"]
         made = ctx.obj.put(path_of(name), {"script": script})
-    details(ctx.obj, made, SHOWN)
+    print_details(ctx.obj, made, SHOWN)
 
 
 @app.command()
@@ -81,14 +79,14 @@ def diff(
     """What a version changed."""
     wanted = version or ctx.obj.get(path_of(key))["version"]
     found = ctx.obj.get(path_of(key, f"versions/{quote(wanted, safe='')}"), against=against)
-    if not as_data(ctx.obj, found):
+    if not print_data(ctx.obj, found):
         print(output(found["diff"]))
 
 
 @app.command()
 def accept(ctx: typer.Context, key: Key, version: Version) -> None:
     """Let a repair become live, and what failed be tried again with it."""
-    details(ctx.obj, ctx.obj.post(path_of(key, f"versions/{quote(version, safe='')}/$accept")), SHOWN)
+    print_details(ctx.obj, ctx.obj.post(path_of(key, f"versions/{quote(version, safe='')}/$accept")), SHOWN)
 
 
 @app.command()
@@ -97,40 +95,40 @@ def reject(
 ) -> None:
     """Do not take a repair; another one is asked for while the budget lasts."""
     found = ctx.obj.post(path_of(key, f"versions/{quote(version, safe='')}/$reject"), {"reason": reason})
-    details(ctx.obj, found, SHOWN)
+    print_details(ctx.obj, found, SHOWN)
 
 
 @app.command()
 def rollback(ctx: typer.Context, key: Key, version: Version) -> None:
     """Deploy the file of an earlier version again."""
-    details(ctx.obj, ctx.obj.post(path_of(key, "$rollback"), {"version": version}), SHOWN)
+    print_details(ctx.obj, ctx.obj.post(path_of(key, "$rollback"), {"version": version}), SHOWN)
 
 
 @app.command("rm")
 def remove(ctx: typer.Context, key: Key) -> None:
     """Delete a workflow that is a script; what it ran stays."""
     ctx.obj.delete(path_of(key))
-    say(f"workflow {key} is deleted")
+    print_stderr(f"workflow {key} is deleted")
 
 
 @app.command()
 def run(ctx: typer.Context, key: Key) -> None:
     """Run all its producers now."""
     found = ctx.obj.post(path_of(key, "$run"))
-    if not as_data(ctx.obj, found):
-        say(f"queued: {len(found['job_ids'])}")
+    if not print_data(ctx.obj, found):
+        print_stderr(f"queued: {len(found['job_ids'])}")
 
 
 @app.command()
 def pause(ctx: typer.Context, key: Key, reason: Annotated[str, typer.Option(help="why")] = "") -> None:
     """Start nothing more; what comes meanwhile waits."""
-    details(ctx.obj, ctx.obj.post(path_of(key, "$pause"), {"reason": reason}), SHOWN)
+    print_details(ctx.obj, ctx.obj.post(path_of(key, "$pause"), {"reason": reason}), SHOWN)
 
 
 @app.command()
 def resume(ctx: typer.Context, key: Key) -> None:
     """End a pause, or try again what failed."""
-    details(ctx.obj, ctx.obj.post(path_of(key, "$resume")), SHOWN)
+    print_details(ctx.obj, ctx.obj.post(path_of(key, "$resume")), SHOWN)
 
 
 @app.command()
@@ -142,13 +140,13 @@ def resolve(
 ) -> None:
     """Decide about the run that waits for a person."""
     body = {"resolution": resolution, **({} if result is None else {"result": read_input(result, "--result")})}
-    details(ctx.obj, ctx.obj.post(path_of(key, "$resolve"), body), SHOWN)
+    print_details(ctx.obj, ctx.obj.post(path_of(key, "$resolve"), body), SHOWN)
 
 
 @app.command()
 def skip(ctx: typer.Context, key: Key, event: Annotated[str, typer.Argument(help="its id; `events` has them")]) -> None:
     """Leave out an event that is pending, with what came of it alone."""
-    details(ctx.obj, ctx.obj.post(path_of(key, f"events/{quote(event, safe='')}/$skip")), SHOWN)
+    print_details(ctx.obj, ctx.obj.post(path_of(key, f"events/{quote(event, safe='')}/$skip")), SHOWN)
 
 
 @app.command()
@@ -162,8 +160,8 @@ def publish(
     """Put an event into a topic."""
     body = {"message_id": message_id, "payload": read_input(payload, "--payload")}
     found = ctx.obj.post(path_of(key, f"topics/{quote(topic, safe='')}/events"), body)
-    if not as_data(ctx.obj, found):
-        say(found["result"])
+    if not print_data(ctx.obj, found):
+        print_stderr(found["result"])
 
 
 @app.command()
@@ -178,9 +176,10 @@ def events(
     """What lies and lay in its topics, newest first."""
     page = ctx.obj.get(path_of(key, "events"), topic=topic, status=status, limit=limit, cursor=cursor)
     rows = (
-        [one["id"], one["topic"], one["message_id"], one["status"], when(one["created_at"])] for one in page["items"]
+        [one["id"], one["topic"], one["message_id"], one["status"], relative_time(one["created_at"])]
+        for one in page["items"]
     )
-    listing(ctx.obj, page, ("id", "topic", "message", "status", "since"), rows)
+    print_list(ctx.obj, page, ("id", "topic", "message", "status", "since"), rows)
 
 
 @app.command()
@@ -196,11 +195,11 @@ def inputs(
     rows = (
         [
             one["id"], one["title"] or one["message_id"], one["source"],
-            one["status"] + (", stale" if one["stale"] else ""), when(one["created_at"]),
+            one["status"] + (", stale" if one["stale"] else ""), relative_time(one["created_at"]),
         ]
         for one in page["items"]
     )  # fmt: skip
-    listing(ctx.obj, page, ("id", "what", "source", "status", "since"), rows)
+    print_list(ctx.obj, page, ("id", "what", "source", "status", "since"), rows)
 
 
 @app.command()
@@ -208,18 +207,23 @@ def outputs(ctx: typer.Context, key: Key, limit: Limit = None, cursor: Cursor = 
     """What it did to the world outside, newest first."""
     page = ctx.obj.get(path_of(key, "outputs"), limit=limit, cursor=cursor)
     rows = (
-        [one["title"] or one["call"], one["call"], one["warning"] or one["status"], when(one["created_at"])]
+        [one["title"] or one["call"], one["call"], one["warning"] or one["status"], relative_time(one["created_at"])]
         for one in page["items"]
     )
-    listing(ctx.obj, page, ("what", "call", "status", "since"), rows)
+    print_list(ctx.obj, page, ("what", "call", "status", "since"), rows)
 
 
 def show_versions(ctx: typer.Context, page: dict[str, Any]) -> None:
     rows = (
-        [one["version"] + (" (live)" if one["live"] else ""), one["outcome"], when(one["created_at"]), one["why"] or ""]
+        [
+            one["version"] + (" (live)" if one["live"] else ""),
+            one["outcome"],
+            relative_time(one["created_at"]),
+            one["why"] or "",
+        ]
         for one in page["items"]
     )
-    listing(ctx.obj, page, ("version", "outcome", "since", "why"), rows)
+    print_list(ctx.obj, page, ("version", "outcome", "since", "why"), rows)
 
 
 def path_of(key: str, tail: str = "") -> str:

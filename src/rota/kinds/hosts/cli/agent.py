@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rota.frame.cli.connection import Exit, fail, say, warn_without_tls
-from rota.frame.cli.output import as_data, table
+from rota.frame.cli.connection import Exit, fail, print_stderr, warn_without_tls
+from rota.frame.cli.output import print_data, print_table
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Run jobs on this machine for a server.")
 
@@ -78,7 +78,7 @@ def pair(
     config = {"server": url, "host_id": told["host_id"], "name": told["name"], "key": told["agent_key"]}
     write_down(home / "agent.json", json.dumps(config, indent=2).encode())
     shown = {name: config[name] for name in ("host_id", "name", "server")}
-    if not as_data(ctx.obj, shown):
+    if not print_data(ctx.obj, shown):
         print(f"host {config['name']} ({told['host_id']}) is paired; now `rota agent run --dir {home}`")
 
 
@@ -126,7 +126,7 @@ def run(
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, courier.stop.set)
             warn_without_tls(config["server"])
-            say(f"agent of host {config['name']}, for {config['server']}")
+            print_stderr(f"agent of host {config['name']}, for {config['server']}")
             await courier.run()
 
         try:
@@ -159,10 +159,10 @@ def install(
     unit = UNIT.format(command=shlex.join(command).replace("%", "%%"), where=home.absolute())
     if to is None:
         print(unit, end="")
-        say("write this to /etc/systemd/system/rota-agent.service (or give --to), then enable it")
+        print_stderr("write this to /etc/systemd/system/rota-agent.service (or give --to), then enable it")
         return
     to.write_text(unit)
-    say(f"{to} is written; now: systemctl daemon-reload && systemctl enable --now {to.stem}")
+    print_stderr(f"{to} is written; now: systemctl daemon-reload && systemctl enable --now {to.stem}")
 
 
 @app.command()
@@ -182,12 +182,12 @@ def status(ctx: typer.Context, home: Home = HERE) -> None:
             {"job_id": one.job_id, "fence": one.fence, "job_type": order["job_type"], "state": state, "status": ended}
         )
     told = {"host_id": config["host_id"], "name": config["name"], "server": config["server"], "running": running}
-    if as_data(ctx.obj, {**told, "runs": found}):
+    if print_data(ctx.obj, {**told, "runs": found}):
         return
     print(
         f"host {config['name']} ({config['host_id']}) of {config['server']}: agent {'up' if running else 'not running'}"
     )
-    table(
+    print_table(
         ("job", "type", "state", "status"),
         ([one["job_id"], one["job_type"], one["state"], one["status"] or ""] for one in found),
     )

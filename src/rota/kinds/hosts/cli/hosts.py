@@ -6,8 +6,9 @@ from urllib.parse import quote
 
 import typer
 
-from rota.frame.cli.connection import Exit, Output, fail, say
-from rota.frame.cli.output import as_data, details, listing, table, when
+from rota.frame.cli.connection import Exit, Output, fail, print_stderr
+from rota.frame.cli.options import Cursor, Limit
+from rota.frame.cli.output import print_data, print_details, print_list, print_table, relative_time
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Machines of the org, and their agents.")
 servers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What runs on hosts.")
@@ -20,8 +21,6 @@ JobId = Annotated[str, typer.Argument(help="id of the job")]
 BatchId = Annotated[str, typer.Argument(help="id of the batch")]
 Label = Annotated[list[str] | None, typer.Option("--label", help="k=v; may be given several times")]
 Payload = Annotated[str | None, typer.Option(help="JSON")]
-Limit = Annotated[int | None, typer.Option(help="how many at most, up to 200")]
-Cursor = Annotated[str | None, typer.Option(help="where the page before ended")]
 SHOWN = (
     "id", "name", "status", "labels", "agent_version", "key_version", "servers", "last_heartbeat_at", "metrics",
     "job_types", "created_at",
@@ -33,32 +32,32 @@ def list_hosts(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -
     """List hosts by name."""
     page = ctx.obj.get("/hosts", limit=limit, cursor=cursor)
     rows = (
-        [one["id"], one["name"], one["status"], when(one["last_heartbeat_at"]), str(one["servers"])]
+        [one["id"], one["name"], one["status"], relative_time(one["last_heartbeat_at"]), str(one["servers"])]
         for one in page["items"]
     )
-    listing(ctx.obj, page, ("id", "name", "status", "heard", "servers"), rows)
+    print_list(ctx.obj, page, ("id", "name", "status", "heard", "servers"), rows)
 
 
 @app.command()
 def show(ctx: typer.Context, host: Host) -> None:
     """Everything about one host."""
-    details(ctx.obj, ctx.obj.get(path("hosts", host)), SHOWN)
+    print_details(ctx.obj, ctx.obj.get(path("hosts", host)), SHOWN)
 
 
 @app.command()
 def token(ctx: typer.Context, ttl: Annotated[int | None, typer.Option(help="seconds that it lasts")] = None) -> None:
     """Make a token that pairs one machine, once: `rota agent pair --token T` there."""
     made = ctx.obj.post("/pairing-tokens", {"ttl_seconds": ttl} if ttl else {})
-    if not as_data(ctx.obj, made):
+    if not print_data(ctx.obj, made):
         print(made["token"])
-        say(f"good until {made['expires_at']}; it is not shown again")
+        print_stderr(f"good until {made['expires_at']}; it is not shown again")
 
 
 @app.command("rotate-key")
 def rotate_key(ctx: typer.Context, host: Host) -> None:
     """A new key for a host's agent: give it to `rota agent key` there. The old one is dead at once."""
     made = ctx.obj.post(f"{path('hosts', host)}/$rotate-key")
-    if not as_data(ctx.obj, made):
+    if not print_data(ctx.obj, made):
         print(made["agent_key"])
 
 
@@ -73,7 +72,7 @@ def list_servers(ctx: typer.Context, host: str | None = None, limit: Limit = Non
     """List server instances."""
     page = ctx.obj.get("/server-instances", host_id=host, limit=limit, cursor=cursor)
     rows = ([one["id"], one["name"], one["type"], labels_of(one), one["host_id"]] for one in page["items"])
-    listing(ctx.obj, page, ("id", "name", "type", "labels", "host"), rows)
+    print_list(ctx.obj, page, ("id", "name", "type", "labels", "host"), rows)
 
 
 @servers.command("add")
@@ -88,7 +87,7 @@ def add_server(
     """Name something that runs on a host."""
     body = {"host_id": host, "name": name, "type": type, "labels": pairs(label)}
     made = ctx.obj.post("/server-instances", body | ({"config": read_json(config)} if config else {}))
-    details(ctx.obj, made, ("id", "name", "type", "host_id", "labels", "config"))
+    print_details(ctx.obj, made, ("id", "name", "type", "host_id", "labels", "config"))
 
 
 @servers.command("rm")
@@ -101,15 +100,15 @@ def delete_server(ctx: typer.Context, server: ServerId) -> None:
 def run_job(ctx: typer.Context, server: ServerId, job_type: str, payload: Payload = None) -> None:
     """A job on a server, at once."""
     body = {"server_instance_id": server, "job_type": job_type, "payload": read_json(payload) if payload else {}}
-    details(ctx.obj, ctx.obj.post("/host-jobs", body), ("job_id",))
+    print_details(ctx.obj, ctx.obj.post("/host-jobs", body), ("job_id",))
 
 
 @jobs.command("list")
 def list_jobs(ctx: typer.Context, server: str | None = None, limit: Limit = None, cursor: Cursor = None) -> None:
     """Jobs on hosts, newest first."""
     page = ctx.obj.get("/host-jobs", server_instance_id=server, limit=limit, cursor=cursor)
-    rows = ([one["id"], one["target_name"], one["status"], when(one["submitted_at"])] for one in page["items"])
-    listing(ctx.obj, page, ("id", "server", "status", "asked"), rows)
+    rows = ([one["id"], one["target_name"], one["status"], relative_time(one["submitted_at"])] for one in page["items"])
+    print_list(ctx.obj, page, ("id", "server", "status", "asked"), rows)
 
 
 @jobs.command("show")
@@ -127,13 +126,13 @@ def show_job(ctx: typer.Context, job: JobId) -> None:
         "error",
         "run_ids",
     )
-    details(ctx.obj, ctx.obj.get(path("host-jobs", job)), fields)
+    print_details(ctx.obj, ctx.obj.get(path("host-jobs", job)), fields)
 
 
 @jobs.command("cancel")
 def cancel_job(ctx: typer.Context, job: JobId) -> None:
     """Stop a job."""
-    details(ctx.obj, ctx.obj.post(f"{path('host-jobs', job)}/$cancel"), ("job_id",))
+    print_details(ctx.obj, ctx.obj.post(f"{path('host-jobs', job)}/$cancel"), ("job_id",))
 
 
 @jobs.command("resolve")
@@ -141,7 +140,7 @@ def resolve_job(
     ctx: typer.Context, job: JobId, resolution: Annotated[str, typer.Argument(help="applied or not_applied")]
 ) -> None:
     """Say whether a job happened whose agent was lost and cannot tell."""
-    details(ctx.obj, ctx.obj.post(f"{path('host-jobs', job)}/$resolve", {"resolution": resolution}), ("job_id",))
+    print_details(ctx.obj, ctx.obj.post(f"{path('host-jobs', job)}/$resolve", {"resolution": resolution}), ("job_id",))
 
 
 @batches.command("run")
@@ -162,7 +161,7 @@ def run_batch(
         "max_parallel": max_parallel, "payload": read_json(payload) if payload else None,
         "stop_on_failure": stop_on_failure,
     }  # fmt: skip
-    details(ctx.obj, ctx.obj.post("/batches", {k: v for k, v in body.items() if v is not None}), ("batch_id",))
+    print_details(ctx.obj, ctx.obj.post("/batches", {k: v for k, v in body.items() if v is not None}), ("batch_id",))
 
 
 @batches.command("list")
@@ -170,19 +169,19 @@ def list_batches(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None)
     """Batches, newest first."""
     page = ctx.obj.get("/batches", limit=limit, cursor=cursor)
     rows = ([one["id"], one["job_type"], one["status"], done_of(one)] for one in page["items"])
-    listing(ctx.obj, page, ("id", "type", "status", "done"), rows)
+    print_list(ctx.obj, page, ("id", "type", "status", "done"), rows)
 
 
 @batches.command("show")
 def show_batch(ctx: typer.Context, batch: BatchId) -> None:
     """One batch, server by server."""
     found = ctx.obj.get(path("batches", batch))
-    details(
+    print_details(
         ctx.obj, found, ("id", "target", "job_type", "status", "total", "succeeded", "failed", "canceled", "skipped")
     )
     if ctx.obj.output is Output.TABLE:
         print()
-        table(
+        print_table(
             ("server", "status", "job"), ([one["name"], one["status"], one["job_id"] or ""] for one in found["members"])
         )
 
@@ -190,7 +189,7 @@ def show_batch(ctx: typer.Context, batch: BatchId) -> None:
 @batches.command("cancel")
 def cancel_batch(ctx: typer.Context, batch: BatchId) -> None:
     """Stop a batch."""
-    details(ctx.obj, ctx.obj.post(f"{path('batches', batch)}/$cancel"), ("batch_id",))
+    print_details(ctx.obj, ctx.obj.post(f"{path('batches', batch)}/$cancel"), ("batch_id",))
 
 
 def path(what: str, key: str) -> str:
