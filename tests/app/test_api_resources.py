@@ -165,7 +165,7 @@ async def test_why_tells_the_story_of_a_run(api: Api) -> None:
     ended = AttemptResult(begun.job, Status.FAILED, "logic", api.clock.now(), begun.run_id, 1, begun.started_at, error)
     await api.db.tx(jobs.finish, [ended], WORKER)
     told = await sentences(api, f"/runs/{begun.run_id}/$why")
-    assert "ended after 3 s: failed, because the work failed by itself (logic). Its error: ValueError: no." in told
+    assert "ended after 3 s: failed, because the task raised an error (logic). Its error: ValueError: no." in told
     assert "overlap queue_all, 2 retries" in told
     assert (await api.call("GET", "/runs/none/$why")).status_code == 404
     await api.execute("DELETE FROM audit_log")

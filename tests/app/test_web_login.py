@@ -493,7 +493,7 @@ async def test_the_first_page_shows_how_the_org_stands_and_escapes_it(api: Api, 
     order += [attention.index(word) for word in (f"worse {evil} crashed", f"bad {evil} failed")]
     assert order == sorted(order)
     assert "A person must act first" in attention
-    assert "the work failed by itself" in attention
+    assert "the task raised an error" in attention
     assert f"goes {evil}" in rest.partition(" Next due ")[0]
     assert "tomorrow in 2h57m every day at 12:00 (UTC)" in rest
     assert re.search(r"success 1 failed 1 crashed 1 ", rest)

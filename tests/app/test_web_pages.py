@@ -133,7 +133,7 @@ async def test_a_schedule_shows_its_past_and_its_future(api: Api, admin: httpx.A
     assert "the last 0 slots" not in text
     assert "revision 2: every day at 03:00 (Europe/Oslo)" in text
     assert "cron_expression 0 12 * * * 0 3 * * *" in text  # the diff
-    assert "the work failed by itself" in text
+    assert "the task raised an error" in text
     await admin.post("/preferences", data={"csrf_token": csrf_of(await admin.get("/")), "time": "schedule"})
     assert "2026-05-05 03:00:00 CEST" in words((await admin.get(f"/schedules/{one['id']}")).text)
     week = await admin.get("/timeline?span=week&day=2026-10-24")

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rota.core.errors import Invalid
-from rota.core.explain import attempt, wanted
+from rota.core.explain import attempt, origin
 
 SLOT = datetime(2026, 5, 4, 9, tzinfo=UTC)
 SCHEDULE = {"name": "hourly"}
@@ -12,7 +12,7 @@ SCHEDULE = {"name": "hourly"}
 
 def queued(late: float) -> str:
     row: dict[str, Any] = {"queued_at": SLOT + timedelta(seconds=late), "slot": SLOT, "trigger": "schedule:every 1h"}
-    return wanted(row, SCHEDULE, "system")
+    return origin(row, SCHEDULE, "system")
 
 
 def ended(**fields: Any) -> str:
@@ -30,7 +30,7 @@ def test_a_job_queued_ahead_of_its_slot_is_queued_before_it() -> None:
 
 def test_an_attempt_that_another_follows_is_retried_not_paused() -> None:
     text = ended(status="paused", reason="transient", error={"type": "OSError", "message": "refused"})
-    assert text.endswith("after 2 s: retried, because the cause may pass (transient). Its error: OSError: refused.")
+    assert text.endswith("after 2 s: retried, because the cause is transient (transient). Its error: OSError: refused.")
 
 
 def test_the_type_of_an_error_is_named_once() -> None:

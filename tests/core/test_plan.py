@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rota.core.model import DueSchedule, Plan, Schedule
 from rota.core.parse import Defaults, parse_schedule
-from rota.core.plan import FIRE_LIMIT, TICK, first_plan, plan, plan_at
+from rota.core.plan import FIRE_BATCH_SLOTS, TICK, first_plan, plan, plan_at
 from rota.core.policy import Misfire, Overlap
 from rota.core.timing.triggers import next_slot, run_at, slots_between
 
@@ -71,7 +71,7 @@ def test_each_passed_slot_is_decided_exactly_once(
     assert sorted(told) == list(slots_between(one.timing, state.next_slot - TICK, found.handled))
     assert len(set(told)) == len(told)
     assert [one.slot for one in found.fires] == sorted({one.slot for one in found.fires})
-    assert len(found.fires) <= FIRE_LIMIT
+    assert len(found.fires) <= FIRE_BATCH_SLOTS
     if max_runs is not None:
         assert fired + len(found.fires) <= max(max_runs, fired)
     if found.next_slot is not None:

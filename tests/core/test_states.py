@@ -5,7 +5,6 @@ from rota.core.states import (
     MOVES,
     PHASE_MOVES,
     RAN,
-    REASONS,
     Move,
     Phase,
     State,
@@ -42,11 +41,6 @@ def test_every_status_of_a_run_that_is_over_has_a_verdict() -> None:
     for status in set(Status) - {Status.PENDING, Status.RUNNING}:
         assert verdict_of(status) in Verdict
     assert {verdict_of(status) for status in RAN} == {Verdict.RAN}
-
-
-def test_reasons_belong_to_statuses_that_need_one() -> None:
-    assert set(REASONS) <= set(Status)
-    assert "superseded" in REASONS[Status.SKIPPED]
 
 
 def test_phases_only_move_forward() -> None:

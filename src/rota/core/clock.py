@@ -1,7 +1,7 @@
-"""The one place that asks what time it is. Everybody else is given a clock.
+"""The only module that reads the time. Other modules receive a `Clock`.
 
-`now` is the database's time: measured once in a while, carried on by the monotonic clock in between. So the
-processes of one installation agree on what is due and whose lease is over, whatever their own wall clocks say.
+`now` is the time of the database: sampled from time to time, extrapolated by the monotonic clock in between. So the
+processes of one installation agree on what is due and which lease has expired, even if their system clocks differ.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Protocol
 
-CLOCK_JUMP = timedelta(seconds=5)  # a step of the clock that nobody should act on at once
-SAMPLE_ERROR_SECONDS = 0.002  # round trip up to which a sample is always good enough
-DRIFT_PER_SECOND = 0.0005  # how fast a monotonic clock may run wrong between samples
+CLOCK_JUMP = timedelta(seconds=5)  # a larger step of the clock postpones rescues and is logged
+SAMPLE_ERROR_SECONDS = 0.002  # a sample with a shorter round trip is always accepted
+DRIFT_PER_SECOND = 0.0005  # assumed drift of the monotonic clock between samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class ClockSample:
 
 
 class Clock(Protocol):
-    """What an operation needs of time: the moment, a stopwatch, a way to wait."""
+    """Current time, stopwatch and waiting."""
 
     def now(self) -> datetime:
-        """This moment, in UTC."""
+        """Return the current time in UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds on a stopwatch that is never set."""
+        """Return seconds of a monotonic clock."""
         ...
 
     async def wait(self, event: asyncio.Event, seconds: float | None) -> bool:
@@ -49,11 +49,11 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """Real time, set by the database's clock through `sync`. It may be behind that clock by the round trip of the
-    sample that it was set by, and is never ahead of it: no slot starts before its time."""
+    """Real time, set to the clock of the database by `sync`. It may be behind that clock by the round trip of the last
+    sample, and is never ahead of it: no slot starts before its time."""
 
     def __init__(self) -> None:
-        # time, stopwatch, seconds by which the time may be wrong; one tuple: other threads read it while it is set
+        # time, stopwatch, error in seconds; one tuple, since other threads read it while it is set
         self._set = (datetime.now(UTC), time.monotonic(), math.inf)
 
     def now(self) -> datetime:
@@ -64,10 +64,10 @@ class SystemClock:
         return time.monotonic()
 
     def sync(self, sample: ClockSample) -> timedelta:
-        """Set the clock to a sample, as of when it was received. Returns how far the clock had been off.
+        """Set the clock to a sample, as of when it was received. Returns by how much the clock was wrong.
 
-        A sample with a longer round trip than the current error allows is dropped (0 is returned): it may be old by
-        all of that. Only one that proves this clock to be ahead is used however long it took."""
+        A sample with a longer round trip than the current error allows is dropped (returns 0): it may be that old. A
+        sample that proves this clock to be ahead is always used."""
         base, mark, error = self._set
         current = base + timedelta(seconds=sample.received - mark)
         allowed = max(SAMPLE_ERROR_SECONDS, error + DRIFT_PER_SECOND * (sample.received - mark))
@@ -86,7 +86,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """Time that stands still until a test moves it."""
+    """A clock for tests: time changes only by `set` and `advance`."""
 
     def __init__(self, start: datetime) -> None:
         self._now = start
@@ -100,7 +100,7 @@ class ManualClock:
     def monotonic(self) -> float:
         return (self._now - self._start).total_seconds()
 
-    def sync(self, sample: ClockSample) -> timedelta:  # noqa: ARG002  a test's time is its own
+    def sync(self, sample: ClockSample) -> timedelta:  # noqa: ARG002  only the test sets the time
         return timedelta(0)
 
     async def wait(self, event: asyncio.Event, seconds: float | None) -> bool:
@@ -116,39 +116,39 @@ class ManualClock:
                 task.cancel()
         return event.is_set()
 
-    def set(self, moment: datetime) -> None:
-        """Jump to a moment, also backwards."""
-        self._now = moment
-        while self._waiters and self._waiters[0][0] <= moment:
+    def set(self, now: datetime) -> None:
+        """Set the time, also backwards, and wake the waits that have passed."""
+        self._now = now
+        while self._waiters and self._waiters[0][0] <= now:
             heapq.heappop(self._waiters)[2].set()
 
     async def advance(self, span: timedelta) -> None:
-        """Move on, and let everything that was waiting for it run."""
+        """Advance the time, and let the tasks that waited for it run."""
         self.set(self._now + span)
         for _ in range(10):
             await asyncio.sleep(0)
 
 
 def system_time() -> datetime:
-    """This machine's own idea of the time; only for what is measured before a database is at hand."""
+    """Return the time of this machine; only for code that has no database connection."""
     return datetime.now(UTC)
 
 
 def system_time_ms() -> int:
-    """The same in milliseconds since 1970, for ids that sort by age."""
+    """Return the time of this machine in milliseconds since 1970, for ids that sort by age."""
     return time.time_ns() // 1_000_000
 
 
 def stopwatch() -> float:
-    """Seconds for measuring spans within one process."""
+    """Return seconds of the monotonic clock, to measure durations within one process."""
     return time.monotonic()
 
 
 async def real_sleep(seconds: float) -> None:
-    """Let real time pass, whatever clock the engine runs on: back-off after a lost connection, graces of processes."""
+    """Sleep in real time, whatever clock the engine has: backoff after a lost connection, grace of processes."""
     await asyncio.sleep(seconds)
 
 
 def blocking_sleep(seconds: float) -> None:
-    """The same for programs without an event loop: clients and the command line."""
+    """Sleep without an event loop: clients and the command line."""
     time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""An upper bound for what one request may compute. Pure: the web layer sets the budget, the searches spend it.
+"""Upper bound for the computing of one request. Pure: the web layer sets the budget, slot searches spend it.
 
 Code without a budget (scheduler, maintenance, command line) is not limited.
 """
@@ -13,7 +13,7 @@ REQUEST_STEPS = 50_000  # steps of slot searches that one request may take, a fe
 
 
 class Budget:
-    """Steps that are left; shared by all threads that work for one request."""
+    """Remaining steps; shared by all threads that work for one request."""
 
     def __init__(self, steps: int) -> None:
         self.steps = self.left = steps
@@ -24,7 +24,7 @@ current_budget: ContextVar[Budget | None] = ContextVar("rota_effort_budget", def
 
 @contextmanager
 def unlimited() -> Iterator[None]:
-    """Lift the limit, for what must not fail any more because its effect is stored."""
+    """Remove the limit, for code that must not fail any more because its effect is stored."""
     token = current_budget.set(None)
     try:
         yield
@@ -50,6 +50,8 @@ def spend(steps: int = 1) -> None:
     budget.left -= steps
     if budget.left < 0:
         raise TooMuchEffort(
-            "timing", f"{budget.steps} steps", "were not enough to compute the slots that this request asks for: they "
+            "timing",
+            f"{budget.steps} steps",
+            "were not enough to compute the slots that this request asks for: they "
             "are too many or too far apart; ask for a shorter time or fewer schedules, or choose another window",
-        )  # fmt: skip
+        )

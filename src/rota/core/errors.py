@@ -1,35 +1,35 @@
-"""Everything Rota can refuse or fail with. Each class has a stable `code` that API, CLI and ledger share.
+"""Error classes. Each has a stable `code` that the API, the CLI and the recorded runs share.
 
 RotaError
-├── Invalid            a value from outside is wrong; names the field, the value and what would be right
-│   ├── InvalidMany    several of them at once
-│   └── TooMuchEffort  the answer takes more computing than one request may cause
-├── NotFound           no such thing (or it belongs to another org)
-├── Conflict           the thing is not in a state that allows this
-│   ├── StaleRevision  it changed since it was read
-│   ├── SessionOver    an agent's session has ended; it must register anew
+├── Invalid            a value in a request is wrong; names the field, the value and the remedy
+│   ├── InvalidMany    several wrong values
+│   └── TooMuchEffort  the request needs more computing than one request may use
+├── NotFound           the resource does not exist, or belongs to another org
+├── Conflict           the state of the resource does not allow the operation
+│   ├── StaleRevision  the resource changed since it was read
+│   ├── SessionOver    an agent's session has ended; it must register again
 │   └── KeyInUse       the first request with this idempotency key still runs
-├── KeyMismatch        this idempotency key came before with another request
+├── KeyMismatch        this idempotency key was used with another request
 ├── NotRunnable        a task cannot be executed now: unknown, disabled, or without its function
-├── Refused            who asks may not
+├── Refused            the caller is not allowed to do this
 ├── Unavailable        the database is out of reach or its schema is old; try again, or migrate
 │   └── DatabaseMisconfigured  missing database, refused login, wrong file: an operator must act
-├── DataRefused        the database refused a row: a constraint held, or a value that it cannot store
-├── LeaseLost          a worker wrote about a job that it no longer holds
-└── WorkError          raised by the work itself, to say how it failed
-    ├── TransientError    the network, a rate limit: try again later
-    ├── LogicError        the work is wrong: trying again changes nothing
-    ├── AuthError         credentials are missing or stale: a person must act
+├── DataRefused        the database refused a row: a constraint, or a value that it cannot store
+├── LeaseLost          a worker wrote to a job whose lease it no longer owns
+└── WorkError          raised by user code to choose the failure class
+    ├── TransientError    network error, rate limit: retry later
+    ├── LogicError        a bug or wrong input: retrying does not help
+    ├── AuthError         credentials are missing or expired: a person must act
     └── PermissionDenied  not allowed: a person must act
 """
 
 from collections.abc import Iterable, Sequence
 
-MAX_NAMED_ERRORS = 20  # wrong values that one message names
+MAX_NAMED_ERRORS = 20  # further wrong values are only counted
 
 
 class RotaError(Exception):
-    """The root. `code` never changes; the message is for people."""
+    """Base class. `code` never changes; the message may."""
 
     code = "internal"
 
@@ -42,7 +42,7 @@ MISSING = "is missing"
 
 
 class Invalid(RotaError):
-    """`field` was `value`, which cannot be; `right` says what would be right."""
+    """The value of a field is wrong; `right` completes the sentence "field: value …" with the remedy."""
 
     code = "invalid"
 
@@ -56,14 +56,14 @@ class Invalid(RotaError):
 
 
 class InvalidMany(Invalid):
-    """Several wrong values, told together; of a crowd, its first."""
+    """Several wrong values in one error; the message names the first `MAX_NAMED_ERRORS`."""
 
     def __init__(self, errors: Iterable[Invalid]) -> None:
         self.errors = list(errors)
-        first, unsaid = self.errors[0], len(self.errors) - MAX_NAMED_ERRORS
+        first, omitted = self.errors[0], len(self.errors) - MAX_NAMED_ERRORS
         super().__init__(first.field, first.value, first.right)
-        told = [error.message for error in self.errors[:MAX_NAMED_ERRORS]]
-        self.message = "; ".join([*told, f"and {unsaid} more"] if unsaid > 0 else told)
+        messages = [error.message for error in self.errors[:MAX_NAMED_ERRORS]]
+        self.message = "; ".join([*messages, f"and {omitted} more"] if omitted > 0 else messages)
         self.args = (self.message,)
 
     @property
@@ -72,11 +72,11 @@ class InvalidMany(Invalid):
 
 
 class TooMuchEffort(Invalid):
-    """The slots that a request asks for take more steps to compute than one request may cause."""
+    """Computing the requested slots takes more steps than one request may use."""
 
 
 def together(wrong: Sequence[Invalid]) -> Invalid:
-    """Wrong values, at least one, as one error."""
+    """Combine wrong values, at least one, into one error."""
     return wrong[0] if len(wrong) == 1 else InvalidMany(wrong)
 
 
@@ -129,7 +129,7 @@ class LeaseLost(RotaError):
 
 
 class WorkError(RotaError):
-    """What work raises to say how it failed; anything else that it raises is a logic failure."""
+    """Raised by user code to choose the failure class; other exceptions are logic failures."""
 
     code = "logic"
 
@@ -154,7 +154,7 @@ class PermissionDenied(WorkError):
 
 
 def short_repr(value: object, limit: int = 80) -> str:
-    """A value as it may stand in a message: short, quoted, without control characters."""
+    """Return the repr of a value, cut to `limit` characters, for messages."""
     huge = isinstance(value, int) and value.bit_length() > 1000  # repr() of more than 4300 digits raises
     text = "a huge number" if huge else repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -1,4 +1,4 @@
-"""Why a run or a slot is as it is, in plain sentences. Pure: the caller brings the rows."""
+"""Explains in sentences why a run or a slot has its status. Pure: the caller passes the rows."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -8,15 +8,15 @@ from rota.core.states import State, Status, Verdict, shown_status
 
 Row = Mapping[str, Any]
 
-REASON_TEXTS = {  # reasons of statuses and verdicts, as the rest of a sentence
-    "logic": "the work failed by itself",
-    "internal": "something failed that is not the work's fault",
+REASON_TEXTS = {  # reasons of statuses and verdicts, to complete a sentence
+    "logic": "the task raised an error",
+    "internal": "Rota failed internally",
     "timeout": "it ran longer than its timeout",
-    "transient": "the cause may pass",
-    "quarantined": "its worker died under it too often",
+    "transient": "the cause is transient",
+    "quarantined": "its worker died too often while running it",
     "approval": "a person must act first",
-    "reconciliation": "it is unknown whether its effect happened; a person must look",
-    "overlap": "another job of the schedule was not done yet, and its overlap policy is skip",
+    "reconciliation": "it is unknown whether its effect happened; a person must check",
+    "overlap": "another job of the schedule had not finished, and its overlap policy is skip",
     "window": "its execution window had closed",
     "disabled": "the schedule was disabled or deleted before it started",
     "paused": "the schedule was paused",
@@ -29,15 +29,15 @@ REASON_TEXTS = {  # reasons of statuses and verdicts, as the rest of a sentence
     "budget": "the budget was used up",
     "billing_account_closed": "the account that pays for it is closed",
     "insufficient_credits": "the account that pays for it had too few credits",
-    "grant_not_found": "its grant is not there",
+    "grant_not_found": "its grant does not exist",
     "grant_revoked": "its grant was revoked",
     "grant_expired": "its grant had expired",
     "grant_scope": "its grant does not allow it",
     "aborted": "its graph was aborted",
     "scheduler_failed": "the scheduler could not fire it",
-    "upstream": "not all of its upstreams had succeeded anew",
+    "upstream": "not all of its upstreams had a new success",
     "shutdown": "its worker was stopped; it was handed back",
-    "limit": "catching up is limited, and the limit was reached",
+    "limit": "the catch-up limit was reached",
     "unroutable": "no live worker can run it",
     "no_shell": "its org may not run stored commands",
 }
@@ -51,21 +51,23 @@ VERDICTS = {
 def explain_run(
     runs: Sequence[Row], job: Row | None, schedule: Row | None, waits: Sequence[str], who: str = "A user"
 ) -> list[str]:
-    """The story of a job: who wanted it, each attempt, and what it waits for now. `waits` are the caller's findings."""
+    """Return sentences about a job: its origin, each attempt, and what it waits for. `waits` come from the caller."""
     first: Row = runs[0] if runs else job or {}
-    told = [wanted(first, schedule, who)]
+    sentences = [origin(first, schedule, who)]
     if schedule is not None:
-        told.append(policy(schedule))
-    told += [attempt(run) for run in runs]
+        sentences.append(policy(schedule))
+    sentences += [attempt(run) for run in runs]
     if job is not None:
-        told += [standing(job), *waits]
+        sentences += [state_of(job), *waits]
         if job["cancel_requested_at"] is not None:
-            told.append(f"It was asked to stop at {at(job['cancel_requested_at'])}{because(job['cancel_reason'])}.")
-    return told
+            sentences.append(
+                f"It was asked to stop at {at(job['cancel_requested_at'])}{because(job['cancel_reason'])}."
+            )
+    return sentences
 
 
 def explain_slot(slot: Row, schedule: Row) -> list[str]:
-    """What became of slots that did not fire, or not under their own name."""
+    """Return sentences about slots that did not fire or were coalesced."""
     first, last = slot["slot"], slot["last_slot"] or slot["slot"]
     count = slot["count"]
     which = f"The slot {at(first)}" if first == last else f"{count or 'The'} slots from {at(first)} to {at(last)}"
@@ -76,8 +78,8 @@ def explain_slot(slot: Row, schedule: Row) -> list[str]:
     return [f"{which} of schedule {schedule['name']} {verdict}{into}{because(slot['reason'])}{note}.", policy(schedule)]
 
 
-def wanted(row: Row, schedule: Row | None, who: str) -> str:
-    """Who or what asked for it, and when."""
+def origin(row: Row, schedule: Row | None, who: str) -> str:
+    """Return who or what requested a job, and when."""
     of = f"schedule {schedule['name']}" if schedule else f"{row['kind']} {row['target_name'] or row['target']}"
     queued = f"queued at {at(row['queued_at'])}"
     slot: datetime | None = row["slot"]
@@ -97,18 +99,21 @@ def wanted(row: Row, schedule: Row | None, who: str) -> str:
 
 
 def policy(schedule: Row) -> str:
+    """Return the current policies of a schedule."""
     retry = schedule["retry"] or {}
     count = retry.get("max_retries", 0)
     tries = f"{count} {'retry' if count == 1 else 'retries'}" if retry else "the default retries"
-    words = f"{schedule['words']}; " if schedule["words"] else ""
-    return f"The schedule's rules now: {words}misfire {schedule['misfire']}, overlap {schedule['overlap']}, {tries}."
+    timing = f"{schedule['words']}; " if schedule["words"] else ""
+    policies = f"misfire {schedule['misfire']}, overlap {schedule['overlap']}, {tries}"
+    return f"The schedule is now: {timing}{policies}."
 
 
 def attempt(run: Row) -> str:
+    """Return how an attempt ended."""
     error = run["error"] or {}
     if run["started_at"] is None:
-        closer = error["code"] if error.get("code") in REASON_TEXTS else run["reason"]
-        return f"Attempt {run['attempt']} never started: {run['status']}{because(closer)}, at {at(run['finished_at'])}."
+        reason = error["code"] if error.get("code") in REASON_TEXTS else run["reason"]
+        return f"Attempt {run['attempt']} never started: {run['status']}{because(reason)}, at {at(run['finished_at'])}."
     took = span((run["finished_at"] - run["started_at"]).total_seconds())
     if run["status"] == Status.LOST:
         return lost_attempt(run, took)
@@ -121,7 +126,7 @@ def attempt(run: Row) -> str:
 
 
 def lost_attempt(run: Row, took: str) -> str:
-    """An attempt whose result came too late: what it ended as is its reason."""
+    """Return how an attempt ended whose worker had lost the lease; its reason is the status that it ended as."""
     how = f" as {run['reason']}" if run["reason"] else ""
     began = f"Attempt {run['attempt']} started at {at(run['started_at'])} on worker {run['worker']}"
     error = run["error"] or {}
@@ -130,8 +135,8 @@ def lost_attempt(run: Row, took: str) -> str:
     return f"{began} and ended after {took}{how}, {late}{message}"
 
 
-def standing(job: Row) -> str:
-    """Where a job in the queue stands."""
+def state_of(job: Row) -> str:
+    """Return the state of a job in the queue."""
     match State(job["state"]):
         case State.LATER:
             return f"It waits until it is due, {at(job['run_at'])}."
@@ -142,9 +147,9 @@ def standing(job: Row) -> str:
         case State.RETRY:
             return f"It backs off until {at(job['run_at'])}; then attempt {job['attempt'] + 1} follows."
         case State.PARKED:
-            return f"It is put aside{because(job['parked_reason'])}."
+            return f"It is parked{because(job['parked_reason'])}."
         case State.RUNNING if job["run_id"] is None:
-            return f"Worker {job['lease_owner']} has taken it and is about to start it."
+            return f"Worker {job['lease_owner']} has claimed it and is about to start it."
         case State.RUNNING:
             return f"Attempt {job['attempt']} runs since {at(job['started_at'])} on worker {job['lease_owner']}."
 
@@ -156,13 +161,13 @@ def because(reason: str | None, word: str = "because") -> str:
 
 
 def error_text(error: Row) -> str:
-    """The message of an error, with its type in front unless the message begins with it."""
-    kind, message = str(error.get("type") or ""), str(error.get("message") or "")
-    return message if message.startswith(kind) else f"{kind}: {message}"
+    """Return the message of an error, preceded by its type unless the message begins with it."""
+    error_type, message = str(error.get("type") or ""), str(error.get("message") or "")
+    return message if message.startswith(error_type) else f"{error_type}: {message}"
 
 
-def at(moment: datetime | None) -> str:
-    return "?" if moment is None else moment.isoformat(timespec="seconds")
+def at(timestamp: datetime | None) -> str:
+    return "?" if timestamp is None else timestamp.isoformat(timespec="seconds")
 
 
 def span(seconds: float) -> str:

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Ready work of one org in one queue. `cap` is how much of it may start now; None is without limit."""
+    """The ready jobs of one org in one queue. `cap` is how many of them may start now; None: no limit."""
 
     org_id: str
     queue: str
@@ -21,30 +21,31 @@ class Lane:
 def divide_claims(
     lanes: Sequence[Lane], room: int, turn: int, org_room: Mapping[str, int] = MappingProxyType({})
 ) -> list[tuple[Lane, int]]:
-    """Divide the room fairly: first among orgs, then among an org's queues; whoever came last goes first next time. An
-    org gets at most its `org_room`, where it has one."""
+    """Divide `room` fairly among orgs, then among an org's queues. `turn` rotates the order, so that the remainder
+    goes to another lane each time. An org gets at most its `org_room`. Returns lanes with their counts."""
     by_org: dict[str, list[Lane]] = defaultdict(list)
     for lane in lanes:
         if lane.cap is None or lane.cap > 0:
             by_org[lane.org_id].append(lane)
-    given: list[tuple[Lane, int]] = []
-    for org, part in zip(rotate(list(by_org), turn), split_evenly(room, len(by_org)), strict=True):
-        part, queues = min(part, org_room.get(org, part)), rotate(by_org[org], turn)
-        for lane, count in zip(queues, split_evenly(part, len(queues)), strict=True):
+    counts: list[tuple[Lane, int]] = []
+    for org, share in zip(rotate(list(by_org), turn), split_evenly(room, len(by_org)), strict=True):
+        share, queues = min(share, org_room.get(org, share)), rotate(by_org[org], turn)
+        for lane, count in zip(queues, split_evenly(share, len(queues)), strict=True):
             count = count if lane.cap is None else min(count, lane.cap)
             if count:
-                given.append((lane, count))
-    return given
+                counts.append((lane, count))
+    return counts
 
 
-def split_evenly(room: int, among: int) -> list[int]:
-    """`room` in `among` parts that differ by one at the most."""
-    if not among:
+def split_evenly(room: int, parts: int) -> list[int]:
+    """Split `room` into `parts` numbers that differ by at most one."""
+    if not parts:
         return []
-    each, rest = divmod(room, among)
-    return [each + (position < rest) for position in range(among)]
+    share, remainder = divmod(room, parts)
+    return [share + (position < remainder) for position in range(parts)]
 
 
 def rotate(items: list[T], turn: int) -> list[T]:
-    at = turn % len(items) if items else 0
-    return items[at:] + items[:at]
+    """Return the items in the same cyclic order, starting at `turn`."""
+    start = turn % len(items) if items else 0
+    return items[start:] + items[:start]

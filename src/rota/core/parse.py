@@ -1,6 +1,6 @@
-"""From the flat form in which people and programs write a schedule to the record, and back.
+"""Parses the flat form of a schedule, as in requests, to the record, and back.
 
-Every refused value is told: the field, the value, what would be right. All wrong fields are told at once.
+An error names the field, the value and the remedy. All wrong fields are reported together.
 """
 
 import re
@@ -14,7 +14,7 @@ import orjson
 from rota.core.errors import Invalid, together
 from rota.core.ids import new_id
 from rota.core.model import JITTER_LIMIT, NAME_LIMIT, PAYLOAD_LIMIT, Schedule
-from rota.core.plan import FIRE_LIMIT
+from rota.core.plan import FIRE_BATCH_SLOTS
 from rota.core.policy import CATCH_UP_LIMIT_SLOTS, Misfire, Overlap, choice, parse_overlap, parse_retry
 from rota.core.states import Condition
 from rota.core.timing import triggers
@@ -35,14 +35,14 @@ TIMING_FIELDS = frozenset(
         *("window_start", "window_end", "starts_at", "ends_at", "jitter_seconds"),
     }
 )
-FIXED = ("kind",)  # what an edit cannot change
+FIXED_FIELDS = ("kind",)  # an edit cannot change them
 ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a kind of work takes where its schedules say nothing."""
+    """Default policies of a kind of work."""
 
     misfire: Misfire = Misfire.ONCE
     overlap: Overlap = Overlap.QUEUE_ONE
@@ -57,37 +57,37 @@ def parse_schedule(
     source: str,
     by: str | None,
 ) -> Schedule:
-    """A new schedule from its flat form. `route` is still open: only the kind knows it."""
+    """Return a new schedule from its flat form, without a route, which its kind chooses. Raises Invalid."""
     schedule_id = new_id()
     form = Form(body, FIELDS)
     kind = form.take("kind", lambda value, field: one_of(value, field, sorted(defaults)), "task") or "task"
     rules = defaults.get(kind, Defaults())
     timing = form.timing(now)
     target = form.need("target", lambda value, field: text(value, field, 500, required=True))
-    said = form.read(READERS).get
+    optional = form.read(READERS).get
     schedule = Schedule(
         id=schedule_id,
         org_id=org_id,
         owner_id=by,
-        name=said("name") or f"{kind}-{schedule_id[-8:].lower()}",
-        description=said("description") or "",
-        tags=said("tags") or [],
+        name=optional("name") or f"{kind}-{schedule_id[-8:].lower()}",
+        description=optional("description") or "",
+        tags=optional("tags") or [],
         kind=kind,
         target=target or "",
         route="",
-        input=said("input"),
+        input=optional("input"),
         timing=timing or Timing(Once(now)),
-        max_runs=said("max_runs"),
-        misfire=said("misfire") or rules.misfire,
-        catch_up_limit=said("catch_up_limit") or CATCH_UP_LIMIT_SLOTS,
-        overlap=said("overlap") or rules.overlap,
-        start_deadline=said("start_deadline_seconds"),
-        timeout=said("timeout_seconds"),
-        retry=said("retry"),
-        priority=said("priority") or 0,
-        queue=said("queue") or "default",
-        grant_id=said("grant_id"),
-        enabled=said("enabled") is not False,
+        max_runs=optional("max_runs"),
+        misfire=optional("misfire") or rules.misfire,
+        catch_up_limit=optional("catch_up_limit") or CATCH_UP_LIMIT_SLOTS,
+        overlap=optional("overlap") or rules.overlap,
+        start_deadline=optional("start_deadline_seconds"),
+        timeout=optional("timeout_seconds"),
+        retry=optional("retry"),
+        priority=optional("priority") or 0,
+        queue=optional("queue") or "default",
+        grant_id=optional("grant_id"),
+        enabled=optional("enabled") is not False,
         paused_at=None,
         paused_until=None,
         pause_reason=None,
@@ -108,20 +108,20 @@ def parse_schedule(
 def parse_patch(
     old: Schedule, changes: Mapping[str, Any], *, defaults: Mapping[str, Defaults], now: datetime
 ) -> Schedule:
-    """An edited schedule: what is not said stays; everything is checked again."""
+    """Return an edited schedule: fields not in `changes` stay, and all are validated again. Raises Invalid."""
     check_fixed(old, changes)
     body = without_old_name(old, {**flat(old), **changes})
     if TIMING_FIELDS & set(changes):
-        kinds = {kind for kind, fields in TRIGGER_FIELDS.items() if any(changes.get(one) is not None for one in fields)}
-        wanted = changes.get("schedule_type") or (kinds.pop() if len(kinds) == 1 else body["schedule_type"])
+        types = {TRIGGER_OF[field] for field in changes if field in TRIGGER_OF and changes[field] is not None}
+        trigger_type = changes.get("schedule_type") or (types.pop() if len(types) == 1 else body["schedule_type"])
         for kind, fields in TRIGGER_FIELDS.items():
-            if kind != wanted:
+            if kind != trigger_type:
                 body = {key: value for key, value in body.items() if key not in fields or key in changes}
         if "interval" in changes or "interval_seconds" in changes:
             body = {
                 key: value for key, value in body.items() if key not in TRIGGER_FIELDS["interval"] or key in changes
             }
-        body["schedule_type"] = wanted
+        body["schedule_type"] = trigger_type
         fresh = parse_schedule(body, org_id=old.org_id, defaults=defaults, now=now, source=old.source, by=None)
         timing = fresh.timing
     else:
@@ -135,8 +135,8 @@ def parse_patch(
 
 
 def parse_put(old: Schedule, body: Mapping[str, Any], *, defaults: Mapping[str, Defaults], now: datetime) -> Schedule:
-    """A schedule written anew: what is not said is as in a new one, but for its name, its kind and, where the interval
-    stays, its anchor: saying the same twice changes nothing."""
+    """Return a replaced schedule: fields not in `body` get defaults, except name, kind and, if the interval stays,
+    the anchor, so that the replacement is idempotent. Raises Invalid."""
     check_fixed(old, body)
     named = without_old_name(old, {**body, "kind": old.kind})
     fresh = parse_schedule(named, org_id=old.org_id, defaults=defaults, now=now, source=old.source, by=None)
@@ -147,18 +147,20 @@ def parse_put(old: Schedule, body: Mapping[str, Any], *, defaults: Mapping[str, 
 
 
 def without_old_name(old: Schedule, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of an edit; a name that stays is not checked again: rules for names may be younger than it."""
+    """Return the body of an edit without an unchanged name, which may be older than the rules for names."""
     return {field: value for field, value in body.items() if field != "name" or value not in (None, old.name)}
 
 
 def check_fixed(old: Schedule, body: Mapping[str, Any]) -> None:
-    for field in FIXED:
+    for field in FIXED_FIELDS:
         if body.get(field) is not None and body[field] != getattr(old, field):
-            raise Invalid(field, body[field], f"cannot be changed from {getattr(old, field)!r}; make a new schedule")
+            raise Invalid(
+                field, body[field], f"cannot be changed from {getattr(old, field)!r}; create another schedule"
+            )
 
 
 def same_schedule(old: Schedule, fresh: Schedule, timing: Timing, *, named: bool) -> Schedule:
-    """What was written, with what nobody writes: who made it, its pause, its condition."""
+    """Return the new definition with the fields that an edit keeps: its creator, pause and condition."""
     kept: dict[str, Any] = {
         "id": old.id, "owner_id": old.owner_id, "timing": timing, "paused_at": old.paused_at,
         "paused_until": old.paused_until, "pause_reason": old.pause_reason, "condition": old.condition,
@@ -169,7 +171,7 @@ def same_schedule(old: Schedule, fresh: Schedule, timing: Timing, *, named: bool
 
 
 def parse_timing(body: Mapping[str, Any], *, now: datetime, extra: frozenset[str] = frozenset()) -> Timing:
-    """Only what decides when: for previews of schedules that nobody saved."""
+    """Parse only the timing fields, to preview a schedule that is not saved. Raises Invalid."""
     form = Form(body, TIMING_FIELDS | extra)
     timing = form.timing(now)
     if timing is not None:
@@ -178,22 +180,35 @@ def parse_timing(body: Mapping[str, Any], *, now: datetime, extra: frozenset[str
     return timing or Timing(Once(now))
 
 
-def flat(one: Schedule) -> dict[str, Any]:
-    """A schedule in the flat form, as it could be written again."""
+def flat(schedule: Schedule) -> dict[str, Any]:
+    """Return a schedule in its flat form, which `parse_schedule` reads."""
     return {
-        "name": one.name, "kind": one.kind, "target": one.target, "input": one.input, **flat_timing(one.timing),
-        "max_runs": one.max_runs, "misfire": one.misfire.value, "catch_up_limit": one.catch_up_limit,
-        "overlap": one.overlap.value,
-        "start_deadline_seconds": None if one.start_deadline is None else int(one.start_deadline.total_seconds()),
-        "timeout_seconds": None if one.timeout is None else int(one.timeout.total_seconds()),
-        "retry": one.retry.dump() if one.retry else None, "priority": one.priority, "queue": one.queue,
-        "enabled": one.enabled, "tags": one.tags, "description": one.description, "grant_id": one.grant_id,
-    }  # fmt: skip
+        "name": schedule.name,
+        "kind": schedule.kind,
+        "target": schedule.target,
+        "input": schedule.input,
+        **flat_timing(schedule.timing),
+        "max_runs": schedule.max_runs,
+        "misfire": schedule.misfire.value,
+        "catch_up_limit": schedule.catch_up_limit,
+        "overlap": schedule.overlap.value,
+        "start_deadline_seconds": None
+        if schedule.start_deadline is None
+        else int(schedule.start_deadline.total_seconds()),
+        "timeout_seconds": None if schedule.timeout is None else int(schedule.timeout.total_seconds()),
+        "retry": schedule.retry.dump() if schedule.retry else None,
+        "priority": schedule.priority,
+        "queue": schedule.queue,
+        "enabled": schedule.enabled,
+        "tags": schedule.tags,
+        "description": schedule.description,
+        "grant_id": schedule.grant_id,
+    }
 
 
 def flat_timing(timing: Timing) -> dict[str, Any]:
     window = timing.window
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "schedule_type": None, "cron_expression": None, "interval_seconds": None, "anchor": None, "run_at": None,
         "timezone": timing.zone, "window_start": window.start.isoformat("minutes") if window else None,
         "window_end": window.end.isoformat("minutes") if window else None, "starts_at": timing.starts_at,
@@ -201,31 +216,29 @@ def flat_timing(timing: Timing) -> dict[str, Any]:
     }  # fmt: skip
     match timing.trigger:
         case Cron(expression):
-            found |= {"schedule_type": "cron", "cron_expression": expression}
+            fields |= {"schedule_type": "cron", "cron_expression": expression}
         case Every(span, anchor):
-            found |= {"schedule_type": "interval", "interval_seconds": number(span), "anchor": anchor}
+            fields |= {"schedule_type": "interval", "interval_seconds": number(span), "anchor": anchor}
         case Once(at):
-            found |= {"schedule_type": "once", "run_at": at}
-    return found
+            fields |= {"schedule_type": "once", "run_at": at}
+    return fields
 
 
 def number(span: timedelta) -> int | float:
-    """Seconds, as a whole number where they are."""
+    """Return seconds, as int if they are whole."""
     seconds = span.total_seconds()
     return int(seconds) if seconds.is_integer() else seconds
 
 
 class Form:
-    """A body being read: takes fields one by one and gathers what is wrong with them."""
+    """Reads the fields of a request body and collects their errors."""
 
     def __init__(self, body: Mapping[str, Any], known: frozenset[str]) -> None:
         self.body = body
-        self.errors = [
-            Invalid(str(field), body[field], "is not a field of this") for field in body if field not in known
-        ]
+        self.errors = [Invalid(str(field), body[field], "is an unknown field") for field in body if field not in known]
 
     def take(self, field: str, read: Callable[[Any, str], T], default: T | None) -> T | None:
-        """The field's value, or the default where it is absent or null."""
+        """Return the value of a field, or the default if it is absent or null."""
         value = self.body.get(field)
         if value is None:
             return default
@@ -236,31 +249,37 @@ class Form:
             return default
 
     def read(self, readers: "Mapping[str, Callable[[Any, str], Any]]") -> dict[str, Any]:
-        """What is said of these fields; what is not said costs nothing."""
+        """Return the fields that are present and not null."""
         body = self.body
-        return {one: self.take(one, readers[one], None) for one in body if one in readers and body[one] is not None}
+        return {
+            field: self.take(field, readers[field], None)
+            for field in body
+            if field in readers and body[field] is not None
+        }
 
     def need(self, field: str, read: Callable[[Any, str], T]) -> T | None:
+        """Return the value of a required field."""
         if self.body.get(field) is None:
             self.errors.append(Invalid(field, None, "is missing"))
         return self.take(field, read, None)
 
     def check(self, step: Callable[[], None]) -> None:
+        """Run a check, unless there are errors already."""
         if not self.errors:
             step()
 
     def timing(self, now: datetime) -> Timing | None:
-        """What decides when; None if something about it is wrong."""
+        """Return the timing; None if one of its fields is wrong."""
         before = len(self.errors)
-        given = {TRIGGER_OF[one] for one in self.body if one in TRIGGER_OF and self.body[one] is not None}
+        types = {TRIGGER_OF[field] for field in self.body if field in TRIGGER_OF and self.body[field] is not None}
         kind = self.take("schedule_type", lambda value, field: one_of(value, field, list(TRIGGER_FIELDS)), None)
-        if kind is None and len(given) == 1:
-            kind = next(iter(given))
-        for other in sorted(given - {kind}):
-            field = next(one for one in TRIGGER_FIELDS[other] if self.body.get(one) is not None)
+        if kind is None and len(types) == 1:
+            kind = next(iter(types))
+        for other in sorted(types - {kind}):
+            field = next(field for field in TRIGGER_FIELDS[other] if self.body.get(field) is not None)
             self.errors.append(Invalid(field, self.body[field], f"does not belong to schedule_type {kind}"))
         trigger: Cron | Every | Once | None = None
-        if kind is None and not given and self.body.get("schedule_type") is None:
+        if kind is None and not types and self.body.get("schedule_type") is None:
             self.errors.append(Invalid("schedule_type", None, "is missing: cron, interval or once"))
         elif kind == "cron":
             trigger = self.need("cron_expression", lambda value, _: triggers.parse_cron(value))
@@ -268,12 +287,12 @@ class Form:
             named = "interval" if self.body.get("interval") is not None else "interval_seconds"
             every = self.need(named, triggers.parse_interval)
             anchor = self.take("anchor", triggers.parse_instant, None)
-            # slots on the second are easier on people
+            # slots on whole seconds are easier to read
             trigger = Every(every, anchor or now.replace(microsecond=0)) if every else None
         elif kind == "once":
             at = self.need("run_at", triggers.parse_instant)
             trigger = Once(at) if at else None
-        said = self.read(BOUNDS).get
+        optional = self.read(BOUNDS).get
         window = None
         try:
             window = parse_window(self.body.get("window_start"), self.body.get("window_end"))
@@ -281,39 +300,42 @@ class Form:
             self.errors.extend(error.all)
         if len(self.errors) > before or trigger is None:
             return None
-        zone, jitter = said("timezone") or "UTC", said("jitter_seconds") or timedelta(0)
-        return Timing(trigger, zone, window, said("starts_at"), said("ends_at"), jitter)
+        zone, jitter = optional("timezone") or "UTC", optional("jitter_seconds") or timedelta(0)
+        return Timing(trigger, zone, window, optional("starts_at"), optional("ends_at"), jitter)
 
     def done(self) -> None:
+        """Raise Invalid if there are errors."""
         if self.errors:
             raise together(self.errors)
 
 
-def wrong_names(schema: Mapping[str, Any], given: Mapping[str, Any], field: str, of: str) -> list[Invalid]:
-    """What a JSON Schema says about the names in an object: which are missing, and which it does not know."""
-    wrong = [Invalid(f"{field}.{one}", None, "is missing") for one in schema.get("required", ()) if one not in given]
+def wrong_names(schema: Mapping[str, Any], members: Mapping[str, Any], field: str, of: str) -> list[Invalid]:
+    """Return errors for members of an object that a JSON Schema requires or does not allow."""
+    wrong = [
+        Invalid(f"{field}.{name}", None, "is missing") for name in schema.get("required", ()) if name not in members
+    ]
     if schema.get("additionalProperties") is False:
-        unknown = [one for one in given if one not in schema.get("properties", {})]
-        wrong += [Invalid(f"{field}.{one}", given[one], f"is not a {of}") for one in unknown]
+        unknown = [name for name in members if name not in schema.get("properties", {})]
+        wrong += [Invalid(f"{field}.{name}", members[name], f"is not a {of}") for name in unknown]
     return wrong
 
 
 def name(value: Any, field: str) -> str:
-    """A name of a resource, by which a path can address it: a label without `/` that no id looks like."""
-    found = label(value, field)
-    if "/" in found:
+    """Return a name of a resource, usable in a path: a label without `/` that does not look like an id."""
+    text_value = label(value, field)
+    if "/" in text_value:
         raise Invalid(field, value, "has a `/`, which separates the parts of a path; use another character")
-    if ULID.fullmatch(found.upper()):
-        raise Invalid(field, value, "looks like an id (a ULID); choose a name that cannot be taken for one")
-    return found
+    if ULID.fullmatch(text_value.upper()):
+        raise Invalid(field, value, "looks like an id (a ULID); choose another name")
+    return text_value
 
 
 def label(value: Any, field: str) -> str:
-    """A tag, a key, a reference, or another short text that addresses nothing."""
-    found = text(value, field, NAME_LIMIT, required=True)
-    if not found.isprintable() or found != found.strip():
+    """Return a short printable text, such as a tag or a key."""
+    text_value = text(value, field, NAME_LIMIT, required=True)
+    if not text_value.isprintable() or text_value != text_value.strip():
         raise Invalid(field, value, "has control characters or blanks at its ends; use printable text")
-    return found
+    return text_value
 
 
 def text(value: Any, field: str, limit: int, required: bool = False) -> str:
@@ -335,9 +357,9 @@ def tags(value: Any, field: str) -> list[str]:
 
 
 def traceparent(value: str | None) -> str | None:
-    """A W3C `traceparent` header; None for one that breaks its rules, as they demand."""
-    found = TRACEPARENT.fullmatch(value or "")
-    return value if found and found[1] != "0" * 32 and found[2] != "0" * 16 else None
+    """Return a W3C `traceparent` header; None for an invalid one, as the standard demands."""
+    match = TRACEPARENT.fullmatch(value or "")
+    return value if match and match[1] != "0" * 32 and match[2] != "0" * 16 else None
 
 
 def ulid(value: Any, field: str) -> str:
@@ -347,7 +369,7 @@ def ulid(value: Any, field: str) -> str:
 
 
 def payload(value: Any, field: str) -> Any:
-    """Any JSON value up to the limit."""
+    """Return a JSON value of at most `PAYLOAD_LIMIT` bytes. Raises Invalid."""
     try:
         size = len(orjson.dumps(value))
     except (TypeError, ValueError) as error:
@@ -386,20 +408,20 @@ def one_of(value: Any, field: str, known: list[str]) -> str:
     return str(value)
 
 
-BOUNDS: dict[str, Callable[[Any, str], Any]] = {  # of what a timing says beside its trigger and its window
+BOUNDS: dict[str, Callable[[Any, str], Any]] = {  # of the timing fields other than trigger and window
     "timezone": triggers.parse_zone,
     "starts_at": triggers.parse_instant,
     "ends_at": triggers.parse_instant,
     "jitter_seconds": jitter_span,
 }
-READERS: dict[str, Callable[[Any, str], Any]] = {  # of what a schedule says beside its kind, target and timing
+READERS: dict[str, Callable[[Any, str], Any]] = {  # of the fields other than kind, target and timing
     "name": name,
     "description": lambda value, field: text(value, field, 2000),
     "tags": tags,
     "input": payload,
     "max_runs": lambda value, field: whole(value, field, 1, 1_000_000_000),
     "misfire": lambda value, field: choice(Misfire, value, field),
-    "catch_up_limit": lambda value, field: whole(value, field, 1, FIRE_LIMIT),
+    "catch_up_limit": lambda value, field: whole(value, field, 1, FIRE_BATCH_SLOTS),
     "overlap": lambda value, _: parse_overlap(value),
     "start_deadline_seconds": span,
     "timeout_seconds": span,

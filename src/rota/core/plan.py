@@ -1,6 +1,6 @@
-"""What a due schedule does now: which slots fire, which pass and why, and when it is due again. Pure.
+"""Plan of a due schedule: which slots fire, which pass and why, and when it is due again. Pure.
 
-Never one step per passed slot: the passed stretch is cut into ranges, and only slots that really fire are walked.
+The cost does not grow with the number of passed slots: they are handled as ranges, and only slots that fire are listed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,13 +15,13 @@ from rota.core.timing.counting import count_slots
 from rota.core.timing.triggers import Timing, delay_of, last_slot, next_slot, run_at, slots_between
 
 TICK = timedelta(microseconds=1)
-COUNT_LIMIT = 2_000  # steps spent on counting one gap while firing
-FIRE_LIMIT = 1_000  # slots of one schedule that fire in one transaction; also the most that catch-up may ask for
+GAP_COUNT_STEPS = 2_000  # limit for counting one gap while firing
+FIRE_BATCH_SLOTS = 1_000  # slots of one schedule per transaction; also the maximum of `catch_up_limit`
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A stretch in which slots pass without firing: a pause or a freeze. Half-open."""
+    """A half-open time range in which slots pass without firing: a pause or a freeze."""
 
     start: datetime
     end: datetime
@@ -37,32 +37,30 @@ class Range:
 
 
 def plan(due: DueSchedule, now: datetime, grace: timedelta) -> Plan:
-    """Decide every slot from the clock's up to now."""
+    """Decide every slot from the next slot of the clock row up to now."""
     schedule, timing, first = due.schedule, due.schedule.timing, due.next_slot
-    if first is None or first > now:  # a hold ended before the slot came
+    if first is None or first > now:  # a hold ended before the slot was due
         return Plan((), (), first, next_run_at(schedule, first, now), now)
     following = next_slot(timing, first)
     latest = first if following is None or following > now else latest_due(schedule, first, now)
     passed = Range(first, latest)
     gaps: list[Gap] = []
     free: list[Range] = []
-    for part, hold in cut(timing, passed, holds(due, now)):
+    for part, hold in split_by_holds(timing, passed, holds(due, now)):
         if hold is None:
             free.append(part)
         else:
-            gaps.append(gap(timing, part, Verdict.SKIPPED, hold.reason))
+            gaps.append(plan_gap(timing, part, Verdict.SKIPPED, hold.reason))
     fires, passed_by = decide(schedule, free, late_before(schedule, now - grace))
-    if (
-        len(fires) > FIRE_LIMIT
-    ):  # the rest is still fresh: the clock goes to it, past what is decided, and it fires next
-        latest = last_slot(timing, fires[FIRE_LIMIT].slot - TICK, first - TICK) or first
-        fires = fires[:FIRE_LIMIT]
+    if len(fires) > FIRE_BATCH_SLOTS:  # the clock stops at the first slot of the rest, which fires next
+        latest = last_slot(timing, fires[FIRE_BATCH_SLOTS].slot - TICK, first - TICK) or first
+        fires = fires[:FIRE_BATCH_SLOTS]
     fires, finished = within_max_runs(schedule, fires, due.fired)
     handled = (fires[-1].slot if fires else first - TICK) if finished else latest
     upcoming = None if finished else following if latest == first else next_slot(timing, latest)
     return Plan(
         fires=tuple(fires),
-        gaps=tuple(one for one in gaps + passed_by if one.first <= handled),
+        gaps=tuple(gap for gap in gaps + passed_by if gap.first <= handled),
         next_slot=upcoming,
         next_run_at=next_run_at(schedule, upcoming, now),
         handled=handled,
@@ -70,56 +68,56 @@ def plan(due: DueSchedule, now: datetime, grace: timedelta) -> Plan:
 
 
 def plan_at(due: DueSchedule, now: datetime, grace: timedelta) -> Plan:
-    """The plan for now, or for the schedule's moment if that is still to come. One that was made for that moment
-    beforehand stands as long as nothing held the schedule, its slot is not late and the next one has not come."""
-    what, slot, moment = due.planned, due.next_slot, max(now, due.run_at or now)
-    if what is None or what.next_slot is None or slot is None or due.schedule.paused_at or due.frozen_at:
-        return plan(due, moment, grace)
-    return what if moment - grace <= slot and moment < what.next_slot else plan(due, moment, grace)
+    """Return the plan for now, or for `run_at` if that is in the future. A plan that was made ahead is reused while the
+    schedule is not held, its slot is not late and the next slot is not due."""
+    planned, slot, at = due.planned, due.next_slot, max(now, due.run_at or now)
+    if planned is None or planned.next_slot is None or slot is None or due.schedule.paused_at or due.frozen_at:
+        return plan(due, at, grace)
+    return planned if at - grace <= slot and at < planned.next_slot else plan(due, at, grace)
 
 
 def first_plan(schedule: Schedule, after: datetime) -> tuple[datetime | None, datetime | None]:
-    """Where the clock of a new, edited or enabled schedule starts: next slot, next run."""
+    """Return the next slot and when it is due, for the clock row of a new, edited or enabled schedule."""
     slot = next_slot(schedule.timing, after, after)
     return slot, next_run_at(schedule, slot, after)
 
 
 def next_run_at(schedule: Schedule, slot: datetime | None, now: datetime) -> datetime | None:
-    """When the slot is due: with its jitter, never before the fire that planned it."""
+    """Return when the slot is due, with its jitter; never in the past."""
     return None if slot is None else max(now, run_at(schedule.id, slot, schedule.timing.jitter))
 
 
 def passed_gap(timing: Timing, first: datetime, until: datetime, verdict: Verdict, reason: str) -> Gap | None:
-    """The slots from `first` up to `until` as one gap; None when there is none."""
+    """Return the slots from `first` up to `until` as one gap; None if there are no such slots."""
     if first > until:
         return None
-    return gap(timing, Range(first, last_slot(timing, until, first - TICK) or first), verdict, reason)
+    return plan_gap(timing, Range(first, last_slot(timing, until, first - TICK) or first), verdict, reason)
 
 
 def latest_due(schedule: Schedule, first: datetime, now: datetime) -> datetime:
-    """The latest slot that is due, its jitter included; at least the clock's own."""
+    """Return the latest slot that is due, with its jitter; at least `first`."""
     return last_slot(schedule.timing, now - delay_of(schedule.id, schedule.timing.jitter), first) or first
 
 
 def holds(due: DueSchedule, now: datetime) -> list[Hold]:
-    """The pause and the freeze that lie behind; where both hold, the pause gives the reason."""
-    found = []
+    """Return the pause and the freeze up to now; the pause comes first, so that its reason wins."""
+    ranges = []
     if due.schedule.paused_at is not None:
-        found.append(Hold(due.schedule.paused_at, due.schedule.paused_until or now + TICK, "paused"))
+        ranges.append(Hold(due.schedule.paused_at, due.schedule.paused_until or now + TICK, "paused"))
     if due.frozen_at is not None:
-        found.append(Hold(due.frozen_at, due.frozen_until or now + TICK, "frozen"))
-    return [hold for hold in found if hold.start < hold.end]  # one that a clock set back ended before it began is none
+        ranges.append(Hold(due.frozen_at, due.frozen_until or now + TICK, "frozen"))
+    return [hold for hold in ranges if hold.start < hold.end]  # the clock may have been set back in between
 
 
-def cut(timing: Timing, whole: Range, by: Iterable[Hold]) -> Iterator[tuple[Range, Hold | None]]:
-    """The range in pieces, ascending, each with the hold that covers it."""
+def split_by_holds(timing: Timing, whole: Range, by: Iterable[Hold]) -> Iterator[tuple[Range, Hold | None]]:
+    """Yield the range in parts, ascending, each with the hold that covers it."""
     pieces: list[tuple[Range, Hold | None]] = [(whole, None)]
     for hold in by:
-        pieces = [part for piece in pieces for part in cut_one(timing, piece, hold)]
+        pieces = [part for piece in pieces for part in split_by_hold(timing, piece, hold)]
     yield from pieces
 
 
-def cut_one(timing: Timing, piece: tuple[Range, Hold | None], hold: Hold) -> Iterator[tuple[Range, Hold | None]]:
+def split_by_hold(timing: Timing, piece: tuple[Range, Hold | None], hold: Hold) -> Iterator[tuple[Range, Hold | None]]:
     part, held_by = piece
     if held_by is not None or hold.start > part.last or hold.end <= part.first:
         yield piece
@@ -136,13 +134,13 @@ def cut_one(timing: Timing, piece: tuple[Range, Hold | None], hold: Hold) -> Ite
         yield Range(max(after, part.first), part.last), None
 
 
-def late_before(schedule: Schedule, moment: datetime) -> datetime:
-    """Slots before this are late: those that were due before the moment. A delay by jitter is no lateness."""
-    return moment - delay_of(schedule.id, schedule.timing.jitter)
+def late_before(schedule: Schedule, due_before: datetime) -> datetime:
+    """Return the slot before which slots are late: those due before `due_before`. Jitter does not count as lateness."""
+    return due_before - delay_of(schedule.id, schedule.timing.jitter)
 
 
 def decide(schedule: Schedule, free: list[Range], threshold: datetime) -> tuple[list[Fire], list[Gap]]:
-    """Misfire decides over slots before the threshold, overlap over the fresher ones."""
+    """Apply the misfire policy to slots before the threshold, the overlap policy to later ones."""
     timing = schedule.timing
     late: list[Range] = []
     fresh: list[Range] = []
@@ -158,59 +156,63 @@ def decide(schedule: Schedule, free: list[Range], threshold: datetime) -> tuple[
     gaps: list[Gap] = []
     match schedule.misfire:
         case Misfire.SKIP:
-            gaps += [gap(timing, part, Verdict.MISSED) for part in late]
+            gaps += [plan_gap(timing, part, Verdict.MISSED) for part in late]
         case Misfire.ALL:
             fires, gaps = catch_up(schedule, late)
         case Misfire.ONCE:
             if late:
                 newest = (fresh or late)[-1]
-                gaps += [gap(timing, part, Verdict.COALESCED, into=newest.last) for part in late if part is not newest]
+                gaps += [
+                    plan_gap(timing, part, Verdict.COALESCED, into=newest.last) for part in late if part is not newest
+                ]
                 if not fresh:
                     fires, gaps = latest_only(schedule, newest, gaps)
     if fresh and schedule.overlap in (Overlap.QUEUE_ALL, Overlap.ALLOW):
         for part in fresh:
             slots = slots_between(timing, part.first - TICK, part.last)
-            fires += [fire(schedule, slot, solo=False) for slot in islice(slots, FIRE_LIMIT + 1)]
+            fires += [plan_fire(schedule, slot, solo=False) for slot in islice(slots, FIRE_BATCH_SLOTS + 1)]
     elif fresh:
-        gaps += [gap(timing, part, Verdict.COALESCED, into=fresh[-1].last) for part in fresh[:-1]]
+        gaps += [plan_gap(timing, part, Verdict.COALESCED, into=fresh[-1].last) for part in fresh[:-1]]
         last, gaps = latest_only(schedule, fresh[-1], gaps)
         fires += last
     return fires, gaps
 
 
 def latest_only(schedule: Schedule, part: Range, gaps: list[Gap]) -> tuple[list[Fire], list[Gap]]:
-    """Fire the latest of a range; it stands for the others."""
+    """Fire the latest slot of a range; the others are coalesced into it."""
     others = last_slot(schedule.timing, part.last - TICK, part.first - TICK) if part.first < part.last else None
     if others is not None:
-        gaps = [*gaps, gap(schedule.timing, Range(part.first, others), Verdict.COALESCED, into=part.last)]
-    return [fire(schedule, part.last, solo=schedule.keeps_one_waiting)], gaps
+        gaps = [*gaps, plan_gap(schedule.timing, Range(part.first, others), Verdict.COALESCED, into=part.last)]
+    return [plan_fire(schedule, part.last, solo=schedule.keeps_one_waiting)], gaps
 
 
 def catch_up(schedule: Schedule, late: list[Range]) -> tuple[list[Fire], list[Gap]]:
-    """Fire late slots, oldest first, up to the limit; the rest is missed."""
+    """Fire late slots, oldest first, up to `catch_up_limit`; the rest is missed."""
     fires: list[Fire] = []
     gaps: list[Gap] = []
     for part in late:
         room = schedule.catch_up_limit - len(fires)
         slots = list(islice(slots_between(schedule.timing, part.first - TICK, part.last), room))
-        fires += [fire(schedule, slot, solo=False) for slot in slots]
+        fires += [plan_fire(schedule, slot, solo=False) for slot in slots]
         rest = next_slot(schedule.timing, slots[-1] if slots else part.first - TICK)
         if rest is not None and rest <= part.last:
-            gaps.append(gap(schedule.timing, Range(rest, part.last), Verdict.MISSED, "limit"))
+            gaps.append(plan_gap(schedule.timing, Range(rest, part.last), Verdict.MISSED, "limit"))
     return fires, gaps
 
 
 def within_max_runs(schedule: Schedule, fires: list[Fire], fired: int) -> tuple[list[Fire], bool]:
-    """The fires that `max_runs` still allows, and whether it is used up (also when it was lowered below what fired)."""
+    """Return the fires that `max_runs` allows, and whether it is exhausted (also if it was lowered below `fired`)."""
     if schedule.max_runs is None or fired + len(fires) < schedule.max_runs:
         return fires, False
     return fires[: max(0, schedule.max_runs - fired)], True
 
 
-def fire(schedule: Schedule, slot: datetime, *, solo: bool) -> Fire:
+def plan_fire(schedule: Schedule, slot: datetime, *, solo: bool) -> Fire:
     return Fire(slot, run_at(schedule.id, slot, schedule.timing.jitter), solo)
 
 
-def gap(timing: Timing, part: Range, verdict: Verdict, reason: str | None = None, into: datetime | None = None) -> Gap:
-    count = 1 if part.first == part.last else count_slots(timing, part.first - TICK, part.last, COUNT_LIMIT)
+def plan_gap(
+    timing: Timing, part: Range, verdict: Verdict, reason: str | None = None, into: datetime | None = None
+) -> Gap:
+    count = 1 if part.first == part.last else count_slots(timing, part.first - TICK, part.last, GAP_COUNT_STEPS)
     return Gap(part.first, part.last, count, verdict.value, reason, into)

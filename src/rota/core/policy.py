@@ -1,4 +1,4 @@
-"""What to do when slots passed, when runs overlap and when work fails. Pure: the caller brings the time."""
+"""Policies for misfires, overlaps, retries and failures. Pure: the caller passes the time."""
 
 import traceback
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from rota.core.timing.windows import Window
 
 E = TypeVar("E", bound=StrEnum)
 
-OWN_CODE = str(Path(__file__).parents[1])
-QUARANTINE_CRASHES = 3  # crashes that end a job
+ROTA_SOURCE = str(Path(__file__).parents[1])
+QUARANTINE_CRASHES = 3  # a job fails for good after this many crashes
 CATCH_UP_LIMIT_SLOTS = 100
 RECONCILIATION = "reconciliation"
 
 
 class Misfire(StrEnum):
-    """When a slot is later than the grace because nobody was up."""
+    """What happens to slots that are late by more than the grace, because no scheduler was running."""
 
     SKIP = "skip"
     ONCE = "once"
@@ -29,7 +29,7 @@ class Misfire(StrEnum):
 
 
 class Overlap(StrEnum):
-    """When a slot comes while the schedule still has a job in any state."""
+    """What happens when a slot is due while the schedule still has a job."""
 
     QUEUE_ONE = "queue_one"
     QUEUE_ALL = "queue_all"
@@ -47,16 +47,16 @@ class Backoff(StrEnum):
 
 
 class Billing(StrEnum):
-    """What becomes of what work costs."""
+    """Whether the cost of runs is charged."""
 
     OFF = "off"
-    RECORD = "record"  # it is charged, and nothing is refused for lack of credits
+    RECORD = "record"  # charged; no run is refused for lack of credits
     ENFORCE = "enforce"
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often a failed attempt is followed by another, and after how long."""
+    """Retry policy: the number of retries and their backoff."""
 
     max_retries: int = 0
     backoff_ms: int = 2000
@@ -64,7 +64,7 @@ class Retry:
     max_backoff_ms: int = 600_000
 
     def delay(self, tries: int) -> timedelta:
-        """How long to wait after the `tries`-th failure."""
+        """Return the backoff after the `tries`-th failure."""
         factor = 1 if self.backoff_type is Backoff.FIXED else 2 ** min(tries - 1, 40)
         return timedelta(milliseconds=min(self.backoff_ms * factor, self.max_backoff_ms))
 
@@ -77,39 +77,40 @@ class Retry:
         }
 
 
-TRANSIENT_RETRY = Retry(5, 10_000, Backoff.EXPONENTIAL, 600_000)  # where nobody said otherwise
+TRANSIENT_RETRY = Retry(5, 10_000, Backoff.EXPONENTIAL, 600_000)  # default for transient failures
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The conditions a job was promised under, copied to it when it was made."""
+    """Conditions of a job, copied from its schedule when it is enqueued."""
 
     timeout: timedelta | None = None
     retry: Retry | None = None
-    deadline_at: datetime | None = None  # it must have started by then
-    window_until: datetime | None = None  # its window closes then
+    deadline_at: datetime | None = None  # it must start by then
+    window_until: datetime | None = None  # when its window closes
     window: Window | None = None
     zone: str = "UTC"
-    grant_id: str | None = None  # the authority that it runs under
+    grant_id: str | None = None  # the grant that it runs under
 
     def dump(self) -> dict[str, Any] | None:
-        """Plain JSON with only what is set; most jobs have none."""
-        found: dict[str, Any] = {}
+        """Return what is set as JSON data; None if nothing is."""
+        data: dict[str, Any] = {}
         if self.timeout is not None:
-            found["timeout"] = self.timeout.total_seconds()
+            data["timeout"] = self.timeout.total_seconds()
         if self.retry is not None:
-            found["retry"] = self.retry.dump()
+            data["retry"] = self.retry.dump()
         if self.deadline_at is not None:
-            found["deadline_at"] = self.deadline_at.isoformat()
+            data["deadline_at"] = self.deadline_at.isoformat()
         if self.window is not None:
-            found["window"] = [self.window.start.isoformat("minutes"), self.window.end.isoformat("minutes"), self.zone]
-            found["window_until"] = self.window_until.isoformat() if self.window_until else None
+            data["window"] = [self.window.start.isoformat("minutes"), self.window.end.isoformat("minutes"), self.zone]
+            data["window_until"] = self.window_until.isoformat() if self.window_until else None
         if self.grant_id is not None:
-            found["grant_id"] = self.grant_id
-        return found or None
+            data["grant_id"] = self.grant_id
+        return data or None
 
     @classmethod
     def load(cls, data: Mapping[str, Any] | None) -> "Terms":
+        """Restore terms from `dump`."""
         if not data:
             return NO_TERMS
         window = data.get("window")
@@ -124,7 +125,7 @@ class Terms:
         )
 
     def too_late(self, now: datetime) -> str | None:
-        """Why the job may no longer start, if so."""
+        """Return the reason why the job may no longer start; None if it may."""
         if self.deadline_at is not None and now > self.deadline_at:
             return "deadline"
         if self.window_until is not None and now >= self.window_until:
@@ -132,7 +133,7 @@ class Terms:
         return None
 
     def not_before(self, at: datetime) -> datetime:
-        """The first moment from `at` on at which a further attempt may start."""
+        """Return the first instant from `at` on at which another attempt may start."""
         return at if self.window is None else window_open(Timing(Once(at), self.zone, self.window), at)
 
 
@@ -152,13 +153,13 @@ class FailureClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an attempt failed: its class decides what follows, the rest is for the ledger."""
+    """Why an attempt failed: its class decides what follows, the rest is recorded with the run."""
 
     failure_class: FailureClass
     type: str
     message: str
     traceback: str | None = None
-    code: str | None = None  # a finer word than its class
+    code: str | None = None  # more specific than its class
     reconcile_after: timedelta | None = None  # when to check next whether an effect of unknown outcome was applied
     final: bool = False  # a LogicError: no retry policy applies
 
@@ -170,52 +171,52 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class RetryAfter:
-    """Another attempt, after the delay."""
+    """Start another attempt after the delay."""
 
     delay: timedelta
 
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """A person must act."""
+    """Park the job: a person must act."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """It has failed for good."""
+    """Record the job as failed; no further attempt."""
 
 
 def classify(error: BaseException) -> Failure:
-    """The failure behind an exception that the work raised, told from the work's first own line on."""
+    """Return the failure for an exception of user code; its traceback starts behind the frames of Rota."""
     match error:
         case TransientError() | ConnectionError() | TimeoutError():
-            kind = FailureClass.TRANSIENT
+            failure_class = FailureClass.TRANSIENT
         case AuthError():
-            kind = FailureClass.AUTH
+            failure_class = FailureClass.AUTH
         case PermissionDenied():
-            kind = FailureClass.PERMISSION
+            failure_class = FailureClass.PERMISSION
         case WorkError() | Exception():
-            kind = FailureClass.LOGIC
-        case _:  # SystemExit and its like: the work tried to end the worker
-            kind = FailureClass.LOGIC
-    frames = start = error.__traceback__
-    while frames is not None:
-        if frames.tb_frame.f_code.co_filename.startswith(OWN_CODE):
-            start = frames.tb_next or start
-        frames = frames.tb_next
+            failure_class = FailureClass.LOGIC
+        case _:  # SystemExit, KeyboardInterrupt: user code tried to end the worker
+            failure_class = FailureClass.LOGIC
+    frame = start = error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename.startswith(ROTA_SOURCE):
+            start = frame.tb_next or start
+        frame = frame.tb_next
     text = "".join(traceback.format_exception(type(error), error, start))
     name = type(error).__name__
-    message = f"{name}: {error}" if isinstance(error, KeyError) else str(error) or name  # its text is only the key
-    return Failure(kind, name, message, text, final=isinstance(error, LogicError))
+    message = f"{name}: {error}" if isinstance(error, KeyError) else str(error) or name  # str(KeyError) is only the key
+    return Failure(failure_class, name, message, text, final=isinstance(error, LogicError))
 
 
 def after_failure(
-    failure: Failure, retry: Retry | None, tries: int, passing: Retry = TRANSIENT_RETRY
+    failure: Failure, retry: Retry | None, tries: int, transient_retry: Retry = TRANSIENT_RETRY
 ) -> RetryAfter | Park | GiveUp:
-    """What follows the `tries`-th failure of a job. `passing` is the policy for transient failures where the job has
-    none."""
+    """Decide what follows the `tries`-th failure of a job. `transient_retry` applies to transient failures of a job
+    without a retry policy."""
     match failure.failure_class:
         case FailureClass.AUTH | FailureClass.PERMISSION:
             return Park("approval")
@@ -226,34 +227,39 @@ def after_failure(
         case FailureClass.LOGIC if failure.final:
             return GiveUp()
         case FailureClass.TRANSIENT:
-            rule = retry or passing
+            rule = retry or transient_retry
         case _:
             rule = retry or Retry()
     return RetryAfter(rule.delay(tries)) if tries <= rule.max_retries else GiveUp()
 
 
 def parse_retry(value: object) -> Retry | None:
-    """The retry policy as it came from outside."""
+    """Parse a retry policy. Raises Invalid."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
         raise Invalid("retry", value, "is not an object like {max_retries, backoff_ms, backoff_type, max_backoff_ms}")
-    known = {"max_retries": (0, 1000), "backoff_ms": (0, 86_400_000), "max_backoff_ms": (0, 86_400_000)}
-    found: dict[str, Any] = {}
-    for name, given in value.items():
+    limits = {"max_retries": (0, 1000), "backoff_ms": (0, 86_400_000), "max_backoff_ms": (0, 86_400_000)}
+    fields: dict[str, Any] = {}
+    for name, member in value.items():
         if name == "backoff_type":
-            found[name] = choice(Backoff, given, "retry.backoff_type")
-        elif name not in known:
-            raise Invalid(f"retry.{name}", given, f"is not known; known are {', '.join([*known, 'backoff_type'])}")
-        elif isinstance(given, bool) or not isinstance(given, int) or not known[name][0] <= given <= known[name][1]:
-            raise Invalid(f"retry.{name}", given, f"is not a whole number from {known[name][0]} to {known[name][1]}")
+            fields[name] = choice(Backoff, member, "retry.backoff_type")
+        elif name not in limits:
+            raise Invalid(
+                f"retry.{name}", member, f"is an unknown field; the fields are {', '.join([*limits, 'backoff_type'])}"
+            )
+        elif (
+            isinstance(member, bool) or not isinstance(member, int) or not limits[name][0] <= member <= limits[name][1]
+        ):
+            low, high = limits[name]
+            raise Invalid(f"retry.{name}", member, f"is not a whole number from {low} to {high}")
         else:
-            found[name] = given
-    return Retry(**found)
+            fields[name] = member
+    return Retry(**fields)
 
 
 def choice(enum: type[E], value: object, field: str) -> E:
-    """One of an enumeration's words, or an error that lists them."""
+    """Return the member of an enumeration. Raises Invalid with the list of members."""
     if isinstance(value, enum):
         return value
     if isinstance(value, str) and value in enum._value2member_map_:
@@ -262,5 +268,5 @@ def choice(enum: type[E], value: object, field: str) -> E:
 
 
 def parse_overlap(value: object) -> Overlap:
-    """An overlap policy, also by the names that Kubernetes users know."""
+    """Parse an overlap policy, also by its Kubernetes name. Raises Invalid."""
     return choice(Overlap, OVERLAP_NAMES.get(value, value) if isinstance(value, str) else value, "overlap")

@@ -1,4 +1,4 @@
-"""States of jobs and the moves between them; what a run can end as. SQL, docs and tests derive from these tables."""
+"""States of jobs and the moves between them, statuses of runs, verdicts of slots. SQL and tests derive from these."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -6,31 +6,31 @@ from typing import Any
 
 
 class State(StrEnum):
-    """A job in the queue. A finished job leaves the queue for the ledger."""
+    """State of a job in the queue. A finished job leaves the queue; its runs stay."""
 
-    LATER = "later"  # run_at has not come
-    BLOCKED = "blocked"  # another job of its serial key is the head
-    READY = "ready"  # claimable
-    RUNNING = "running"  # a worker holds it, by fence
-    RETRY = "retry"  # backing off until run_at
+    LATER = "later"  # run_at is in the future
+    BLOCKED = "blocked"  # another job with the same serial key goes first
+    READY = "ready"  # can be claimed
+    RUNNING = "running"  # leased by a worker
+    RETRY = "retry"  # waiting for its backoff, until run_at
     PARKED = "parked"  # needs a person
 
 
 class Move(StrEnum):
     """Why a job changes state."""
 
-    DUE = "due"  # its moment has come
-    WAIT = "wait"  # its moment has come, but its serial key has a head
+    DUE = "due"  # run_at has passed
+    WAIT = "wait"  # run_at has passed, but its serial key has a head
     PROMOTE = "promote"  # it is the new head of its serial key
-    CLAIM = "claim"  # a worker took it
-    BACK_OFF = "back_off"  # the attempt failed and another is planned
-    HAND_BACK = "hand_back"  # its worker is stopping, or took more than it knows of
-    RESCUE = "rescue"  # its worker is dead
+    CLAIM = "claim"  # a worker leases it
+    BACK_OFF = "back_off"  # the attempt failed and is retried later
+    HAND_BACK = "hand_back"  # its worker stops, or did not receive the answer to its claim
+    RESCUE = "rescue"  # its lease expired
     PARK = "park"  # the attempt needs a person
-    YIELD = "yield"  # another of its serial key goes first
+    YIELD = "yield"  # it goes behind another job with the same serial key
     STRAND = "strand"  # no live worker can run it
-    RESUME = "resume"  # a person acted, or a worker that can run it came up
-    ADOPT = "adopt"  # an agent that was lost came back, and had it in hand all the while
+    RESUME = "resume"  # a person acted, or a worker that can run it started
+    ADOPT = "adopt"  # an agent reconnected and still runs it
 
 
 MOVES: dict[tuple[State, Move], State] = {
@@ -49,38 +49,38 @@ MOVES: dict[tuple[State, Move], State] = {
     (State.PARKED, Move.ADOPT): State.RUNNING,
 }
 
-HEADS = (State.READY, State.RUNNING, State.RETRY, State.PARKED)  # at most one of these per serial key
+HEADS = (State.READY, State.RUNNING, State.RETRY, State.PARKED)  # at most one job in these states per serial key
 
 
 def states_before(move: Move) -> list[State]:
-    """Where a move may start: the WHERE clause of its UPDATE."""
-    return [before for before, how in MOVES if how is move]
+    """Return the states from which a move is allowed: the WHERE clause of its UPDATE."""
+    return [state for state, allowed_move in MOVES if allowed_move is move]
 
 
 def state_after(move: Move) -> State:
-    """Where a move leads."""
-    (after,) = {after for (_, how), after in MOVES.items() if how is move}
-    return after
+    """Return the state that a move leads to: the SET clause of its UPDATE."""
+    (state,) = {state for (_, allowed_move), state in MOVES.items() if allowed_move is move}
+    return state
 
 
 class Status(StrEnum):
-    """What a run, or a slot that never ran, is or ended as."""
+    """Status of a run, or of a slot that never ran."""
 
     PENDING = "pending"
     RUNNING = "running"
     SUCCESS = "success"
     FAILED = "failed"
-    CRASHED = "crashed"  # its worker died under it
-    LOST = "lost"  # it ended after its worker had lost the lease: its result counts for nothing
+    CRASHED = "crashed"  # its worker died
+    LOST = "lost"  # it ended after its worker had lost the lease; its result is not used
     CANCELED = "canceled"
-    PAUSED = "paused"  # ended for now; another attempt is planned, or a person must act
+    PAUSED = "paused"  # the attempt ended; another one is planned, or a person must act
     SKIPPED = "skipped"  # never started, with a reason
-    MISSED = "missed"  # nobody was up
-    COALESCED = "coalesced"  # another slot's job did its work
+    MISSED = "missed"  # no scheduler was running
+    COALESCED = "coalesced"  # the job of another slot stands for it
 
 
 class Verdict(StrEnum):
-    """What became of a slot. A slot whose job is still pending, running or paused has none."""
+    """Outcome of a slot. A slot whose job is pending, running or paused has no verdict."""
 
     RAN = "ran"
     SKIPPED = "skipped"
@@ -88,29 +88,16 @@ class Verdict(StrEnum):
     COALESCED = "coalesced"
 
 
-REASONS: dict[Status, frozenset[str]] = {
-    Status.FAILED: frozenset({"logic", "internal", "timeout", "budget", "transient", "quarantined"}),
-    Status.PAUSED: frozenset({"transient", "approval", "reconciliation"}),
-    Status.SKIPPED: frozenset(
-        {
-            *("overlap", "window", "disabled", "paused", "frozen", "deadline", "operator", "superseded", "busy"),
-            *("budget", "grant_not_found", "grant_revoked", "grant_expired", "grant_scope", "scheduler_failed"),
-            *("upstream", "no_shell"),
-        }
-    ),
-    Status.MISSED: frozenset({"limit"}),
-}
-
 RAN = frozenset({Status.SUCCESS, Status.FAILED, Status.CRASHED, Status.LOST, Status.CANCELED, Status.PAUSED})
 
 
 def verdict_of(status: Status) -> Verdict:
-    """The verdict of a slot whose job left the queue with this last run."""
+    """Return the verdict of a slot whose job left the queue; `status` is that of its last run."""
     return Verdict.RAN if status in RAN else Verdict(status.value)
 
 
 class Condition(StrEnum):
-    """What the system found about a schedule, beside what its owner wants of it."""
+    """Health of a schedule, set by the scheduler."""
 
     OK = "ok"
     BROKEN = "broken"  # it cannot be evaluated
@@ -119,12 +106,12 @@ class Condition(StrEnum):
 
 class WorkerState(StrEnum):
     ALIVE = "alive"
-    STOPPED = "stopped"  # said good-bye
-    DEAD = "dead"  # its lease ran out
+    STOPPED = "stopped"  # it deregistered
+    DEAD = "dead"  # its lease expired
 
 
 class Phase(StrEnum):
-    """How far a workflow run has come; a status change never alters it."""
+    """Progress of a workflow run; a status change never alters it."""
 
     PENDING = "pending"
     EXECUTING = "executing"  # producers
@@ -152,8 +139,8 @@ PHASE_MOVES: frozenset[tuple[Phase, Phase]] = frozenset(
 
 
 def shown_status(run: Mapping[str, Any]) -> str:
-    """The status of a run as people read it: an attempt that failed for a passing reason is `retrying` while its next
-    attempt is planned (`retry_at`), `retried` afterwards. The wire keeps `paused: transient`."""
+    """Return the status of a run for display: an attempt that failed for a transient reason is `retrying` while the
+    next one is planned (`retry_at`), `retried` afterwards. The wire keeps `paused: transient`."""
     if run["status"] == Status.PAUSED and run.get("reason") == "transient":
         return "retrying" if run.get("retry_at") else "retried"
     return str(run["status"])

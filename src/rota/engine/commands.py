@@ -12,7 +12,7 @@ from rota.core import parse
 from rota.core.clock import Clock
 from rota.core.errors import Conflict, Invalid, NotFound, Refused, TooMuchEffort, together
 from rota.core.model import WORKFLOW, DueSchedule, Job, NewJob, Schedule, serial_key_of_kind
-from rota.core.plan import FIRE_LIMIT
+from rota.core.plan import FIRE_BATCH_SLOTS
 from rota.core.policy import TRANSIENT_RETRY, Billing, Misfire, Retry, Terms, choice, parse_overlap
 from rota.core.states import State, Status
 from rota.core.timing import triggers
@@ -292,7 +292,7 @@ class Engine:
         first, last = triggers.parse_instant(since, "from"), triggers.parse_instant(until, "to")
         if first > last:
             raise Invalid("to", until, f"lies before `from` ({first.isoformat()})")
-        most = parse.whole(limit, "limit", 1, FIRE_LIMIT)
+        most = parse.whole(limit, "limit", 1, FIRE_BATCH_SLOTS)
 
         def read(tx: Tx) -> schedules.Past:
             return schedules.past(tx, schedules.clock_of(tx, org_id, key), first, last, now)

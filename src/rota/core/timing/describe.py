@@ -24,8 +24,8 @@ def cron_words(calendar: Calendar) -> tuple[str, bool]:
     return f"{paced} {days}".strip(), bool(days) or len(calendar.hours) < 24
 
 
-def span_words(span: timedelta, one: str = "") -> str:
-    """`5 minutes`, `1 hour 30 minutes`; a unit alone is `hour`, or `1 hour` with `one="1 "`."""
+def span_words(span: timedelta, single: str = "") -> str:
+    """`5 minutes`, `1 hour 30 minutes`; a unit alone is `hour`, or `1 hour` with `single="1 "`."""
     rest, parts = span, []
     for unit, seconds in LONG_UNITS:
         count, rest = divmod(rest, timedelta(seconds=seconds))
@@ -33,7 +33,7 @@ def span_words(span: timedelta, one: str = "") -> str:
             parts.append(plural(count, unit))
     if rest:
         parts.append(plural(rest.total_seconds(), "second"))
-    return one + parts[0][2:] if len(parts) == 1 and parts[0].startswith("1 ") else " ".join(parts)
+    return single + parts[0][2:] if len(parts) == 1 and parts[0].startswith("1 ") else " ".join(parts)
 
 
 def short_span(span: timedelta) -> str:

@@ -288,7 +288,7 @@ def describe(timing: Timing) -> str:
     if timing.ends_at:
         text += f", until {timestamp_words(timing.ends_at)} UTC"
     if timing.jitter:
-        text += f", up to {span_words(timing.jitter, one='1 ')} later"
+        text += f", up to {span_words(timing.jitter, single='1 ')} later"
     return text
 
 
