@@ -30,12 +30,12 @@ def order(home: Path, job_type: str = "shell", **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run(home: Path, **more: Any) -> dict[str, Any]:
-    """A run as its agent starts it, to its end."""
+def run(home: Path, where: Path | None = None, **more: Any) -> dict[str, Any]:
+    """A run as its agent starts it in the directory `where`, to its end."""
     claim = Journal(home).add(order(home, **more))
     assert claim is not None
     lock = claim.lock()
-    child = subprocess.Popen(shim(claim), pass_fds=[lock], start_new_session=True, env=environment())
+    child = subprocess.Popen(shim(claim), pass_fds=[lock], start_new_session=True, env=environment(), cwd=where)
     os.close(lock)
     assert child.wait(30) == 0
     assert claim.state() == "ended"
@@ -55,6 +55,12 @@ def test_a_command_leaves_its_output_its_outcome_and_no_secret(tmp_path: Path) -
     assert found["error"]["message"] == "exit code 3: bye ***"
     assert lines(tmp_path) == [["stdout", '{"rcon_password": "***"}'], ["stderr", "bye ***"]]
     assert "canary" not in json.dumps(found)
+
+
+def test_a_run_imports_nothing_from_the_directory_of_its_agent(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('planted')")
+    home = tmp_path / "home"
+    assert run(home, tmp_path, job_type="python", payload={"entry_point": "platform:system"})["status"] == "success"
 
 
 def test_python_and_http_do_only_what_they_may(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rota.core.errors import Invalid
-from rota.kinds.pipelines.duckdb import DuckDB
+from rota.kinds.pipelines.duckdb import DuckDB, walk
 from rota.kinds.workflows.runner import WorkflowRunner
 from rota.kinds.workflows.scripts.sandbox import Sandbox
 from tests.app.conftest import Api
@@ -58,6 +58,13 @@ async def test_deeply_nested_sql_is_refused_or_taken_and_never_a_fault(api: Api,
     assert answer.status_code in (201, 422), answer.text
     preview = await api.call("POST", "/pipelines/sales/bronze/orders/$preview", {"sql": sql})
     assert preview.status_code in (200, 404, 422), preview.text
+
+
+def test_a_syntax_tree_is_walked_however_deep_it_is() -> None:
+    tree: dict[str, Any] = {}
+    for _ in range(5000):
+        tree = {"child": [tree]}
+    assert sum(1 for _ in walk(tree)) == 5001
 
 
 async def test_an_org_has_one_preview_at_a_time(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

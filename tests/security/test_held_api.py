@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import duckdb
 import httpx
 import pytest
 
@@ -228,6 +229,10 @@ async def test_a_pipeline_reads_no_table_of_another_org(api: Api, tmp_path: Path
     secret = tmp_path / "warehouse" / api.org_id / "sales" / "bronze" / "orders.csv"
     secret.parent.mkdir(parents=True, exist_ok=True)
     secret.write_text(f"a\n{CANARY}\n")
+    duckdb.sql(f"COPY (SELECT '{CANARY}' AS a) TO '{secret.with_suffix('.parquet')}'")
+    all_orders = {"sql": "SELECT * FROM sales.bronze.orders"}
+    shown = await api.call("POST", "/pipelines/sales/bronze/orders/$preview", all_orders)
+    assert CANARY in shown.text, shown.text  # its own org reads it
     name = {"namespace": "theirs", "layer": "gold", "name": "steal"}
     assert (await api.call("POST", "/pipelines", {**name, "sql": "SELECT 1 AS a"}, headers=headers)).status_code == 201
     path = "/pipelines/theirs/gold/steal/$preview"

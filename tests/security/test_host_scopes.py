@@ -38,6 +38,7 @@ async def test_an_operator_orders_no_command_on_a_host_by_any_route(api: Api) ->
     for order in (SHELL, PYTHON):
         for method, path, body in [
             ("POST", "/host-jobs", {"server_instance_id": server, **order}),
+            ("POST", "/jobs", {"kind": "host_job", "target": server, "input": order}),
             ("POST", "/batches", {"labels": {"role": "web"}, **order}),
             ("POST", "/schedules", {"name": "s", **timing, "input": order}),
             ("POST", "/schedules/$bulk", {"items": [{"name": "s", **timing, "input": order}]}),

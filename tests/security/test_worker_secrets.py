@@ -51,7 +51,7 @@ def test_a_command_does_not_inherit_the_descriptor_of_a_secret(tmp_path: Path) -
 
 CLOSED = """
 import ctypes, os, sys
-from rota.app.secrets import close_memory
+from rota.app.secrets import protect
 
 libc = ctypes.CDLL(None)
 reading, writing = os.pipe()
@@ -60,7 +60,7 @@ if victim == 0:
     os.setresuid(65534, 65534, 65534)
     libc.prctl(4, 1)  # as after an exec
     if sys.argv[1] == "closed":
-        close_memory()
+        protect()
     os.write(writing, b"x")
     os.read(os.pipe()[0], 1)
 os.read(reading, 1)
@@ -81,7 +81,7 @@ print(libc.prctl(3), code)
 
 def test_a_protected_process_is_closed_to_other_processes_of_its_user() -> None:
     if os.geteuid() != 0:
-        command = "import ctypes; from rota.app.secrets import *; close_memory(); print(ctypes.CDLL(None).prctl(3), 0)"
+        command = "import ctypes; from rota.app.secrets import *; protect(); print(ctypes.CDLL(None).prctl(3), 0)"
         assert subprocess.check_output([sys.executable, "-c", command], text=True).split() == ["0", "0"]
         return
     shown = [subprocess.check_output([sys.executable, "-c", CLOSED, how], text=True) for how in ("open", "closed")]
