@@ -23,7 +23,7 @@ from rota.engine.worker import Worker
 from rota.frame.web import charts
 from rota.frame.web.pages import Look, Preferences
 from rota.testing import sign_on
-from tests.app.agents import make_hand
+from tests.app.agents import make_hand, make_server
 from tests.app.conftest import NINE, Api
 from tests.app.forms import Forms, done, fill, form_on, words
 from tests.app.live import LiveApi
@@ -650,6 +650,40 @@ async def test_viewers_are_not_offered_the_audit_log(api: Api, admin: httpx.Asyn
         assert "schedules.create" not in (await client.get("/schedules/nightly")).text
     assert 'href="/audit"' in (await admin.get("/")).text
     assert "Changes" in (await admin.get("/tasks/hello")).text
+
+
+@on_sqlite
+async def test_pages_show_nothing_that_the_scopes_of_a_key_keep_from_the_api(api: Api, web: httpx.AsyncClient) -> None:
+    hand = await make_hand(api)
+    await hand.register({"restart": {"read_only": False, "schema": {}}})
+    server = await make_server(api, hand, "canary-server", labels={"role": "web"})
+    order = {"job_type": "restart", "payload": {}}
+    job = (await api.call("POST", "/host-jobs", {"server_instance_id": server, **order})).json()["job_id"]
+    batch = (await api.call("POST", "/batches", {"labels": {"role": "web"}, **order})).json()["batch_id"]
+    await api.db.tx(sign_on, Worker(api.engine), api.engine)
+    schedule = (await api.schedule("canary-schedule"))["id"]
+    run = (await api.call("POST", "/schedules/canary-schedule/$run", {})).json()["job_id"]
+    hidden = {
+        f"/hosts/{hand.host_id}": ["canary-server", job],
+        "/hosts": [batch],
+        "/tasks/hello": ["canary-schedule", run],
+        f"/schedules/{schedule}": [f"/runs/{run}"],
+        "/schedules/new": ["canary-server", '"hello"'],
+        "/queues": ["Last heard"],
+    }
+    await log_in(api, web)
+    for path, texts in hidden.items():
+        text = (await web.get(path)).text
+        assert [one for one in texts if one not in text] == [], path  # who may read all sees it
+    for path, texts in hidden.items():
+        scopes = [f"{path.split('/')[1]}:read", "login-links"]
+        made = await api.call("POST", "/api-keys", {"name": "narrow", "role": "viewer", "scopes": scopes})
+        key = made.json()["key"]
+        async with browser(api) as client:
+            await client.get(await link(api, headers={"authorization": f"Bearer {key}"}))
+            answer = await client.get(path)
+            assert answer.status_code == 200, path
+            assert [one for one in texts if one in answer.text] == [], path
 
 
 async def test_a_page_that_is_not_found_keeps_the_navigation(admin: httpx.AsyncClient) -> None:

@@ -27,10 +27,11 @@ async def list_grants(request: Request, caller: Viewer) -> Response:
     engine, db = engine_of(request), engine_of(request).db
     now, given = engine.clock.now(), asked(request, "cursor")
     items, cursor = await db.read(engine_reports.list_grants, caller.org_id, cursor=given["cursor"])
-    account_id = await db.read(reports.account_of, caller.org_id, caller.user_id)
+    may_read = caller.reads("billing")
+    account_id = await db.read(reports.account_of, caller.org_id, caller.user_id) if may_read else None
     account = await db.read(reports.account, caller.org_id, account_id) if account_id else None
     moves, _ = await db.read(reports.list_ledger, account_id, limit=MOVES) if account_id else ([], None)
-    whose = None if caller.role >= Role.ADMIN else account_id or "nobody"
+    whose = None if caller.role >= Role.ADMIN and may_read else account_id or "nobody"
     since = now - timedelta(days=DAYS)
     days, _ = await db.read(reports.usage, caller.org_id, whose, "day", limit=DAYS, since=since)
     dearest, _ = await db.read(reports.usage, caller.org_id, whose, "schedule", limit=10, since=since)

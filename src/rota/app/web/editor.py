@@ -90,19 +90,31 @@ async def form_page(
     refused: Answer | None = None,
 ) -> Response:  # fmt: skip
     engine, wanted = engine_of(request), {"kind": form.get("kind", "task"), "target": form.get("target", "")}
-    tasks, _ = await engine.db.read(engine_reports.list_tasks, caller.org_id, limit=TARGETS)
-    graphs = await GraphManager(engine, caller.org_id).list_all() if "graph" in engine.runners else []
+    targets = await targets_of(request, caller)
     wrong = {one["field"]: one["message"] for one in (refused.data or {}).get("errors", [])} if refused else {}
-    tables, _ = await engine.db.read(pipelines_store.list_pipelines, caller.org_id, limit=TARGETS)
-    servers, _ = await engine.db.read(hosts.list_servers, caller.org_id, limit=TARGETS, cursor=None)
-    targets = [(one["name"], "task") for one in tasks] + [(one["id"], "graph") for one in graphs]
-    targets += [(one["path"], "pipeline") for one in tables] + [(one["id"], one["name"]) for one in servers]
     return page(
         request, "editor.html", refused.status if refused else 200, form=form, old=old, targets=targets, wrong=wrong,
         message=refused.refusal if refused else None, kinds=sorted(engine.runners), zones=sorted(zone_names()),
         overlaps=[one.value for one in Overlap], misfires=[one.value for one in Misfire], zone=form.get("timezone"),
         preview=await preview_of(request, form), schema=await schema_of(request, caller.org_id, wanted),
     )  # fmt: skip
+
+
+async def targets_of(request: Request, caller: Caller) -> list[tuple[str, str]]:
+    """What a schedule can run, with a word about it, as far as the caller may read it."""
+    engine, org_id, targets = engine_of(request), caller.org_id, list[tuple[str, str]]()
+    if caller.reads("tasks"):
+        tasks, _ = await engine.db.read(engine_reports.list_tasks, org_id, limit=TARGETS)
+        targets += [(task["name"], "task") for task in tasks]
+    if caller.reads("graphs") and "graph" in engine.runners:
+        targets += [(graph["id"], "graph") for graph in await GraphManager(engine, org_id).list_all()]
+    if caller.reads("pipelines"):
+        tables, _ = await engine.db.read(pipelines_store.list_pipelines, org_id, limit=TARGETS)
+        targets += [(table["path"], "pipeline") for table in tables]
+    if caller.reads("server-instances"):
+        servers, _ = await engine.db.read(hosts.list_servers, org_id, limit=TARGETS, cursor=None)
+        targets += [(server["id"], server["name"]) for server in servers]
+    return targets
 
 
 async def typed(request: Request, caller: Caller, form: Mapping[str, str]) -> dict[str, Any]:

@@ -17,7 +17,11 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     db, given = engine_of(request).db, asked(request, "cursor", "state")
     queues = await db.read(engine_reports.list_queues, caller.org_id)
     state = given["state"] if given["state"] in ("alive", "stopped", "dead") else "alive"
-    workers, cursor = await db.read(engine_reports.list_workers, caller.sees_org, state=state, cursor=given["cursor"])
+    workers, cursor = None, None
+    if caller.reads("workers"):
+        workers, cursor = await db.read(
+            engine_reports.list_workers, caller.sees_org, state=state, cursor=given["cursor"]
+        )
     return page(
         request, "queues.html", queues=queues, workers=workers, older=older(request, cursor), state=state,
         states=[one.value for one in State],

@@ -51,7 +51,8 @@ async def read(request: Request, caller: Viewer, key: str, q: str = "") -> Respo
     one = next((run for run in job["attempts"] if run["id"] == key), job["attempts"][-1])
     told = await db.read(why.of_run, caller.org_id, job["id"], engine.clock.now())
     run_id, schedule_id = one["id"], one["schedule_id"]
-    saved, _ = await db.read(artifacts.list_all, caller.org_id, run_id=run_id) if run_id else ([], None)
+    shows_artifacts = run_id and caller.reads("artifacts")
+    saved, _ = await db.read(artifacts.list_all, caller.org_id, run_id=run_id) if shows_artifacts else ([], None)
     template = request.app.state.trace_url
     return page(
         request, "run.html", one=one, job=job, why=told["sentences"], saved=saved, q=q, lines_most=LINES,

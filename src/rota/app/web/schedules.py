@@ -51,7 +51,9 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
     engine, db = engine_of(request), engine_of(request).db
     found = await db.read(engine_reports.schedule, caller.org_id, key)
     coming = await views.upcoming(engine, caller.org_id, found["id"], NEXT)
-    runs, _ = await db.read(engine_reports.list_runs, caller.org_id, schedule_id=found["id"], limit=RUNS)
+    runs: list[dict[str, Any]] = []
+    if caller.reads("runs"):
+        runs, _ = await db.read(engine_reports.list_runs, caller.org_id, schedule_id=found["id"], limit=RUNS)
     ended = [one for one in runs if one["started_at"] and one["finished_at"]][::-1]
     slots = [one["at"] for one in coming["slots"]]
     period = (slots[1] - slots[0]).total_seconds() if len(slots) > 1 else None

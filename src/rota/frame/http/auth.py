@@ -78,6 +78,10 @@ class Caller:
             return False
         return True
 
+    def reads(self, resource: str) -> bool:
+        """Whether the API would answer a GET of this resource."""
+        return self.may(Role.VIEWER, resource)
+
     def check_unnarrowed(self, act: str) -> None:
         """Raises Refused for a key that is restricted to some resources: the act would give out more than it has."""
         if self.narrowed_to:

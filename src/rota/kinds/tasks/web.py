@@ -7,6 +7,7 @@ from starlette.responses import RedirectResponse
 
 from rota.core.errors import RotaError
 from rota.engine import reports as engine_reports
+from rota.engine.reports import Record
 from rota.frame.web.actions import ask
 from rota.frame.web.forms import by_schema
 from rota.frame.web.pages import Place, asked, engine_of, flash, history, older, page
@@ -33,8 +34,11 @@ async def list_all(request: Request, caller: Viewer) -> Response:
 async def read(request: Request, caller: Viewer, key: str) -> Response:
     manager, db = TaskManager(engine_of(request), caller.org_id), engine_of(request).db
     one, schema = visible_task(await manager.find(key), caller), await manager.schema(key)
-    used, _ = await db.read(engine_reports.list_schedules, caller.org_id, targets=[one["id"], one["name"]], sort="id")
-    runs, _ = await db.read(engine_reports.list_runs, caller.org_id, target=one["name"], kind="task", limit=10)
+    org_id, used, runs = caller.org_id, list[Record](), list[Record]()
+    if caller.reads("schedules"):
+        used, _ = await db.read(engine_reports.list_schedules, org_id, targets=[one["id"], one["name"]], sort="id")
+    if caller.reads("runs"):
+        runs, _ = await db.read(engine_reports.list_runs, org_id, target=one["name"], kind="task", limit=10)
     changes = await history(request, caller, "tasks", one["id"])
     return page(request, "task.html", one=one, schema=schema, used=used, runs=runs, changes=changes)
 
