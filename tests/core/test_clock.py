@@ -1,4 +1,4 @@
-"""Time in a test's hands, and time carried on from the database's clock."""
+"""The clock of tests, and the system clock set to the time of the database."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -17,12 +17,12 @@ async def test_a_manual_clock_stands_still_until_it_is_moved() -> None:
     assert clock.monotonic() == 3600
 
 
-async def test_whoever_waits_is_woken_when_the_time_has_come() -> None:
+async def test_a_wait_ends_when_its_time_has_passed() -> None:
     clock, event = ManualClock(NINE), asyncio.Event()
     waits = [asyncio.ensure_future(clock.wait(event, seconds)) for seconds in (60, 3600)]
     await asyncio.sleep(0)
     await clock.advance(timedelta(seconds=60))
-    assert [one.done() for one in waits] == [True, False]
+    assert [wait.done() for wait in waits] == [True, False]
     assert waits[0].result() is False
     await clock.advance(HOUR)
     assert waits[1].result() is False
@@ -52,7 +52,7 @@ def test_a_clock_can_be_set_back() -> None:
     assert clock.now() == NINE - HOUR
 
 
-def test_the_databases_time_is_carried_on_by_the_stopwatch() -> None:
+def test_the_time_of_the_database_is_extrapolated_by_the_monotonic_clock() -> None:
     clock = SystemClock()
     off = clock.sync(sample(clock, NINE, 0))
     assert abs(off) > HOUR

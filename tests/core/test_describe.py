@@ -1,4 +1,4 @@
-"""Timings in words, as people read them in lists, messages and the editor."""
+"""English descriptions of timings, as in lists, messages and the editor."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -85,14 +85,14 @@ def test_an_interval_reads_as_a_phrase(seconds: float, expected: str) -> None:
     assert describe(Timing(Every(timedelta(seconds=seconds), NOON), "Europe/Oslo")) == expected
 
 
-def test_a_moment_reads_as_local_time() -> None:
+def test_a_timestamp_reads_as_local_time() -> None:
     assert describe(Timing(Once(NOON))) == "once at 2026-11-20 12:00 (UTC)"
     assert (
         describe(Timing(Once(NOON + timedelta(seconds=5)), "Asia/Tokyo")) == "once at 2026-11-20 21:00:05 (Asia/Tokyo)"
     )
 
 
-def test_a_window_is_told_with_the_zone_once() -> None:
+def test_a_window_names_the_zone_once() -> None:
     night = parse_window("22:00", "06:00")
     daily, five = parse_cron("30 2 * * *"), Every(timedelta(minutes=5), NOON)
     assert (
@@ -106,19 +106,19 @@ def test_a_window_that_moves_the_slots_says_so() -> None:
     assert describe(noon) == "every day at 12:00 (UTC), moved to the window between 22:00 and 06:00"
 
 
-def test_bounds_and_jitter_are_told_last() -> None:
+def test_bounds_and_jitter_come_last() -> None:
     timing = Timing(
         Every(timedelta(hours=1), NOON), starts_at=NOON, ends_at=NOON + timedelta(days=1), jitter=timedelta(minutes=1)
     )
-    told = "every hour, from 2026-11-20 12:00 UTC, until 2026-11-21 12:00 UTC, up to 1 minute later"
-    assert describe(timing) == told
+    expected = "every hour, from 2026-11-20 12:00 UTC, until 2026-11-21 12:00 UTC, up to 1 minute later"
+    assert describe(timing) == expected
 
 
 @given(st.integers(0, 59), st.integers(0, 23), st.sampled_from(["*", "1-5", "0", "1,3"]))
-def test_a_time_in_the_words_is_the_time_of_the_slot(minute: int, hour: int, weekdays: str) -> None:
+def test_a_described_time_is_the_time_of_the_slot(minute: int, hour: int, weekdays: str) -> None:
     timing = Timing(parse_cron(f"{minute} {hour} * * {weekdays}"))
-    told = re.search(r"at (\d\d:\d\d)", describe(timing))
+    match = re.search(r"at (\d\d:\d\d)", describe(timing))
     slot = next_slot(timing, NOON)
-    assert told
+    assert match
     assert slot
-    assert told[1] == f"{slot:%H:%M}"
+    assert match[1] == f"{slot:%H:%M}"

@@ -1,4 +1,4 @@
-"""Cron on days when the clock changes, against a walker that looks at every minute and knows nothing of our code."""
+"""Cron on days when the clock changes, compared with a walk over every minute that shares no code with Rota."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ CHANGES = [
 
 @dataclass(frozen=True)
 class Fields:
-    """An expression, and what it means, said by the test."""
+    """An expression, and the sets of values that the test expects it to match."""
 
     text: str
     minutes: frozenset[int]
@@ -55,13 +55,13 @@ class Fields:
     weekdays: frozenset[int]
     elapsed: bool  # has all 24 hours: follows elapsed time
 
-    def match(self, wall: datetime) -> bool:
-        return wall.minute in self.minutes and wall.hour in self.hours and wall.isoweekday() % 7 in self.weekdays
+    def match(self, local: datetime) -> bool:
+        return local.minute in self.minutes and local.hour in self.hours and local.isoweekday() % 7 in self.weekdays
 
 
 @cache
 def minutes_around(zone: str, change: str) -> list[tuple[datetime, datetime]]:
-    """Each UTC minute around a change, and what the wall clock shows then."""
+    """Each UTC minute around a change, with the local time."""
     info, middle = ZoneInfo(zone), datetime.fromisoformat(change)
     count = 2 * AROUND // MINUTE
     instants = [middle - AROUND + step * MINUTE for step in range(count)]
@@ -71,20 +71,20 @@ def minutes_around(zone: str, change: str) -> list[tuple[datetime, datetime]]:
 def walk(fields: Fields, minutes: list[tuple[datetime, datetime]]) -> list[datetime]:
     """All slots, by looking at each minute."""
     if fields.elapsed:
-        return [at for at, wall in minutes if fields.match(wall)]
-    found, seen = set(), set()
+        return [at for at, local in minutes if fields.match(local)]
+    slots, seen = set(), set()
     previous = minutes[0][1] - MINUTE
-    for at, wall in minutes:
+    for at, local in minutes:
         skipped = previous + MINUTE
-        while skipped < wall:  # wall times that the clock left out
+        while skipped < local:  # local times that the clock skips
             if fields.match(skipped):
-                found.add(at)
+                slots.add(at)
             skipped += MINUTE
-        if fields.match(wall) and wall not in seen:
-            found.add(at)
-        seen.add(wall)
-        previous = max(previous, wall)
-    return sorted(found)
+        if fields.match(local) and local not in seen:
+            slots.add(at)
+        seen.add(local)
+        previous = max(previous, local)
+    return sorted(slots)
 
 
 @st.composite
@@ -120,24 +120,24 @@ def expressions(draw: st.DrawFn) -> Fields:
 
 
 changes = st.sampled_from(CHANGES)
-moments = st.floats(-20 * 3600, 20 * 3600).map(lambda seconds: timedelta(seconds=seconds))
+instants = st.floats(-20 * 3600, 20 * 3600).map(lambda seconds: timedelta(seconds=seconds))
 
 
 @pytest.mark.parametrize(("zone", "change"), CHANGES)
-def test_each_change_of_the_table_is_one(zone: str, change: str) -> None:
+def test_each_row_of_the_table_is_a_clock_change(zone: str, change: str) -> None:
     at, info = datetime.fromisoformat(change), ZoneInfo(zone)
     before, after = (at - SECOND).astimezone(info), at.astimezone(info)
     assert (before.utcoffset(), before.tzname()) != (after.utcoffset(), after.tzname())
 
 
 @settings(max_examples=400, deadline=None)
-@given(expressions(), changes, moments)
-def test_slots_are_those_that_a_walker_finds(fields: Fields, place: tuple[str, str], shift: timedelta) -> None:
+@given(expressions(), changes, instants)
+def test_slots_equal_those_of_a_walk_over_all_minutes(fields: Fields, place: tuple[str, str], shift: timedelta) -> None:
     zone, change = place
     timing = Timing(parse_cron(fields.text), zone)
-    found = walk(fields, minutes_around(zone, change))
-    begin, end = found_bounds(change)
-    inner = [slot for slot in found if begin < slot <= end]
+    walked = walk(fields, minutes_around(zone, change))
+    begin, end = search_bounds(change)
+    inner = [slot for slot in walked if begin < slot <= end]
     assert list(slots_between(timing, begin, end)) == inner
     at = datetime.fromisoformat(change) + shift
     assert in_bounds(next_slot(timing, at), change) == next((slot for slot in inner if slot > at), None)
@@ -155,7 +155,7 @@ def test_a_window_keeps_the_slots_inside_or_gathers_them_at_its_start(
         return
     window, minutes = Window(start, end), minutes_around(zone, change)
     timing = Timing(parse_cron(fields.text), zone, window)
-    within = [(at, is_inside(window, wall)) for at, wall in minutes]
+    within = [(at, is_inside(window, local)) for at, local in minutes]
     slots = set(walk(fields, minutes))
     if any(is_inside(window, datetime(2026, 1, 1, hour, minute)) for hour in fields.hours for minute in fields.minutes):
         expected = [at for at, holds in within if holds and at in slots]
@@ -166,7 +166,7 @@ def test_a_window_keeps_the_slots_inside_or_gathers_them_at_its_start(
             if holds and waiting:
                 expected.append(at)
                 waiting = False
-    begin, finish = found_bounds(change)
+    begin, finish = search_bounds(change)
     begin += timedelta(days=1)  # so long may a slot have waited that the walker did not see
     expected = [slot for slot in expected if begin < slot <= finish]
     assert list(slots_between(timing, begin, finish)) == expected
@@ -189,9 +189,9 @@ def test_a_window_does_the_same_to_intervals(
     if any(is_inside(window, slot.astimezone(info)) for slot in slots):
         expected = [slot for slot in sorted(slots) if is_inside(window, slot.astimezone(info))]
     else:
-        for at, wall in minutes_around(zone, change):
+        for at, local in minutes_around(zone, change):
             waiting = waiting or at in slots
-            if waiting and is_inside(window, wall):
+            if waiting and is_inside(window, local):
                 expected.append(at)
                 waiting = False
     begin, finish = middle - timedelta(hours=2), middle + timedelta(hours=28)
@@ -203,9 +203,7 @@ def test_a_window_does_the_same_to_intervals(
 
 @settings(max_examples=100, deadline=None)
 @given(changes, st.times(), st.times(), st.integers(-1500, 1500))
-def test_windows_open_and_close_as_the_wall_clock_says(
-    place: tuple[str, str], start: time, end: time, step: int
-) -> None:
+def test_windows_open_and_close_by_local_time(place: tuple[str, str], start: time, end: time, step: int) -> None:
     zone, change = place
     start, end = start.replace(second=0, microsecond=0), end.replace(second=0, microsecond=0)
     if start == end:
@@ -213,12 +211,12 @@ def test_windows_open_and_close_as_the_wall_clock_says(
     window, minutes = Window(start, end), minutes_around(zone, change)
     timing = Timing(Every(MINUTE, minutes[0][0]), zone, window)
     at = datetime.fromisoformat(change) + step * MINUTE / 2
-    opens = next((when for when, wall in minutes if when >= at and is_inside(window, wall)), None)
+    opens = next((when for when, local in minutes if when >= at and is_inside(window, local)), None)
     now_inside = is_inside(window, at.astimezone(ZoneInfo(zone)))
     opens = at if now_inside else opens
     if opens:
         assert window_open(timing, at) == opens
-        closes = next((when for when, wall in minutes if when > opens and not is_inside(window, wall)), None)
+        closes = next((when for when, local in minutes if when > opens and not is_inside(window, local)), None)
         assert closes is None or window_close(timing, at) == closes
 
 
@@ -280,7 +278,7 @@ def test_all_hours_of_one_day_a_year_meet_the_repeated_hour_twice() -> None:
 def test_equal_sets_of_times_have_equal_slots_however_they_are_spelt(
     zone: str, change: str, spellings: list[str]
 ) -> None:
-    begin, end = found_bounds(change)
+    begin, end = search_bounds(change)
     slots = {tuple(slots_between(Timing(parse_cron(text), zone), begin, end)) for text in spellings}
     assert len(slots) == 1
 
@@ -323,7 +321,7 @@ def test_a_window_that_lies_in_the_gap_has_no_slot_on_that_day() -> None:
         ),
     ],
 )
-def test_previews_say_how_a_change_touches_a_slot(expression: str, after: str, notes: list[str | None]) -> None:
+def test_previews_describe_how_a_change_affects_a_slot(expression: str, after: str, notes: list[str | None]) -> None:
     timing = Timing(parse_cron(expression), "America/New_York")
     rows = preview(timing, datetime.fromisoformat(after), len(notes))
     assert [row.note for row in rows] == notes
@@ -332,19 +330,19 @@ def test_previews_say_how_a_change_touches_a_slot(expression: str, after: str, n
     assert all(row.local.utcoffset() == row.at.astimezone(zone).utcoffset() for row in rows)
 
 
-def found_bounds(change: str) -> tuple[datetime, datetime]:
+def search_bounds(change: str) -> tuple[datetime, datetime]:
     """The part of the walked minutes in which the walker sees every neighbour it needs."""
     middle = datetime.fromisoformat(change)
     return middle - timedelta(hours=26), middle + timedelta(hours=28)
 
 
 def in_bounds(slot: datetime | None, change: str) -> datetime | None:
-    begin, end = found_bounds(change)
+    begin, end = search_bounds(change)
     return slot if slot and begin < slot <= end else None
 
 
-def is_inside(window: Window, wall: datetime) -> bool:
-    clock = (wall.hour, wall.minute)
+def is_inside(window: Window, local: datetime) -> bool:
+    clock = (local.hour, local.minute)
     start, end = (window.start.hour, window.start.minute), (window.end.hour, window.end.minute)
     return start <= clock < end if start < end else not end <= clock < start
 

@@ -100,12 +100,12 @@ def test_budgets_are_counted_down_together() -> None:
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "Africa/Casablanca", "Asia/Gaza", "Pacific/Apia", "UTC"])
 def test_periods_have_one_offset_and_no_hole(zone: str) -> None:
     start, end = datetime(2005, 1, 1, tzinfo=UTC), datetime(2045, 6, 1, tzinfo=UTC)
-    found, info = list(periods(zone, start, end)), ZoneInfo(zone)
-    assert (found[0].start, found[-1].end) == (start, end)
-    for earlier, later in pairwise(found):
+    parts, info = list(periods(zone, start, end)), ZoneInfo(zone)
+    assert (parts[0].start, parts[-1].end) == (start, end)
+    for earlier, later in pairwise(parts):
         assert earlier.end == later.start == later.since
         assert earlier.offset == later.before != later.offset
-    for period in found:
+    for period in parts:
         steps = int((period.end - period.start) / timedelta(hours=6))
         instants = [period.start + step * timedelta(hours=6) for step in range(steps)]
         assert {at.astimezone(info).utcoffset() for at in [*instants, period.start]} == {period.offset}

@@ -1,4 +1,4 @@
-"""From the flat form to the record and back; every wrong field is told."""
+"""Parsing the flat form of a schedule; all wrong fields are reported."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,9 +16,7 @@ DEFAULTS = {"task": Defaults(), "graph": Defaults(Misfire.SKIP, Overlap.QUEUE_ON
 
 
 def parse(**body: Any) -> Schedule:
-    return parse_schedule(
-        {"target": "t", **body}, org_id="o", defaults=DEFAULTS, now=NINE, source="test", by=None
-    )  # fmt: skip
+    return parse_schedule({"target": "t", **body}, org_id="o", defaults=DEFAULTS, now=NINE, source="test", by=None)
 
 
 @pytest.mark.parametrize(
@@ -57,25 +55,25 @@ def parse(**body: Any) -> Schedule:
         ({"cron_expression": "* * * * *", "timeout_seconds": 0}, "timeout_seconds"),
     ],
 )
-def test_a_wrong_field_is_told_by_its_name(body: dict[str, Any], field: str) -> None:
-    with pytest.raises(Invalid) as told:
+def test_an_invalid_field_is_reported_by_its_name(body: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as raised:
         parse(**body)
-    assert field in [one.field for one in told.value.all]
-    assert told.value.message.startswith(field) or isinstance(told.value, InvalidMany)
+    assert field in [error.field for error in raised.value.all]
+    assert raised.value.message.startswith(field) or isinstance(raised.value, InvalidMany)
 
 
-def test_all_wrong_fields_are_told_at_once() -> None:
-    with pytest.raises(InvalidMany) as told:
+def test_all_invalid_fields_are_reported_together() -> None:
+    with pytest.raises(InvalidMany) as raised:
         parse(cron_expression="x", priority=999, overlap="never", nonsense=1)
-    assert {one.field for one in told.value.all} >= {"cron_expression", "priority", "overlap", "nonsense"}
+    assert {error.field for error in raised.value.all} >= {"cron_expression", "priority", "overlap", "nonsense"}
 
 
-def test_of_a_crowd_of_wrong_fields_the_message_names_the_first() -> None:
-    with pytest.raises(InvalidMany) as told:
+def test_the_message_names_the_first_of_many_invalid_fields() -> None:
+    with pytest.raises(InvalidMany) as raised:
         parse(cron_expression="0 9 * * *", **{f"nonsense{n}": 1 for n in range(1000)})
-    assert len(told.value.all) == 1000
-    assert "nonsense0:" in told.value.message
-    assert told.value.message.endswith("; and 980 more")
+    assert len(raised.value.all) == 1000
+    assert "nonsense0:" in raised.value.message
+    assert raised.value.message.endswith("; and 980 more")
 
 
 FORMS = [
@@ -87,51 +85,56 @@ FORMS = [
 
 
 @pytest.mark.parametrize("body", FORMS)
-def test_what_was_written_can_be_written_again(body: dict[str, Any]) -> None:
-    one = parse(name="n", **body)
-    again = parse_schedule(flat(one), org_id="o", defaults=DEFAULTS, now=NINE, source="test", by=None)
-    assert flat(again) == flat(one)
-    assert again.timing == one.timing
+def test_the_flat_form_can_be_parsed_again(body: dict[str, Any]) -> None:
+    schedule = parse(name="n", **body)
+    parsed = parse_schedule(flat(schedule), org_id="o", defaults=DEFAULTS, now=NINE, source="test", by=None)
+    assert flat(parsed) == flat(schedule)
+    assert parsed.timing == schedule.timing
 
 
 def test_defaults_come_from_the_kind() -> None:
-    one = parse(cron_expression="* * * * *", kind="graph")
-    assert (one.misfire, one.overlap) == (Misfire.SKIP, Overlap.QUEUE_ONE)
+    schedule = parse(cron_expression="* * * * *", kind="graph")
+    assert (schedule.misfire, schedule.overlap) == (Misfire.SKIP, Overlap.QUEUE_ONE)
     assert parse(cron_expression="* * * * *").misfire is Misfire.ONCE
 
 
-def patch(one: Schedule, **changes: Any) -> Schedule:
-    return parse_patch(one, changes, defaults=DEFAULTS, now=NINE + timedelta(hours=1))
+def patch(schedule: Schedule, **changes: Any) -> Schedule:
+    return parse_patch(schedule, changes, defaults=DEFAULTS, now=NINE + timedelta(hours=1))
 
 
 def test_an_edit_keeps_what_it_does_not_mention() -> None:
-    one = parse(name="n", interval="5m", priority=7, jitter_seconds=3)
-    two = patch(one, description="d")
-    assert (two.timing, two.priority, two.id, two.name) == (one.timing, 7, one.id, "n")
+    schedule = parse(name="n", interval="5m", priority=7, jitter_seconds=3)
+    edited = patch(schedule, description="d")
+    assert (edited.timing, edited.priority, edited.id, edited.name) == (schedule.timing, 7, schedule.id, "n")
 
 
 def test_an_edit_may_change_the_kind_of_trigger() -> None:
-    one = parse(interval="5m")
-    assert isinstance(patch(one, cron_expression="0 * * * *").timing.trigger, Cron)
+    schedule = parse(interval="5m")
+    assert isinstance(patch(schedule, cron_expression="0 * * * *").timing.trigger, Cron)
     assert isinstance(patch(parse(cron_expression="* * * * *"), interval="7m").timing.trigger, Every)
-    assert isinstance(patch(one, run_at="2026-06-01T00:00:00Z").timing.trigger, Once)
+    assert isinstance(patch(schedule, run_at="2026-06-01T00:00:00Z").timing.trigger, Once)
 
 
 def test_a_new_interval_begins_at_the_edit_and_an_untouched_one_keeps_its_grid() -> None:
-    one = parse(interval="5m")
-    changed, kept = patch(one, interval="7m").timing.trigger, patch(one, timezone="Europe/Oslo").timing.trigger
+    schedule = parse(interval="5m")
+    changed, kept = (
+        patch(schedule, interval="7m").timing.trigger,
+        patch(schedule, timezone="Europe/Oslo").timing.trigger,
+    )
     assert isinstance(changed, Every)
     assert isinstance(kept, Every)
     assert (changed.anchor, kept.anchor) == (NINE + timedelta(hours=1), NINE)
 
 
 def test_an_edit_clears_with_null() -> None:
-    one = parse(cron_expression="* * * * *", max_runs=3, window_start="09:00", window_end="10:00", timeout_seconds=9)
-    two = patch(one, max_runs=None, window_start=None, window_end=None, timeout_seconds=None)
-    assert (two.max_runs, two.timing.window, two.timeout) == (None, None, None)
+    schedule = parse(
+        cron_expression="* * * * *", max_runs=3, window_start="09:00", window_end="10:00", timeout_seconds=9
+    )
+    edited = patch(schedule, max_runs=None, window_start=None, window_end=None, timeout_seconds=None)
+    assert (edited.max_runs, edited.timing.window, edited.timeout) == (None, None, None)
 
 
-def test_the_kind_of_a_schedule_is_for_life() -> None:
+def test_the_kind_of_a_schedule_cannot_change() -> None:
     with pytest.raises(Invalid):
         patch(parse(cron_expression="* * * * *"), kind="graph")
 

@@ -1,4 +1,4 @@
-"""What a due schedule does: every slot from the clock's up to now is decided exactly once, whatever the policies."""
+"""Plans of due schedules: every passed slot is decided exactly once, under all policies."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,16 +18,16 @@ NINE = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
 MINUTE, GRACE = timedelta(minutes=1), timedelta(seconds=60)
 
 
-def schedule(**body: Any) -> Schedule:
+def make_schedule(**body: Any) -> Schedule:
     fields = {"target": "t", "cron_expression": "*/10 * * * *", **body}
     if "interval" in body:
         del fields["cron_expression"]
     return parse_schedule(fields, org_id="o", defaults={"task": Defaults()}, now=NINE, source="test", by=None)
 
 
-def due(one: Schedule, **more: Any) -> DueSchedule:
-    values = {"next_slot": first_plan(one, NINE)[0], "fired": 0, "frozen_at": None, "frozen_until": None, **more}
-    return DueSchedule(one, **values)
+def due(schedule: Schedule, **more: Any) -> DueSchedule:
+    values = {"next_slot": first_plan(schedule, NINE)[0], "fired": 0, "frozen_at": None, "frozen_until": None, **more}
+    return DueSchedule(schedule, **values)
 
 
 triggers = st.sampled_from(
@@ -41,7 +41,7 @@ triggers = st.sampled_from(
         {"cron_expression": "0 3 * * *", "window_start": "10:00", "window_end": "11:00"},
     ]
 )
-moments = st.integers(-10, 200).map(lambda minutes: NINE + minutes * MINUTE)
+instants = st.integers(-10, 200).map(lambda minutes: NINE + minutes * MINUTE)
 
 
 @settings(max_examples=400, deadline=None)
@@ -53,31 +53,33 @@ moments = st.integers(-10, 200).map(lambda minutes: NINE + minutes * MINUTE)
     max_runs=st.sampled_from([None, 1, 4]),
     fired=st.integers(0, 5),
     late=st.integers(0, 3 * 3600),
-    pause=st.none() | st.tuples(moments, moments),
-    freeze=st.none() | st.tuples(moments, moments),
+    pause=st.none() | st.tuples(instants, instants),
+    freeze=st.none() | st.tuples(instants, instants),
 )
 def test_each_passed_slot_is_decided_exactly_once(
     trigger: Any, misfire: Misfire, overlap: Overlap, limit: int, max_runs: int | None, fired: int, late: int,
     pause: Any, freeze: Any,
 ) -> None:  # fmt: skip
-    one = replace(schedule(**trigger), misfire=misfire, overlap=overlap, catch_up_limit=limit, max_runs=max_runs)
+    schedule = replace(
+        make_schedule(**trigger), misfire=misfire, overlap=overlap, catch_up_limit=limit, max_runs=max_runs
+    )
     if pause:
-        one = replace(one, paused_at=pause[0], paused_until=pause[1])
-    state = due(one, fired=fired, frozen_at=freeze and freeze[0], frozen_until=freeze and freeze[1])
+        schedule = replace(schedule, paused_at=pause[0], paused_until=pause[1])
+    state = due(schedule, fired=fired, frozen_at=freeze and freeze[0], frozen_until=freeze and freeze[1])
     assert state.next_slot is not None
-    now = max(run_at(one.id, state.next_slot, one.timing.jitter), NINE) + timedelta(seconds=late)
-    found = plan(state, now, GRACE)
-    told = decided(one, found)
-    assert sorted(told) == list(slots_between(one.timing, state.next_slot - TICK, found.handled))
-    assert len(set(told)) == len(told)
-    assert [one.slot for one in found.fires] == sorted({one.slot for one in found.fires})
-    assert len(found.fires) <= FIRE_BATCH_SLOTS
+    now = max(run_at(schedule.id, state.next_slot, schedule.timing.jitter), NINE) + timedelta(seconds=late)
+    result = plan(state, now, GRACE)
+    slots = decided(schedule, result)
+    assert sorted(slots) == list(slots_between(schedule.timing, state.next_slot - TICK, result.handled))
+    assert len(set(slots)) == len(slots)
+    assert [fire.slot for fire in result.fires] == sorted({fire.slot for fire in result.fires})
+    assert len(result.fires) <= FIRE_BATCH_SLOTS
     if max_runs is not None:
-        assert fired + len(found.fires) <= max(max_runs, fired)
-    if found.next_slot is not None:
-        assert found.next_slot == next_slot(one.timing, found.handled)
-        assert found.next_run_at is not None
-        assert found.next_run_at >= now
+        assert fired + len(result.fires) <= max(max_runs, fired)
+    if result.next_slot is not None:
+        assert result.next_slot == next_slot(schedule.timing, result.handled)
+        assert result.next_run_at is not None
+        assert result.next_run_at >= now
 
 
 @settings(max_examples=400, deadline=None)
@@ -87,64 +89,64 @@ def test_each_passed_slot_is_decided_exactly_once(
     overlap=st.sampled_from(Overlap),
     max_runs=st.sampled_from([None, 1, 4]),
     late=st.integers(-300, 1200),
-    pause=st.none() | st.tuples(moments, moments),
-    freeze=st.none() | st.tuples(moments, moments),
+    pause=st.none() | st.tuples(instants, instants),
+    freeze=st.none() | st.tuples(instants, instants),
 )
-def test_a_plan_made_beforehand_is_the_plan_of_the_moment(
+def test_a_plan_made_ahead_equals_the_plan_at_the_due_time(
     trigger: Any, misfire: Misfire, overlap: Overlap, max_runs: int | None, late: int, pause: Any, freeze: Any
 ) -> None:
-    one = replace(schedule(**trigger), misfire=misfire, overlap=overlap, max_runs=max_runs)
+    schedule = replace(make_schedule(**trigger), misfire=misfire, overlap=overlap, max_runs=max_runs)
     if pause:
-        one = replace(one, paused_at=pause[0], paused_until=pause[1])
-    state = due(one, frozen_at=freeze and freeze[0], frozen_until=freeze and freeze[1])
+        schedule = replace(schedule, paused_at=pause[0], paused_until=pause[1])
+    state = due(schedule, frozen_at=freeze and freeze[0], frozen_until=freeze and freeze[1])
     assert state.next_slot is not None
-    moment = run_at(one.id, state.next_slot, one.timing.jitter)
-    state = replace(state, run_at=moment)
+    due_at = run_at(schedule.id, state.next_slot, schedule.timing.jitter)
+    state = replace(state, run_at=due_at)
     known = replace(state, planned=plan_at(state, NINE, GRACE))
-    now = moment + timedelta(seconds=late)
-    assert plan_at(known, now, GRACE) == plan(state, max(now, moment), GRACE)
+    now = due_at + timedelta(seconds=late)
+    assert plan_at(known, now, GRACE) == plan(state, max(now, due_at), GRACE)
 
 
-def decided(one: Schedule, found: Plan) -> list[datetime]:
-    inside = [slot for gap in found.gaps for slot in slots_between(one.timing, gap.first - TICK, gap.last)]
-    for gap in found.gaps:
-        assert gap.count in (None, len(list(slots_between(one.timing, gap.first - TICK, gap.last))))
-    return [one.slot for one in found.fires] + inside
+def decided(schedule: Schedule, result: Plan) -> list[datetime]:
+    inside = [slot for gap in result.gaps for slot in slots_between(schedule.timing, gap.first - TICK, gap.last)]
+    for gap in result.gaps:
+        assert gap.count in (None, len(list(slots_between(schedule.timing, gap.first - TICK, gap.last))))
+    return [fire.slot for fire in result.fires] + inside
 
 
 def test_nothing_is_due_before_its_slot() -> None:
-    one = schedule()
-    found = plan(due(one), NINE + 5 * MINUTE, GRACE)
-    assert (found.fires, found.gaps, found.next_slot) == ((), (), NINE + 10 * MINUTE)
+    schedule = make_schedule()
+    result = plan(due(schedule), NINE + 5 * MINUTE, GRACE)
+    assert (result.fires, result.gaps, result.next_slot) == ((), (), NINE + 10 * MINUTE)
 
 
 def test_a_year_of_missed_minutes_takes_no_year() -> None:
-    one = replace(schedule(cron_expression="* * * * *"), misfire=Misfire.SKIP)
-    found = plan(due(one), NINE + timedelta(days=365), GRACE)
-    assert found.gaps[0].count == 365 * 24 * 60 - 2  # the last two are within the grace
+    schedule = replace(make_schedule(cron_expression="* * * * *"), misfire=Misfire.SKIP)
+    result = plan(due(schedule), NINE + timedelta(days=365), GRACE)
+    assert result.gaps[0].count == 365 * 24 * 60 - 2  # the last two are within the grace
 
 
 def test_all_slots_of_a_schedule_are_delayed_alike() -> None:
-    one = schedule(interval="7m", jitter_seconds=300)
-    slot, at = first_plan(one, NINE)
+    schedule = make_schedule(interval="7m", jitter_seconds=300)
+    slot, at = first_plan(schedule, NINE)
     assert slot is not None
     assert at is not None
-    found = plan(due(replace(one, misfire=Misfire.ALL)), at + timedelta(minutes=70), GRACE)
-    assert len(found.fires) == 11
-    assert {fire.run_at - fire.slot for fire in found.fires} == {at - slot}
+    result = plan(due(replace(schedule, misfire=Misfire.ALL)), at + timedelta(minutes=70), GRACE)
+    assert len(result.fires) == 11
+    assert {fire.run_at - fire.slot for fire in result.fires} == {at - slot}
 
 
 @pytest.mark.parametrize("jitter", [0, 30, 600])
 def test_jitter_delays_but_never_advances(jitter: int) -> None:
-    one = schedule(jitter_seconds=jitter)
-    slot, at = first_plan(one, NINE)
+    schedule = make_schedule(jitter_seconds=jitter)
+    slot, at = first_plan(schedule, NINE)
     assert slot is not None
     assert at is not None
     assert slot <= at < slot + timedelta(seconds=jitter) or at == slot
 
 
 def test_a_used_up_max_runs_finishes_without_a_fire() -> None:
-    one = replace(schedule(), max_runs=2)
-    found = plan(due(one, fired=5), NINE + 10 * MINUTE, GRACE)
-    assert (found.fires, found.gaps, found.next_slot) == ((), (), None)
-    assert found.handled < NINE + 10 * MINUTE
+    schedule = replace(make_schedule(), max_runs=2)
+    result = plan(due(schedule, fired=5), NINE + 10 * MINUTE, GRACE)
+    assert (result.fires, result.gaps, result.next_slot) == ((), (), None)
+    assert result.handled < NINE + 10 * MINUTE

@@ -89,7 +89,7 @@ def at(text: str) -> datetime:
         ("@annually", ["2027-01-01 00:00"]),
     ],
 )
-def test_cron_knows_what_crontab_users_know(expression: str, expected: list[str]) -> None:
+def test_cron_supports_the_syntax_of_crontab(expression: str, expected: list[str]) -> None:
     slots = islice(slots_between(Timing(parse_cron(expression)), NOON, NOON + 20 * YEAR), len(expected))
     assert list(slots) == [at(text) for text in expected]
 
@@ -146,12 +146,12 @@ def test_anything_else_is_refused_with_the_reason(expression: object, why: str) 
     assert why in caught.value.message
 
 
-def test_blanks_between_fields_are_tidied() -> None:
+def test_blanks_between_fields_are_normalized() -> None:
     assert parse_cron(" 0\t9  * * 1-5 ") == Cron("0 9 * * 1-5")
     assert parse_cron("@Daily") == Cron("@daily")
 
 
-def test_a_leap_day_is_found_across_the_century_that_has_none() -> None:
+def test_a_leap_day_is_found_across_a_century_without_one() -> None:
     timing = Timing(parse_cron("0 0 29 2 *"))
     assert next_slot(timing, at("2096-03-01")) == at("2104-02-29")
     assert last_slot(timing, at("2104-02-28"), at("2090-01-01")) == at("2096-02-29")
@@ -215,8 +215,8 @@ def test_the_calendar_agrees_with_cronsim(expression: str, start: datetime) -> N
 
 
 zones = st.sampled_from(["UTC", "America/New_York", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kathmandu"])
-wall_times = st.times().map(lambda wall: wall.replace(second=0, microsecond=0))
-windows = st.builds(Window, wall_times, wall_times).filter(lambda window: window.start != window.end)
+local_times = st.times().map(lambda local: local.replace(second=0, microsecond=0))
+windows = st.builds(Window, local_times, local_times).filter(lambda window: window.start != window.end)
 spans = st.one_of(
     st.sampled_from([60, 3600, 5400, 86400, 7 * 86400, 25 * 3600]).map(lambda seconds: timedelta(seconds=seconds)),
     st.timedeltas(timedelta(seconds=1), timedelta(days=30)),
@@ -257,11 +257,11 @@ def test_next_is_later_and_last_is_its_mirror(timing: Timing, start: datetime) -
 @settings(max_examples=150, deadline=None)
 @given(timings, instants, st.timedeltas(timedelta(0), timedelta(days=3)))
 def test_the_count_is_the_number_of_slots(timing: Timing, start: datetime, length: timedelta) -> None:
-    found = list(islice(slots_between(timing, start, start + length), 301))
-    assert found == sorted(set(found))
+    slots = list(islice(slots_between(timing, start, start + length), 301))
+    assert slots == sorted(set(slots))
     count = count_slots(timing, start, start + length, 300)
-    if len(found) <= 300:
-        assert count == len(found)
+    if len(slots) <= 300:
+        assert count == len(slots)
     else:
         assert count is None or count > 300
 
@@ -274,7 +274,7 @@ def test_a_timing_survives_json(timing: Timing) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(timings)
-def test_every_timing_has_words(timing: Timing) -> None:
+def test_every_timing_has_a_description(timing: Timing) -> None:
     assert describe(timing)
 
 
@@ -308,8 +308,8 @@ def table_of(heading: str) -> list[list[str]]:
 @pytest.mark.parametrize(("expression", "_", "slots"), table_of("expression"))
 def test_expressions_have_the_slots_that_the_reference_page_shows(expression: str, _: str, slots: str) -> None:
     shown = slots.split(", ")
-    found = islice(slots_between(Timing(parse_cron(expression)), at("2026-05-01"), at("2099-01-01")), len(shown))
-    assert [f"{slot:%Y-%m-%d %H:%M}" for slot in found] == shown
+    upcoming = islice(slots_between(Timing(parse_cron(expression)), at("2026-05-01"), at("2099-01-01")), len(shown))
+    assert [f"{slot:%Y-%m-%d %H:%M}" for slot in upcoming] == shown
 
 
 @pytest.mark.parametrize(("expression", "message"), table_of("refused"))
@@ -351,7 +351,7 @@ def test_an_interval_reaches_back_on_its_grid() -> None:
     assert reaching_back(Timing(Once(NOON)), NOON - DAY) == Timing(Once(NOON))
 
 
-def test_a_moment_is_one_slot() -> None:
+def test_a_timestamp_is_one_slot() -> None:
     timing = Timing(Once(NOON))
     assert next_slot(timing, NOON - TICK) == NOON
     assert next_slot(timing, NOON) is None
@@ -366,7 +366,7 @@ def test_bounds_are_half_open() -> None:
     assert last_slot(timing, NOON - TICK, NOON - DAY) is None
 
 
-def test_the_answer_does_not_depend_on_the_zone_of_the_question() -> None:
+def test_the_result_does_not_depend_on_the_zone_of_the_argument() -> None:
     timing = Timing(parse_cron("30 1 * * *"), "America/New_York")
     asked = datetime(2026, 11, 1, 2, 0, tzinfo=timezone(timedelta(hours=-3)))
     assert next_slot(timing, asked) == next_slot(timing, asked.astimezone(UTC)) == at("2026-11-01 05:30")
@@ -374,7 +374,7 @@ def test_the_answer_does_not_depend_on_the_zone_of_the_question() -> None:
         next_slot(timing, datetime(2026, 11, 1))
 
 
-def test_the_ends_of_time_are_no_trouble() -> None:
+def test_the_earliest_and_latest_dates_do_not_overflow() -> None:
     timing = Timing(parse_cron("0 0 29 2 *"), "America/New_York", parse_window("22:00", "06:00"))
     first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
     assert next_slot(timing, last) is None
@@ -384,7 +384,7 @@ def test_the_ends_of_time_are_no_trouble() -> None:
     assert next_slot(forever, NOON) is None
 
 
-def test_years_of_absence_cost_nothing() -> None:
+def test_the_cost_does_not_grow_with_years_of_downtime() -> None:
     hard = [
         Timing(parse_cron("* * * * *"), "Europe/Berlin"),
         Timing(parse_cron("* * * * *"), "Europe/Berlin", parse_window("22:00", "22:01")),
@@ -405,7 +405,7 @@ def test_years_of_absence_cost_nothing() -> None:
 
 
 @pytest.mark.parametrize("trigger", [parse_cron("0 11 * * *"), Every(DAY, NOON - HOUR - 10 * DAY)])
-def test_what_was_due_before_the_schedule_existed_does_not_move_into_its_window(trigger: Cron | Every) -> None:
+def test_slots_before_the_schedule_existed_do_not_move_into_its_window(trigger: Cron | Every) -> None:
     timing = Timing(trigger, window=parse_window("22:00", "23:00"))
     tonight, tomorrow = at("2026-05-17 22:00"), at("2026-05-18 22:00")
     assert next_slot(timing, NOON) == tonight  # 11:00 has passed and waits for the window
@@ -445,7 +445,7 @@ def test_slots_outside_the_window_vanish_or_move(
     assert slots_of(Timing(trigger, window=parse_window(start, end))) == expected
 
 
-def test_a_window_tells_when_it_opens_and_closes() -> None:
+def test_when_a_window_opens_and_closes() -> None:
     night = Timing(parse_cron("0 0 * * *"), "Europe/Oslo", parse_window("22:00", "06:00"))
     assert window_open(night, NOON) == at("2026-05-17 20:00")
     assert window_close(night, at("2026-05-17 23:00")) == at("2026-05-18 04:00")
@@ -469,7 +469,7 @@ def test_a_daily_interval_that_meets_its_window_only_in_summer_has_slots_only_in
     ("value", "seconds"),
     [("30s", 30), ("5m", 300), ("2h", 7200), ("1d", 86400), ("1h30m", 5400), ("1d2h3m4s", 93784), (90, 90), (1.5, 1.5)],
 )
-def test_intervals_are_read(value: object, seconds: float) -> None:
+def test_intervals_are_parsed(value: object, seconds: float) -> None:
     assert parse_interval(value) == timedelta(seconds=seconds)
 
 
@@ -504,7 +504,7 @@ def test_other_zones_are_refused(value: object) -> None:
     assert caught.value.field == "timezone"
 
 
-def test_a_window_is_two_wall_times_or_none() -> None:
+def test_a_window_is_two_local_times_or_none() -> None:
     assert parse_window("22:00", "06:30") == Window(time(22), time(6, 30))
     assert parse_window(None, None) is None
 
@@ -540,10 +540,10 @@ def test_other_windows_are_refused(start: object, end: object, field: str) -> No
         (datetime(2026, 11, 20, 9, tzinfo=timezone(HOUR)), "2026-11-20 08:00"),
     ],
 )
-def test_moments_become_utc(value: object, expected: str) -> None:
-    found = parse_instant(value, "run_at")
-    assert found == at(expected)
-    assert found.tzinfo is UTC
+def test_timestamps_are_converted_to_utc(value: object, expected: str) -> None:
+    instant = parse_instant(value, "run_at")
+    assert instant == at(expected)
+    assert instant.tzinfo is UTC
 
 
 @pytest.mark.parametrize(
@@ -555,7 +555,7 @@ def test_moments_become_utc(value: object, expected: str) -> None:
         *["\u0662026-11-20T09:00:00Z", "2026-W47-5T09:00:00Z", 1795165200, None, datetime(2026, 11, 20)],
     ],
 )
-def test_other_moments_are_refused(value: object) -> None:
+def test_other_timestamps_are_refused(value: object) -> None:
     with pytest.raises(Invalid) as caught:
         parse_instant(value, "run_at")
     assert caught.value.field == "run_at"
@@ -563,7 +563,7 @@ def test_other_moments_are_refused(value: object) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.one_of(st.text(max_size=40), st.text("0123456789*/-,L# @?SUNMOJA\tdhms:TZ+.", max_size=30)))
-def test_random_text_is_taken_or_refused_as_invalid(text: str) -> None:
+def test_random_text_is_accepted_or_refused_as_invalid(text: str) -> None:
     readers: list[Callable[[str], object]] = [
         parse_cron,
         parse_interval,
@@ -653,5 +653,5 @@ def test_jitter_is_the_same_in_another_process() -> None:
         "from datetime import *; from rota.core.timing.triggers import run_at;"
         "print(run_at('nightly', datetime(2026, 5, 17, 12, tzinfo=UTC), timedelta(hours=1)).isoformat())"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == run_at("nightly", NOON, HOUR).isoformat()
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == run_at("nightly", NOON, HOUR).isoformat()
