@@ -27,7 +27,7 @@ from rota.core.timing.triggers import Timing, next_slot, parse_cron
 from rota.db.connection import open_database
 from rota.engine import workers
 from rota.engine.commands import Engine, EngineSettings
-from rota.engine.scheduler import BATCH, Scheduler
+from rota.engine.scheduler import FIRE_BATCH_ROWS, Scheduler
 from rota.engine.worker import Worker
 
 JOBS = 500  # one batch of everything
@@ -64,7 +64,7 @@ async def phases(engine: Engine, org_id: str, gauge: Gauge) -> dict[str, float]:
         while worker.completer.results:
             await worker.completer.flush()
     await make_due(engine, org_id)
-    with phase("fire", BATCH):
+    with phase("fire", FIRE_BATCH_ROWS):
         await Scheduler(engine).step()
     while (
         await worker.prefetch.claim() or worker.active or worker.completer.results
@@ -83,7 +83,9 @@ async def make_due(engine: Engine, org_id: str) -> None:
     """As many schedules as one step fires, due by now."""
     slot = engine.clock.now() + timedelta(seconds=1)
     body = {"target": "quiet", "interval": "1h", "anchor": slot}
-    await engine.create_schedules(org_id, [{**body, "name": f"due-{slot:%H%M%S%f}-{i}"} for i in range(BATCH)])
+    await engine.create_schedules(
+        org_id, [{**body, "name": f"due-{slot:%H%M%S%f}-{i}"} for i in range(FIRE_BATCH_ROWS)]
+    )
     await asyncio.sleep(max(0.0, (slot - engine.clock.now()).total_seconds()) + 0.01)
 
 

@@ -81,7 +81,7 @@ class World:
     async def drain(self) -> None:
         """Do everything that is due now, and what follows from it now."""
         for _ in range(TURNS):
-            moment = (await self.scheduler.look()).moment
+            moment = (await self.scheduler.poll()).next_due_at
             due = moment is not None and moment <= self.clock.now()
             if due:
                 await self.scheduler.step()
@@ -99,7 +99,7 @@ class World:
         until = self.clock.now() + timedelta(**span)
         await self.drain()
         while True:
-            moment = (await self.scheduler.look()).moment
+            moment = (await self.scheduler.poll()).next_due_at
             if moment is None or moment > until:
                 break
             self.clock.set(max(moment, self.clock.now()))

@@ -134,7 +134,7 @@ async def test_the_process_reports_its_own_loops(api: Api, tmp_path: Path) -> No
     assert await ready(api) == (503, ["starting"])
     node.worker.registration.registered = True
     assert await ready(api) == (200, [])
-    node.scheduler.looked -= 61
+    node.scheduler.polled_at -= 61
     node.worker.prefetch.claimed_at -= 61
     assert await ready(api) == (503, ["scheduler_stalled", "worker_stalled"])
     node.stopping = True

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rota.core.model import DueSchedule, Plan, Schedule
+from rota.core.model import DueSchedule, Plan, PlannedSchedule, Schedule
 from rota.core.parse import Defaults, parse_schedule
-from rota.core.plan import FIRE_BATCH_SLOTS, TICK, first_plan, plan, plan_at
+from rota.core.plan import FIRE_BATCH_SLOTS, TICK, first_plan, plan, plan_again, plan_at
 from rota.core.policy import Misfire, Overlap
 from rota.core.timing.triggers import next_slot, run_at, slots_between
 
@@ -102,9 +102,9 @@ def test_a_plan_made_ahead_equals_the_plan_at_the_due_time(
     assert state.next_slot is not None
     due_at = run_at(schedule.id, state.next_slot, schedule.timing.jitter)
     state = replace(state, run_at=due_at)
-    known = replace(state, planned=plan_at(state, NINE, GRACE))
+    known = PlannedSchedule(state, plan_at(state, NINE, GRACE))
     now = due_at + timedelta(seconds=late)
-    assert plan_at(known, now, GRACE) == plan(state, max(now, due_at), GRACE)
+    assert plan_again(known, now, GRACE).plan == plan(state, max(now, due_at), GRACE)
 
 
 def decided(schedule: Schedule, result: Plan) -> list[datetime]:

@@ -120,7 +120,7 @@ class House:
         """Let time pass, doing each thing at its moment."""
         await self.act()
         while True:
-            moment = (await self.scheduler.look()).moment
+            moment = (await self.scheduler.poll()).next_due_at
             if moment is None or moment > until:
                 break
             self.clock.set(max(moment, self.clock.now()))
@@ -139,7 +139,7 @@ class House:
 
     async def fire(self) -> None:
         for _ in range(100):
-            moment = (await self.scheduler.look()).moment
+            moment = (await self.scheduler.poll()).next_due_at
             if moment is None or moment > self.clock.now():
                 return
             await self.scheduler.step()

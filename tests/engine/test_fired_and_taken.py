@@ -13,7 +13,7 @@ from rota.db.dialect import insert_rows
 from rota.db.tables import queues, runs
 from rota.engine import scheduler, schedules
 from rota.engine.commands import EngineSettings
-from rota.engine.scheduler import LEAD
+from rota.engine.scheduler import POLL_LEAD
 from rota.engine.worker.claim_gate import ClaimGate
 from rota.engine.worker.prefetch import EARLY_FIRE
 from tests.engine.harness import House, at
@@ -118,7 +118,7 @@ async def test_what_is_fired_may_wait_with_a_worker_that_has_all_there_was(house
 
 
 async def test_a_fire_waits_for_a_line_that_moves(house: House, monkeypatch: Any) -> None:
-    monkeypatch.setattr(scheduler, "MANY", 1)
+    monkeypatch.setattr(scheduler, "WORKER_BATCH_ROWS", 1)
     monkeypatch.setattr("rota.engine.worker.prefetch.CAPACITY_WAIT_SECONDS", 60)
     house.engine.settings = EngineSettings(concurrency=1)
     house.hands.long = lambda job: True
@@ -126,9 +126,9 @@ async def test_a_fire_waits_for_a_line_that_moves(house: House, monkeypatch: Any
         await house.schedule(name)
     await house.worker.prefetch.claim()
     house.clock.set(at("9:10"))
-    left = await house.scheduler.act(await house.scheduler.look())
+    left = await house.scheduler.fire_due(await house.scheduler.poll())
     assert left is not None
-    firing = asyncio.ensure_future(house.scheduler.act(left))
+    firing = asyncio.ensure_future(house.scheduler.fire_due(left))
     await house.still()
     assert [job.state for job in await house.queue()] == ["running"]
     house.hands.long = lambda job: False
@@ -203,34 +203,34 @@ async def state_of_the_new(house: House) -> str:
 
 
 async def test_a_crowd_is_read_and_fired_in_parts(house: House, monkeypatch: Any) -> None:
-    monkeypatch.setattr(scheduler, "CROWD", 5)
-    monkeypatch.setattr(scheduler, "BATCH", 2)
+    monkeypatch.setattr(scheduler, "POLL_LIMIT_ROWS", 5)
+    monkeypatch.setattr(scheduler, "FIRE_BATCH_ROWS", 2)
     names = [f"job{n}" for n in range(12)]
     for name in names:
         await house.schedule(name)
     house.clock.set(at("9:10"))
-    view: Any = await house.scheduler.look()
+    batch: Any = await house.scheduler.poll()
     left = []
-    while view is not None:
-        left.append(len(view.due))
-        view = await house.scheduler.act(view)
+    while batch is not None:
+        left.append(len(batch.planned))
+        batch = await house.scheduler.fire_due(batch)
     assert left == [5, 1]  # two parts at once; what it has is done before it looks again
     await house.live(at("9:10"))
     assert [await house.verdicts(name) for name in names] == [["9:10 ran"]] * 12
 
 
 async def test_a_crowd_is_not_read_again_before_its_moment(house: House, monkeypatch: Any) -> None:
-    monkeypatch.setattr(scheduler, "CROWD", 2)
+    monkeypatch.setattr(scheduler, "POLL_LIMIT_ROWS", 2)
     house.engine.settings = EngineSettings(concurrency=1)
     for name in "abc":
         await house.schedule(name)
-    house.clock.set(at("9:10") - LEAD / 2)
-    view = await house.scheduler.look()
-    assert await house.scheduler.act(view, EARLY_FIRE) is view
+    house.clock.set(at("9:10") - POLL_LEAD / 2)
+    batch = await house.scheduler.poll()
+    assert await house.scheduler.fire_due(batch, EARLY_FIRE) is batch
     house.clock.set(at("9:10") - EARLY_FIRE / 2)
-    after = await house.scheduler.act(view, EARLY_FIRE)
+    after = await house.scheduler.fire_due(batch, EARLY_FIRE)
     assert after is not None
-    assert len(after.due) == 1  # the other one was fired ahead
+    assert len(after.planned) == 1  # the other one was fired ahead
     await house.live(at("9:10"))
     assert [await house.verdicts(name) for name in "abc"] == [["9:10 ran"]] * 3
 
@@ -253,7 +253,7 @@ async def test_two_reservations_keep_no_more_places_than_there_are(house: House)
 
 
 async def test_a_lost_answer_of_one_part_takes_nothing_of_the_other_back(house: House, monkeypatch: Any) -> None:
-    monkeypatch.setattr(scheduler, "BATCH", 2)
+    monkeypatch.setattr(scheduler, "FIRE_BATCH_ROWS", 2)
     house.hands.long = lambda job: True
     for name in "abcd":
         await house.schedule(name)
@@ -312,7 +312,7 @@ async def test_a_drained_gate_waits_for_claims_in_flight_and_blocks_new_ones() -
 
 async def a_moment_before(house: House, moment: datetime) -> None:
     house.clock.set(moment - EARLY_FIRE / 2)
-    await house.scheduler.act(await house.scheduler.look(), EARLY_FIRE)
+    await house.scheduler.fire_due(await house.scheduler.poll(), EARLY_FIRE)
 
 
 async def test_what_is_fired_ahead_starts_at_its_moment_and_not_before(house: House) -> None:

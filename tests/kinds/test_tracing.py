@@ -10,13 +10,12 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from rota.core.ids import trace_id_of, traceparent
-from rota.core.plan import plan
 from rota.engine import reports as engine_reports
 from rota.engine.scheduler import Scheduler
 from rota.engine.tracing import Tracing
 from rota.graphs import GraphError, GraphRequest, LlmCaller, TextDelta
 from rota.kinds.graphs.manager import GraphManager
-from tests.engine.harness import MINUTE, at
+from tests.engine.harness import at
 from tests.kinds.conftest import Graphs
 from tests.spans import Heard, trace_id
 
@@ -116,10 +115,10 @@ async def test_of_a_slot_that_another_process_fired_nothing_is_told(graphs: Grap
     await graphs.schedule("poem")
     graphs.house.clock.set(at("9:10"))
     scheduler = graphs.house.scheduler
-    due = (await scheduler.look()).due
+    planned = (await scheduler.poll()).planned
     await Scheduler(graphs.house.engine).step()
-    late = Tracing(heard.provider.get_tracer("rota")).fire([(one, plan(one, at("9:10"), MINUTE)) for one in due])
-    assert await scheduler.fire(late, at("9:10")) == set()
+    late = Tracing(heard.provider.get_tracer("rota")).trace_fires(planned)
+    assert await scheduler.fire_planned(late, at("9:10")) == set()
     assert [one.name for one in heard.spans] == ["fire poem"]
     await graphs.house.work()
 

@@ -338,7 +338,6 @@ class DueSchedule:
     frozen_at: datetime | None
     frozen_until: datetime | None
     run_at: datetime | None = None  # when `next_slot` is due, with jitter
-    planned: Plan | None = None  # plan made ahead for `run_at`
 
     def is_due(self, now: datetime) -> bool:
         """Whether its next slot is due."""
@@ -347,3 +346,10 @@ class DueSchedule:
     def frozen(self, now: datetime) -> bool:
         """Whether its org is frozen."""
         return self.frozen_at is not None and (self.frozen_until is None or self.frozen_until > now)
+
+
+class PlannedSchedule(NamedTuple):
+    """A schedule as it was read, with its plan for its due time."""
+
+    due: DueSchedule
+    plan: Plan

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 
-from rota.core.model import DueSchedule, Fire, Gap, Plan, Schedule
+from rota.core.model import DueSchedule, Fire, Gap, Plan, PlannedSchedule, Schedule
 from rota.core.policy import Misfire, Overlap
 from rota.core.states import Verdict
 from rota.core.timing.counting import count_slots
@@ -68,12 +68,19 @@ def plan(due: DueSchedule, now: datetime, grace: timedelta) -> Plan:
 
 
 def plan_at(due: DueSchedule, now: datetime, grace: timedelta) -> Plan:
-    """Return the plan for now, or for `run_at` if that is in the future. A plan that was made ahead is reused while the
-    schedule is not held, its slot is not late and the next slot is not due."""
-    planned, slot, at = due.planned, due.next_slot, max(now, due.run_at or now)
-    if planned is None or planned.next_slot is None or slot is None or due.schedule.paused_at or due.frozen_at:
-        return plan(due, at, grace)
-    return planned if at - grace <= slot and at < planned.next_slot else plan(due, at, grace)
+    """Return the plan for now, or for `run_at` if that is in the future."""
+    return plan(due, max(now, due.run_at or now), grace)
+
+
+def plan_again(planned: PlannedSchedule, now: datetime, grace: timedelta) -> PlannedSchedule:
+    """Return a plan that was made ahead while it is valid, else a new one. It is valid while the schedule is not held,
+    its slot is not late and the next slot is not due."""
+    (due, known), slot = planned, planned.due.next_slot
+    at = max(now, due.run_at or now)
+    free = due.schedule.paused_at is None and due.frozen_at is None
+    if free and slot is not None and known.next_slot is not None and at - grace <= slot and at < known.next_slot:
+        return planned
+    return PlannedSchedule(due, plan_at(due, now, grace))
 
 
 def first_plan(schedule: Schedule, after: datetime) -> tuple[datetime | None, datetime | None]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from rota.core.model import Attempt, DueSchedule, Fire, Plan, Schedule
+from rota.core.model import Attempt, Fire, PlannedSchedule, Schedule
 from rota.version import __version__
 
 if TYPE_CHECKING:
@@ -45,12 +45,12 @@ class Tracing:
         self.tracer, self.wire = tracer, TraceContextTextMapPropagator()
         self.firing: dict[str | None, Span] = {}
 
-    def fire(self, planned: Sequence[tuple[DueSchedule, Plan]]) -> list[tuple[DueSchedule, Plan]]:
-        """Plans whose slots have a span each, which their jobs will name."""
-        self.firing = {}  # of slots that another process was faster with, nothing is told
+    def trace_fires(self, planned: Sequence[PlannedSchedule]) -> list[PlannedSchedule]:
+        """Begin a span for each slot to fire; the plans that are returned carry its `traceparent` to the job."""
+        self.firing = {}  # spans of slots that another process fired first are dropped
         return [
-            (one, replace(what, fires=tuple(self.begin_fire(one.schedule, fire) for fire in what.fires)))
-            for one, what in planned
+            PlannedSchedule(due, replace(plan, fires=tuple(self.begin_fire(due.schedule, fire) for fire in plan.fires)))
+            for due, plan in planned
         ]
 
     def begin_fire(self, schedule: Schedule, fire: Fire) -> Fire:

@@ -19,7 +19,7 @@ from rota.core.states import Status
 from rota.db.dialect import CROWD, Tx
 from rota.engine import jobs, orgs, schedules
 from rota.engine.commands import Engine
-from rota.engine.scheduler import read_rows
+from rota.engine.scheduler import read_due
 
 ROUTE = "rehearsal"  # nobody announces it
 AT_ONCE = 4  # connections: whoever looks, whoever fires, whoever claims, whoever writes down
@@ -75,7 +75,7 @@ def run_through(tx: Tx, engine: Engine, org_id: str, count: int, now: datetime) 
     schedules.insert(tx, made, began)
     due = [DueSchedule(one, schedules.clock_row(one, began)["next_slot"], 0, None, None) for one in made]
     worker = new_id()
-    read_rows(tx, [kind], began)
+    read_due(tx, [kind], began)
     lease = Lease(worker, [ROUTE], None, 1, 0, now)  # the others are claimed
     fired = schedules.fire(tx, [(one, plan(one, now, timedelta(hours=1))) for one in due], now, lease)
     found = jobs.lanes(tx, [ROUTE])

@@ -193,6 +193,10 @@ class Worker:
         """Reserve places for jobs that the scheduler of this process is about to fire; see `Prefetch.reserve`."""
         return self.prefetch.reserve(count, until)
 
+    async def await_capacity(self, least: int) -> int:
+        """The capacity for jobs that the scheduler is about to fire; see `Prefetch.await_capacity`."""
+        return await self.prefetch.await_capacity(least)
+
     async def watch_long_runs(self) -> None:
         """Record the starts of long runs, store the log lines of runs that go on, and hand back jobs that wait behind
         long runs."""
