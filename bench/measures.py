@@ -17,7 +17,7 @@ from rota.app.application import load_app
 from rota.core.ids import new_id
 from rota.db.dialect import Tx
 from rota.engine.commands import EngineSettings
-from rota.engine.declare import declare
+from rota.kinds.tasks.declare import declare
 from rota.kinds.tasks.registry import task_rows
 
 SEED = 200_000  # runs written to the ledger in one statement

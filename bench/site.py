@@ -29,7 +29,7 @@ from rota.db.migrate import migrate
 from rota.db.notify import Wake
 from rota.engine import workers
 from rota.engine.commands import Engine, EngineSettings
-from rota.engine.declare import declare
+from rota.kinds.tasks.declare import declare
 from rota.kinds.tasks.registry import task_rows
 from rota.kinds.tasks.runner import TaskRunner
 from tests.postgres import create_database, database_name, drop_database

@@ -34,13 +34,13 @@ from rota.db.notify import Wake
 from rota.engine import orgs, workers
 from rota.engine import reports as engine_reports
 from rota.engine.commands import Engine, EngineSettings
-from rota.engine.declare import declare
 from rota.engine.maintenance import Maintenance
 from rota.engine.runner import Runner
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
 from rota.kinds.graphs.registry import GraphRegistry
 from rota.kinds.graphs.runner import GraphRunner
+from rota.kinds.tasks.declare import declare
 from rota.kinds.tasks.registry import TaskRegistry, task_rows
 from rota.kinds.tasks.runner import TaskRunner
 from rota.kinds.workflows import reports as views

@@ -29,12 +29,12 @@ from rota.db.tables import jobs, runs, schedules, slots
 from rota.db.tables import workers as worker_rows
 from rota.engine import workers
 from rota.engine.commands import Engine, EngineSettings
-from rota.engine.declare import declare
 from rota.engine.runner import Runners
 from rota.engine.slot_audit import audit
 from rota.kinds.graphs.runner import GraphRunner
 from rota.kinds.pipelines.executor import executor_here
 from rota.kinds.pipelines.runner import PipelineRunner
+from rota.kinds.tasks.declare import declare
 from rota.kinds.tasks.registry import task_rows
 from rota.kinds.tasks.runner import TaskRunner
 from rota.user_code.processes import die_with_parent

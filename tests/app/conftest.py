@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from sqlalchemy import text as sql
 
 from rota.access.store import accounts
+from rota.app.application import EXTENSIONS
 from rota.app.asgi import create_site
 from rota.core.clock import ManualClock
 from rota.core.ids import new_id
@@ -152,7 +153,7 @@ async def api(migrated_url: str, tmp_path: Path) -> AsyncIterator[Api]:
         "host_job": HostRunner(db, clock),
         "workflow": (flows := WorkflowRunner({}, Connectors(), db, sandbox=Sandbox(spare=0))),
     }
-    engine = Engine(db, clock, Wake(), runners, EngineSettings())
+    engine = Engine(db, clock, Wake(), runners, EngineSettings(), extensions=EXTENSIONS)
     org_id, key = await db.tx(accounts.ensure_default_org, NINE)
     assert key is not None
     await db.tx(tasks_store.sync, org_id, task_rows(registry, Injector(), None), NINE)

@@ -10,6 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from rota.access.store import accounts
+from rota.app.application import EXTENSIONS
 from rota.app.asgi import create_site
 from rota.app.connections import HEAD_BYTES, Connection
 from rota.core.clock import SystemClock
@@ -59,7 +60,7 @@ class LiveApi:
             "host_job": HostRunner(db, clock),
             "workflow": WorkflowRunner({}, Connectors(), db, sandbox=Sandbox(spare=1)),
         }
-        engine = Engine(db, clock, Wake(), runners, EngineSettings())
+        engine = Engine(db, clock, Wake(), runners, EngineSettings(), extensions=EXTENSIONS)
         self.org_id, key = await db.tx(accounts.ensure_default_org, clock.now())
         self.key = key or ""
         await db.tx(tasks_store.sync, self.org_id, task_rows(registry, Injector(), None), clock.now())

@@ -10,9 +10,9 @@ from argon2 import PasswordHasher
 from rota.access.store import accounts
 from rota.core.redact import redacted
 from rota.engine import audit_rows
-from rota.engine.declare import declare
 from rota.engine.maintenance import Maintenance
 from rota.frame.http.guessing import FAILURES_PER_MINUTE, Bucket, Failures, TooManyFailures
+from rota.kinds.tasks.declare import declare
 from rota.kinds.tasks.registry import TaskRegistry, task_rows
 from rota.user_code.injection import Injector
 from tests.app.conftest import NINE, Api

@@ -16,7 +16,7 @@ from rota.app.application import Rota
 from rota.app.settings import Settings
 from rota.app.signals import Shutdown
 from rota.core.errors import Unavailable
-from rota.engine.declare import declare
+from rota.kinds.tasks.declare import declare
 from tests.app.shell import run
 
 

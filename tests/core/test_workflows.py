@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.core.errors import Invalid
+from rota.core.policy import WAKE_MAX, WAKE_MIN
 from rota.core.states import PHASE_MOVES, Phase, Status
 from rota.kinds.workflows.rules import (
     ALLOWED,
@@ -15,8 +16,6 @@ from rota.kinds.workflows.rules import (
     GOES_ON,
     OPEN_EFFECTS,
     RECONCILE,
-    WAKE_MAX,
-    WAKE_MIN,
     Candidate,
     EffectStatus,
     HandlerKind,

@@ -6,7 +6,7 @@ from rota import Rota
 from rota.core.errors import Conflict
 from rota.engine import schedules
 from rota.engine.commands import Engine
-from rota.engine.declare import declare
+from rota.kinds.tasks.declare import declare
 from rota.testing import World, world
 from tests.workflows.inbox import make_inbox
 

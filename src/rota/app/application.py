@@ -11,6 +11,7 @@ from types import FrameType, ModuleType
 from typing import Any, TypeVar, overload
 
 from rota.app.settings import Settings
+from rota.billing import reports as billing_reports
 from rota.core import parse
 from rota.core.clock import SystemClock
 from rota.core.errors import Invalid, NotFound
@@ -20,7 +21,9 @@ from rota.db.connection import Database, open_database
 from rota.db.notify import Wake
 from rota.engine import orgs, workers
 from rota.engine.commands import Engine
+from rota.engine.extensions import Extensions
 from rota.engine.metrics import Meter
+from rota.frame.http.maintenance import prune_idempotency_keys
 from rota.kinds.graphs.registry import GraphRegistry
 from rota.kinds.graphs.runner import GraphRunner
 from rota.kinds.hosts.runner import HostRunner
@@ -253,6 +256,9 @@ def place_of_call() -> str:
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+EXTENSIONS = Extensions(describers={"billing": billing_reports.changed}, prunes=(prune_idempotency_keys,))
+
+
 def make_engine(
     settings: Settings, program: Rota, app: str | None, db: Database, clock: SystemClock, wake: Wake, meter: Meter
 ) -> Engine:
@@ -276,7 +282,9 @@ def make_engine(
         RepairRunner(workflows.scripts, repairer),
         HostRunner(db, clock),
     )
-    return Engine(db, clock, wake, {runner.kind: runner for runner in runners}, settings.engine_settings(), meter)
+    return Engine(
+        db, clock, wake, {runner.kind: runner for runner in runners}, settings.engine_settings(), meter, EXTENSIONS
+    )
 
 
 def load_app(where: str) -> Rota:

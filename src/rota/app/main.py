@@ -35,7 +35,6 @@ from rota.db.notify import Wake
 from rota.db.retry import retry_until_available
 from rota.engine import orgs, tracing, workers
 from rota.engine.commands import Engine
-from rota.engine.declare import declare
 from rota.engine.maintenance import Maintenance
 from rota.engine.metrics import Meter
 from rota.engine.runner import capture_output
@@ -47,6 +46,7 @@ from rota.engine.worker.active_run import ActiveRuns
 from rota.engine.worker.worker import LAST_WRITE_SECONDS
 from rota.kinds.graphs.runner import GraphRunner
 from rota.kinds.pipelines.manager import declare as declare_pipelines
+from rota.kinds.tasks.declare import declare
 from rota.kinds.tasks.manager import TaskManager
 from rota.kinds.tasks.registry import task_rows
 from rota.kinds.workflows.manager import deploy_all

@@ -31,13 +31,13 @@ from rota.db.notify import Wake
 from rota.db.user_session import Database
 from rota.engine import orgs, workers
 from rota.engine.commands import Engine
-from rota.engine.declare import declare
 from rota.engine.runner import capture_output
 from rota.engine.supervision import start_supervised
 from rota.frame.http.auth import Caller, Role
 from rota.frame.http.contract import answer
 from rota.kinds.pipelines.manager import declare as declare_pipelines
 from rota.kinds.tasks import api as task_routes
+from rota.kinds.tasks.declare import declare
 from rota.kinds.tasks.manager import TaskManager
 from rota.user_code.services import ArtifactManager, JobScheduler
 

@@ -18,6 +18,7 @@ ROTA_SOURCE = str(Path(__file__).parents[1])
 QUARANTINE_CRASHES = 3  # a job fails for good after this many crashes
 CATCH_UP_LIMIT_SLOTS = 100
 RECONCILIATION = "reconciliation"
+WAKE_MIN, WAKE_MAX = timedelta(seconds=30), timedelta(hours=24)  # how soon and how late a consumer may ask to be woken
 
 
 class Misfire(StrEnum):

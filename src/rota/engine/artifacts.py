@@ -10,12 +10,11 @@ from sqlalchemy import Select, func, select
 from rota.core.errors import Invalid, NotFound
 from rota.core.redact import redacted
 from rota.db.dialect import Tx, insert_rows
-from rota.db.tables import artifacts, runs
+from rota.db.tables import artifacts, runs, task_versions
 from rota.engine import reports
 from rota.engine.reports import LIMIT, Page, Record, dict_of, matching, page, read_cursor
-from rota.kinds.tasks.store import snapshot
 
-a, r = artifacts.c, runs.c
+a, r, v = artifacts.c, runs.c, task_versions.c
 
 JSON = "application/json"
 TREE_LIMIT = 1000  # artifacts that one tree shows
@@ -97,13 +96,21 @@ def tree(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> Record:
 
 def execution(tx: Tx, run: Any) -> Record:
     """What a run of a task ran, and its result or how it failed."""
-    known = snapshot(tx, run.org_id, run.target_name, run.target_version) or {"name": run.target_name}
+    known = task_snapshot(tx, run.org_id, run.target_name, run.target_version) or {"name": run.target_name}
     task = {**known, "version": run.target_version}
     if isinstance(run.outcome, dict) and task.get("task_type") == "shell":
         return {"task": task, **{name: run.outcome.get(name) for name in ("stdout", "stderr", "exit_code")}}
     ran = {**task, "parameters": {**(task.get("parameters") or {}), **(run.input or {})}}
     error = run.error and {name: run.error.get(name) for name in ("type", "message", "traceback")}
     return {"task": ran, "result": run.outcome, "error": error}
+
+
+def task_snapshot(tx: Tx, org_id: str, name: str | None, version: str | None) -> Any:
+    """Return a task as it was in this version, None if that is not known. The version of a function stands behind that
+    of its row."""
+    versions = [version, (version or "").partition("/")[0]]
+    stmt = select(v.snapshot).where(v.org_id == org_id, v.name == name, v.version.in_(versions))
+    return tx.execute(stmt.order_by(v.version != version)).scalar()
 
 
 def of_task() -> Any:

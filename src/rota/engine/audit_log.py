@@ -3,13 +3,12 @@
 A command does not have to remember this. It is given a database that does: see `Engine.acting`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 import orjson
 
-from rota.billing import reports as billing_reports
 from rota.core.clock import Clock
 from rota.core.errors import NotFound
 from rota.core.ids import new_id
@@ -18,14 +17,12 @@ from rota.db.connection import Database, P, R, Step
 from rota.db.dialect import Tx
 from rota.db.transactions import Transaction
 from rota.engine import audit_rows, reports
+from rota.engine.extensions import Describe
 from rota.engine.reports import Record
-from rota.kinds.hosts.store import hosts
-from rota.kinds.pipelines import store as pipelines_store
-from rota.kinds.workflows import reports as workflows_reports
 
 LARGE = 2000  # bytes of JSON of one field that are kept
 NOISE = ("updated_at", "created_at", "revision", "next_slot", "words")
-LOOK: dict[str, Callable[[Tx, str, str], Record]] = {  # how a thing is described before and after
+DESCRIBERS: Mapping[str, Describe] = {  # of resources before and after a change; slices add their own
     "schedules": reports.schedule,
     "tasks": reports.task,
     "queues": reports.queue,
@@ -33,13 +30,6 @@ LOOK: dict[str, Callable[[Tx, str, str], Record]] = {  # how a thing is describe
     "users": reports.user,
     "api-keys": reports.api_key,
     "grants": reports.grant,
-    "billing": billing_reports.changed,
-    "pipelines": pipelines_store.describe,
-    "workflows": workflows_reports.brief,
-    "hosts": hosts.described,
-    "server-instances": lambda tx, org_id, key: hosts.server_record(
-        hosts.server(tx, org_id, hosts.server_id_of(tx, org_id, key) or key)
-    ),
 }
 
 
@@ -62,17 +52,17 @@ class Act:
 class Told:
     """A database whose transactions tell the audit log what they did. Reads are nobody's business."""
 
-    def __init__(self, db: Database, act: Act, clock: Clock) -> None:
-        self.db, self.act, self.clock = db, act, clock
+    def __init__(self, db: Database, act: Act, clock: Clock, describers: Mapping[str, Describe] = DESCRIBERS) -> None:
+        self.db, self.act, self.clock, self.describers = db, act, clock, describers
         self.url, self.survives_partition, self.writers = db.url, db.survives_partition, db.writers
 
     async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         now = self.clock.now()
 
         def told(tx: Tx) -> R:
-            before = describe(tx, self.act, self.act.target, now)
+            before = describe(tx, self.act, self.act.target, now, self.describers)
             result = step(tx, *args, **kwargs)
-            write(tx, self.act, before, result, now)
+            write(tx, self.act, before, result, now, self.describers)
             return result
 
         return await self.db.tx(told)
@@ -92,13 +82,20 @@ class Told:
         await self.db.close()
 
 
-def write(tx: Tx, act: Act, before: Record | None, result: object, now: datetime) -> None:
+def write(
+    tx: Tx,
+    act: Act,
+    before: Record | None,
+    result: object,
+    now: datetime,
+    describers: Mapping[str, Describe] = DESCRIBERS,
+) -> None:
     """One line: of a thing that was made all of it, of a change only what differs. An empty list did nothing."""
     if result == []:
         return
     made = made_ids(result) if act.target is None else []
     known = made[0] if len(made) == 1 else (before or {}).get("id", act.target)
-    after = describe(tx, act, known, now)
+    after = describe(tx, act, known, now, describers)
     old, new = before or {}, after or {}
     changed = [field for field in {**old, **new} if field not in NOISE and old.get(field) != new.get(field)]
     outcome: Record = {"count": len(result)} if isinstance(result, list) and len(made) != 1 else {}
@@ -116,14 +113,14 @@ def write(tx: Tx, act: Act, before: Record | None, result: object, now: datetime
     audit_rows.append(tx, line)
 
 
-def describe(tx: Tx, act: Act, key: str | None, now: datetime) -> Record | None:
+def describe(tx: Tx, act: Act, key: str | None, now: datetime, describers: Mapping[str, Describe]) -> Record | None:
     if act.resource == "freeze":
         return reports.freeze(tx, act.org_id, now)
-    look = LOOK.get(act.resource)
-    if look is None or key is None:
+    describer = describers.get(act.resource)
+    if describer is None or key is None:
         return None
     try:
-        return look(tx, act.org_id, key)
+        return describer(tx, act.org_id, key)
     except NotFound:
         return None
 

@@ -13,7 +13,7 @@ from rota.core.clock import Clock
 from rota.core.errors import Conflict, Invalid, NotFound, Refused, TooMuchEffort, together
 from rota.core.model import WORKFLOW, DueSchedule, Job, NewJob, Schedule, serial_key_of_kind
 from rota.core.plan import FIRE_BATCH_SLOTS
-from rota.core.policy import TRANSIENT_RETRY, Billing, Misfire, Retry, Terms, choice, parse_overlap
+from rota.core.policy import TRANSIENT_RETRY, WAKE_MAX, WAKE_MIN, Billing, Misfire, Retry, Terms, choice, parse_overlap
 from rota.core.states import State, Status
 from rota.core.timing import triggers
 from rota.db.connection import Database
@@ -21,17 +21,18 @@ from rota.db.dialect import Tx, lock_keys
 from rota.db.notify import Wake
 from rota.engine import billing_accounts, grants, reports, runs, schedules, tracing
 from rota.engine import jobs as queue
-from rota.engine.audit_log import Act, Told
+from rota.engine.audit_log import DESCRIBERS, Act, Told
 from rota.engine.authority import check_grant, check_may_begin, check_owner, with_grant
 from rota.engine.billing_accounts import MAX_CREDITS
 from rota.engine.compute import compute
+from rota.engine.extensions import DeletesWithSchedule, DescribesResources, Extensions
 from rota.engine.metrics import Meter
 from rota.engine.runner import Runners
-from rota.kinds.workflows.rules import HANDLER_LIMIT, RECONCILE_LIMIT, WAKE_MAX, WAKE_MIN
 
 R = TypeVar("R")
 ScheduleCheck = Callable[[Schedule, Schedule | None], None]  # what a schedule becomes, and what is stored
 
+NO_EXTENSIONS = Extensions()
 BULK_LIMIT = 10_000
 GONE = "no longer declared in the program"  # pause reason of a schedule that vanished from its program
 SOME = 50  # schedules that one transaction changes
@@ -54,8 +55,8 @@ class EngineSettings:
     artifact_limit: int = 10 * 1024 * 1024  # bytes
     billing: Billing = Billing.RECORD
     markup: Decimal = Decimal(2)  # price over cost
-    handler_limit: timedelta = HANDLER_LIMIT  # of a step of a workflow's handler, or a call of a connector
-    reconcile_limit: timedelta = RECONCILE_LIMIT
+    handler_limit: timedelta = timedelta(seconds=300)  # of a step of a workflow's handler, or a call of a connector
+    reconcile_limit: timedelta = timedelta(seconds=30)
     wake_min: timedelta = WAKE_MIN  # how soon and how late a consumer may ask to be woken
     wake_max: timedelta = WAKE_MAX
     passing_retry: Retry = TRANSIENT_RETRY  # of transient failures of jobs without a policy of their own
@@ -75,17 +76,22 @@ class Engine:
         runners: Runners,
         settings: EngineSettings,
         meter: Meter | None = None,
+        extensions: Extensions = NO_EXTENSIONS,
     ) -> None:
         self.db, self.clock, self.wake, self.runners, self.settings = db, clock, wake, runners, settings
-        self.meter = meter or Meter()
+        self.meter, self.extensions = meter or Meter(), extensions
         self.tracing = tracing.found()
         self.act: Act | None = None  # for whom it acts; None: the program itself
         self.defaults = {kind: runner.defaults for kind, runner in runners.items()}
+        self.describers = {**DESCRIBERS, **extensions.describers}
+        for runner in runners.values():
+            if isinstance(runner, DescribesResources):
+                self.describers.update(runner.describers)
 
     def acting(self, act: Act, db: Database | None = None) -> Self:
         """The same engine, on the same database or the given one; the audit log records what it writes as this act."""
         engine = copy.copy(self)
-        engine.db, engine.act = Told(db or self.db, act, self.clock), act
+        engine.db, engine.act = Told(db or self.db, act, self.clock, self.describers), act
         return engine
 
     def signal(self, topic: str) -> None:
@@ -188,7 +194,7 @@ class Engine:
             due = schedules.lock(tx, org_id, key)
             if not deletable(due.schedule, force):
                 raise Conflict(f"schedule '{due.schedule.name}' is managed by {due.schedule.managed_by}")
-            return schedules.replace_schedule(tx, due, replace(due.schedule, deleted_at=now), now, expected)
+            return self.delete_locked(tx, due, now, expected)
 
         await self.clocked(step)
 
@@ -244,9 +250,17 @@ class Engine:
         def delete(tx: Tx, due: DueSchedule) -> Schedule | None:
             if not deletable(due.schedule, force=False):
                 return None
-            return schedules.replace_schedule(tx, due, replace(due.schedule, deleted_at=now), now, None)
+            return self.delete_locked(tx, due, now)
 
         return await self.each(org_id, wanted, delete)
+
+    def delete_locked(self, tx: Tx, due: DueSchedule, now: datetime, expected: int | None = None) -> Schedule:
+        """Mark a locked schedule as deleted, with what its kind deletes along with it."""
+        deleted = schedules.replace_schedule(tx, due, replace(due.schedule, deleted_at=now), now, expected)
+        runner = self.runners.get(deleted.kind)
+        if isinstance(runner, DeletesWithSchedule):
+            runner.schedule_deleted(tx, deleted)
+        return deleted
 
     async def skip_next(self, org_id: str, key: str, *, reason: str = "") -> datetime:
         now = self.clock.now()

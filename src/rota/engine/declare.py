@@ -1,4 +1,4 @@
-"""Tasks and schedules that a program declares: created, updated on drift, paused when they vanish from it."""
+"""Schedules that a program declares: created, updated on drift, paused when they vanish from it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,39 +8,28 @@ from typing import Any
 import structlog
 
 from rota.core import parse
-from rota.core.errors import Conflict, DataRefused, NotFound, RotaError, Unavailable
+from rota.core.errors import Conflict, DataRefused, RotaError, Unavailable
 from rota.core.model import WORKFLOW
-from rota.engine import orgs, schedules
+from rota.engine import schedules
 from rota.engine.audit_log import Act
 from rota.engine.commands import GONE, Engine
-from rota.kinds.tasks import store as tasks_store
 
 NOWHERE: Mapping[str, str] = {}
 
 log = structlog.get_logger("rota.declare")
 
 
-async def declare(
+async def declare_schedules(
     engine: Engine,
-    org: str,
-    app: str | None,
-    declared: Sequence[Mapping[str, Any]],
+    org_id: str,
+    app: str,
     wanted: Sequence[Mapping[str, Any]],
+    system: str,
     places: Mapping[str, str] = NOWHERE,
 ) -> None:
-    """Make the database say what the program says: its tasks, as rows, and its schedules, as people would write them.
+    """Create, update and pause schedules, for the org's user `system`, so that they are as the program declares them.
     Any number of processes may do this at once. An error about a schedule has its name and, from `places`, where it is
     declared."""
-    now = engine.clock.now()
-    org_id = await engine.db.read(orgs.org_by_slug, org)
-    if org_id is None:
-        raise NotFound(f"org {org!r} not found; make it first, or declare for another")
-    system = await engine.db.tx(orgs.system_user, org_id, now)
-    if declared:
-        telling = engine.acting(Act(org_id, system, "tasks", "declare")).db
-        await telling.tx(tasks_store.sync, org_id, declared, now)
-    if app is None:
-        return
     source = f"code:{Path(app).stem}"
     found = await engine.db.read(schedules.of_source, org_id, source)
     known = {one.name: one for one in found if one.kind != WORKFLOW}  # workflows see to their own

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from rota.core.clock import CLOCK_JUMP, SystemClock, real_sleep
-from rota.core.errors import RotaError, Unavailable
+from rota.core.errors import Unavailable
 from rota.core.model import AttemptResult
 from rota.core.plan import TICK
 from rota.core.states import Status
@@ -15,15 +15,12 @@ from rota.core.timing.counting import count_slots
 from rota.db.dialect import Tx
 from rota.engine import audit_rows, jobs, runs, schedules, slots, workers
 from rota.engine.commands import Engine
-from rota.frame.http import store as http_store
-from rota.kinds.pipelines import store as pipelines_store
-from rota.kinds.tasks import store as tasks_store
-from rota.kinds.workflows.store import upkeep, workflows
+from rota.engine.extensions import Prunes, Reconciles, prune_in_chunks, record_repair
 
 RECONCILE_EVERY = timedelta(minutes=5)
 UNROUTABLE_AFTER = timedelta(minutes=1)
 FORGET_WORKERS = timedelta(days=7)
-CHUNK = 500
+RESCUE_BATCH = 500
 
 log = structlog.get_logger("rota.maintenance")
 
@@ -85,42 +82,25 @@ class Maintenance:
         evidence = workers.lives(tx, worker)  # else these are only the rest of its jobs
         if self.may_judge() and not jumped:
             workers.bury(tx, worker, now)
-        return (0, False, []) if workers.lives(tx, worker) else jobs.rescue(tx, worker, now, CHUNK, evidence)
+        return (0, False, []) if workers.lives(tx, worker) else jobs.rescue(tx, worker, now, RESCUE_BATCH, evidence)
 
     async def reconcile(self) -> None:
         """RECONCILER_GUARANTEES_CHAIN: find what should not be, mend it, and say so."""
         now = self.clock.now()
-        self.repaired("schedules without a next slot", len(await self.db.tx(schedules.repair, now)))
+        record_repair(self.engine, "schedules without a next slot", len(await self.db.tx(schedules.repair, now)))
         for worker in await self.db.read(workers.dead_with_jobs):
-            self.repaired("jobs of workers that are gone", await self.take_from(worker))
+            record_repair(self.engine, "jobs of workers that are gone", await self.take_from(worker))
         headless = await self.db.read(jobs.headless)
         if headless:
-            self.repaired("serial keys without a head", await self.db.tx(jobs.mend, headless))
+            record_repair(self.engine, "serial keys without a head", await self.db.tx(jobs.mend, headless))
         routes = await self.db.read(workers.live_routes, now)
         if routes:
             await self.db.tx(jobs.park_unroutable, routes, now - UNROUTABLE_AFTER)
-        for one in await self.db.read(workflows.orphans):  # what nobody understands is told, not mended
-            log.error("a reserved event has no run; somebody must look", event=one.id, topic=one.topic)
-        await self.mend_workflows(now)
+        for runner in self.engine.runners.values():
+            if isinstance(runner, Reconciles):
+                await runner.reconcile(self.engine, now)
         await self.db.tx(fill_counts)
         await self.prune(now)
-
-    async def mend_workflows(self, now: datetime) -> None:
-        """Plan producers again whose schedule was deleted, and let consumers look at events that they missed."""
-        for lost in await self.db.read(upkeep.lost_producers):
-            try:
-                self.repaired("producers without a schedule", await self.db.tx(upkeep.plan_again, lost, now))
-            except RotaError as error:  # its name is taken, for instance; `rota doctor` names the producer
-                log.error("a producer cannot be planned again", producer=lost.name, error=error.message)
-        stranded = await self.db.read(upkeep.stranded_consumers)
-        for consumer in stranded:
-            mended = await self.db.tx(upkeep.look_again, consumer, now)
-            self.repaired("consumers that missed events", mended)
-        waiting = await self.db.read(upkeep.waiting_consumers)
-        for consumer in waiting:
-            await self.db.tx(upkeep.queue_again, consumer, now)
-        if stranded or waiting:
-            self.engine.wake.signal("ready")
 
     async def prune(self, now: datetime) -> None:
         """Retention by age and status; nothing in scheduling reads what it deletes."""
@@ -129,28 +109,15 @@ class Maintenance:
         rest = [status for status in Status if status not in kept_short]
         for before, statuses in ((now - settings.keep_success, kept_short), (now - settings.keep_failed, rest)):
             for org_id in await self.db.read(runs.with_old, before, statuses):
-                while await self.db.tx(runs.prune, org_id, before, statuses, CHUNK) == CHUNK:
-                    await real_sleep(0.05)  # others want to write too
-        for pipeline in await self.db.read(pipelines_store.with_limits):
-            while await self.db.tx(pipelines_store.prune, pipeline, now, CHUNK) == CHUNK:
-                await real_sleep(0.05)
-        while await self.db.tx(slots.prune, now - settings.keep_failed, CHUNK) == CHUNK:
-            await real_sleep(0.05)
-        while await self.db.tx(workflows.prune, now - settings.keep_success, CHUNK) == CHUNK:
-            await real_sleep(0.05)
+                await prune_in_chunks(self.db, runs.prune, org_id, before, statuses)
+        for runner in self.engine.runners.values():
+            if isinstance(runner, Prunes):
+                await runner.prune(self.engine, now)
+        await prune_in_chunks(self.db, slots.prune, now - settings.keep_failed)
         await self.db.tx(workers.forget, now - FORGET_WORKERS)
-        await self.db.tx(tasks_store.prune_results, now)
-        while await self.db.tx(http_store.prune, now - http_store.KEPT, CHUNK) == CHUNK:
-            await real_sleep(0.05)
-        while await self.db.tx(http_store.prune_excess, CHUNK) == CHUNK:
-            await real_sleep(0.05)
-        while await self.db.tx(audit_rows.prune, now - settings.keep_audit, CHUNK) == CHUNK:
-            await real_sleep(0.05)
-
-    def repaired(self, what: str, mended: int) -> None:
-        if mended:
-            self.engine.meter.repairs[what] += mended
-            log.warning("repaired", what=what, count=mended)
+        for prune in self.engine.extensions.prunes:
+            await prune(self.engine, now)
+        await prune_in_chunks(self.db, audit_rows.prune, now - settings.keep_audit)
 
 
 def fill_counts(tx: Tx, limit: int = 20) -> int:

@@ -12,7 +12,6 @@ from rota.db.tables import clocks, jobs, runs, schedules
 from rota.engine import failing, reports
 from rota.engine.jobs import is_in
 from rota.engine.reports import RUNNING, STARTED, Record, dict_of
-from rota.kinds.hosts.store import hosts
 
 DAY = timedelta(hours=24)
 FEW = 10
@@ -26,7 +25,6 @@ def overview(tx: Tx, org_id: str, kinds: Iterable[str], now: datetime, *, all_or
     return {
         "freeze": reports.freeze(tx, org_id, now),
         "failing": failing.failing(tx, org_id, now),
-        "offline": hosts.offline(tx, org_id, now, FEW),
         "broken": broken(tx, org_id),
         "parked": parked(tx, org_id),
         "running": running(tx, org_id),

@@ -43,7 +43,6 @@ from rota.db.tables import clocks, jobs, orgs, queues, schedule_stats, schedules
 from rota.engine import grants, runs
 from rota.engine import jobs as queue
 from rota.engine import slots as slot_rows
-from rota.kinds.tasks import store as tasks_store
 
 s, k = schedules.c, clocks.c
 LIVING = s.deleted_at.is_(None)
@@ -190,8 +189,6 @@ def replace_schedule(tx: Tx, due: DueSchedule, new: Schedule, now: datetime, exp
         tx.execute(update(clocks).where(k.schedule_id == old.id).values(moment))
         notify(tx, "clocks")
     tx.execute(update(schedules).where(s.id == old.id).values(row_of(new)))
-    if new.deleted_at is not None and old.kind == "task":
-        tasks_store.remove_with_schedule(tx, old.org_id, old.target)
     return new
 
 

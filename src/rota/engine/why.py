@@ -1,6 +1,7 @@
 """Why a run, a job or a slot is as it is: the rows behind `rota.core.explain`."""
 
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import and_, func, or_, select
@@ -12,6 +13,7 @@ from rota.core.states import HEADS, State
 from rota.db.dialect import Tx
 from rota.db.tables import jobs, queues, runs, schedules, slots
 from rota.engine import workers
+from rota.engine.extensions import ExplainsRoutes
 from rota.engine.jobs import find, is_in
 from rota.engine.reports import (
     LIMIT_MAX,
@@ -24,9 +26,10 @@ from rota.engine.reports import (
     schedule_record,
     with_target_names,
 )
+from rota.engine.runner import Runners
 from rota.engine.runs import BY_ATTEMPT
-from rota.kinds.hosts.store import hosts
 
+NO_RUNNERS: Runners = MappingProxyType({})
 AROUND = timedelta(seconds=10)  # between a command's moment and its line in the audit log
 
 ASKS = (  # actions of the audit log by which a job is asked for
@@ -37,17 +40,17 @@ ASKS = (  # actions of the audit log by which a job is asked for
 j, r, t = jobs.c, runs.c, slots.c
 
 
-def of_run(tx: Tx, org_id: str, key: str, now: datetime) -> Record:
-    """Of a run, or of a job that has none yet."""
+def of_run(tx: Tx, org_id: str, key: str, now: datetime, runners: Runners = NO_RUNNERS) -> Record:
+    """Of a run, or of a job that has none yet. `runners` know why no worker takes jobs of their kind."""
     living = find(tx, org_id, key)
     ended = tx.execute(select(r.job_id).where(r.org_id == org_id, or_(r.id == key, r.job_id == key)).limit(1)).scalar()
     job_id = living.id if living is not None else ended
     if job_id is None:
         raise NotFound(f"run {key!r} not found")
-    return of_job(tx, org_id, job_id, now)
+    return of_job(tx, org_id, job_id, now, runners)
 
 
-def of_slot(tx: Tx, org_id: str, schedule: str, slot: datetime, now: datetime) -> Record:
+def of_slot(tx: Tx, org_id: str, schedule: str, slot: datetime, now: datetime, runners: Runners = NO_RUNNERS) -> Record:
     """Of a moment a schedule was due: its own row, or the gap that it lies in."""
     schedule_id = schedule_id_of(tx, org_id, schedule)
     last = func.coalesce(t.last_slot, t.slot, type_=t.slot.type)
@@ -58,12 +61,12 @@ def of_slot(tx: Tx, org_id: str, schedule: str, slot: datetime, now: datetime) -
     if found is None:
         raise NotFound(f"schedule {schedule!r} has no slot at {slot.isoformat()}; `rota slots list` shows the slots")
     if found.job_id is not None:
-        return of_job(tx, org_id, found.job_id, now)
+        return of_job(tx, org_id, found.job_id, now, runners)
     told = explain.explain_slot(dict_of(found), schedule_of(tx, schedule_id) or {})
     return {"job_id": None, "schedule_id": schedule_id, "slot": found.slot, "status": found.verdict, "sentences": told}
 
 
-def of_job(tx: Tx, org_id: str, job_id: str, now: datetime) -> Record:
+def of_job(tx: Tx, org_id: str, job_id: str, now: datetime, runners: Runners) -> Record:
     stmt = select(*RUN).where(r.org_id == org_id, r.job_id == job_id).order_by(*BY_ATTEMPT)
     ended = [{**dict_of(row), "error": redacted(row.error)} for row in tx.execute(stmt)]
     row = tx.execute(select(jobs).where(j.org_id == org_id, j.id == job_id)).one_or_none()
@@ -74,7 +77,7 @@ def of_job(tx: Tx, org_id: str, job_id: str, now: datetime) -> Record:
     living = named[0] if named else None
     first: Record = living or ended[0]
     status = ended[-1]["status"] if living is None else living["state"]
-    found = waits(tx, row, now) if living else []
+    found = waits(tx, row, now, runners) if living else []
     told = explain.explain_run(
         ended, living, schedule_of(tx, first["schedule_id"]), found, asker(tx, org_id, job_id, first)
     )
@@ -93,7 +96,7 @@ def asker(tx: Tx, org_id: str, job_id: str, job: Record) -> str:
     return "A user"
 
 
-def waits(tx: Tx, job: Any, now: datetime) -> list[str]:
+def waits(tx: Tx, job: Any, now: datetime, runners: Runners) -> list[str]:
     """What keeps a job from starting."""
     if job.state == State.BLOCKED:
         head = tx.execute(select(j.id, j.state).where(j.serial_key == job.serial_key, is_in(j.state, HEADS))).first()
@@ -102,7 +105,7 @@ def waits(tx: Tx, job: Any, now: datetime) -> list[str]:
         return []
     told = []
     if job.route not in workers.live_routes(tx, now):
-        told.append(no_worker(tx, job, now))
+        told.append(no_worker(tx, runners, job, now))
     mine = and_(queues.c.org_id == job.org_id, queues.c.name == job.queue)
     queue = tx.execute(select(queues).where(mine)).one_or_none()
     if queue is not None and queue.paused_at is not None:
@@ -114,13 +117,13 @@ def waits(tx: Tx, job: Any, now: datetime) -> list[str]:
     return told
 
 
-def no_worker(tx: Tx, job: Any, now: datetime) -> str:
-    """Why nothing alive can run a job: its host is offline, or no worker announces its route."""
-    host = hosts.host_of_route(tx, job.org_id, job.route, now)
-    if host is None:
-        return f"No live worker can run {job.route}."
-    since = f" since {explain.at(host['last_heartbeat_at'])}" if host["last_heartbeat_at"] else ""
-    return f"Host {host['name']} is {host['status']}{since}; the job starts when its agent is connected."
+def no_worker(tx: Tx, runners: Runners, job: Any, now: datetime) -> str:
+    """Why no live worker can run a job: as its kind knows, or no worker announces its route."""
+    for runner in runners.values():
+        reason = runner.why_no_worker(tx, job.org_id, job.route, now) if isinstance(runner, ExplainsRoutes) else None
+        if reason is not None:
+            return reason
+    return f"No live worker can run {job.route}."
 
 
 def schedule_of(tx: Tx, schedule_id: str | None) -> Record | None:

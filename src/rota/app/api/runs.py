@@ -61,7 +61,7 @@ async def read(request: Request, caller: Viewer, run_id: str) -> Response:
 async def why_run(request: Request, caller: Viewer, run_id: str) -> Response:
     """Why a run is as it is: who asked for it, each attempt, what it waits for. Also by the id of its job."""
     engine = engine_of(request)
-    return answer(await engine.db.read(why.of_run, caller.org_id, run_id, engine.clock.now()))
+    return answer(await engine.db.read(why.of_run, caller.org_id, run_id, engine.clock.now(), engine.runners))
 
 
 @router.get("/runs/{run_id}/logs")

@@ -64,7 +64,7 @@ async def why_slot(
     """What became of a moment at which a schedule was due, and why."""
     engine = engine_of(request)
     at = triggers.parse_instant(slot, "slot")
-    return answer(await engine.db.read(why.of_slot, caller.org_id, schedule, at, engine.clock.now()))
+    return answer(await engine.db.read(why.of_slot, caller.org_id, schedule, at, engine.clock.now(), engine.runners))
 
 
 @router.get("/workers", tags=["workers"])

@@ -12,6 +12,7 @@ from rota.engine.failing import FAILING_MOST
 from rota.engine.overview import DAY, FEW, MOST, overview
 from rota.frame.web.pages import Place, engine_of, page, safe_redirect_path
 from rota.frame.web.sessions import SignedIn, Viewer, read_form, set_cookie
+from rota.kinds.hosts.store import hosts
 
 router = APIRouter()
 
@@ -25,6 +26,7 @@ async def now(request: Request, caller: Viewer) -> Response:
     engine = engine_of(request)
     at, kinds, db = engine.clock.now(), sorted(engine.runners), engine.db
     found = await db.read(overview, caller.org_id, kinds, at, all_orgs=caller.instance_admin)
+    found["offline"] = await db.read(hosts.offline, caller.org_id, at, FEW)
     grace = engine.settings.misfire_grace
     ids = [one["schedule_id"] for one in found["running"] if one["schedule_id"]]
     for name in ("running", "parked"):

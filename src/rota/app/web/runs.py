@@ -49,7 +49,7 @@ async def read(request: Request, caller: Viewer, key: str, q: str = "") -> Respo
     engine, db = engine_of(request), engine_of(request).db
     job = await db.read(dashboard.job_of, caller.org_id, key)
     one = next((run for run in job["attempts"] if run["id"] == key), job["attempts"][-1])
-    told = await db.read(why.of_run, caller.org_id, job["id"], engine.clock.now())
+    told = await db.read(why.of_run, caller.org_id, job["id"], engine.clock.now(), engine.runners)
     run_id, schedule_id = one["id"], one["schedule_id"]
     shows_artifacts = run_id and caller.reads("artifacts")
     saved, _ = await db.read(artifacts.list_all, caller.org_id, run_id=run_id) if shows_artifacts else ([], None)

@@ -7,9 +7,10 @@ batch; a worker makes a job for each of them, so many at a time, and waits until
 import asyncio
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
-from rota.core import parse
+from rota.core import explain, parse
 from rota.core.clock import Clock, real_sleep
 from rota.core.errors import Invalid, NotFound
 from rota.core.model import Job, NewJob
@@ -20,6 +21,7 @@ from rota.core.states import Status
 from rota.db.connection import Database
 from rota.db.dialect import Tx, lock_keys
 from rota.engine import jobs
+from rota.engine.extensions import Describe
 from rota.engine.reports import Record
 from rota.engine.runner import RunContext, WorkFailed
 from rota.kinds.hosts.job_types import check_payload, known_type
@@ -35,12 +37,22 @@ class HostRunner:
     kind = hosts.KIND
     defaults = Defaults(misfire=Misfire.SKIP, overlap=Overlap.SKIP)  # nobody wants last night's restart at noon
     under_grant = False
+    describers: Mapping[str, Describe] = MappingProxyType(
+        {"hosts": hosts.described, "server-instances": hosts.described_server}
+    )
 
     def __init__(self, db: Database, clock: Clock) -> None:
         self.db, self.clock = db, clock
 
     def routes(self) -> Collection[str]:
         return {BATCH_ROUTE}
+
+    def why_no_worker(self, tx: Tx, org_id: str, route: str, now: datetime) -> str | None:
+        host = hosts.host_of_route(tx, org_id, route, now)
+        if host is None:
+            return None
+        since = f" since {explain.at(host['last_heartbeat_at'])}" if host["last_heartbeat_at"] else ""
+        return f"Host {host['name']} is {host['status']}{since}; the job starts when its agent is connected."
 
     async def resolve(self, org_id: str, target: str, payload: Any) -> str:
         read_order(payload)

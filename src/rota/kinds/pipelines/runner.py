@@ -1,9 +1,10 @@
 """Runs pipelines, on the executor of this process."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from rota.core.errors import Invalid, LogicError, NotFound, WorkError
@@ -13,6 +14,8 @@ from rota.core.policy import Overlap
 from rota.db.connection import Database
 from rota.db.dialect import Tx
 from rota.engine import orgs
+from rota.engine.commands import Engine
+from rota.engine.extensions import Describe, prune_in_chunks
 from rota.engine.runner import Busy, RunContext, Skipped
 from rota.kinds.pipelines import store
 from rota.kinds.pipelines.executor import Executor, Order, Work, Write
@@ -25,6 +28,7 @@ class PipelineRunner:
     kind = "pipeline"
     defaults = Defaults(overlap=Overlap.SKIP)  # and what was missed is caught up with once
     under_grant = False
+    describers: Mapping[str, Describe] = MappingProxyType({"pipelines": store.describe})
 
     def __init__(
         self, registry: PipelineRegistry, db: Database, executor: Executor | None, org: str = "default",
@@ -58,6 +62,11 @@ class PipelineRunner:
         if declared is not None and declared.function is not None:
             self.injector.signature(declared.function).check(payload, "input")
         return store.route_of(await self.db.read(orgs.slug_of, org_id), row.type, row.function)
+
+    async def prune(self, engine: Engine, now: datetime) -> None:
+        """Delete runs of pipelines that keep fewer than the installation does."""
+        for pipeline in await engine.db.read(store.with_limits):
+            await prune_in_chunks(engine.db, store.prune, pipeline, now)
 
     def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
         return {target}

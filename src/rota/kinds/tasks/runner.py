@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -15,12 +16,13 @@ import structlog
 
 from rota.core.clock import stopwatch
 from rota.core.errors import Invalid, LogicError, NotFound, Refused, Unavailable, WorkError, together
-from rota.core.model import PAYLOAD_LIMIT, Job
+from rota.core.model import PAYLOAD_LIMIT, Job, Schedule
 from rota.core.parse import Defaults, wrong_names
 from rota.core.policy import Failure, FailureClass
 from rota.db.connection import Database
 from rota.db.dialect import Tx
 from rota.engine import orgs
+from rota.engine.commands import Engine
 from rota.engine.runner import RunContext, Skipped, WorkFailed
 from rota.kinds.tasks import store
 from rota.kinds.tasks.registry import OF_COMMANDS, VERSION_LIMIT, Task, TaskRegistry, task_options
@@ -68,6 +70,14 @@ class TaskRunner:
             *(f"{DECLARED}:{self.org}:{name}" for name in self.registry.list_all()),
             *(row_route(self.org, name) for name in self.registry.functions()),
         }
+
+    async def prune(self, engine: Engine, now: datetime) -> None:
+        """Delete cached results that have expired."""
+        await engine.db.tx(store.prune_results, now)
+
+    def schedule_deleted(self, tx: Tx, schedule: Schedule) -> None:
+        """Delete a task that was stored for its schedules, if none of them is left."""
+        store.remove_with_schedule(tx, schedule.org_id, schedule.target)
 
     async def learn(self) -> bool:
         """Read which orgs have stored commands that this worker runs; True if the routes changed by it."""

@@ -166,13 +166,6 @@ def remember(tx: Tx, row: Mapping[str, Any]) -> None:
     insert_new(tx, task_versions, [version], ("version",))
 
 
-def snapshot(tx: Tx, org_id: str, name: str | None, version: str | None) -> Any:
-    """What a task was in this version; None if nobody knows. That of a function stands behind that of its row."""
-    known = [version, (version or "").partition("/")[0]]
-    stmt = select(v.snapshot).where(v.org_id == org_id, v.name == name, v.version.in_(known))
-    return tx.execute(stmt.order_by(v.version != version)).scalar()
-
-
 # results that may be used again
 
 

@@ -11,15 +11,12 @@ from enum import StrEnum
 from typing import Any
 
 from rota.core.errors import Invalid
-from rota.core.policy import Backoff, Retry
+from rota.core.policy import WAKE_MAX, WAKE_MIN, Backoff, Retry
 from rota.core.states import PHASE_MOVES, Phase, Status
 from rota.core.timing.triggers import parse_instant
 
-WAKE_MIN, WAKE_MAX = timedelta(seconds=30), timedelta(hours=24)
 STALE = timedelta(days=7)  # an input that is not done by then is worth a look
 RECONCILE = Retry(5, 10_000, Backoff.EXPONENTIAL, 600_000)  # how often a service is asked what became of an effect
-HANDLER_LIMIT = timedelta(seconds=300)
-RECONCILE_LIMIT = timedelta(seconds=30)
 
 
 class HandlerKind(StrEnum):

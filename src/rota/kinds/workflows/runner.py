@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -17,7 +18,10 @@ from rota.core.states import Phase, Status
 from rota.db.connection import Database
 from rota.db.dialect import Tx
 from rota.db.retry import retry_until_available
+from rota.engine.commands import Engine
+from rota.engine.extensions import Describe
 from rota.engine.runner import RunContext, SetAside, Skipped, WorkFailed, Written
+from rota.kinds.workflows import maintenance, reports
 from rota.kinds.workflows.connectors.base import Connectors
 from rota.kinds.workflows.declaration import Mutation, Prepare, Workflow
 from rota.kinds.workflows.handler_host import Context, Host, failure_of
@@ -35,6 +39,7 @@ class WorkflowRunner:
     kind = WORKFLOW
     defaults = Defaults()
     under_grant = False
+    describers: Mapping[str, Describe] = MappingProxyType({"workflows": reports.brief})
 
     def __init__(
         self, workflows: Mapping[str, Workflow], connectors: Connectors, db: Database, org: str = "default",
@@ -51,6 +56,12 @@ class WorkflowRunner:
 
     async def close(self) -> None:
         await self.scripts.sandbox.close()
+
+    async def reconcile(self, engine: Engine, now: datetime) -> None:
+        await maintenance.reconcile(engine, now)
+
+    async def prune(self, engine: Engine, now: datetime) -> None:
+        await maintenance.prune(engine, now)
 
     async def resolve(self, org_id: str, target: str, payload: Any) -> str:  # noqa: ARG002
         raise Invalid("kind", WORKFLOW, "is not scheduled by hand: a workflow declares when its producers run")

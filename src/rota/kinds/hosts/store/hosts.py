@@ -396,6 +396,11 @@ def described(tx: Tx, org_id: str, key: str) -> Record:
     return {"id": row.id, "name": row.name, "labels": row.labels, "key_version": row.key_version}
 
 
+def described_server(tx: Tx, org_id: str, key: str) -> Record:
+    """What the audit log keeps of a server instance, by its id or name."""
+    return server_record(server(tx, org_id, server_id_of(tx, org_id, key) or key))
+
+
 def list_hosts(tx: Tx, org_id: str, now: datetime, *, limit: int, cursor: str | None) -> Page:
     stmt = host_query(now).where(h.org_id == org_id).order_by(h.name)
     if cursor:
