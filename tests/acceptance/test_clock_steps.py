@@ -30,7 +30,7 @@ MACHINE_CLOCK = (
     OWN_CLOCK
     + """
 import rota.engine.workers
-from rota.store import dialect
+from rota.db import dialect
 
 real = dialect.database_now
 rota.engine.workers.database_now = lambda tx: real(tx) + step()  # SQLite asks the machine

@@ -17,7 +17,7 @@ OTHER_TIME = """
 import rota.core.clock
 import rota.engine.workers
 from datetime import datetime, timedelta
-from rota.store import dialect
+from rota.db import dialect
 
 def step():
     return timedelta(minutes=int(os.environ["MINUTES"])) if "MINUTES" in os.environ else timedelta(0)
