@@ -86,7 +86,7 @@ def test_the_engine_gets_the_limits_of_workflows_and_retries(monkeypatch: pytest
     engine = Settings.load().engine_settings()
     limits = (engine.handler_limit, engine.reconcile_limit, engine.wake_min, engine.wake_max)
     assert limits == tuple(timedelta(seconds=seconds) for seconds in (1, 2, 3, 4))
-    assert engine.passing_retry == Retry(5, 6000, Backoff.EXPONENTIAL, 7000)
+    assert engine.transient_retry == Retry(5, 6000, Backoff.EXPONENTIAL, 7000)
     monkeypatch.setenv("ROTA_WAKE_MIN_SECONDS", "5")
     with pytest.raises(Invalid, match="wake_min_seconds is larger than wake_max_seconds"):
         Settings.load()

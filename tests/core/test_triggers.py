@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from rota.core.errors import Invalid
 from rota.core.timing.counting import count_slots
-from rota.core.timing.cron import DAY_OF_MONTH, DAY_OF_WEEK, MINUTE, MONTH
-from rota.core.timing.cron import HOUR as HOUR_FIELD
+from rota.core.timing.cron import DAY_OF_MONTH_FIELD, DAY_OF_WEEK_FIELD, HOUR_FIELD, MINUTE_FIELD, MONTH_FIELD
 from rota.core.timing.triggers import (
     Cron,
     Every,
@@ -321,7 +320,9 @@ def test_expressions_are_refused_as_the_reference_page_says(expression: str, mes
 
 @pytest.mark.parametrize("row", table_of("field"), ids=lambda row: row[0])
 def test_the_reference_page_has_the_limits_of_each_field(row: list[str]) -> None:
-    field = {field.name: field for field in (MINUTE, HOUR_FIELD, DAY_OF_MONTH, MONTH, DAY_OF_WEEK)}[row[0]]
+    field = {
+        field.name: field for field in (MINUTE_FIELD, HOUR_FIELD, DAY_OF_MONTH_FIELD, MONTH_FIELD, DAY_OF_WEEK_FIELD)
+    }[row[0]]
     names = f"{field.names[0]} to {field.names[-1]}" if field.names else ""
     assert row[1].partition(";")[0] == f"{field.low} to {field.high}"
     assert (row[2], row[3]) == (names, f"1 to {field.high - field.low + 1}")

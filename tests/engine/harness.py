@@ -13,9 +13,9 @@ from rota.core.clock import ManualClock
 from rota.core.ids import new_id
 from rota.core.model import Job
 from rota.core.parse import Defaults
-from rota.core.plan import TICK
 from rota.core.states import RAN, State, Status
 from rota.core.timing import triggers
+from rota.core.timing.dst import TICK
 from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx, insert_rows
 from rota.db.notify import Wake

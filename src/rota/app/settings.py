@@ -178,7 +178,7 @@ class Settings(BaseModel):
             reconcile_limit=timedelta(seconds=self.reconcile_seconds),
             wake_min=timedelta(seconds=self.wake_min_seconds),
             wake_max=timedelta(seconds=self.wake_max_seconds),
-            passing_retry=Retry(
+            transient_retry=Retry(
                 self.max_retries, self.backoff_seconds * 1000, Backoff.EXPONENTIAL, self.max_backoff_seconds * 1000
             ),
         )

@@ -3,9 +3,9 @@
 from datetime import datetime
 from typing import Any
 
-from rota.core.plan import TICK
 from rota.core.timing import triggers
 from rota.core.timing.cron import calendar_of
+from rota.core.timing.dst import TICK
 from rota.core.timing.triggers import Cron, Timing
 from rota.engine import reports as engine_reports
 from rota.engine import schedules

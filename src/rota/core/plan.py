@@ -12,9 +12,9 @@ from rota.core.model import DueSchedule, Fire, Gap, Plan, PlannedSchedule, Sched
 from rota.core.policy import Misfire, Overlap
 from rota.core.states import Verdict
 from rota.core.timing.counting import count_slots
+from rota.core.timing.dst import TICK
 from rota.core.timing.triggers import Timing, delay_of, last_slot, next_slot, run_at, slots_between
 
-TICK = timedelta(microseconds=1)
 GAP_COUNT_STEPS = 2_000  # limit for counting one gap while firing
 FIRE_BATCH_SLOTS = 1_000  # slots of one schedule per transaction; also the maximum of `catch_up_limit`
 

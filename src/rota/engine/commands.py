@@ -59,7 +59,7 @@ class EngineSettings:
     reconcile_limit: timedelta = timedelta(seconds=30)
     wake_min: timedelta = WAKE_MIN  # how soon and how late a consumer may ask to be woken
     wake_max: timedelta = WAKE_MAX
-    passing_retry: Retry = TRANSIENT_RETRY  # of transient failures of jobs without a policy of their own
+    transient_retry: Retry = TRANSIENT_RETRY  # of transient failures of jobs without a policy of their own
 
     def user_of(self, org: str) -> str | None:
         """The user that runs an org's commands; None: that of the worker."""

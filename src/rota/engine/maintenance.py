@@ -9,9 +9,9 @@ import structlog
 from rota.core.clock import CLOCK_JUMP, SystemClock, real_sleep
 from rota.core.errors import Unavailable
 from rota.core.model import AttemptResult
-from rota.core.plan import TICK
 from rota.core.states import Status
 from rota.core.timing.counting import count_slots
+from rota.core.timing.dst import TICK
 from rota.db.dialect import Tx
 from rota.engine import audit_rows, jobs, runs, schedules, slots, workers
 from rota.engine.commands import Engine

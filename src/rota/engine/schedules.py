@@ -17,10 +17,11 @@ from sqlalchemy import ColumnElement, Integer, Select, Text, and_, bindparam, fu
 from rota.core.errors import Conflict, NotFound, StaleRevision
 from rota.core.ids import new_id
 from rota.core.model import HOST_JOB, DueSchedule, Fire, FireResult, Gap, Lease, NewJob, Plan, Schedule
-from rota.core.plan import TICK, first_plan, next_run_at, passed_gap, plan
+from rota.core.plan import first_plan, next_run_at, passed_gap, plan
 from rota.core.policy import Misfire, Overlap, Terms, parse_retry
 from rota.core.states import Condition, State, Status, Verdict
 from rota.core.timing import triggers
+from rota.core.timing.dst import TICK
 from rota.core.timing.triggers import Cron, Every, Once, Timing
 from rota.db.column_types import Instant
 from rota.db.dialect import (

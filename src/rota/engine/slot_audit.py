@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from rota.core.plan import TICK
 from rota.core.timing import triggers
 from rota.core.timing.counting import count_slots
+from rota.core.timing.dst import TICK
 from rota.core.timing.triggers import Timing
 from rota.db.connection import Database
 from rota.engine import slots

@@ -10,10 +10,10 @@ from sqlalchemy import BigInteger, Text, and_, delete, func, literal, or_, selec
 from rota.core.effort import REQUEST_STEPS
 from rota.core.errors import TooMuchEffort
 from rota.core.model import Gap, Schedule
-from rota.core.plan import TICK
 from rota.core.states import Status, Verdict
 from rota.core.timing import triggers
 from rota.core.timing.counting import count_slots
+from rota.core.timing.dst import TICK
 from rota.core.timing.triggers import Timing
 from rota.db.dialect import Batch, Tx, hot, insert_new, insert_rows
 from rota.db.tables import clocks, jobs, runs, schedule_stats, schedules, slots, trigger_spans

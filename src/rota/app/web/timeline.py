@@ -10,10 +10,9 @@ from fastapi import APIRouter, Request, Response
 
 from rota.core import effort
 from rota.core.errors import Invalid
-from rota.core.plan import TICK
 from rota.core.timing import triggers
 from rota.core.timing.counting import slots_per_hour
-from rota.core.timing.dst import next_change, zone_of
+from rota.core.timing.dst import TICK, next_change, zone_of
 from rota.core.timing.triggers import parse_instant
 from rota.engine import dashboard, schedules
 from rota.engine import reports as engine_reports

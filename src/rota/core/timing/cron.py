@@ -97,7 +97,7 @@ def calendar_of(expression: str) -> Calendar:
 
 @lru_cache(maxsize=4096)  # many schedules share few times and days
 def times_of(minute: str, hour: str) -> Times:
-    minutes, hours = MINUTE.numbers(minute), HOUR.numbers(hour)
+    minutes, hours = MINUTE_FIELD.numbers(minute), HOUR_FIELD.numbers(hour)
     times = tuple(60 * hour_of_day + minute_of_hour for hour_of_day in hours for minute_of_hour in minutes)
     return minutes, hours, times, len(hours) == HOURS_PER_DAY
 
@@ -105,7 +105,8 @@ def times_of(minute: str, hour: str) -> Times:
 @lru_cache(maxsize=4096)
 def days_of(day: str, month: str, weekday: str) -> Days:
     """Return days, months, weekdays, whether both must match, and month masks: empty if no day ever matches."""
-    days, months, weekdays = DAY_OF_MONTH.numbers(day), MONTH.numbers(month), DAY_OF_WEEK.weekdays(weekday)
+    days, months = DAY_OF_MONTH_FIELD.numbers(day), MONTH_FIELD.numbers(month)
+    weekdays = DAY_OF_WEEK_FIELD.weekdays(weekday)
     both = day.startswith("*") or weekday.startswith("*")
     masks = month_masks(days, weekdays, both)
     ever_matches = any(
@@ -169,7 +170,7 @@ class Field:
     def numbers(self, text: str) -> tuple[int, ...]:
         numbers = set[int]()
         for term in text.split(","):
-            numbers.update((LAST,) if term == "L" and self is DAY_OF_MONTH else self.term_range(term))
+            numbers.update((LAST,) if term == "L" and self is DAY_OF_MONTH_FIELD else self.term_range(term))
         return tuple(sorted(numbers))
 
     def weekdays(self, text: str) -> tuple[int | Nth, ...]:
@@ -211,12 +212,14 @@ class Field:
         return ValueError(f"bad {self.name} {text!r}, it goes from {self.low} to {self.high}")
 
 
-MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
-WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+MONTH_ABBREVIATIONS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+WEEKDAY_ABBREVIATIONS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 EVERY_SEVENTH = sum(1 << 7 * week for week in range(5))
-MINUTE, HOUR, DAY_OF_MONTH = Field("minute", 0, 59), Field("hour", 0, 23), Field("day of month", 1, 31)
-MONTH = Field("month", 1, 12, MONTHS)
-DAY_OF_WEEK = Field("day of week", 0, 7, WEEKDAYS)
+MINUTE_FIELD = Field("minute", 0, 59)
+HOUR_FIELD = Field("hour", 0, 23)
+DAY_OF_MONTH_FIELD = Field("day of month", 1, 31)
+MONTH_FIELD = Field("month", 1, 12, MONTH_ABBREVIATIONS)
+DAY_OF_WEEK_FIELD = Field("day of week", 0, 7, WEEKDAY_ABBREVIATIONS)
 MONTH_LENGTHS = {
     month: (28, 29) if month == 2 else (30,) if month in (4, 6, 9, 11) else (31,) for month in range(1, 13)
 }

@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 
 from rota.core.timing.cron import LAST, Calendar, Nth
 
-WEEKDAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
-MONTHS = "January February March April May June July August September October November December".split()  # noqa: SIM905
-NTH = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth", LAST: "last"}
+WEEKDAY_NAMES = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
+MONTH_NAMES = "January February March April May June July August September October November December".split()  # noqa: SIM905
+ORDINAL_NAMES = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth", LAST: "last"}
 ALL_DAYS, ALL_WEEKDAYS = set(range(1, 32)), set(range(7))
 LONG_UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
 SHORT_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
@@ -81,7 +81,7 @@ def time_words(calendar: Calendar) -> str:
 
 def day_words(calendar: Calendar, each: str) -> str:
     """Return which days, as `every Monday` or `on Mondays`; empty for every day."""
-    months = listing(MONTHS[month - 1] for month in calendar.months) if len(calendar.months) < 12 else ""
+    months = listing(MONTH_NAMES[month - 1] for month in calendar.months) if len(calendar.months) < 12 else ""
     by_day = not ALL_DAYS.issubset(calendar.days)
     by_weekday = not ALL_WEEKDAYS.issubset(calendar.weekdays)
     if not (by_day and by_weekday) and not calendar.both_days:
@@ -120,10 +120,10 @@ def weekday_names(calendar: Calendar, ending: str = "") -> list[str]:
     if calendar.weekdays == (1, 2, 3, 4, 5):
         return [f"weekday{ending}"]
     plain = sorted((day for day in calendar.weekdays if not isinstance(day, Nth)), key=lambda day: (day - 1) % 7)
-    names = [WEEKDAYS[day] + ending for day in plain]
+    names = [WEEKDAY_NAMES[day] + ending for day in plain]
     if numbered_weekdays(calendar):
         names = [f"every {name}" for name in names]
-    return names + [f"the {NTH[day.nth]} {WEEKDAYS[day.weekday]}" for day in numbered_weekdays(calendar)]
+    return names + [f"the {ORDINAL_NAMES[day.nth]} {WEEKDAY_NAMES[day.weekday]}" for day in numbered_weekdays(calendar)]
 
 
 def numbered_weekdays(calendar: Calendar) -> list[Nth]:

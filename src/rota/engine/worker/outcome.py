@@ -65,13 +65,13 @@ def classify_outcome(
             return crashed_attempt(result, str(error))
         case None:
             failure = getattr(error, "failure", None) or classify(error)
-            failed = failed_attempt(attempt, info, failure, now, settings.passing_retry)
+            failed = failed_attempt(attempt, info, failure, now, settings.transient_retry)
             return replace(failed, outcome=getattr(error, "outcome", None))
         case "timeout":
             limit = timeout_of(attempt.job, info, settings)
             text = f"still running after {limit.total_seconds():g} s" if limit else "it took too long"
             failure = Failure(FailureClass.TIMEOUT, "Timeout", text)
-            return failed_attempt(attempt, info, failure, now, settings.passing_retry)
+            return failed_attempt(attempt, info, failure, now, settings.transient_retry)
         case "lost":
             return replace(result, status=Status.LOST, move=Move.HAND_BACK, run_at=now) if run.started else None
         case "shutdown":
@@ -83,7 +83,7 @@ def classify_outcome(
 def internal_failure(run: ActiveRun, error: Exception, now: datetime, settings: EngineSettings) -> AttemptResult:
     """The result of an attempt whose outcome could not be classified because of an error of Rota's own."""
     failure = replace(classify(error), failure_class=FailureClass.INTERNAL)
-    return failed_attempt(run.attempt, run.ctx.info, failure, now, settings.passing_retry)
+    return failed_attempt(run.attempt, run.ctx.info, failure, now, settings.transient_retry)
 
 
 def crashed_attempt(result: AttemptResult, message: str) -> AttemptResult:
@@ -96,9 +96,9 @@ def crashed_attempt(result: AttemptResult, message: str) -> AttemptResult:
 
 
 def failed_attempt(
-    attempt: Attempt, info: RunInfo, failure: Failure, now: datetime, passing: Retry = TRANSIENT_RETRY
+    attempt: Attempt, info: RunInfo, failure: Failure, now: datetime, transient_retry: Retry = TRANSIENT_RETRY
 ) -> AttemptResult:
-    """A failure and what follows it by the job's terms: retry, park or give up; `passing` as in `after_failure`."""
+    """Return the result of a failed attempt: retry, park or give up; `transient_retry` as in `after_failure`."""
     job, failure_class = attempt.job, failure.failure_class
     result = AttemptResult(
         job,
@@ -113,7 +113,7 @@ def failed_attempt(
         info=info,
     )
     retry = NO_RETRY if info.delegates else job.terms.retry or info.retry
-    match after_failure(failure, retry, job.tries + 1, passing):
+    match after_failure(failure, retry, job.tries + 1, transient_retry):
         case RetryAfter(delay):
             again = replace(result, move=Move.BACK_OFF, run_at=job.terms.not_before(now + delay))
             if failure_class is FailureClass.INDETERMINATE:

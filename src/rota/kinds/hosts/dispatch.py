@@ -192,7 +192,7 @@ class Dispatch:
             return base
         if report["status"] == "canceled" and row.cancel_requested_at is not None:
             return replace(base, status=Status.CANCELED, reason=row.cancel_reason)
-        failed = failed_attempt(attempt, info, failure_of(report), now, self.engine.settings.passing_retry)
+        failed = failed_attempt(attempt, info, failure_of(report), now, self.engine.settings.transient_retry)
         return replace(failed, finished_at=finished, outcome=outcome)
 
     def check_repeat(self, tx: Tx, job_id: str, fence: int, report: Record) -> None:

@@ -231,7 +231,7 @@ def ending(ctx: RunContext, run: Begun) -> AttemptResult:
 def given_up(ctx: RunContext, run: Begun, failure: Failure) -> AttemptResult | None:
     """How a run ends whose handler is put aside, if nothing more is tried by itself."""
     ended = replace(ending(ctx, run), error=failure.dump(), counts=True)
-    match after_failure(failure, None, ctx.job.tries + 1, ctx.engine.settings.passing_retry):
+    match after_failure(failure, None, ctx.job.tries + 1, ctx.engine.settings.transient_retry):
         case RetryAfter():
             return None
         case Park(reason):
