@@ -11,7 +11,7 @@ import pytest
 from rota.access.store import accounts
 from rota.app.api.schemas import ROUTES
 from rota.core.errors import DataRefused, Unavailable
-from rota.engine import reports as engine_reports
+from rota.db import paging
 from rota.frame.http.limits import BODY_LIMIT
 from tests.app.conftest import NINE, Api
 
@@ -143,8 +143,8 @@ async def test_lists_are_pages(api: Api, path: str) -> None:
         "WyJhIiwiYiIsImMiXQ",
         "é",
         "a" * 2000,
-        engine_reports.write_cursor("a\0"),
-        engine_reports.write_cursor("x", "y"),
+        paging.write_cursor("a\0"),
+        paging.write_cursor("x", "y"),
     ):
         answer = await api.call("GET", path, params={"cursor": cursor})
         assert answer.status_code == 422, cursor

@@ -13,7 +13,7 @@ import duckdb
 import httpx
 import pytest
 
-from rota.engine.reports import write_cursor
+from rota.db.paging import write_cursor
 from tests.app.conftest import Api
 from tests.app.test_access import (
     CANARY,

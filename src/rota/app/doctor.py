@@ -13,7 +13,7 @@ from rota.app.settings import Settings
 from rota.app.transport import TLS_REMEDY, without_tls
 from rota.core.clock import system_time
 from rota.core.errors import RotaError
-from rota.db import schema
+from rota.db import paging, schema
 from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx
 from rota.engine import diagnostics, jobs, workers
@@ -72,7 +72,7 @@ async def look(db: Database, path: Path | None, *, patient: bool = True) -> Asyn
     off = system_time() - now
     told = f"this machine is {off.total_seconds():+.2f} s from the database"
     yield Finding("clock", "ok" if abs(off) < OFFSET else "note", f"{told}; Rota goes by the database's clock")
-    alive, _ = await db.read(engine_reports.list_workers, state="alive", limit=engine_reports.LIMIT_MAX)
+    alive, _ = await db.read(engine_reports.list_workers, state="alive", limit=paging.PAGE_ROWS_MAX)
     yield Finding("workers", "ok" if alive else "note", f"{len(alive)} up" if alive else "none is up: nothing runs")
     later = "a worker takes them over" if alive else "start a worker, which takes them over"
     for what, names, means in (

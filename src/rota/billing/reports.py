@@ -9,21 +9,22 @@ from sqlalchemy.types import NullType
 
 from rota.billing.store import CHARGE
 from rota.core.errors import NotFound
-from rota.core.timing import triggers
 from rota.db.dialect import Tx, day_of
-from rota.db.tables import billing_accounts, charge_receipts, credit_ledger, schedules, users, virtual_keys
-from rota.engine.reports import (
-    LIMIT,
+from rota.db.paging import (
+    PAGE_ROWS,
     Page,
     Record,
-    bad_cursor,
     dict_of,
+    invalid_cursor,
     matching,
-    page,
+    page_by,
+    page_by_time,
     read_cursor,
-    schedule_id_of,
+    read_page,
     within,
 )
+from rota.db.tables import billing_accounts, charge_receipts, credit_ledger, schedules, users, virtual_keys
+from rota.engine.reports import schedule_id_of
 
 By = Literal["schedule", "graph", "grant", "day"]
 
@@ -63,19 +64,15 @@ def account_of(tx: Tx, org_id: str, user_id: str) -> str | None:
     return tx.execute(select(b.id).where(b.org_id == org_id, b.owner_id == user_id)).scalar_one_or_none()
 
 
-def list_accounts(tx: Tx, org_id: str, *, limit: int = LIMIT, cursor: str | None = None) -> Page:
-    stmt = accounts().where(b.org_id == org_id).order_by(b.id)
-    if cursor:
-        stmt = stmt.where(b.id > read_cursor(cursor)[0])
-    return page(tx, stmt, limit, dict_of, lambda row: [row.id])
+def list_accounts(tx: Tx, org_id: str, *, limit: int = PAGE_ROWS, cursor: str | None = None) -> Page:
+    stmt = accounts().where(b.org_id == org_id)
+    return page_by(tx, stmt, b.id, limit, cursor)
 
 
-def list_keys(tx: Tx, account_id: str, *, limit: int = LIMIT, cursor: str | None = None) -> Page:
+def list_keys(tx: Tx, account_id: str, *, limit: int = PAGE_ROWS, cursor: str | None = None) -> Page:
     """The virtual keys of an account, oldest first."""
-    stmt = select(*KEY).where(v.billing_account_id == account_id).order_by(v.id)
-    if cursor:
-        stmt = stmt.where(v.id > read_cursor(cursor)[0])
-    return page(tx, stmt, limit, dict_of, lambda row: [row.id])
+    stmt = select(*KEY).where(v.billing_account_id == account_id)
+    return page_by(tx, stmt, v.id, limit, cursor)
 
 
 def key(tx: Tx, org_id: str, key_id: str) -> Record:
@@ -90,15 +87,13 @@ def key(tx: Tx, org_id: str, key_id: str) -> Record:
 
 
 def list_ledger(
-    tx: Tx, account_id: str, *, limit: int = LIMIT, cursor: str | None = None, since: datetime | None = None,
+    tx: Tx, account_id: str, *, limit: int = PAGE_ROWS, cursor: str | None = None, since: datetime | None = None,
     until: datetime | None = None,
 ) -> Page:  # fmt: skip
     """What moved on an account, newest first."""
-    stmt: Select[Any] = select(*ENTRY).where(e.billing_account_id == account_id).order_by(e.id.desc())
+    stmt: Select[Any] = select(*ENTRY).where(e.billing_account_id == account_id)
     stmt = within(stmt, e.created_at, since, until)
-    if cursor:
-        stmt = stmt.where(e.id < read_cursor(cursor)[0])
-    return page(tx, stmt, limit, dict_of, lambda row: [row.id])
+    return page_by(tx, stmt, e.id, limit, cursor, descending=True)
 
 
 def credited(tx: Tx, account_id: str, reference: str) -> Record:
@@ -117,19 +112,15 @@ def changed(tx: Tx, org_id: str, item_id: str) -> Record:
 
 
 def list_receipts(
-    tx: Tx, /, org_id: str, account_id: str | None, *, limit: int = LIMIT, cursor: str | None = None, **wanted: Any
+    tx: Tx, /, org_id: str, account_id: str | None, *, limit: int = PAGE_ROWS, cursor: str | None = None, **wanted: Any
 ) -> Page:
     """What was charged, newest first; of one account, or of all of the org."""
-    stmt = charged(tx, select(*RECEIPT), org_id, account_id, **wanted).order_by(c.created_at.desc(), c.id.desc())
-    if cursor:
-        moment, before = read_cursor(cursor, 2)
-        at = triggers.parse_instant(moment, "cursor")
-        stmt = stmt.where(c.created_at <= at, or_(c.created_at < at, c.id < before))
-    return page(tx, stmt, limit, dict_of, lambda row: [row.created_at.isoformat(), row.id])
+    stmt = charged(tx, select(*RECEIPT), org_id, account_id, **wanted)
+    return page_by_time(tx, stmt, c.created_at, c.id, limit, cursor)
 
 
 def usage(
-    tx: Tx, /, org_id: str, account_id: str | None, by: By, *, limit: int = LIMIT, cursor: str | None = None,
+    tx: Tx, /, org_id: str, account_id: str | None, by: By, *, limit: int = PAGE_ROWS, cursor: str | None = None,
     **wanted: Any,
 ) -> Page:  # fmt: skip
     """What was charged, summed: the dearest first, days from the newest. Exact in credits; what it cost the provider
@@ -153,7 +144,7 @@ def usage(
     if cursor:
         last, before = read_rank(cursor, by)
         stmt = stmt.where(or_(rank < last, and_(rank == last, u.key < before)))
-    return page(tx, stmt, limit, usage_record, lambda row: [str(row.charged_credits), row.key])
+    return read_page(tx, stmt, limit, usage_record, lambda row: [str(row.charged_credits), row.key])
 
 
 def charged(
@@ -182,5 +173,5 @@ def read_rank(cursor: str, by: By) -> tuple[Any, str]:
     if by == "day":
         return key, key
     if not rank.isascii() or not rank.isdigit() or len(rank) > 18:
-        raise bad_cursor(cursor)
+        raise invalid_cursor(cursor)
     return int(rank), key

@@ -10,9 +10,9 @@ from sqlalchemy import Select, func, select
 from rota.core.errors import Invalid, NotFound
 from rota.core.redact import redacted
 from rota.db.dialect import Tx, insert_rows
+from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, read_cursor, read_page
 from rota.db.tables import artifacts, runs, task_versions
 from rota.engine import reports
-from rota.engine.reports import LIMIT, Page, Record, dict_of, matching, page, read_cursor
 
 a, r, v = artifacts.c, runs.c, task_versions.c
 
@@ -68,7 +68,7 @@ def content(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> tupl
 
 
 def list_all(
-    tx: Tx, org_id: str, *, limit: int = LIMIT, cursor: str | None = None, run_id: str | None = None,
+    tx: Tx, org_id: str, *, limit: int = PAGE_ROWS, cursor: str | None = None, run_id: str | None = None,
     parent_id: str | None = None, label: str | None = None,
 ) -> Page:  # fmt: skip
     """What runs saved, newest first."""
@@ -76,7 +76,7 @@ def list_all(
     stmt = matching(stmt, (a.run_id, run_id), (a.parent_id, parent_id), (a.label, label))
     if cursor:
         stmt = stmt.where(a.id < read_cursor(cursor)[0])
-    return page(tx, stmt, limit, brief, lambda row: [row.id])
+    return read_page(tx, stmt, limit, brief, lambda row: [row.id])
 
 
 def tree(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> Record:

@@ -15,10 +15,10 @@ from rota.core.ids import new_id
 from rota.core.redact import redacted
 from rota.db.connection import Database, P, R, Step
 from rota.db.dialect import Tx
+from rota.db.paging import Record
 from rota.db.transactions import Transaction
 from rota.engine import audit_rows, reports
 from rota.engine.extensions import Describe
-from rota.engine.reports import Record
 
 LARGE = 2000  # bytes of JSON of one field that are kept
 NOISE = ("updated_at", "created_at", "revision", "next_slot", "words")

@@ -9,9 +9,10 @@ from sqlalchemy import Text, func, literal_column, or_, select, type_coerce
 
 from rota.core.errors import NotFound
 from rota.db.dialect import Tx
+from rota.db.paging import Record, dict_of
 from rota.db.tables import clocks, jobs, logs, runs, schedules, slots, trigger_spans, workflow_runs
 from rota.engine import reports
-from rota.engine.reports import Record, dict_of, slot_query, slot_record, such_as
+from rota.engine.reports import slot_query, slot_record, such_as
 from rota.engine.runs import BY_ATTEMPT
 
 STRIP = 30
@@ -30,7 +31,7 @@ def strips(tx: Tx, ids: Sequence[str], count: int = STRIP) -> dict[str, list[Rec
 def strip(
     tx: Tx, schedule_id: str, count: int, since: datetime | None = None, until: datetime | None = None
 ) -> list[Record]:
-    stmt = slot_query().where(t.schedule_id == schedule_id).limit(count)
+    stmt = slot_query().where(t.schedule_id == schedule_id).order_by(t.slot.desc(), t.schedule_id.desc()).limit(count)
     if since is not None:
         stmt = stmt.where(func.coalesce(t.last_slot, t.slot, type_=t.slot.type) >= since)
     if until is not None:

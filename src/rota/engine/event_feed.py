@@ -13,8 +13,9 @@ from rota.core.model import WORKFLOW
 from rota.core.policy import FailureClass
 from rota.core.states import Status
 from rota.db.dialect import Tx
+from rota.db.paging import Record, dict_of
 from rota.db.tables import audit_log, hosts, jobs, logs, runs, schedules, workers
-from rota.engine.reports import STARTED, Record, dict_of
+from rota.engine.reports import STARTED
 
 OVERLAP = timedelta(seconds=5)
 LIMIT = 1000

@@ -12,8 +12,9 @@ from sqlalchemy import ColumnElement, and_, case, func, literal_column, select
 from rota.core.errors import Conflict, NotFound
 from rota.core.redact import redacted
 from rota.db.dialect import Tx
+from rota.db.paging import Record, dict_of
 from rota.db.tables import acknowledgements, jobs, runs, schedules, users
-from rota.engine.reports import Record, dict_of, with_target_names
+from rota.engine.reports import with_target_names
 
 FAILING_HOURS = 24
 FAILING_MOST = 200  # subjects that are listed

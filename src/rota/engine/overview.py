@@ -8,10 +8,11 @@ from sqlalchemy import Text, func, literal, literal_column, select, type_coerce
 
 from rota.core.states import State, Status
 from rota.db.dialect import Tx
+from rota.db.paging import Record, dict_of
 from rota.db.tables import clocks, jobs, runs, schedules
 from rota.engine import failing, reports
 from rota.engine.jobs import is_in
-from rota.engine.reports import RUNNING, STARTED, Record, dict_of
+from rota.engine.reports import RUNNING, STARTED
 
 DAY = timedelta(hours=24)
 FEW = 10

@@ -4,10 +4,8 @@ A list answers with one page and the cursor of the next: the last key that was s
 however far down it is, and rows that come or go meanwhile shift nothing.
 """
 
-import base64
-import binascii
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -39,6 +37,22 @@ from rota.core.timing import triggers
 from rota.core.timing.triggers import Once, Timing
 from rota.db.column_types import EPOCH
 from rota.db.dialect import Tx
+from rota.db.paging import (
+    PAGE_ROWS,
+    PAGE_ROWS_MAX,
+    Page,
+    Record,
+    dict_of,
+    invalid_cursor,
+    matching,
+    older_than,
+    page_by,
+    page_by_time,
+    read_cursor,
+    read_page,
+    within,
+    write_cursor,
+)
 from rota.db.tables import (
     api_keys,
     audit_log,
@@ -65,12 +79,7 @@ from rota.engine.orgs import slug_of
 from rota.engine.runs import BY_ATTEMPT
 from rota.engine.schedules import called
 
-Record = dict[str, Any]
-Page = tuple[list[Record], str | None]
-
 A_WHILE = timedelta(minutes=1)  # more than clocks are apart
-LIMIT = 50
-LIMIT_MAX = 200
 
 s, k, st, j, r, t = schedules.c, clocks.c, schedule_stats.c, jobs.c, runs.c, slots.c
 
@@ -120,7 +129,7 @@ def list_schedules(
     /,
     org_id: str,
     *,
-    limit: int = LIMIT,
+    limit: int = PAGE_ROWS,
     cursor: str | None = None,
     sort: str = "name",
     **wanted: Any,
@@ -129,11 +138,7 @@ def list_schedules(
     a page costs the same among ten and among a million."""
     column = s.id if sort.endswith("id") else s.name
     stmt = schedule_query().where(s.org_id == org_id, s.deleted_at.is_(None), *such_as(**wanted))
-    stmt = stmt.order_by(column.desc() if sort.startswith("-") else column)
-    if cursor:
-        last = read_cursor(cursor)[0]
-        stmt = stmt.where(column < last if sort.startswith("-") else column > last)
-    return page(tx, stmt, limit, schedule_record, lambda row: [row.id if column is s.id else row.name])
+    return page_by(tx, stmt, column, limit, cursor, schedule_record, descending=sort.startswith("-"))
 
 
 def schedule_ids(tx: Tx, /, org_id: str, **wanted: Any) -> list[str]:
@@ -238,7 +243,7 @@ def list_runs(
     tx: Tx,
     org_id: str,
     *,
-    limit: int = LIMIT,
+    limit: int = PAGE_ROWS,
     cursor: str | None = None,
     schedule_id: str | None = None,
     job_id: str | None = None,
@@ -263,7 +268,7 @@ def list_runs(
         schedule_id = schedule_id_of(tx, org_id, schedule_id) or schedule_id
     part, moment, last = read_cursor(cursor, 3) if cursor else ("job", "", "")
     if part not in ("job", "run"):
-        raise bad_cursor(cursor)
+        raise invalid_cursor(cursor)
     parts = (namespace, layer, pipeline)
     kind = kind or ("pipeline" if any(parts) else None)
     items: list[Record] = []
@@ -278,7 +283,7 @@ def list_runs(
         stmt = within(stmt, func.coalesce(j.started_at, j.queued_at, type_=j.queued_at.type), since, until)
         if last:
             stmt = stmt.where(j.id < last)
-        items, more = page(tx, stmt, limit, living_run, lambda row: ["job", "", row.id])
+        items, more = read_page(tx, stmt, limit, living_run, lambda row: ["job", "", row.id])
         if more:
             return completed(tx, items), more
     if status in (Status.PENDING, Status.RUNNING):
@@ -301,10 +306,10 @@ def list_runs(
     stmt = within(stmt, func.coalesce(r.started_at, r.finished_at, type_=r.finished_at.type), since, until)
     if part == "run" and last:
         at = triggers.parse_instant(moment, "cursor")
-        stmt = stmt.where(r.recorded_at <= at, or_(r.recorded_at < at, r.id < last))
+        stmt = stmt.where(*older_than(r.recorded_at, r.id, at, last))
     if len(items) == limit:  # the living ones fill the page: only see whether the ledger has any
         return completed(tx, items), write_cursor("run", "", "") if tx.execute(stmt.limit(1)).first() else None
-    older, more = page(
+    older, more = read_page(
         tx, stmt, limit - len(items), ended_run, lambda row: ["run", row.recorded_at.isoformat(), row.id]
     )
     return completed(tx, items + older), more
@@ -425,7 +430,7 @@ def list_jobs(tx: Tx, /, org_id: str, **wanted: Any) -> Page:
     ], more
 
 
-def run_logs(tx: Tx, org_id: str, run_id: str, *, after: int = 0, limit: int = LIMIT_MAX) -> Page:
+def run_logs(tx: Tx, org_id: str, run_id: str, *, after: int = 0, limit: int = PAGE_ROWS_MAX) -> Page:
     """Log lines of a run, oldest first."""
     run(tx, org_id, run_id)  # another org's run is not found
     columns = (logs.c.id, logs.c.at, logs.c.stream, logs.c.text)
@@ -456,7 +461,7 @@ def list_slots(
     tx: Tx,
     org_id: str,
     *,
-    limit: int = LIMIT,
+    limit: int = PAGE_ROWS,
     cursor: str | None = None,
     schedule: str | None = None,
     since: datetime | None = None,
@@ -473,11 +478,7 @@ def list_slots(
         stmt = stmt.where(t.slot < until)
     if verdict is not None:
         stmt = stmt.where(decided == verdict)
-    if cursor:
-        moment, before = read_cursor(cursor, 2)
-        at = triggers.parse_instant(moment, "cursor")
-        stmt = stmt.where(t.slot <= at, or_(t.slot < at, t.schedule_id < before))
-    return page(tx, stmt, limit, slot_record, lambda row: [row.slot.isoformat(), row.schedule_id])
+    return page_by_time(tx, stmt, t.slot, t.schedule_id, limit, cursor, slot_record)
 
 
 def slot_query() -> Select[Any]:
@@ -493,7 +494,7 @@ def slot_query() -> Select[Any]:
         .outerjoin(jobs, j.id == t.job_id)
         .outerjoin(runs, and_(r.job_id == t.job_id, r.attempt == last, r.lost_fence == 0))
     )
-    return select(*columns).select_from(joined).order_by(t.slot.desc(), t.schedule_id.desc())
+    return select(*columns).select_from(joined)
 
 
 def slot_record(row: Any) -> Record:
@@ -509,7 +510,7 @@ def slot_record(row: Any) -> Record:
 
 
 def list_workers(
-    tx: Tx, org_id: str | None = None, *, limit: int = LIMIT, cursor: str | None = None, state: str | None = None
+    tx: Tx, org_id: str | None = None, *, limit: int = PAGE_ROWS, cursor: str | None = None, state: str | None = None
 ) -> Page:
     """Worker processes, newest first. They serve every org: for one org `running` counts its own jobs, and host and pid
     are shown to org `default` alone. None: everything, for the installation's admin."""
@@ -524,10 +525,8 @@ def list_workers(
     )  # fmt: skip
     joined = workers.outerjoin(held, held.c.lease_owner == w.id)
     ours = select(*columns).select_from(joined).where(w.host_id.is_(None))  # an agent is its org's alone
-    stmt = matching(ours.order_by(w.id.desc()), (w.state, state))
-    if cursor:
-        stmt = stmt.where(w.id < read_cursor(cursor)[0])
-    return page(tx, stmt, limit, dict_of, lambda row: [row.id])
+    stmt = matching(ours, (w.state, state))
+    return page_by(tx, stmt, w.id, limit, cursor, descending=True)
 
 
 def queue(tx: Tx, org_id: str, name: str) -> Record:
@@ -573,14 +572,12 @@ def gauges(tx: Tx, now: datetime) -> Record:
 
 
 def list_tasks(
-    tx: Tx, org_id: str, *, limit: int = LIMIT, cursor: str | None = None, task_type: str | None = None,
+    tx: Tx, org_id: str, *, limit: int = PAGE_ROWS, cursor: str | None = None, task_type: str | None = None,
     enabled: bool | None = None,
 ) -> Page:  # fmt: skip
-    stmt: Select[Any] = select(*TASK).where(tasks.c.org_id == org_id).order_by(tasks.c.id)
+    stmt: Select[Any] = select(*TASK).where(tasks.c.org_id == org_id)
     stmt = matching(stmt, (tasks.c.task_type, task_type), (tasks.c.enabled, enabled))
-    if cursor:
-        stmt = stmt.where(tasks.c.id > read_cursor(cursor)[0])
-    return page(tx, stmt, limit, task_record, lambda row: [row.id])
+    return page_by(tx, stmt, tasks.c.id, limit, cursor, task_record)
 
 
 def task(tx: Tx, org_id: str, key: str) -> Record:
@@ -619,12 +616,10 @@ def schedules_of(tx: Tx, org_id: str, task: Any, by_name: bool = False) -> list[
     return list(tx.execute(stmt.order_by(s.id)).scalars())
 
 
-def list_grants(tx: Tx, org_id: str, *, limit: int = LIMIT, cursor: str | None = None) -> Page:
+def list_grants(tx: Tx, org_id: str, *, limit: int = PAGE_ROWS, cursor: str | None = None) -> Page:
     """The grants of an org, newest first."""
-    stmt = select(grants).where(grants.c.org_id == org_id).order_by(grants.c.id.desc())
-    if cursor:
-        stmt = stmt.where(grants.c.id < read_cursor(cursor)[0])
-    return page(tx, stmt, limit, grant_record, lambda row: [row.id])
+    stmt = select(grants).where(grants.c.org_id == org_id)
+    return page_by(tx, stmt, grants.c.id, limit, cursor, grant_record, descending=True)
 
 
 def grant(tx: Tx, org_id: str, grant_id: str) -> Record:
@@ -668,12 +663,10 @@ ACT = (
 )  # fmt: skip
 
 
-def list_orgs(tx: Tx, org_id: str | None, *, limit: int = LIMIT, cursor: str | None = None) -> Page:
+def list_orgs(tx: Tx, org_id: str | None, *, limit: int = PAGE_ROWS, cursor: str | None = None) -> Page:
     """Every org, or the one that is asked for."""
-    stmt = matching(select(*ORG).order_by(orgs.c.id), (orgs.c.id, org_id))
-    if cursor:
-        stmt = stmt.where(orgs.c.id > read_cursor(cursor)[0])
-    return page(tx, stmt, limit, dict_of, lambda row: [row.id])
+    stmt = matching(select(*ORG), (orgs.c.id, org_id))
+    return page_by(tx, stmt, orgs.c.id, limit, cursor)
 
 
 def org(tx: Tx, key: str) -> Record:
@@ -688,7 +681,7 @@ def list_users(
     tx: Tx,
     org_id: str,
     *,
-    limit: int = LIMIT,
+    limit: int = PAGE_ROWS,
     cursor: str | None = None,
     email: str | None = None,
     role: str | None = None,
@@ -696,10 +689,8 @@ def list_users(
     """The people of an org."""
     u = users.c
     mine = and_(u.org_id == org_id, u.email.is_not(None), u.deleted_at.is_(None))
-    stmt = matching(select(*USER).where(mine).order_by(u.id), (u.email, email), (u.role, role))
-    if cursor:
-        stmt = stmt.where(u.id > read_cursor(cursor)[0])
-    return page(tx, stmt, limit, dict_of, lambda row: [row.id])
+    stmt = matching(select(*USER).where(mine), (u.email, email), (u.role, role))
+    return page_by(tx, stmt, u.id, limit, cursor)
 
 
 def user(tx: Tx, org_id: str, user_id: str) -> Record:
@@ -712,15 +703,13 @@ def user(tx: Tx, org_id: str, user_id: str) -> Record:
 
 
 def list_keys(
-    tx: Tx, org_id: str, *, limit: int = LIMIT, cursor: str | None = None, user_id: str | None = None
+    tx: Tx, org_id: str, *, limit: int = PAGE_ROWS, cursor: str | None = None, user_id: str | None = None
 ) -> Page:
     """The API keys of an org, also those that were revoked, newest first."""
     k = api_keys.c
     stmt: Select[Any] = select(*KEY).join(users, users.c.id == k.user_id).where(k.org_id == org_id)
-    stmt = matching(stmt.order_by(k.id.desc()), (k.user_id, user_id))
-    if cursor:
-        stmt = stmt.where(k.id < read_cursor(cursor)[0])
-    return page(tx, stmt, limit, dict_of, lambda row: [row.id])
+    stmt = matching(stmt, (k.user_id, user_id))
+    return page_by(tx, stmt, k.id, limit, cursor, descending=True)
 
 
 def api_key(tx: Tx, org_id: str, key_id: str) -> Record:
@@ -736,7 +725,7 @@ def list_audit(
     tx: Tx,
     org_id: str,
     *,
-    limit: int = LIMIT,
+    limit: int = PAGE_ROWS,
     cursor: str | None = None,
     action: str | None = None,
     resource: str | None = None,
@@ -749,12 +738,10 @@ def list_audit(
     """Who changed what, newest first."""
     a = audit_log.c
     named = audit_log.outerjoin(users, users.c.id == a.user_id).outerjoin(api_keys, api_keys.c.id == a.key_id)
-    stmt: Select[Any] = select(*ACT).select_from(named).where(a.org_id == org_id).order_by(a.id.desc())
+    stmt: Select[Any] = select(*ACT).select_from(named).where(a.org_id == org_id)
     wanted = ((a.action, action), (a.resource, resource), (a.resource_id, resource_id), (a.user_id, user_id))
     stmt = within(matching(stmt, *wanted, (a.key_id, key_id)), a.at, since, until)
-    if cursor:
-        stmt = stmt.where(a.id < read_cursor(cursor)[0])
-    lines, more = page(tx, stmt, limit, dict_of, lambda row: [row.id])
+    lines, more = page_by(tx, stmt, a.id, limit, cursor, descending=True)
     return with_resource_names(tx, lines), more
 
 
@@ -787,58 +774,3 @@ def noted(line: Record) -> str | None:
     values = {**(line["before"] or {}), **(line["after"] or {})}
     name = values.get("name")
     return name if isinstance(name, str) else None
-
-
-# pages
-
-
-def page(
-    tx: Tx, stmt: Select[Any], limit: int, record: Callable[[Any], Record], key: Callable[[Any], list[str]]
-) -> Page:
-    """Up to `limit` records, and the cursor of what follows; None at the end."""
-    found = tx.execute(stmt.limit(limit + 1)).all()
-    shown = found[:limit]
-    return [record(row) for row in shown], write_cursor(*key(shown[-1])) if len(found) > limit else None
-
-
-def write_cursor(*key: str) -> str:
-    return base64.urlsafe_b64encode(orjson.dumps(key)).decode().rstrip("=")
-
-
-def read_cursor(text: str, parts: int = 1) -> list[str]:
-    """The key inside a cursor; only what we wrote ourselves has the right shape."""
-    try:
-        key = orjson.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
-    except (ValueError, binascii.Error):
-        key = None
-    if not isinstance(key, list) or len(key) != parts or any(not isinstance(one, str) or "\0" in one for one in key):
-        raise bad_cursor(text)
-    return key
-
-
-def bad_cursor(text: str | None) -> Invalid:
-    return Invalid("cursor", text, "is not a cursor of this list; take next_cursor from its last page")
-
-
-def matching(stmt: Select[Any], *wanted: tuple[ColumnElement[Any], Any]) -> Select[Any]:
-    """Only rows whose columns are as wanted; None wants nothing."""
-    return stmt.where(*(column == value for column, value in wanted if value is not None))
-
-
-def within(
-    stmt: Select[Any], moment: ColumnElement[Any], since: datetime | None, until: datetime | None
-) -> Select[Any]:
-    """From `since` on, before `until`."""
-    if since is not None:
-        stmt = stmt.where(moment >= since)
-    return stmt if until is None else stmt.where(moment < until)
-
-
-def dict_of(row: Any) -> Record:
-    return dict(zip(plain_names(row._fields), row, strict=True))
-
-
-@functools.lru_cache
-def plain_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """SQLAlchemy's names are not plain texts."""
-    return tuple(map(str, names))

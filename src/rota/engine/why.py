@@ -11,21 +11,12 @@ from rota.core.errors import NotFound
 from rota.core.redact import redacted
 from rota.core.states import HEADS, State
 from rota.db.dialect import Tx
+from rota.db.paging import PAGE_ROWS_MAX, Record, dict_of
 from rota.db.tables import jobs, queues, runs, schedules, slots
 from rota.engine import workers
 from rota.engine.extensions import ExplainsRoutes
 from rota.engine.jobs import find, is_in
-from rota.engine.reports import (
-    LIMIT_MAX,
-    RUN,
-    Record,
-    dict_of,
-    list_audit,
-    schedule_id_of,
-    schedule_query,
-    schedule_record,
-    with_target_names,
-)
+from rota.engine.reports import RUN, list_audit, schedule_id_of, schedule_query, schedule_record, with_target_names
 from rota.engine.runner import Runners
 from rota.engine.runs import BY_ATTEMPT
 
@@ -89,7 +80,7 @@ def asker(tx: Tx, org_id: str, job_id: str, job: Record) -> str:
     """Who pressed the button, as the audit log tells; it has forgotten those of long ago."""
     about = {"since": job["queued_at"] - AROUND, "until": job["queued_at"] + AROUND}
     for action in ASKS:
-        lines, _ = list_audit(tx, org_id, limit=LIMIT_MAX, action=action, **about)
+        lines, _ = list_audit(tx, org_id, limit=PAGE_ROWS_MAX, action=action, **about)
         for line in lines:
             if job_id in (line["resource_id"], (line["after"] or {}).get("result")):
                 return f"{line['user_name'] or 'A user'} (key {line['key_name']})"

@@ -10,9 +10,9 @@ from sqlalchemy import ColumnElement, Select, delete, select, update
 from rota.access.store import accounts
 from rota.core.errors import NotFound
 from rota.core.ids import new_id
+from rota.db import paging
 from rota.db.dialect import Tx, insert_rows
 from rota.db.tables import api_keys, login_links, login_sessions, orgs, users
-from rota.engine import reports as engine_reports
 
 LINK_LIFE = timedelta(minutes=15)
 SESSION_LIFE = timedelta(days=14)
@@ -167,26 +167,19 @@ def list_sessions(
     now: datetime,
     owner: Owner,
     *,
-    limit: int = engine_reports.LIMIT,
+    limit: int = paging.PAGE_ROWS,
     cursor: str | None = None,
     user_id: str | None = None,
-) -> engine_reports.Page:
+) -> paging.Page:
     """The sessions of an owner, newest first."""
     columns = (
         session.id, session.user_id, u.name.label("user_name"), session.key_id, keys.name.label("key_name"),
         session.address, session.user_agent, session.created_at, session.last_used_at, session.expires_at,
     )  # fmt: skip
     joined = login_sessions.join(users, u.id == session.user_id).outerjoin(api_keys, keys.id == session.key_id)
-    stmt: Select[Any] = (
-        select(*columns)
-        .select_from(joined)
-        .where(*belong_to(owner), session.expires_at > now)
-        .order_by(session.id.desc())
-    )
-    stmt = engine_reports.matching(stmt, (session.user_id, user_id))
-    if cursor:
-        stmt = stmt.where(session.id < engine_reports.read_cursor(cursor)[0])
-    return engine_reports.page(tx, stmt, limit, engine_reports.dict_of, lambda row: [row.id])
+    stmt: Select[Any] = select(*columns).select_from(joined).where(*belong_to(owner), session.expires_at > now)
+    stmt = paging.matching(stmt, (session.user_id, user_id))
+    return paging.page_by(tx, stmt, session.id, limit, cursor, descending=True)
 
 
 def end_session(tx: Tx, session_id: str, owner: Owner) -> None:

@@ -9,6 +9,7 @@ from rota.core.errors import NotFound
 from rota.core.policy import choice
 from rota.core.states import Status
 from rota.core.timing.triggers import parse_instant
+from rota.db import paging
 from rota.db.column_types import EPOCH
 from rota.engine import artifacts, dashboard, why
 from rota.engine import reports as engine_reports
@@ -77,7 +78,7 @@ async def lines_of(request: Request, caller: Caller, run_id: str) -> Any:
     cursor: str | None = "0"
     while cursor is not None:
         found, cursor = await engine_of(request).db.read(
-            engine_reports.run_logs, caller.org_id, run_id, after=int(cursor), limit=engine_reports.LIMIT_MAX
+            engine_reports.run_logs, caller.org_id, run_id, after=int(cursor), limit=paging.PAGE_ROWS_MAX
         )
         yield "".join(f"{one['at'].isoformat()} {one['stream']} {one['text']}\n" for one in found)
 

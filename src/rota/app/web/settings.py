@@ -5,8 +5,9 @@ from fastapi import APIRouter, Request, Response
 from rota.access.authentication import visible_sessions
 from rota.access.store import logins
 from rota.core.timing.dst import zone_names
+from rota.db import paging
+from rota.db.paging import Record
 from rota.engine import reports as engine_reports
-from rota.engine.reports import Record
 from rota.frame.http.auth import HOST_SHELL, SHELL, Role
 from rota.frame.web.pages import Place, asked, engine_of, older, page
 from rota.frame.web.sessions import Viewer
@@ -24,7 +25,7 @@ async def settings(request: Request, caller: Viewer) -> Response:
     keys: list[Record] = []
     cursor = None
     if caller.role >= Role.ADMIN:
-        people, _ = await engine.db.read(engine_reports.list_users, caller.org_id, limit=engine_reports.LIMIT_MAX)
+        people, _ = await engine.db.read(engine_reports.list_users, caller.org_id, limit=paging.PAGE_ROWS_MAX)
         keys, cursor = await engine.db.read(engine_reports.list_keys, caller.org_id, cursor=given["cursor"])
     logged_in, _ = await engine.db.read(logins.list_sessions, engine.clock.now(), visible_sessions(caller))
     kept = engine.settings

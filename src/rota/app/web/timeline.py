@@ -14,10 +14,10 @@ from rota.core.timing import triggers
 from rota.core.timing.counting import slots_per_hour
 from rota.core.timing.dst import TICK, next_change, zone_of
 from rota.core.timing.triggers import parse_instant
+from rota.db.paging import Record
 from rota.engine import dashboard, schedules
 from rota.engine import reports as engine_reports
 from rota.engine.compute import compute
-from rota.engine.reports import Record
 from rota.frame.http.auth import Caller
 from rota.frame.web.charts import MARKS
 from rota.frame.web.pages import Look, Place, asked, engine_of, older, page, preferences

@@ -18,8 +18,8 @@ from rota.core import effort, errors, parse
 from rota.core.errors import Invalid, RotaError, StaleRevision, short_repr, together
 from rota.core.ids import new_id
 from rota.core.timing import triggers
+from rota.db.paging import read_cursor, write_cursor
 from rota.engine.commands import Engine
-from rota.engine.reports import read_cursor, write_cursor
 from rota.frame.http.guessing import TooManyFailures
 from rota.frame.http.limits import QUERY_VALUE_LIMIT, read_bytes, status_of
 

@@ -26,9 +26,9 @@ from rota.core.states import shown_status
 from rota.core.timing.describe import short_span
 from rota.core.timing.dst import zone_names, zone_of
 from rota.db.column_types import EPOCH, TICK
+from rota.db.paging import Record
 from rota.engine import dashboard
 from rota.engine.commands import Engine
-from rota.engine.reports import Record
 from rota.frame.http.auth import Caller, Role, Unauthenticated
 from rota.frame.http.exposure import base_url_of
 from rota.frame.http.guessing import TooManyFailures

@@ -22,9 +22,9 @@ from rota.core.policy import RECONCILIATION, Failure, FailureClass
 from rota.core.redact import redacted
 from rota.core.states import State, Status
 from rota.db.dialect import Tx, notify
+from rota.db.paging import Record
 from rota.engine import grants, jobs, runs
 from rota.engine.commands import Engine
-from rota.engine.reports import Record
 from rota.engine.runner import LINE_LIMIT, LOG_LIMIT, storable
 from rota.engine.worker.outcome import failed_attempt
 from rota.kinds.hosts.store import hosts

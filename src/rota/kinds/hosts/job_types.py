@@ -7,7 +7,7 @@ import orjson
 
 from rota.core import parse
 from rota.core.errors import Invalid, together
-from rota.engine.reports import Record
+from rota.db.paging import Record
 
 JOB_TYPES_LIMIT = 200
 SCHEMA_BYTES = 16 * 1024  # JSON of one schema

@@ -10,10 +10,10 @@ from rota.core.model import NewJob
 from rota.core.policy import Terms, parse_retry
 from rota.core.redact import redacted
 from rota.db.dialect import Tx
+from rota.db.paging import Record
 from rota.engine import jobs, runs
 from rota.engine import reports as engine_reports
 from rota.engine.commands import Engine
-from rota.engine.reports import Record
 from rota.kinds.hosts.dispatch import resolve
 from rota.kinds.hosts.runner import BATCH_ROUTE, open_batch, servers_of
 from rota.kinds.hosts.store import hosts

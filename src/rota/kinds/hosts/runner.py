@@ -20,9 +20,9 @@ from rota.core.redact import HIDDEN, has_hidden
 from rota.core.states import Status
 from rota.db.connection import Database
 from rota.db.dialect import Tx, lock_keys
+from rota.db.paging import Record
 from rota.engine import jobs
 from rota.engine.extensions import Describe
-from rota.engine.reports import Record
 from rota.engine.runner import RunContext, WorkFailed
 from rota.kinds.hosts.job_types import check_payload, known_type
 from rota.kinds.hosts.store import batches, hosts

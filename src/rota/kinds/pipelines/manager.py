@@ -12,10 +12,10 @@ from rota.core import parse
 from rota.core.errors import Conflict, Invalid, NotFound, RotaError
 from rota.core.model import Schedule
 from rota.db.dialect import Tx
+from rota.db.paging import Record
 from rota.engine import orgs, schedules, workers
 from rota.engine.audit_log import Act
 from rota.engine.commands import Engine
-from rota.engine.reports import Record
 from rota.kinds.pipelines import store
 from rota.kinds.pipelines.executor import Executor
 from rota.kinds.pipelines.registry import Declared, PipelineRegistry, path_of, read_path

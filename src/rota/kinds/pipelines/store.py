@@ -18,6 +18,7 @@ from rota.core.model import PIPELINE, AttemptResult, Job, NewJob, serial_key_of_
 from rota.core.states import Status
 from rota.core.timing import triggers as timings
 from rota.db.dialect import Tx, insert_new, insert_rows, lock_keys
+from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, page_by
 from rota.db.tables import (
     jobs,
     orgs,
@@ -32,7 +33,7 @@ from rota.engine import jobs as queue
 from rota.engine import reports as engine_reports
 from rota.engine import runs as ledger
 from rota.engine import schedules as timers
-from rota.engine.reports import LIMIT, Page, Record, dict_of, page, read_cursor, such_pipelines
+from rota.engine.reports import such_pipelines
 
 p, t, u = pipelines.c, pipeline_triggers.c, pipeline_upstreams.c
 LIVING = p.deleted_at.is_(None)
@@ -140,15 +141,13 @@ def describe(tx: Tx, org_id: str, key: str) -> Record:
 
 
 def list_pipelines(
-    tx: Tx, org_id: str, *, limit: int = LIMIT, cursor: str | None = None, namespace: str | None = None,
+    tx: Tx, org_id: str, *, limit: int = PAGE_ROWS, cursor: str | None = None, namespace: str | None = None,
     layer: str | None = None, type: str | None = None,
 ) -> Page:  # fmt: skip
     """The living ones, by their paths."""
     stmt = select(pipelines).where(p.org_id == org_id, LIVING, *such_pipelines(p.path, namespace, layer, None))
     stmt = stmt if type is None else stmt.where(p.type == type)
-    if cursor:
-        stmt = stmt.where(p.path > read_cursor(cursor)[0])
-    return page(tx, stmt.order_by(p.path), limit, record, lambda row: [row.path])
+    return page_by(tx, stmt, p.path, limit, cursor, record)
 
 
 def list_versions(tx: Tx, org_id: str, key: str) -> list[Record]:

@@ -5,8 +5,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from rota.core.errors import NotFound
+from rota.db.paging import Record
 from rota.engine import reports as engine_reports
-from rota.engine.reports import Record
 from rota.frame.http.auth import Caller, Operator, Viewer
 from rota.frame.http.contract import (
     Cursor,

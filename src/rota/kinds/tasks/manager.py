@@ -11,10 +11,10 @@ from rota.core import parse
 from rota.core.errors import Conflict, Invalid, NotFound, NotRunnable, together
 from rota.core.redact import HIDDEN, has_hidden
 from rota.db.dialect import Tx
+from rota.db.paging import Record
 from rota.engine import orgs, schedules, workers
 from rota.engine import reports as engine_reports
 from rota.engine.commands import Engine
-from rota.engine.reports import Record
 from rota.kinds.tasks import store
 from rota.kinds.tasks.registry import OF_COMMANDS, OPTIONS, task_options
 from rota.kinds.tasks.runner import DISABLED_ROUTE, TaskRunner, row_route

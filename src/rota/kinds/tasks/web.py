@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
 from rota.core.errors import RotaError
+from rota.db.paging import Record
 from rota.engine import reports as engine_reports
-from rota.engine.reports import Record
 from rota.frame.web.actions import ask
 from rota.frame.web.forms import by_schema
 from rota.frame.web.pages import Place, asked, engine_of, flash, history, older, page

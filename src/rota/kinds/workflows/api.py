@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from rota.engine.reports import Record
+from rota.db.paging import Record
 from rota.frame.http.auth import Caller, Operator, Viewer
 from rota.frame.http.contract import Cursor, Limit, answer, answer_page, answer_part, engine_of, read_body
 from rota.kinds.workflows import reports as views

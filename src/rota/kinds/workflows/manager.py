@@ -10,11 +10,11 @@ from rota.core.errors import Conflict, Invalid
 from rota.core.model import WORKFLOW, Schedule
 from rota.core.policy import choice
 from rota.db.dialect import Tx
+from rota.db.paging import Record
 from rota.engine import orgs
 from rota.engine.audit_log import Act
 from rota.engine.commands import Engine
 from rota.engine.compute import compute
-from rota.engine.reports import Record
 from rota.kinds.workflows.declaration import Workflow
 from rota.kinds.workflows.handler_host import read_event
 from rota.kinds.workflows.rules import Resolution

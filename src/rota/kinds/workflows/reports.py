@@ -15,10 +15,11 @@ from rota.core.states import Phase, State
 from rota.core.timing import triggers
 from rota.core.timing.describe import listing, plural, short_span
 from rota.db.dialect import Tx
+from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, page_by
 from rota.db.tables import causes, clocks, effects, events, handlers, schedules, workflow_runs, workflows
 from rota.db.tables import runs as ledger
 from rota.engine import jobs as queue
-from rota.engine.reports import LIMIT, Page, Record, dict_of, matching, page, read_cursor, run
+from rota.engine.reports import run
 from rota.kinds.workflows.rules import OPEN_EFFECTS, STALE, EffectStatus, EventStatus, HandlerKind, Outcome, Resolution
 from rota.kinds.workflows.scripts import store as scripts_store
 from rota.kinds.workflows.store import workflows as store
@@ -46,13 +47,11 @@ def brief(tx: Tx, org_id: str, key: str) -> Record:
     return {name: getattr(flow, name) for name in same}
 
 
-def list_workflows(tx: Tx, org_id: str, now: datetime, *, limit: int = LIMIT, cursor: str | None = None) -> Page:
+def list_workflows(tx: Tx, org_id: str, now: datetime, *, limit: int = PAGE_ROWS, cursor: str | None = None) -> Page:
     """By name."""
-    stmt = select(workflows).where(w.org_id == org_id, w.deleted_at.is_(None)).order_by(w.name)
-    if cursor:
-        stmt = stmt.where(w.name > read_cursor(cursor)[0])
-    return page(
-        tx, stmt, limit, lambda row: described(tx, store.with_handlers(tx, dict_of(row)), now), lambda row: [row.name]
+    stmt = select(workflows).where(w.org_id == org_id, w.deleted_at.is_(None))
+    return page_by(
+        tx, stmt, w.name, limit, cursor, lambda row: described(tx, store.with_handlers(tx, dict_of(row)), now)
     )
 
 
@@ -220,7 +219,7 @@ def open_inputs(workflow_id: str) -> Select[Any]:
 
 
 def list_events(
-    tx: Tx, org_id: str, key: str, *, topic: str | None = None, status: str | None = None, limit: int = LIMIT,
+    tx: Tx, org_id: str, key: str, *, topic: str | None = None, status: str | None = None, limit: int = PAGE_ROWS,
     cursor: str | None = None,
 ) -> Page:  # fmt: skip
     """Newest first."""
@@ -238,7 +237,7 @@ def list_events(
 
 
 def list_inputs(
-    tx: Tx, org_id: str, key: str, now: datetime, *, status: str | None = None, limit: int = LIMIT,
+    tx: Tx, org_id: str, key: str, now: datetime, *, status: str | None = None, limit: int = PAGE_ROWS,
     cursor: str | None = None,
 ) -> Page:  # fmt: skip
     """What came in from outside, newest first: `pending` while anything that goes back to it is not done."""
@@ -258,7 +257,7 @@ def list_inputs(
     return found, more
 
 
-def list_outputs(tx: Tx, org_id: str, key: str, *, limit: int = LIMIT, cursor: str | None = None) -> Page:
+def list_outputs(tx: Tx, org_id: str, key: str, *, limit: int = PAGE_ROWS, cursor: str | None = None) -> Page:
     """What it did to the world outside, newest first. What surely did not happen is in the history of runs alone."""
     flow = store.get(tx, org_id, key)
     columns = (
@@ -270,7 +269,7 @@ def list_outputs(tx: Tx, org_id: str, key: str, *, limit: int = LIMIT, cursor: s
     return [{**one, "warning": WARNINGS.get(one["status"])} for one in found], more
 
 
-def list_runs(tx: Tx, org_id: str, key: str, *, limit: int = LIMIT, cursor: str | None = None) -> Page:
+def list_runs(tx: Tx, org_id: str, key: str, *, limit: int = PAGE_ROWS, cursor: str | None = None) -> Page:
     """Attempts with their phases, newest first."""
     flow = store.get(tx, org_id, key)
     stmt = select(x.id).where(x.workflow_id == flow.id)
@@ -290,6 +289,4 @@ def inside(tx: Tx, org_id: str, key: str) -> list[Record]:
 
 
 def newest(tx: Tx, stmt: Select[Any], key: ColumnElement[str], limit: int, cursor: str | None) -> Page:
-    if cursor:
-        stmt = stmt.where(key < read_cursor(cursor)[0])
-    return page(tx, stmt.order_by(key.desc()), limit, dict_of, lambda row: [row.id])
+    return page_by(tx, stmt, key, limit, cursor, descending=True)

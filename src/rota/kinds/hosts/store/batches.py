@@ -9,8 +9,8 @@ from sqlalchemy import select, update
 from rota.core.errors import NotFound
 from rota.core.states import State, Status
 from rota.db.dialect import Tx, insert_new
+from rota.db.paging import Page, Record, dict_of, page_by
 from rota.db.tables import batch_members, batches, jobs, runs
-from rota.engine.reports import Page, Record, dict_of, page, read_cursor
 
 b, m, j, r = batches.c, batch_members.c, jobs.c, runs.c
 COUNTERS = ("total", "waiting", "running", "succeeded", "failed", "canceled", "skipped")
@@ -75,10 +75,8 @@ def record(tx: Tx, row: Any) -> Record:
 
 
 def list_batches(tx: Tx, org_id: str, *, limit: int, cursor: str | None) -> Page:
-    stmt = select(batches).where(b.org_id == org_id).order_by(b.id.desc())
-    if cursor:
-        stmt = stmt.where(b.id < read_cursor(cursor)[0])
-    return page(tx, stmt, limit, lambda row: record(tx, row), lambda row: [row.id])
+    stmt = select(batches).where(b.org_id == org_id)
+    return page_by(tx, stmt, b.id, limit, cursor, lambda row: record(tx, row), descending=True)
 
 
 def batch(tx: Tx, org_id: str, batch_id: str) -> Record:

@@ -22,11 +22,11 @@ from rota.core.policy import RECONCILIATION
 from rota.core.redact import redacted
 from rota.core.states import Move, State, WorkerState, state_after, states_before
 from rota.db.dialect import Tx, draw_fence, insert_new, insert_rows, lock_keys
+from rota.db.paging import Page, Record, dict_of, matching, page_by
 from rota.db.tables import hosts, jobs, orgs, pairing_tokens, queues, runs, schedules, server_instances, workers
 from rota.engine import jobs as queue
 from rota.engine import workers as sessions
 from rota.engine.jobs import is_in
-from rota.engine.reports import Page, Record, dict_of, matching, page, read_cursor
 
 KIND = HOST_JOB
 h, v, p, w, c, r = hosts.c, server_instances.c, pairing_tokens.c, workers.c, jobs.c, runs.c
@@ -402,10 +402,8 @@ def described_server(tx: Tx, org_id: str, key: str) -> Record:
 
 
 def list_hosts(tx: Tx, org_id: str, now: datetime, *, limit: int, cursor: str | None) -> Page:
-    stmt = host_query(now).where(h.org_id == org_id).order_by(h.name)
-    if cursor:
-        stmt = stmt.where(h.name > read_cursor(cursor)[0])
-    return page(tx, stmt, limit, host_record, lambda row: [row.name])
+    stmt = host_query(now).where(h.org_id == org_id)
+    return page_by(tx, stmt, h.name, limit, cursor, host_record)
 
 
 def offline(tx: Tx, org_id: str, now: datetime, limit: int) -> list[Record]:
@@ -436,11 +434,9 @@ def host_of_route(tx: Tx, org_id: str, route: str, now: datetime) -> Record | No
 def list_servers(
     tx: Tx, org_id: str, *, limit: int, cursor: str | None, host_id: str | None = None, type: str | None = None
 ) -> Page:
-    stmt = select(server_instances).where(v.org_id == org_id).order_by(v.id)
+    stmt = select(server_instances).where(v.org_id == org_id)
     stmt = matching(stmt, (v.host_id, host_id), (v.type, type))
-    if cursor:
-        stmt = stmt.where(v.id > read_cursor(cursor)[0])
-    return page(tx, stmt, limit, server_record, lambda row: [row.id])
+    return page_by(tx, stmt, v.id, limit, cursor, server_record)
 
 
 def server_record(row: Any) -> Record:

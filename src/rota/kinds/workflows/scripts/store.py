@@ -16,11 +16,11 @@ from rota.core.model import WORKFLOW, NewJob, Schedule, serial_key_of_target
 from rota.core.redact import redacted
 from rota.core.states import Phase, State, Status
 from rota.db.dialect import Tx, insert_new, insert_rows, lock_keys, notify
+from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, page_by
 from rota.db.tables import effects, events, handlers, jobs, scripts, workflow_runs, workflows
 from rota.engine import jobs as queue
 from rota.engine import orgs, schedules
 from rota.engine import runs as ledger
-from rota.engine.reports import LIMIT, Page, Record, dict_of, page, read_cursor
 from rota.kinds.workflows.rules import OPEN_EFFECTS, REPAIRS, EventStatus, VersionOutcome
 from rota.kinds.workflows.store import workflows as flows
 from rota.kinds.workflows.store.workflows import SCRIPT
@@ -98,16 +98,14 @@ def before(tx: Tx, flow: Any, one: Any) -> Any | None:
 
 
 def list_versions(
-    tx: Tx, org_id: str, key: str, *, repairs: bool = False, limit: int = LIMIT, cursor: str | None = None
+    tx: Tx, org_id: str, key: str, *, repairs: bool = False, limit: int = PAGE_ROWS, cursor: str | None = None
 ) -> Page:
     """Newest first; or only what repairers made."""
     flow = flows.get(tx, org_id, key)
     stmt = select(*BRIEF).where(s.workflow_id == flow.id)
     if repairs:
         stmt = stmt.where(s.minor > 0)
-    if cursor:
-        stmt = stmt.where(s.id < read_cursor(cursor)[0])
-    return page(tx, stmt.order_by(s.id.desc()), limit, lambda row: told(row, flow), lambda row: [row.id])
+    return page_by(tx, stmt, s.id, limit, cursor, lambda row: told(row, flow), descending=True)
 
 
 def told(row: Any, flow: Any) -> Record:
