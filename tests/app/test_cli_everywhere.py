@@ -175,7 +175,7 @@ async def test_a_password_is_changed_and_login_sessions_are_listed_and_ended(rot
         second.cookies.clear()
         await log_in(second, "correct horse")
         listed = rota("session", "list", "--user", "grace@example.org")
-        assert listed.stdout.splitlines()[0].split() == ["ID", "USER", "ADDRESS", "BEGAN", "USED", "ENDS"]
+        assert listed.stdout.splitlines()[0].split() == ["ID", "USER", "ADDRESS", "CREATED", "LAST", "USED", "EXPIRES"]
         rows = [line.split()[:3] for line in listed.stdout.splitlines()[1:]]
         assert [row[1:] for row in rows] == [["grace@example.org", "127.0.0.1"]] * 2
         newest = rows[0][0]
@@ -197,7 +197,7 @@ async def test_a_password_is_changed_and_login_sessions_are_listed_and_ended(rot
         assert (await browser.get("/")).status_code == 200
         changed = rota("user", "password", **own, ROTA_PASSWORD="correct horse", ROTA_NEW_PASSWORD="battery staple")
         assert (changed.returncode, changed.stdout) == (0, "")
-        assert changed.stderr == "your password is changed, and your login sessions have ended\n"
+        assert changed.stderr == "password changed; all your login sessions have ended\n"
         assert (await browser.get("/")).status_code == 303
         await log_in(browser, "correct horse", status=403)
         await log_in(browser, "battery staple")
@@ -253,7 +253,7 @@ def test_a_schedule_is_edited_by_options(rota: Rota) -> None:
 def test_a_schedule_is_edited_in_an_editor(rota: Rota, home: Path) -> None:
     assert rota("schedule", "add", "text", "--task", "hello", "--every", "1h", "--timeout", "9").returncode == 0
     same = run(home, "schedule", "edit", "text", EDITOR="true")
-    assert (same.returncode, same.stderr) == (0, "nothing was changed\n")
+    assert (same.returncode, same.stderr) == (0, "no changes\n")
     one = (
         "{key: value for key, value in (one | {'description': 'x', 'priority': 7}).items() if key != 'timeout_seconds'}"
     )

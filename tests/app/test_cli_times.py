@@ -49,7 +49,7 @@ def test_times_are_read_as_people_write_them(text: str, ago: str, ahead: str) ->
 
 @pytest.mark.parametrize("text", ["", "soon", "25:00", "2026-13-01", "1y", "1h2"])
 def test_anything_else_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is not a time; write it as 1h, 13:00"):
+    with pytest.raises(typer.BadParameter, match="is not a time; use 1h, 13:00"):
         past(text)
 
 

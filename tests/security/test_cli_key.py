@@ -29,7 +29,7 @@ def test_a_key_of_the_environment_does_not_go_where_a_folder_says(data: Path) ->
     env = {"ROTA_DATA_DIR": str(data), "ROTA_KEY": "rota_secret"}
     answer = CliRunner().invoke(app, ["run", "list"], env=env)
     assert answer.exit_code == 5
-    assert "your key is not sent there unasked" in answer.stderr
+    assert "your key was not made for it and is not sent" in answer.stderr
     assert "rota_secret" not in answer.stderr
 
 

@@ -7,19 +7,19 @@ from urllib.parse import quote
 
 import typer
 
-from rota.frame.cli.connection import Exit, fail, print_stderr, profiles_file, read_profiles
-from rota.frame.cli.options import Cursor, Limit
+from rota.frame.cli.connection import Exit, fail, item_path, print_stderr, profiles_file, read_profiles
+from rota.frame.cli.options import Cursor, Limit, command_group
 from rota.frame.cli.output import local_time, print_data, print_details, print_list, relative_time
 from rota.frame.cli.times import Since, Until, future_option
 
-orgs = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Keep teams apart.")
-users = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="People of the org.")
-keys = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="API keys of the org.")
-sessions = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Who is logged in to the dashboard.")
-profiles = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Names for servers and keys, on this machine.")
+orgs = command_group("Create, list and change orgs.")
+users = command_group("Create, list, change and delete users of the org.")
+keys = command_group("Create, list and revoke API keys of the org.")
+sessions = command_group("List and end login sessions of the dashboard.")
+profiles = command_group("Named servers and keys, stored on this machine.")
 
 Role = Annotated[str, typer.Option(help="viewer, operator or admin")]
-UserId = Annotated[str, typer.Argument(help="id or e-mail address")]
+UserId = Annotated[str, typer.Argument(help="id or e-mail address of the user")]
 ORG = ("id", "slug", "name", "shell", "max_running", "created_at")
 USER = ("id", "email", "name", "role", "created_at", "updated_at")
 KEY = ("id", "name", "key", "role", "scopes", "user_name", "created_at", "expires_at", "last_used_at", "revoked_at")
@@ -28,10 +28,10 @@ KEY = ("id", "name", "key", "role", "scopes", "user_name", "created_at", "expire
 @orgs.command("add")
 def add_org(
     ctx: typer.Context,
-    slug: Annotated[str, typer.Argument(help="its short name: a-z, 0-9 and dashes")],
-    name: Annotated[str | None, typer.Option(help="its name for people")] = None,
+    slug: Annotated[str, typer.Argument(help="short name: a-z, 0-9 and dashes")],
+    name: Annotated[str | None, typer.Option(help="display name; default: the slug")] = None,
 ) -> None:
-    """Make an org. Its admin key is told only now. Needs the first key of the installation."""
+    """Create an org. Prints its admin key, which is shown only once. Needs an instance admin key."""
     print_details(
         ctx.obj, ctx.obj.post("/orgs", {"slug": slug, "name": name or slug}), ("id", "slug", "name", "admin_key")
     )
@@ -39,7 +39,7 @@ def add_org(
 
 @orgs.command("list")
 def list_orgs(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> None:
-    """List orgs: one's own, or all of them with the first key of the installation."""
+    """List orgs: your own, or all with an instance admin key."""
     page = ctx.obj.get("/orgs", limit=limit, cursor=cursor)
     rows = (
         [
@@ -52,28 +52,28 @@ def list_orgs(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) ->
         ]
         for org in page["items"]
     )
-    print_list(ctx.obj, page, ("id", "slug", "name", "shell", "max running", "made"), rows)
+    print_list(ctx.obj, page, ("id", "slug", "name", "shell", "max running", "created"), rows)
 
 
 @orgs.command("set")
 def set_org(
     ctx: typer.Context,
-    slug: Annotated[str, typer.Argument(help="its short name")],
+    slug: Annotated[str, typer.Argument(help="slug of the org")],
     shell: Annotated[
-        bool | None, typer.Option("--shell/--no-shell", help="whether its people may store and run commands")
+        bool | None, typer.Option("--shell/--no-shell", help="whether its users may create and run shell tasks")
     ] = None,
     max_running: Annotated[
-        str | None, typer.Option(help="the most jobs of it that run at once, or `none` for no limit")
+        str | None, typer.Option(help="maximum concurrent runs of the org, or `none` to remove the limit")
     ] = None,
 ) -> None:
-    """Change the rights and limits of an org. Needs the first key of the installation."""
+    """Change permissions and limits of an org. Needs an instance admin key."""
     body: dict[str, Any] = {} if shell is None else {"shell": shell}
     if max_running is not None:
         try:
             body["max_running"] = None if max_running == "none" else int(max_running)
         except ValueError:
-            fail(f"--max-running {max_running}: is neither a number nor `none`", Exit.USAGE)
-    print_details(ctx.obj, ctx.obj.patch(f"/orgs/{quote(slug, safe='')}", body), ORG)
+            fail(f"--max-running {max_running} is neither an integer nor `none`", Exit.USAGE)
+    print_details(ctx.obj, ctx.obj.patch(item_path("orgs", slug), body), ORG)
 
 
 @users.command("add")
@@ -84,18 +84,23 @@ def add_user(
     password: Annotated[
         str, typer.Option(envvar="ROTA_PASSWORD", prompt=True, hide_input=True, confirmation_prompt=True)
     ],
-    name: Annotated[str | None, typer.Option(help="else the address")] = None,
+    name: Annotated[str | None, typer.Option(help="display name; default: the e-mail address")] = None,
 ) -> None:
-    """Make a user. The password is asked for, or taken from ROTA_PASSWORD."""
+    """Create a user. Prompts for the password unless ROTA_PASSWORD is set."""
     body = {"email": email, "name": name, "role": role, "password": password}
     print_details(ctx.obj, ctx.obj.post("/users", body), USER)
 
 
 @users.command("list")
-def list_users(ctx: typer.Context, role: str | None = None, limit: Limit = None, cursor: Cursor = None) -> None:
-    """List the people of the org."""
+def list_users(
+    ctx: typer.Context,
+    role: Annotated[str | None, typer.Option(help="viewer, operator or admin")] = None,
+    limit: Limit = None,
+    cursor: Cursor = None,
+) -> None:
+    """List the users of the org."""
     page = ctx.obj.get("/users", role=role, limit=limit, cursor=cursor)
-    rows = ([one["id"], one["email"], one["name"], one["role"]] for one in page["items"])
+    rows = ([user["id"], user["email"], user["name"], user["role"]] for user in page["items"])
     print_list(ctx.obj, page, ("id", "email", "name", "role"), rows)
 
 
@@ -104,9 +109,9 @@ def edit_user(
     ctx: typer.Context,
     user: UserId,
     role: Annotated[str | None, typer.Option(help="viewer, operator or admin")] = None,
-    name: str | None = None,
-    email: str | None = None,
-    password: Annotated[bool, typer.Option("--password", help="ask for a new password")] = False,
+    name: Annotated[str | None, typer.Option(help="display name")] = None,
+    email: Annotated[str | None, typer.Option(help="e-mail address")] = None,
+    password: Annotated[bool, typer.Option("--password", help="prompt for a new password")] = False,
 ) -> None:
     """Change a user."""
     body: dict[str, Any] = {"role": role, "name": name, "email": email}
@@ -127,154 +132,172 @@ def change_password(
         ),
     ],
 ) -> None:
-    """Change your own password. Both are asked for, or taken from ROTA_PASSWORD and ROTA_NEW_PASSWORD."""
+    """Change your own password. Prompts for both unless ROTA_PASSWORD and ROTA_NEW_PASSWORD are set."""
     ctx.obj.post("/users/me/$password", {"current_password": current, "new_password": new})
-    print_stderr("your password is changed, and your login sessions have ended")
+    print_stderr("password changed; all your login sessions have ended")
 
 
 @users.command("rm")
 def rm_user(ctx: typer.Context, user: UserId) -> None:
-    """Take a user away, and revoke their keys."""
+    """Delete a user and revoke their API keys."""
     ctx.obj.delete(f"/users/{user_id(ctx, user)}")
-    print_stderr(f"user {user} is gone, with all their keys")
+    print_stderr(f"user {user} deleted, their API keys are revoked")
 
 
 def user_id(ctx: typer.Context, key: str) -> str:
-    found = ctx.obj.get("/users", email=key.lower())["items"] if "@" in key else []
-    return str(found[0]["id"]) if found else quote(key, safe="")
+    matches = ctx.obj.get("/users", email=key.lower())["items"] if "@" in key else []
+    return str(matches[0]["id"]) if matches else quote(key, safe="")
 
 
 @keys.command("add")
 def add_key(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="what it is for")],
+    name: Annotated[str, typer.Argument(help="name of the key, such as its purpose")],
     role: Role,
     scope: Annotated[
-        list[str] | None, typer.Option(help="such as runs:read, shell or host-shell; may be given several times")
+        list[str] | None, typer.Option(help="scope, such as runs:read, shell or host-shell; repeatable")
     ] = None,
-    expires_at: Annotated[str | None, future_option("--expires", help="when it ends: 30d, 2027-01-01, …")] = None,
+    expires_at: Annotated[
+        str | None, future_option("--expires", help="expiry: 30d (from now), 2027-01-01, …; default: never")
+    ] = None,
 ) -> None:
-    """Make a key. Its text is told only now."""
+    """Create an API key. Prints the key, which is shown only once."""
     body = {"name": name, "role": role, "scopes": scope or None, "expires_at": expires_at}
     print_details(ctx.obj, ctx.obj.post("/api-keys", body), KEY)
 
 
 @keys.command("list")
 def list_keys(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> None:
-    """List keys, newest first."""
+    """List API keys, newest first."""
     page = ctx.obj.get("/api-keys", limit=limit, cursor=cursor)
     rows = (
-        [one["id"], one["name"], one["role"], key_state(one), relative_time(one["last_used_at"])]
-        for one in page["items"]
+        [key["id"], key["name"], key["role"], key_state(key), relative_time(key["last_used_at"])]
+        for key in page["items"]
     )
-    print_list(ctx.obj, page, ("id", "name", "role", "state", "used"), rows)
+    print_list(ctx.obj, page, ("id", "name", "role", "state", "last used"), rows)
 
 
 @keys.command("rm")
-def rm_key(ctx: typer.Context, key_id: Annotated[str, typer.Argument(help="id")]) -> None:
-    """Revoke a key."""
-    ctx.obj.delete(f"/api-keys/{quote(key_id, safe='')}")
-    print_stderr(f"key {key_id} is revoked")
+def rm_key(ctx: typer.Context, key_id: Annotated[str, typer.Argument(help="id of the API key")]) -> None:
+    """Revoke an API key."""
+    ctx.obj.delete(item_path("api-keys", key_id))
+    print_stderr(f"API key {key_id} revoked")
 
 
-def key_state(one: dict[str, Any]) -> str:
-    if one["revoked_at"]:
+def key_state(key: dict[str, Any]) -> str:
+    if key["revoked_at"]:
         return "revoked"
-    return f"until {relative_time(one['expires_at'])}" if one["expires_at"] else "good"
+    return f"until {relative_time(key['expires_at'])}" if key["expires_at"] else "valid"
 
 
 @sessions.command("list")
 def list_sessions(
     ctx: typer.Context,
-    user: Annotated[str | None, typer.Option(help="id or e-mail address; else all that you may see")] = None,
+    user: Annotated[
+        str | None, typer.Option(help="id or e-mail address of a user; default: all sessions you may see")
+    ] = None,
     limit: Limit = None,
     cursor: Cursor = None,
 ) -> None:
-    """List who is logged in to the dashboard, newest first."""
+    """List login sessions of the dashboard, newest first."""
     page = ctx.obj.get("/sessions", user_id=user_id(ctx, user) if user else None, limit=limit, cursor=cursor)
     rows = (
         [
-            session["id"], session["user_name"], session["address"] or "-", relative_time(session["created_at"]),
-            relative_time(session["last_used_at"]), relative_time(session["expires_at"]),
+            session["id"],
+            session["user_name"],
+            session["address"] or "-",
+            relative_time(session["created_at"]),
+            relative_time(session["last_used_at"]),
+            relative_time(session["expires_at"]),
         ]
         for session in page["items"]
-    )  # fmt: skip
-    print_list(ctx.obj, page, ("id", "user", "address", "began", "used", "ends"), rows)
+    )
+    print_list(ctx.obj, page, ("id", "user", "address", "created", "last used", "expires"), rows)
 
 
 @sessions.command("rm")
-def rm_session(ctx: typer.Context, session_id: Annotated[str, typer.Argument(help="id")]) -> None:
-    """End a login session at once."""
-    ctx.obj.delete(f"/sessions/{quote(session_id, safe='')}")
-    print_stderr(f"session {session_id} is ended")
+def rm_session(ctx: typer.Context, session_id: Annotated[str, typer.Argument(help="id of the login session")]) -> None:
+    """End a login session."""
+    ctx.obj.delete(item_path("sessions", session_id))
+    print_stderr(f"session {session_id} has ended")
 
 
 def login(ctx: typer.Context) -> None:
-    """Print a link that logs you in to the dashboard, once."""
-    made = ctx.obj.post("/login-links")
-    if not print_data(ctx.obj, made):
-        print(made["url"])
-        print_stderr(f"it works once, until {local_time(made['expires_at'])}")
+    """Print a login link to the dashboard. It works once."""
+    link = ctx.obj.post("/login-links")
+    if not print_data(ctx.obj, link):
+        print(link["url"])
+        print_stderr(f"the link works once, until {local_time(link['expires_at'])}")
 
 
 def audit(
     ctx: typer.Context,
-    action: Annotated[str | None, typer.Option(help="such as schedules.pause")] = None,
-    resource: Annotated[str | None, typer.Option(help="such as schedules")] = None,
-    resource_id: Annotated[str | None, typer.Option("--id", help="of the thing")] = None,
-    user: Annotated[str | None, typer.Option(help="id or e-mail address")] = None,
+    action: Annotated[str | None, typer.Option(help="action, such as schedules.pause")] = None,
+    resource: Annotated[str | None, typer.Option(help="type of resource, such as schedules")] = None,
+    resource_id: Annotated[str | None, typer.Option("--id", help="id of the resource")] = None,
+    user: Annotated[str | None, typer.Option(help="id or e-mail address of the user")] = None,
     since: Since = None,
     until: Until = None,
     limit: Limit = None,
     cursor: Cursor = None,
 ) -> None:
-    """Who changed what, newest first."""
+    """List the audit log, newest first: who changed what."""
     page = ctx.obj.get(
-        "/audit", action=action, resource=resource, resource_id=resource_id, since=since, until=until, limit=limit,
-        user_id=user_id(ctx, user) if user else None, cursor=cursor,
-    )  # fmt: skip
-    rows = ([relative_time(one["at"]), one["user_name"] or "-", one["action"], of_what(one)] for one in page["items"])
-    print_list(ctx.obj, page, ("at", "who", "what", "of"), rows)
+        "/audit",
+        action=action,
+        resource=resource,
+        resource_id=resource_id,
+        since=since,
+        until=until,
+        limit=limit,
+        user_id=user_id(ctx, user) if user else None,
+        cursor=cursor,
+    )
+    rows = (
+        [relative_time(entry["at"]), entry["user_name"] or "-", entry["action"], resource_and_changes(entry)]
+        for entry in page["items"]
+    )
+    print_list(ctx.obj, page, ("time", "user", "action", "resource"), rows)
 
 
-def of_what(one: dict[str, Any]) -> str:
-    """The thing by its name where the line has it, and the fields that changed; all of it is in `-o json`."""
-    old, new = one["before"] or {}, one["after"] or {}
-    name = one["resource_name"] or one["resource_id"] or ""
-    changed = f": {', '.join(sorted({**old, **new}))}" if one["before"] and one["after"] else ""
+def resource_and_changes(entry: dict[str, Any]) -> str:
+    """Return the name or id of an audit entry's resource and the names of the changed fields."""
+    old, new = entry["before"] or {}, entry["after"] or {}
+    name = entry["resource_name"] or entry["resource_id"] or ""
+    changed = f": {', '.join(sorted({**old, **new}))}" if entry["before"] and entry["after"] else ""
     return f"{name}{changed}"
 
 
 @profiles.command("set")
-def set_profile(ctx: typer.Context, name: Annotated[str, typer.Argument()]) -> None:
-    """Remember --server and --key of this command line under a name."""
+def set_profile(ctx: typer.Context, name: Annotated[str, typer.Argument(help="name of the profile")]) -> None:
+    """Save --server and --key of this command line under a name."""
     server, key = ctx.obj.address()
     write_profiles({**read_profiles(), name: {"server": server, "key": key}})
-    print_stderr(f"profile {name} is in {profiles_file()}; use it with --profile {name} or ROTA_PROFILE={name}")
+    print_stderr(f"profile {name} saved in {profiles_file()}; use it with --profile {name} or ROTA_PROFILE={name}")
 
 
 @profiles.command("list")
 def list_profiles(ctx: typer.Context) -> None:
     """List profiles; keys are not shown."""
-    items = [{"name": name, "server": one.get("server", "-")} for name, one in read_profiles().items()]
+    items = [{"name": name, "server": profile.get("server", "-")} for name, profile in read_profiles().items()]
     page = {"items": items, "next_cursor": None}
-    print_list(ctx.obj, page, ("name", "server"), ([one["name"], one["server"]] for one in items))
+    print_list(ctx.obj, page, ("name", "server"), ([profile["name"], profile["server"]] for profile in items))
 
 
 @profiles.command("rm")
-def rm_profile(ctx: typer.Context, name: Annotated[str, typer.Argument()]) -> None:
-    """Forget a profile."""
-    known = read_profiles()
-    if known.pop(name, None) is None:
+def rm_profile(ctx: typer.Context, name: Annotated[str, typer.Argument(help="name of the profile")]) -> None:
+    """Delete a profile."""
+    profiles = read_profiles()
+    if profiles.pop(name, None) is None:
         fail(f"profile {name!r} not found", Exit.NOT_FOUND)
-    write_profiles(known)
+    write_profiles(profiles)
     print_data(ctx.obj, {"name": name})
 
 
-def write_profiles(known: dict[str, dict[str, str]]) -> None:
+def write_profiles(profiles: dict[str, dict[str, str]]) -> None:
     path = profiles_file()
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(".new")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(known, file, indent=2)
-    fresh.replace(path)
+    temporary = path.with_suffix(".new")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(profiles, file, indent=2)
+    temporary.replace(path)

@@ -1,7 +1,7 @@
-"""The command line. It speaks HTTP with a server, except for the commands that are a process themselves.
+"""The command line: a client of the HTTP API, except for commands that start a process.
 
-Data goes to stdout, talk and errors to stderr. Modules that take long to import are imported where they are needed:
-people wait for `rota --help`.
+Data is printed to stdout, messages and errors to stderr. Slow modules are imported in functions, which keeps the
+start-up time of `rota --help` short.
 """
 
 import sys
@@ -23,8 +23,8 @@ from rota.kinds.tasks import cli as tasks_cli
 from rota.kinds.workflows import cli as workflows_cli
 from rota.version import __version__
 
-WATCH = 2.0  # seconds
-INTERRUPTED = 130
+WATCH_INTERVAL_SECONDS = 2.0
+EXIT_CODE_INTERRUPTED = 130
 
 app = typer.Typer(name="rota", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.add_typer(schedules.app, name="schedule")
@@ -70,30 +70,30 @@ def options(
     ctx: typer.Context,
     server: Annotated[
         str | None,
-        typer.Option(envvar="ROTA_SERVER", help="URL of the server (else of server.json)"),
+        typer.Option(envvar="ROTA_SERVER", help="URL of the server; default: the one in server.json"),
     ] = None,
-    key: Annotated[str | None, typer.Option(envvar="ROTA_KEY", help="API key (else of admin.key)")] = None,
+    key: Annotated[str | None, typer.Option(envvar="ROTA_KEY", help="API key; default: the one in admin.key")] = None,
     data_dir: Annotated[Path, typer.Option(envvar="ROTA_DATA_DIR", help="data directory")] = Path(".rota"),
-    output: Annotated[Output, typer.Option("--output", "-o", help="how answers are written")] = Output.TABLE,
+    output: Annotated[Output, typer.Option("--output", "-o", help="output format")] = Output.TABLE,
     profile: Annotated[
-        str | None, typer.Option(envvar="ROTA_PROFILE", help="a server and key of `rota profile`")
+        str | None, typer.Option(envvar="ROTA_PROFILE", help="use the server and key of a profile, see `rota profile`")
     ] = None,
-    version: Annotated[  # noqa: ARG001  # its callback prints and ends
+    version: Annotated[  # noqa: ARG001  # its callback prints and exits
         bool, typer.Option("--version", callback=print_version, is_eager=True, help="print the version and exit")
     ] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="again and again, until Ctrl-C")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="repeat the command every 2 s until Ctrl-C")] = False,
 ) -> None:
-    """A durable rota for code: runs it at the right moment, once per slot, and accounts for every slot.
+    """Rota: a durable scheduler. Runs code on schedule, once per slot, and records the outcome of every slot.
 
-    Exit codes: 0 ok, 1 failed, 2 wrong use, 3 not found, 4 conflict, 5 refused, 6 timed out, 7 the run failed.
+    Exit codes: 0 ok, 1 error, 2 usage error, 3 not found, 4 conflict, 5 refused, 6 timed out, 7 the run failed.
     """
     ctx.obj = Connection(server, key, data_dir, output, profile)
     if watch:
-        repeat([one for one in sys.argv[1:] if one != "--watch"])
+        repeat([arg for arg in sys.argv[1:] if arg != "--watch"])
 
 
 def repeat(args: list[str]) -> NoReturn:
-    """Run the same command line again and again, on a clear screen each time, until it fails or somebody stops it."""
+    """Repeat a command line on a cleared screen until it fails or is interrupted."""
     from rota.core.clock import blocking_sleep
 
     try:
@@ -103,13 +103,13 @@ def repeat(args: list[str]) -> NoReturn:
             try:
                 app(args)
             except SystemExit as end:
-                if end.code == INTERRUPTED:
+                if end.code == EXIT_CODE_INTERRUPTED:
                     break
                 if end.code:
                     raise
-            blocking_sleep(WATCH)
+            blocking_sleep(WATCH_INTERVAL_SECONDS)
     except KeyboardInterrupt:
-        pass  # that is how it ends
+        pass  # the normal way to end it
     raise typer.Exit
 
 

@@ -1,15 +1,15 @@
 """`rota job …`"""
 
 from typing import Annotated
-from urllib.parse import quote
 
 import typer
 
-from rota.frame.cli.options import Cursor, Limit, read_input
+from rota.frame.cli.connection import item_path
+from rota.frame.cli.options import Cursor, Limit, command_group, read_input
 from rota.frame.cli.output import print_details, print_list, relative_time
 from rota.frame.cli.times import future_option
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make jobs beside schedules, and see them.")
+app = command_group("Create, list, show and cancel jobs.")
 
 JobId = Annotated[str, typer.Argument(help="id of the job")]
 SHOWN = (
@@ -21,22 +21,30 @@ SHOWN = (
 @app.command()
 def add(
     ctx: typer.Context,
-    target: Annotated[str, typer.Argument(help="a task, graph, pipeline or server instance, as in schedules")],
-    kind: Annotated[str | None, typer.Option(help="task (the default), graph, pipeline or host_job")] = None,
+    target: Annotated[str, typer.Argument(help="name or id of a task, graph, pipeline or server instance")],
+    kind: Annotated[
+        str | None, typer.Option(help="kind of the target: task (default), graph, pipeline or host_job")
+    ] = None,
     input: Annotated[str | None, typer.Option(help="input as JSON, or @file")] = None,
-    queue: Annotated[str | None, typer.Option(help="the queue; default: default")] = None,
-    priority: Annotated[int | None, typer.Option(help="from -100 to 100; higher goes first")] = None,
-    at: Annotated[str | None, future_option("--at", help="when it runs: 1h (ahead), 13:00, …; default: now")] = None,
-    key: Annotated[str | None, typer.Option(help="at most one job with this key at a time")] = None,
+    queue: Annotated[str | None, typer.Option(help="queue; default: default")] = None,
+    priority: Annotated[int | None, typer.Option(help="from -100 to 100; higher runs first")] = None,
+    at: Annotated[str | None, future_option("--at", help="due time: 1h (from now), 13:00, …; default: now")] = None,
+    key: Annotated[str | None, typer.Option(help="unique key: at most one unfinished job has it")] = None,
     key_mode: Annotated[
-        str | None, typer.Option(help="where a job has the key: reject, preserve that job, or replace it")
+        str | None, typer.Option(help="if an unfinished job has the key: reject (default), preserve or replace it")
     ] = None,
 ) -> None:
-    """Make a job of something that can run."""
+    """Create a job that runs once, without a schedule."""
     fields = {
-        "target": target, "kind": kind, "input": read_input(input), "queue": queue, "priority": priority, "run_at": at,
-        "job_key": key, "key_mode": key_mode,
-    }  # fmt: skip
+        "target": target,
+        "kind": kind,
+        "input": read_input(input),
+        "queue": queue,
+        "priority": priority,
+        "run_at": at,
+        "job_key": key,
+        "key_mode": key_mode,
+    }
     body = {field: value for field, value in fields.items() if value is not None}
     print_details(ctx.obj, ctx.obj.post("/jobs", body), ("job_id",))
 
@@ -45,8 +53,8 @@ def add(
 def list_all(
     ctx: typer.Context,
     status: Annotated[str | None, typer.Option(help="pending, running, success, failed, …")] = None,
-    kind: Annotated[str | None, typer.Option()] = None,
-    target: Annotated[str | None, typer.Option(help="name or id")] = None,
+    kind: Annotated[str | None, typer.Option(help="task, graph, pipeline, host_job or workflow")] = None,
+    target: Annotated[str | None, typer.Option(help="name or id of the target")] = None,
     limit: Limit = None,
     cursor: Cursor = None,
 ) -> None:
@@ -61,11 +69,11 @@ def list_all(
 
 @app.command()
 def show(ctx: typer.Context, job_id: JobId) -> None:
-    """Everything about one job."""
-    print_details(ctx.obj, ctx.obj.get(f"/jobs/{quote(job_id, safe='')}"), SHOWN)
+    """Show a job."""
+    print_details(ctx.obj, ctx.obj.get(item_path("jobs", job_id)), SHOWN)
 
 
 @app.command()
 def cancel(ctx: typer.Context, job_id: JobId) -> None:
-    """Stop a job: at once if it waits, through its worker if it runs."""
-    print_details(ctx.obj, ctx.obj.post(f"/jobs/{quote(job_id, safe='')}/$cancel", {}), ("job_id",))
+    """Cancel a job: a pending job at once, a running job through its worker."""
+    print_details(ctx.obj, ctx.obj.post(item_path("jobs", job_id, "$cancel"), {}), ("job_id",))

@@ -1,4 +1,4 @@
-"""The commands that are a process themselves. Only these load the engine."""
+"""Commands that start a process: server, worker, migrate, doctor. Only these import the engine."""
 
 import gc
 from collections.abc import Callable
@@ -9,21 +9,22 @@ from typing import Annotated, Any
 import typer
 
 from rota.frame.cli.connection import Connection, Exit, fail, print_stderr
+from rota.frame.cli.options import command_group
 from rota.frame.cli.output import print_list, progress
 
-GARBAGE = 20_000  # objects between two looks for garbage: Python's 700 cost a crowd of jobs a fifteenth of its time
+GC_THRESHOLD = 20_000  # allocations between collections: with Python's 700, a large batch of jobs takes 7 % longer
 
-admin = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Administer the installation on its own machine.")
+admin = command_group("Administer the installation, on the server's machine.")
 
-App = Annotated[str | None, typer.Argument(help="a Python file, or module:attribute, with a Rota object")]
+App = Annotated[str | None, typer.Argument(help="Python file or module:attribute that defines a Rota object")]
 DataDir = Annotated[Path | None, typer.Option(help="data directory [ROTA_DATA_DIR]")]
 DatabaseUrl = Annotated[str | None, typer.Option(help="sqlite:///path or postgresql://… [ROTA_DATABASE_URL]")]
 Host = Annotated[str | None, typer.Option(help="address to listen on [ROTA_HOST]")]
 Port = Annotated[int | None, typer.Option(help="port to listen on [ROTA_PORT]")]
 Remote = Annotated[
-    bool | None, typer.Option("--allow-remote", help="let others reach a server that has only its first key")
+    bool | None, typer.Option("--allow-remote", help="listen on a public address although only the first key exists")
 ]
-Concurrency = Annotated[int | None, typer.Option(help="runs at once [ROTA_CONCURRENCY]")]
+Concurrency = Annotated[int | None, typer.Option(help="maximum concurrent runs [ROTA_CONCURRENCY]")]
 
 
 def up(
@@ -37,11 +38,14 @@ def up(
     allow_remote: Remote = None,
 ) -> None:
     """Run everything in one process: API, dashboard, scheduler and worker."""
-    given = {
-        "host": host, "port": port, "database_url": database_url, "concurrency": concurrency,
+    options = {
+        "host": host,
+        "port": port,
+        "database_url": database_url,
+        "concurrency": concurrency,
         "allow_remote": allow_remote,
-    }  # fmt: skip
-    start(ctx, lambda main, settings: main.up(settings, app), data_dir=data_dir, **given)
+    }
+    start(ctx, lambda main, settings: main.up(settings, app), data_dir=data_dir, **options)
 
 
 def server(
@@ -53,32 +57,44 @@ def server(
     database_url: DatabaseUrl = None,
     allow_remote: Remote = None,
 ) -> None:
-    """Run API and dashboard alone."""
-    given = {
-        "data_dir": data_dir, "host": host, "port": port, "database_url": database_url, "allow_remote": allow_remote
-    }  # fmt: skip
-    start(ctx, lambda main, settings: main.server(settings, app), **given)
+    """Run API and dashboard, without scheduler and worker."""
+    options = {
+        "data_dir": data_dir,
+        "host": host,
+        "port": port,
+        "database_url": database_url,
+        "allow_remote": allow_remote,
+    }
+    start(ctx, lambda main, settings: main.server(settings, app), **options)
 
 
 def worker(
     ctx: typer.Context,
     app: App = None,
     concurrency: Concurrency = None,
-    processes: Annotated[int | None, typer.Option(help="worker processes [ROTA_PROCESSES]")] = None,
-    queues: Annotated[str | None, typer.Option(help="queues to serve, as a,b; else all [ROTA_QUEUES]")] = None,
-    orgs: Annotated[str | None, typer.Option(help="orgs to serve, as a,b; else all [ROTA_ORGS]")] = None,
+    processes: Annotated[int | None, typer.Option(help="number of worker processes [ROTA_PROCESSES]")] = None,
+    queues: Annotated[
+        str | None, typer.Option(help="queues to serve, separated by commas; default: all [ROTA_QUEUES]")
+    ] = None,
+    orgs: Annotated[
+        str | None, typer.Option(help="orgs to serve, separated by commas; default: all [ROTA_ORGS]")
+    ] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Run scheduler and worker. Start as many as you like; `rota workers` lists them."""
-    given = {
-        "concurrency": concurrency, "processes": processes, "queues": queues, "orgs": orgs, "database_url": database_url
-    }  # fmt: skip
-    start(ctx, lambda main, settings: main.worker(settings, app), data_dir=data_dir, **given)
+    """Run scheduler and worker. Any number of workers can run; `rota workers` lists them."""
+    options = {
+        "concurrency": concurrency,
+        "processes": processes,
+        "queues": queues,
+        "orgs": orgs,
+        "database_url": database_url,
+    }
+    start(ctx, lambda main, settings: main.worker(settings, app), data_dir=data_dir, **options)
 
 
 def migrate(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: DataDir = None) -> None:
-    """Bring the database to the schema that this version needs."""
+    """Migrate the database to the schema of this version."""
 
     def migrate(main: Any, settings: Any) -> None:
         from rota.db.schema import revisions
@@ -90,16 +106,16 @@ def migrate(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: Data
 
 
 def doctor(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: DataDir = None) -> None:
-    """Look for what is wrong: the database, its schema and clock, wake-ups, leases, orphans, schedules. Needs no
-    server; exit code 1 if something must be done."""
+    """Check the installation: database, schema, clock, wake-ups, leases, orphaned jobs, schedules. Needs no server.
+    Exit code 1 if a problem is found."""
 
     def examine(_: Any, settings: Any) -> None:
         from rota.app.doctor import examine
 
-        found = [asdict(one) for one in examine(settings)]
-        rows = ([one["verdict"], one["what"], one["detail"]] for one in found)
-        print_list(ctx.obj, {"items": found, "next_cursor": None}, ("verdict", "what", "detail"), rows)
-        if any(one["verdict"] == "wrong" for one in found):
+        findings = [asdict(finding) for finding in examine(settings)]
+        rows = ([finding["verdict"], finding["what"], finding["detail"]] for finding in findings)
+        print_list(ctx.obj, {"items": findings, "next_cursor": None}, ("verdict", "what", "detail"), rows)
+        if any(finding["verdict"] == "wrong" for finding in findings):
             raise typer.Exit(Exit.FAILED)
 
     start(ctx, examine, data_dir=data_dir, database_url=database_url)
@@ -107,8 +123,8 @@ def doctor(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: DataD
 
 @admin.command("reset-key")
 def reset_key(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: DataDir = None) -> None:
-    """Replace the first key, if it was lost or others have it: earlier instance admin keys are revoked, and the new one
-    is written to admin.key. Needs no server."""
+    """Replace a lost or leaked first key: revokes all instance admin keys and writes a new one to admin.key. Needs no
+    server."""
 
     def reset(_: Any, settings: Any) -> None:
         from rota.app.first_key import reset
@@ -118,25 +134,25 @@ def reset_key(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: Da
     start(ctx, reset, data_dir=data_dir, database_url=database_url)
 
 
-def start(ctx: typer.Context, process: Callable[[Any, Any], None], **given: Any) -> None:
-    gc.disable()  # what is loaded now stays: to look through it again and again for garbage takes a fifth of the start
+def start(ctx: typer.Context, process: Callable[[Any, Any], None], **options: Any) -> None:
+    gc.disable()  # collections during the imports take 20 % of the start-up time and free nothing
     from rota.app import main, secrets
     from rota.app.programs import ProgramError
     from rota.app.settings import Settings
     from rota.core.errors import Invalid, Refused, RotaError
 
     gc.freeze()
-    gc.set_threshold(GARBAGE)
+    gc.set_threshold(GC_THRESHOLD)
     gc.enable()
     connection: Connection = ctx.obj
-    given["data_dir"] = given["data_dir"] or connection.data_dir
+    options["data_dir"] = options["data_dir"] or connection.data_dir
     try:
-        settings = Settings.load(**given)
+        settings = Settings.load(**options)
         secrets.protect()
         process(main, settings)
     except (Invalid, ProgramError) as error:
         fail(error.message, Exit.USAGE)
     except RotaError as error:
         fail(error.message, Exit.REFUSED if isinstance(error, Refused) else Exit.FAILED)
-    except OSError as error:  # of the data directory: a full disk, or no permission
-        fail(f"{error.filename or given['data_dir']}: {error.strerror or error}")
+    except OSError as error:  # of the data directory: disk full, permission denied
+        fail(f"{error.filename or options['data_dir']}: {error.strerror or error}")

@@ -1,23 +1,22 @@
 """`rota slots …`, `rota queue …`, `rota freeze …`, `rota workers`, `rota status` and `rota why`."""
 
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
 from rota.core.explain import error_text
-from rota.frame.cli.connection import Connection, Exit, print_stderr
-from rota.frame.cli.options import Cursor, Limit
+from rota.frame.cli.connection import Connection, Exit, item_path, print_stderr
+from rota.frame.cli.options import Cursor, Limit, command_group
 from rota.frame.cli.output import local_time, print_data, print_details, print_list, relative_time
 from rota.frame.cli.run_results import find_run
 from rota.frame.cli.terminal import visible
 from rota.frame.cli.times import Since, Until, future_option, past_option
 
-slots = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what became of slots.")
-queues = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See, pause and limit queues.")
-frozen = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Stop all slots of the org for a while.")
+slots = command_group("List slots and prove that each has one verdict.")
+queues = command_group("List, pause, resume and limit queues.")
+frozen = command_group("Suspend all schedules of the org.")
 
-Schedule = Annotated[str | None, typer.Option(help="name or id; else all")]
+Schedule = Annotated[str | None, typer.Option(help="name or id of the schedule; default: all")]
 QueueName = Annotated[str, typer.Argument(help="name of the queue")]
 QUEUE = ("name", "paused", "max_running", "oldest_ready_at")
 FREEZE = ("frozen", "frozen_at", "until", "reason")
@@ -33,31 +32,40 @@ def list_slots(
     limit: Limit = None,
     cursor: Cursor = None,
 ) -> None:
-    """What became of slots, newest first. A gap of many is one line."""
-    given = {"schedule": schedule, "verdict": verdict, "since": since, "until": until, "limit": limit, "cursor": cursor}
-    page = ctx.obj.get("/slots", **given)
+    """List slots with their verdicts, newest first. A range of missed slots is one line."""
+    filters = {
+        "schedule": schedule,
+        "verdict": verdict,
+        "since": since,
+        "until": until,
+        "limit": limit,
+        "cursor": cursor,
+    }
+    page = ctx.obj.get("/slots", **filters)
     rows = (
         [
-            one["schedule_name"], local_time(one["slot"]), str(one["count"] if one["count"] is not None else "many"),
-            one["verdict"] or "-", one["reason"] or one["status"] or "",
+            slot["schedule_name"],
+            local_time(slot["slot"]),
+            str(slot["count"] if slot["count"] is not None else "many"),
+            slot["verdict"] or "-",
+            slot["reason"] or slot["status"] or "",
         ]
-        for one in page["items"]
-    )  # fmt: skip
+        for slot in page["items"]
+    )
     print_list(ctx.obj, page, ("schedule", "slot", "n", "verdict", "why"), rows)
 
 
 @slots.command()
 def audit(ctx: typer.Context, schedule: Schedule = None, since: Since = None) -> None:
-    """Prove that every slot has exactly one verdict, and list schedules that are overdue; exit code 1 if something is
-    wrong or overdue."""
-    told = ctx.obj.get("/slots/$audit", schedule=schedule, since=since)
-    if not print_data(ctx.obj, told):
-        for problem in [*told["problems"], *told["overdue"]]:
+    """Prove that every slot has exactly one verdict, and list overdue schedules. Exit code 1 if a problem is found."""
+    report = ctx.obj.get("/slots/$audit", schedule=schedule, since=since)
+    if not print_data(ctx.obj, report):
+        for problem in [*report["problems"], *report["overdue"]]:
             print(visible(problem))
-        found = "every slot has one verdict" if told["ok"] else f"{len(told['problems'])} problems"
-        late = f"; {len(told['overdue'])} schedules are overdue: is a worker up?" if told["overdue"] else ""
-        print(f"{told['slots']} slots of {told['schedules']} schedules: {found}{late}")
-    if not told["ok"] or told["overdue"]:
+        result = "every slot has one verdict" if report["ok"] else f"{len(report['problems'])} problems"
+        late = f"; {len(report['overdue'])} schedules are overdue: is a worker up?" if report["overdue"] else ""
+        print(f"{report['slots']} slots of {report['schedules']} schedules: {result}{late}")
+    if not report["ok"] or report["overdue"]:
         raise typer.Exit(Exit.FAILED)
 
 
@@ -66,65 +74,71 @@ def workers(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> N
     page = ctx.obj.get("/workers", limit=limit, cursor=cursor)
     rows = (
         [
-            one["id"], one["state"], f"{one['host']}:{one['pid']}" if one["host"] else "",
-            f"{one['running']}/{one['concurrency']}",
-            relative_time(one["started_at"]), relative_time(one["renewed_at"]),
+            worker["id"],
+            worker["state"],
+            f"{worker['host']}:{worker['pid']}" if worker["host"] else "",
+            f"{worker['running']}/{worker['concurrency']}",
+            relative_time(worker["started_at"]),
+            relative_time(worker["renewed_at"]),
         ]
-        for one in page["items"]
-    )  # fmt: skip
+        for worker in page["items"]
+    )
     print_list(ctx.obj, page, ("id", "state", "host", "running", "started", "seen"), rows)
 
 
 @queues.command("list")
 def list_queues(ctx: typer.Context) -> None:
-    """List queues that have work, a limit or a pause."""
+    """List queues that have jobs, a limit or a pause."""
     page = ctx.obj.get("/queues")
     rows = (
         [
-            one["name"], "paused" if one["paused"] else "open", str(one["depth"]["ready"]),
-            str(one["depth"]["running"]), str(one["max_running"] if one["max_running"] is not None else "-"),
-            relative_time(one["oldest_ready_at"]),
+            queue["name"],
+            "paused" if queue["paused"] else "open",
+            str(queue["depth"]["ready"]),
+            str(queue["depth"]["running"]),
+            str(queue["max_running"] if queue["max_running"] is not None else "-"),
+            relative_time(queue["oldest_ready_at"]),
         ]
-        for one in page["items"]
-    )  # fmt: skip
+        for queue in page["items"]
+    )
     print_list(ctx.obj, page, ("name", "state", "ready", "running", "limit", "oldest"), rows)
 
 
 @queues.command("pause")
 def pause_queue(ctx: typer.Context, name: QueueName) -> None:
-    """Let a queue wait: what runs goes on, nothing new starts."""
-    print_details(ctx.obj, ctx.obj.patch(f"/queues/{quote(name, safe='')}", {"paused": True}), QUEUE)
+    """Pause a queue: running jobs continue, no job is started."""
+    print_details(ctx.obj, ctx.obj.patch(item_path("queues", name), {"paused": True}), QUEUE)
 
 
 @queues.command("resume")
 def resume_queue(ctx: typer.Context, name: QueueName) -> None:
-    """Let a queue go on."""
-    print_details(ctx.obj, ctx.obj.patch(f"/queues/{quote(name, safe='')}", {"paused": False}), QUEUE)
+    """Resume a paused queue."""
+    print_details(ctx.obj, ctx.obj.patch(item_path("queues", name), {"paused": False}), QUEUE)
 
 
 @queues.command("limit")
 def limit_queue(
     ctx: typer.Context,
     name: QueueName,
-    running: Annotated[int | None, typer.Argument(help="runs at once; nothing lifts the limit")] = None,
+    running: Annotated[int | None, typer.Argument(help="maximum concurrent runs; omit to remove the limit")] = None,
 ) -> None:
-    """Limit how many runs of a queue go on at once."""
-    print_details(ctx.obj, ctx.obj.patch(f"/queues/{quote(name, safe='')}", {"max_running": running}), QUEUE)
+    """Set or remove the maximum number of concurrent runs of a queue."""
+    print_details(ctx.obj, ctx.obj.patch(item_path("queues", name), {"max_running": running}), QUEUE)
 
 
 @frozen.command("show")
 def show_freeze(ctx: typer.Context) -> None:
-    """Whether the org is frozen."""
+    """Show whether the org is frozen."""
     print_details(ctx.obj, ctx.obj.get("/freeze"), FREEZE)
 
 
 @frozen.command("on")
 def freeze(
     ctx: typer.Context,
-    reason: Annotated[str, typer.Option(help="why, for those who wonder later")] = "",
-    until: Annotated[str | None, future_option(help="when it ends by itself: 2h, 13:00, …")] = None,
+    reason: Annotated[str, typer.Option(help="reason, shown with the freeze")] = "",
+    until: Annotated[str | None, future_option(help="end automatically at: 2h (from now), 13:00, …")] = None,
 ) -> None:
-    """Let every slot of the org pass without firing."""
+    """Freeze the org: no slot fires."""
     print_details(ctx.obj, ctx.obj.put("/freeze", {"reason": reason, "until": until}), FREEZE)
 
 
@@ -132,15 +146,15 @@ def freeze(
 def unfreeze(ctx: typer.Context) -> None:
     """End the freeze."""
     ctx.obj.delete("/freeze")
-    print_stderr("slots fire again")
+    print_stderr("the freeze has ended; slots fire again")
 
 
 def why(
     ctx: typer.Context,
-    key: Annotated[str, typer.Argument(help="id of a run or job; or a schedule or task, for its newest run")],
-    slot: Annotated[str | None, past_option(help="the slot of the schedule, as `rota slots list` prints it")] = None,
+    key: Annotated[str, typer.Argument(help="id of a run or job, or name of a schedule or task for its newest run")],
+    slot: Annotated[str | None, past_option(help="slot of the schedule, as printed by `rota slots list`")] = None,
 ) -> None:
-    """Why a run is as it is, or what became of a slot."""
+    """Explain the status of a run, or the verdict of a slot."""
     if slot is None:
         run = find_run(ctx.obj, key)
         answer = ctx.obj.get(f"/runs/{run['id'] or run['job_id']}/$why")
@@ -151,8 +165,8 @@ def why(
 
 
 def status(ctx: typer.Context) -> None:
-    """The installation in one screen: workers, what runs, what is failing, what is due next. Exit code 1 if something
-    is failing or no worker is alive."""
+    """Show workers, running jobs, queues and failing schedules. Exit code 1 if something is failing or no worker is
+    alive."""
     connection: Connection = ctx.obj
     workers = connection.get("/workers", state="alive", limit=200)["items"]
     running = connection.get("/runs", status="running", limit=200)["items"]
@@ -161,9 +175,13 @@ def status(ctx: typer.Context) -> None:
     freeze = connection.get("/freeze")
     unacknowledged = [row for row in failing if not row["acknowledged"]]
     answer = {
-        "workers": workers, "running": len(running), "failing": failing, "queues": queues, "freeze": freeze,
+        "workers": workers,
+        "running": len(running),
+        "failing": failing,
+        "queues": queues,
+        "freeze": freeze,
         "ok": bool(workers) and not unacknowledged,
-    }  # fmt: skip
+    }
     if not print_data(connection, answer):
         print_status(answer)
     if not answer["ok"]:
@@ -171,9 +189,9 @@ def status(ctx: typer.Context) -> None:
 
 
 def print_status(answer: dict[str, Any]) -> None:
-    workers, places = answer["workers"], sum(worker["concurrency"] for worker in answer["workers"])
+    workers, capacity = answer["workers"], sum(worker["concurrency"] for worker in answer["workers"])
     ready = sum(queue["depth"]["ready"] for queue in answer["queues"])
-    print(f"workers  {len(workers)} alive, {answer['running']} of {places} places in use")
+    print(f"workers  {len(workers)} alive, running {answer['running']} of {capacity}")
     print(f"queues   {ready} jobs ready")
     for queue in answer["queues"]:
         if queue["paused"] or queue["oldest_ready_at"]:

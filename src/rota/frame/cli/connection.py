@@ -1,4 +1,4 @@
-"""The way to the server, and what its refusals become: one clear message and an exit code."""
+"""Connection of the command line to a server. A refused request becomes one error message and an exit code."""
 
 import functools
 import json
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import typer
 
@@ -34,14 +34,14 @@ class Exit(IntEnum):
     RUN_FAILED = 7
 
 
-CODES = {
+EXIT_CODES = {  # by HTTP status
     400: Exit.USAGE, 413: Exit.USAGE, 415: Exit.USAGE, 422: Exit.USAGE, 404: Exit.NOT_FOUND, 409: Exit.CONFLICT,
     412: Exit.CONFLICT, 401: Exit.REFUSED, 403: Exit.REFUSED, 429: Exit.REFUSED,
 }  # fmt: skip
 
 
 class ApiRefusal(Exception):
-    """The server refused."""
+    """The server answered with an error status."""
 
     def __init__(self, status: int, problem: dict[str, Any]) -> None:
         super().__init__(problem.get("detail"))
@@ -50,7 +50,7 @@ class ApiRefusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where the server is, who asks, and how answers are written. Nothing is looked up before it is needed."""
+    """Server, API key and output format of a command. Files are read when a request needs them."""
 
     server: str | None
     key: str | None
@@ -74,7 +74,7 @@ class Connection:
         self.call("DELETE", path)
 
     def call(self, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None) -> Any:
-        """The answer, or the end of the program with a message."""
+        """Return the answer. Prints an error and exits if the server refuses or cannot be reached."""
         try:
             return self.try_call(method, path, body, query)
         except ApiRefusal as refusal:
@@ -88,7 +88,7 @@ class Connection:
         query: dict[str, Any] | None = None,
         if_match: int | None = None,
     ) -> Any:
-        """The answer; raises Answered when the server refuses."""
+        """Return the answer. Raises ApiRefusal if the server refuses; exits if it cannot be reached."""
         import httpx
 
         from rota.client import ApiError, Client, TimedOut, Unreachable
@@ -100,38 +100,43 @@ class Connection:
         except ApiError as error:
             raise ApiRefusal(error.status, dict(error.problem)) from None
         except TimedOut:
-            fail(f"the server at {url} did not answer in time", Exit.TIMED_OUT)
+            fail(f"the server at {url} did not answer before the timeout", Exit.TIMED_OUT)
         except (Unreachable, httpx.InvalidURL, UnicodeError) as error:
             fail(f"cannot reach the server at {url}: {error.__cause__ or error}; is it running? (`rota up` starts one)")
 
     def address(self) -> tuple[str, str]:
-        """The server and the key: as given, else of the profile, else of the server that runs on the data directory."""
-        noted = read_profile(self.profile) if self.profile else {}
-        key = self.key or noted.get("key")
-        server = self.server or noted.get("server") or self.noted_server(is_own_key=key is None)
+        """Return server and key: of the options, else of the profile, else of the data directory."""
+        profile = read_profile(self.profile) if self.profile else {}
+        key = self.key or profile.get("key")
+        server = self.server or profile.get("server") or self.server_of_data_dir(is_own_key=key is None)
         warn_without_tls(server)
-        return server, key or self.noted_key()
+        return server, key or self.key_of_data_dir()
 
-    def noted_server(self, is_own_key: bool) -> str:
-        """The server that `server.json` names. It may have come with a folder of somebody else, such as a cloned
-        repository: a key from elsewhere goes only to this machine, or where the folder has a key of this user."""
+    def server_of_data_dir(self, is_own_key: bool) -> str:
+        """Return the server that `server.json` names. The file may be part of a cloned repository: a key from
+        another source is sent only to a loopback address, or if the directory has an `admin.key` of this user."""
         try:
             server = str(json.loads((self.data_dir / "server.json").read_text())["url"])
         except (OSError, ValueError, KeyError):
-            fail(f"no server runs on {self.data_dir.absolute()}; start one with `rota up`, or name one with --server")
+            fail(f"no server is running on {self.data_dir.absolute()}; start one with `rota up`, or set --server")
         if not (is_own_key or is_on_this_machine(server) or is_private(self.data_dir / "admin.key")):
             fail(
-                f"{self.data_dir / 'server.json'} names {server}, and your key is not sent there unasked: "
-                "name the server with --server or ROTA_SERVER",
+                f"{self.data_dir / 'server.json'} names {server}, but your key was not made for it and is not sent: "
+                "set --server or ROTA_SERVER to confirm",
                 Exit.REFUSED,
             )
         return server
 
-    def noted_key(self) -> str:
+    def key_of_data_dir(self) -> str:
         try:
             return (self.data_dir / "admin.key").read_text().strip()
         except OSError:
-            fail(f"no key: {self.data_dir.absolute()} has no admin.key; give one with --key or ROTA_KEY", Exit.REFUSED)
+            fail(f"no API key: {self.data_dir.absolute()} has no admin.key; set --key or ROTA_KEY", Exit.REFUSED)
+
+
+def item_path(collection: str, key: str, action: str = "") -> str:
+    """Return the API path of an item, or of an action on it such as `$cancel`."""
+    return f"/{collection}/{quote(key, safe='')}" + (f"/{action}" if action else "")
 
 
 def is_on_this_machine(server: str) -> bool:
@@ -139,7 +144,7 @@ def is_on_this_machine(server: str) -> bool:
 
 
 def is_private(path: Path) -> bool:
-    """Whether a regular file belongs to this user alone: version control gives nobody a file of mode 0600."""
+    """Return whether only this user can read a regular file. A file of a cloned repository never has mode 0600."""
     try:
         status = path.lstat()
     except OSError:
@@ -147,11 +152,11 @@ def is_private(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and not status.st_mode & 0o077 and status.st_uid == os.getuid()
 
 
-@functools.cache  # once per server
+@functools.cache  # one warning per server
 def warn_without_tls(server: str) -> None:
-    """Warn that a key can be read on the way to a server."""
+    """Warn that a key is sent without encryption."""
     if server.startswith("http://") and not is_on_this_machine(server):
-        print_stderr(f"warning: keys go to {server} without TLS, and can be read on the way; use https://")
+        print_stderr(f"warning: keys are sent to {server} without TLS and can be intercepted; use https://")
 
 
 def profiles_file() -> Path:
@@ -160,29 +165,30 @@ def profiles_file() -> Path:
 
 
 def read_profiles() -> dict[str, dict[str, str]]:
-    """Servers and keys that the user has given names."""
+    """Return servers and keys by profile name."""
     try:
-        found = json.loads(profiles_file().read_text())
+        profiles = json.loads(profiles_file().read_text())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         fail(f"{profiles_file()} cannot be read: {error}")
-    return found if isinstance(found, dict) else {}
+    return profiles if isinstance(profiles, dict) else {}
 
 
 def read_profile(name: str) -> dict[str, str]:
-    known = read_profiles()
-    if name not in known:
-        fail(f"profile {name!r} not found in {profiles_file()}; known are {', '.join(known) or 'none'}", Exit.USAGE)
-    return known[name]
+    profiles = read_profiles()
+    if name not in profiles:
+        known = ", ".join(profiles) or "none"
+        fail(f"profile {name!r} not found in {profiles_file()}; known profiles: {known}", Exit.USAGE)
+    return profiles[name]
 
 
 def exit_refused(refusal: ApiRefusal) -> NoReturn:
-    """Tell what the server refused, each wrong field on a line of its own."""
-    wrong = refusal.problem.get("errors") or []
-    lines = [f"  {one['field']}: {one['value']} {one['message']}" for one in wrong]
-    text = "\n".join([f"{len(wrong)} values are wrong:", *lines]) if len(wrong) > 1 else refusal.problem["detail"]
-    fail(text, CODES.get(refusal.status, Exit.FAILED))
+    """Print why the server refused, one line per invalid field, and exit with the code for its status."""
+    errors = refusal.problem.get("errors") or []
+    lines = [f"  {error['field']}: {error['value']} {error['message']}" for error in errors]
+    text = "\n".join([f"{len(errors)} invalid values:", *lines]) if len(errors) > 1 else refusal.problem["detail"]
+    fail(text, EXIT_CODES.get(refusal.status, Exit.FAILED))
 
 
 def fail(message: str, code: Exit = Exit.FAILED) -> NoReturn:
@@ -191,5 +197,5 @@ def fail(message: str, code: Exit = Exit.FAILED) -> NoReturn:
 
 
 def print_stderr(message: str) -> None:
-    """Talk goes to stderr."""
+    """Print a message for people to stderr; stdout is for data."""
     print(visible(message), file=sys.stderr)

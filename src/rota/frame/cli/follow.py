@@ -1,4 +1,4 @@
-"""What happens, as it happens: the server's streams, taken up again where they broke, and `rota events`."""
+"""Server-sent event streams that reconnect and resume after the last event, and `rota events`."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -11,36 +11,35 @@ from rota.frame.cli.output import local_time, print_data
 from rota.frame.cli.terminal import visible
 from rota.frame.cli.times import past_option
 
-PATIENCE = 60.0  # seconds without a word from the server
-PAUSE = 0.5  # seconds before the next try
-MOST = 10_000  # events that are known again when they come twice
+RECONNECT_TIMEOUT_SECONDS = 60.0
+RECONNECT_DELAY_SECONDS = 0.5
+MAX_SEEN_EVENTS = 10_000  # remembered to drop duplicates after a reconnect
 
-Event = tuple[str, str, Any]  # its name, its id, its data
+Event = tuple[str, str, Any]  # name, id, data
 
 
 def events(
     ctx: typer.Context,
-    since: Annotated[str | None, past_option(help="also what happened since: 1h, 13:00, …")] = None,
+    since: Annotated[str | None, past_option(help="include past events since: 1h (ago), 13:00, …")] = None,
 ) -> None:
-    """What changes in the org, as it happens, until Ctrl-C. Takes up again where a connection broke."""
+    """Follow changes in the org until Ctrl-C. Reconnects and resumes after a lost connection."""
     connection: Connection = ctx.obj
-    known: dict[tuple[Any, ...], None] = {}  # after a break, the last ones come again
+    known: dict[tuple[Any, ...], None] = {}  # the server resends the last events after a reconnect
     try:
-        for name, _, data in follow(connection, "/events", None if since is None else position(since)):
+        for name, _, data in follow(connection, "/events", None if since is None else stream_position(since)):
             if name == "open" or (key := (name, data["id"], data.get("revision"), data["at"])) in known:
                 continue
             known[key] = None
-            if len(known) > MOST:
+            if len(known) > MAX_SEEN_EVENTS:
                 del known[next(iter(known))]
             if not print_data(connection, data):
-                print(f"{local_time(data['at'])}  {name:<17} {visible(words(data))}", flush=True)
+                print(f"{local_time(data['at'])}  {name:<17} {visible(summary(data))}", flush=True)
     except KeyboardInterrupt:
-        pass  # that is how it ends
+        pass  # the normal way to end it
 
 
 def follow(connection: Connection, path: str, last: str | None = None) -> Iterator[Event]:
-    """The events of a stream, for as long as somebody reads. After a break it goes on behind the last one; those that
-    were told just before may come again."""
+    """Yield the events of a stream. Reconnects with `Last-Event-ID`; the last events may be repeated after that."""
     import httpx
 
     from rota.core.clock import blocking_sleep, stopwatch
@@ -58,15 +57,15 @@ def follow(connection: Connection, path: str, last: str | None = None) -> Iterat
                 for event in parsed(answer.iter_lines()):
                     last = event[1]
                     yield event
-        except (httpx.TransportError, Busy) as error:
+        except (httpx.TransportError, ServerUnavailable) as error:
             broken_at = broken_at or stopwatch()
-            if stopwatch() - broken_at > PATIENCE:
+            if stopwatch() - broken_at > RECONNECT_TIMEOUT_SECONDS:
                 fail(f"cannot reach the server at {server}: {error}; is it running?")
-        blocking_sleep(PAUSE)
+        blocking_sleep(RECONNECT_DELAY_SECONDS)
 
 
-class Busy(Exception):
-    """The server cannot answer now."""
+class ServerUnavailable(Exception):
+    """The server answered with a 5xx status."""
 
 
 def check(answer: Any) -> None:
@@ -74,7 +73,7 @@ def check(answer: Any) -> None:
         return
     text = answer.read()
     if answer.status_code >= 500:
-        raise Busy(f"HTTP {answer.status_code}")
+        raise ServerUnavailable(f"HTTP {answer.status_code}")
     try:
         exit_refused(ApiRefusal(answer.status_code, json.loads(text)))
     except ValueError:
@@ -92,22 +91,22 @@ def parsed(lines: Iterable[str]) -> Iterator[Event]:
             fields = {}
 
 
-def position(moment: str) -> str:
-    """Where the stream stood at a moment."""
+def stream_position(time: str) -> str:
+    """Return the id of the stream's position at a time."""
     from datetime import datetime, timedelta
 
     from rota.core.errors import Invalid
     from rota.core.timing.triggers import parse_instant
 
     try:
-        at = parse_instant(moment, "--since")
+        at = parse_instant(time, "--since")
     except Invalid as error:
         fail(error.message, Exit.USAGE)
     return str((at - datetime.fromtimestamp(0, at.tzinfo)) // timedelta(microseconds=1))
 
 
-def words(data: dict[str, Any]) -> str:
-    """What happened, to which thing."""
+def summary(data: dict[str, Any]) -> str:
+    """Return an event in one line: the resource and what changed."""
     kind = data["type"].partition(".")[0]
     if kind == "run":
         status = f" {data['status']}" if "status" in data else ""

@@ -12,6 +12,11 @@ Limit = Annotated[int | None, typer.Option(help="maximum number of items, up to 
 Cursor = Annotated[str | None, typer.Option(help="`next_cursor` of the previous page")]
 
 
+def command_group(help: str) -> typer.Typer:
+    """Return a group of sub-commands that prints its help if none is given."""
+    return typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=help)
+
+
 def exactly_one(**values: str | None) -> None:
     """Exit with USAGE unless exactly one of these arguments (upper case) and options is set."""
     names = " | ".join(name if name.isupper() else f"--{name}" for name in values)

@@ -1,4 +1,4 @@
-"""Answers as people read them: tables that fit 80 columns, and moments relative to now."""
+"""Output of commands: tables, fields and relative times for people; JSON, JSON Lines and YAML for programs."""
 
 import contextlib
 import json
@@ -12,12 +12,12 @@ from rota.core.timing.describe import short_span
 from rota.frame.cli.connection import Connection, Output, print_stderr
 from rota.frame.cli.terminal import json_text, visible
 
-PIPED_WIDTH = 100_000  # columns
-PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[a-z_]+")  # what YAML reads as the text it is
+PIPED_WIDTH = 100_000  # columns: a row is never wrapped in a pipe
+YAML_PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[a-z_]+")  # strings that need no quotes
 
 
 def print_data(connection: Connection, data: Any) -> bool:
-    """Print the answer as it came, if that was asked for; a list as JSON Lines is an item per line."""
+    """Print an answer as JSON, JSON Lines (one line per item) or YAML. Returns False if --output is a table."""
     match connection.output:
         case Output.JSON:
             print(json_text(data, indent=2))
@@ -32,9 +32,10 @@ def print_data(connection: Connection, data: Any) -> bool:
 
 
 def yaml_lines(data: Any, indent: str = "") -> list[str]:
-    """YAML in its plainest form: blocks for lists and objects, JSON for everything else, which YAML reads as well."""
+    """Return data as lines of YAML: block style for lists and objects, JSON for scalars."""
     if isinstance(data, dict) and data:
-        pairs = [(f"{name if PLAIN.fullmatch(name) else json.dumps(name)}:", value) for name, value in data.items()]
+        pairs = [(name if YAML_PLAIN.fullmatch(name) else json.dumps(name), value) for name, value in data.items()]
+        pairs = [(f"{name}:", value) for name, value in pairs]
     elif isinstance(data, list) and data:
         pairs = [("-", value) for value in data]
     else:
@@ -50,12 +51,12 @@ def yaml_lines(data: Any, indent: str = "") -> list[str]:
 def print_list(
     connection: Connection, page: dict[str, Any], columns: Sequence[str], rows: Iterable[Sequence[str]]
 ) -> None:
-    """A list as a table."""
+    """Print a page of a list, as a table or as data."""
     if print_data(connection, page):
         return
     print_table(columns, rows)
     if page["next_cursor"]:
-        print_stderr(f"there are more: --cursor {page['next_cursor']}")
+        print_stderr(f"more items: --cursor {page['next_cursor']}")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -69,31 +70,31 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     terminal = sys.stdout.isatty()
     for row in rows:
         cells = (visible(cell) if terminal else " ".join(visible(cell).split("\n")) for cell in row)
-        grid.add_row(*(Text(cell) for cell in cells))  # as text: what users named must not be read as markup
-    # in a pipe or file a row is a line: names must be found by grep
+        grid.add_row(*(Text(cell) for cell in cells))  # Text: names of users must not be parsed as markup
+    # one line per row in a pipe or file, for grep
     Console(highlight=False, width=None if terminal else PIPED_WIDTH).print(grid, crop=False)
 
 
 @contextlib.contextmanager
-def progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
-    """A bar on the terminal while something long goes on; nothing where nobody looks."""
+def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on a terminal; nothing otherwise. Yields a function that advances it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(label, total=total)
         yield lambda count: bar.advance(task, count)
 
 
 def print_details(connection: Connection, data: dict[str, Any], fields: Iterable[str]) -> None:
-    """One thing, a field per line; empty ones are left out."""
+    """Print one resource, a line per field; empty fields are left out."""
     if print_data(connection, data):
         return
-    found = [(field, plain(data.get(field))) for field in fields]
-    width = max(len(field) for field, _ in found)
-    for field, value in found:
+    pairs = [(field, plain(data.get(field))) for field in fields]
+    width = max(len(field) for field, _ in pairs)
+    for field, value in pairs:
         if value:
             print(f"{field:<{width}}  {visible(value)}")
 
@@ -106,18 +107,18 @@ def plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def relative_time(moment: str | None) -> str:
-    """`in 5m`, `2h ago`; further away than a day the local date."""
-    if moment is None:
+def relative_time(time: str | None) -> str:
+    """Return a time as `in 5m` or `2h ago`; from one day on as the local date."""
+    if time is None:
         return "-"
     from rota.core.clock import system_time
 
-    at = datetime.fromisoformat(moment)
-    away = at - system_time()
-    if abs(away) >= timedelta(days=1):
+    at = datetime.fromisoformat(time)
+    distance = at - system_time()
+    if abs(distance) >= timedelta(days=1):
         return f"{at.astimezone():%Y-%m-%d %H:%M}"
-    text = short_span(abs(away))
-    return f"in {text}" if away > timedelta(0) else f"{text} ago"
+    text = short_span(abs(distance))
+    return f"in {text}" if distance > timedelta(0) else f"{text} ago"
 
 
 def duration(started: str | None, finished: str | None) -> str:
@@ -127,5 +128,5 @@ def duration(started: str | None, finished: str | None) -> str:
     return f"{span.total_seconds():.2f}s" if span < timedelta(seconds=10) else short_span(span)
 
 
-def local_time(moment: str | None) -> str:
-    return "-" if moment is None else f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
+def local_time(time: str | None) -> str:
+    return "-" if time is None else f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M:%S}"

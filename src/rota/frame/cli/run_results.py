@@ -1,13 +1,12 @@
-"""Runs as commands need them: find one, wait until it has ended, print its result, exit as it ended."""
+"""Find a run, wait until it has ended, print its result, exit with its status."""
 
 import sys
 from typing import Any
-from urllib.parse import quote
 
 import typer
 
 from rota.core.explain import error_text
-from rota.frame.cli.connection import ApiRefusal, Connection, Exit, exit_refused, fail, print_stderr
+from rota.frame.cli.connection import ApiRefusal, Connection, Exit, exit_refused, fail, item_path, print_stderr
 from rota.frame.cli.output import print_data, print_details
 from rota.frame.cli.terminal import json_text, output
 
@@ -19,7 +18,7 @@ def find_run(connection: Connection, key: str) -> dict[str, Any]:
     """Return a run by its id, or the newest run of a job by the job's id, of a schedule or of a task by its
     name. Exits with NOT_FOUND."""
     try:
-        run: dict[str, Any] = connection.try_call("GET", f"/runs/{quote(key, safe='')}")
+        run: dict[str, Any] = connection.try_call("GET", item_path("runs", key))
         return run
     except ApiRefusal as refusal:
         if refusal.status != 404:
@@ -28,18 +27,21 @@ def find_run(connection: Connection, key: str) -> dict[str, Any]:
         items = connection.get("/runs", **{field: key}, limit=1)["items"]
         if items:
             return dict(items[0])
-    return fail(f"'{key}' is no run or job, and no schedule or target of that name has run", Exit.NOT_FOUND)
+    return fail(
+        f"no run found for {key!r}: it is no id of a run or job, and no schedule or target of this name has run",
+        Exit.NOT_FOUND,
+    )
 
 
 def show_job_or_result(connection: Connection, answer: dict[str, Any], wait: bool, timeout: float) -> None:
-    """Print the id of the created job or, with `wait`, the result of its run; then exit as the run ended."""
+    """Print the id of the created job or, with `wait`, the result of its run; then exit with its status."""
     if not wait:
         print_details(connection, answer, ["job_id"])
         return
     ended = find_run(connection, wait_until_ended(connection, answer["job_id"], timeout)["id"])
     if not print_data(connection, ended):
         print_result(ended["outcome"])
-    exit_as(ended)
+    exit_with_status(ended)
 
 
 def print_result(outcome: Any) -> None:
@@ -54,10 +56,10 @@ def print_result(outcome: Any) -> None:
 
 
 def wait_for_job(connection: Connection, job_id: str, timeout: float) -> None:
-    """Wait until a job has ended, print it and exit as it ended."""
+    """Wait until a job has ended, print it and exit with its status."""
     job = wait_until_ended(connection, job_id, timeout)
     print_details(connection, job, ("id", "status", "attempt", "started_at", "finished_at"))
-    exit_as(job)
+    exit_with_status(job)
 
 
 def wait_until_ended(connection: Connection, job_id: str, timeout: float) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def wait_until_ended(connection: Connection, job_id: str, timeout: float) -> dic
     return dict(job)
 
 
-def exit_as(ended: dict[str, Any]) -> None:
+def exit_with_status(ended: dict[str, Any]) -> None:
     """Exit with RUN_FAILED unless a job or run succeeded."""
     if ended["status"] != "success":
         print_stderr(f"error: {error_text(ended['error'] or {}) or ended['status']}")

@@ -1,4 +1,4 @@
-"""Times as people write them on the command line, as RFC 3339 for the API. Local times are in the machine's zone."""
+"""Parse times of the command line into RFC 3339 for the API. Times without an offset are in the machine's zone."""
 
 import re
 from datetime import datetime, timedelta
@@ -14,12 +14,12 @@ CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?", re.ASCII)
 
 
 def past(text: str) -> str:
-    """A time as RFC 3339; a duration is so long ago, a time of day the last one. Raises BadParameter."""
+    """Return RFC 3339; a duration counts back from now, a time of day is the last one. Raises BadParameter."""
     return read_time(text, ahead=False)
 
 
 def future(text: str) -> str:
-    """A time as RFC 3339; a duration is so far ahead, a time of day the next one. Raises BadParameter."""
+    """Return RFC 3339; a duration counts from now, a time of day is its next one. Raises BadParameter."""
     return read_time(text, ahead=True)
 
 
@@ -44,19 +44,19 @@ def read_time(text: str, ahead: bool) -> str:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"'{text}' is not a time; write it as {EXAMPLES}") from None
+        raise typer.BadParameter(f"'{text}' is not a time; use {EXAMPLES}") from None
     return at.isoformat() if at.tzinfo is not None else at.astimezone().isoformat()
 
 
 def past_option(*names: str, help: str) -> Any:
-    """An option that takes a time; durations are ago."""
+    """Return an option for a time in the past: a duration counts back from now."""
     return typer.Option(*names, parser=past, metavar="TIME", help=help)
 
 
 def future_option(*names: str, help: str) -> Any:
-    """An option that takes a time; durations are ahead."""
+    """Return an option for a time in the future: a duration counts from now."""
     return typer.Option(*names, parser=future, metavar="TIME", help=help)
 
 
-Since = Annotated[str | None, past_option(help="from this time on: 1h (ago), 13:00, 2026-11-16, …")]
-Until = Annotated[str | None, future_option(help="up to this time")]
+Since = Annotated[str | None, past_option(help="start of the range: 1h (ago), 13:00, 2026-11-16, …")]
+Until = Annotated[str | None, future_option(help="end of the range")]

@@ -1,10 +1,10 @@
 """`rota graph …`"""
 
 from typing import Annotated
-from urllib.parse import quote
 
 import typer
 
+from rota.frame.cli.connection import item_path
 from rota.frame.cli.options import read_input
 from rota.frame.cli.output import print_list
 from rota.frame.cli.run_results import show_job_or_result
@@ -34,4 +34,4 @@ def run(
 ) -> None:
     """Run it now, under a grant."""
     body = {"input": read_input(given), "grant_id": grant}
-    show_job_or_result(ctx.obj, ctx.obj.post(f"/graphs/{quote(graph, safe='')}/$run", body), wait, timeout)
+    show_job_or_result(ctx.obj, ctx.obj.post(item_path("graphs", graph, "$run"), body), wait, timeout)

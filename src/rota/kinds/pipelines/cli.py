@@ -10,7 +10,7 @@ import typer
 from rota.frame.cli.connection import ApiRefusal, Exit, exit_refused, fail, print_stderr
 from rota.frame.cli.options import Cursor, Limit, exactly_one, read_input
 from rota.frame.cli.output import plain, print_data, print_details, print_list, print_table, relative_time
-from rota.frame.cli.run_results import exit_as, find_run, wait_until_ended
+from rota.frame.cli.run_results import exit_with_status, find_run, wait_until_ended
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Tables made out of tables, in layers.")
 triggers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What makes a pipeline run.")
@@ -123,7 +123,7 @@ def run(
     ended = find_run(ctx.obj, wait_until_ended(ctx.obj, answer["job_id"], timeout)["id"])
     if not print_data(ctx.obj, ended) and ended["outcome"]:
         print(f"{ended['outcome']['rows_written']} rows in {ended['outcome']['duration_ms']} ms")
-    exit_as(ended)
+    exit_with_status(ended)
 
 
 @app.command()
