@@ -7,6 +7,7 @@
 # make bench-check fails if it is slower than the kept figures say; bench-keep replaces those
 # make constraints pins the newest versions that pyproject.toml allows (needs uv)
 # make coverage prints which lines the tests of core, db and engine reach
+# make diagrams writes the state diagrams of ARCHITECTURE.md
 # make clean removes what these made
 
 SHELL := /bin/sh
@@ -19,7 +20,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 APP ?= examples/quickstart.py
 
-.PHONY: up test test-long constraints coverage lint chromium screenshots bench bench-check bench-keep clean
+.PHONY: up test test-long constraints coverage diagrams lint chromium screenshots bench bench-check bench-keep clean
 .DEFAULT_GOAL := test
 
 up: $(VENV)/.installed
@@ -64,6 +65,9 @@ constraints:
 
 coverage: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 4 --maxschedchunk 1 -m "not long" --cov=rota --cov-report=term:skip-covered $(ARGS)
+
+diagrams: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.diagrams
 
 clean:
 	rm -rf $(VENV) .bench build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
