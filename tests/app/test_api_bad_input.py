@@ -80,8 +80,8 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"input": {"name": "x" * (1024 * 1024)}}, "input", "1048576"),
     ({"input": [1]}, "input", "object"),
     ({"input": {"nam": 1}}, "input.nam", "parameter"),
-    ({"colour": "red"}, "colour", "not a field"),
-    ({"id": "01ARZ3NDEKTSV4RRFFQ69G5FAV"}, "id", "not a field"),
+    ({"colour": "red"}, "colour", "unknown field"),
+    ({"id": "01ARZ3NDEKTSV4RRFFQ69G5FAV"}, "id", "unknown field"),
 ]  # fmt: skip
 
 

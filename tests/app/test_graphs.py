@@ -84,7 +84,7 @@ async def test_graphs_are_listed_and_run(api: Api) -> None:
         ("python:echo", {"input": "x"}, 422, "not an object"),
         ("python:echo", {"grant_id": "x"}, 422, "not a ULID"),
         ("python:echo", {"grant_id": ULID}, 422, "grant_not_found"),
-        ("python:echo", {"more": 1}, 422, "not a field"),
+        ("python:echo", {"more": 1}, 422, "unknown field"),
     ],
 )
 async def test_a_wrong_run_is_refused(api: Api, graph: str, body: Any, status: int, told: str) -> None:

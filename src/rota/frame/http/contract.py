@@ -68,7 +68,7 @@ async def read_body(
         raise Invalid("body", "…", f"is nested deeper than {DEPTH_LIMIT} levels")
     if known is None:
         return body
-    right = f"is not a field of this; it has {listed(known)}"
+    right = f"is an unknown field; the fields are {listed(known)}"
     wrong = [Invalid(field, body[field], right) for field in body if field not in known]
     if wrong:
         raise together(wrong)
