@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from rota.core import parse
 from rota.core.clock import Clock
 from rota.core.errors import Conflict, Invalid, NotFound, Refused, TooMuchEffort, together
-from rota.core.model import WORKFLOW, DueSchedule, Job, NewJob, Schedule, serial_key_of_kind
+from rota.core.model import DueSchedule, Job, NewJob, Schedule, serial_key_of_kind
 from rota.core.plan import FIRE_BATCH_SLOTS
 from rota.core.policy import TRANSIENT_RETRY, WAKE_MAX, WAKE_MIN, Billing, Misfire, Retry, Terms, choice, parse_overlap
 from rota.core.states import State, Status
@@ -25,14 +25,14 @@ from rota.engine.audit_log import DESCRIBERS, Act, Told
 from rota.engine.authority import check_grant, check_may_begin, check_owner, with_grant
 from rota.engine.billing_accounts import MAX_CREDITS
 from rota.engine.compute import compute
-from rota.engine.extensions import DeletesWithSchedule, DescribesResources, Extensions
+from rota.engine.extensions import DeletesWithSchedule, DescribesResources, Extensions, HasTraits, KindTraits
 from rota.engine.metrics import Meter
 from rota.engine.runner import Runners
 
 R = TypeVar("R")
 ScheduleCheck = Callable[[Schedule, Schedule | None], None]  # what a schedule becomes, and what is stored
 
-NO_EXTENSIONS = Extensions()
+NO_EXTENSIONS, PLAIN = Extensions(), KindTraits()
 BULK_LIMIT = 10_000
 GONE = "no longer declared in the program"  # pause reason of a schedule that vanished from its program
 SOME = 50  # schedules that one transaction changes
@@ -84,9 +84,16 @@ class Engine:
         self.act: Act | None = None  # for whom it acts; None: the program itself
         self.defaults = {kind: runner.defaults for kind, runner in runners.items()}
         self.describers = {**DESCRIBERS, **extensions.describers}
-        for runner in runners.values():
+        self.traits: dict[str, KindTraits] = {}
+        for kind, runner in runners.items():
             if isinstance(runner, DescribesResources):
                 self.describers.update(runner.describers)
+            if isinstance(runner, HasTraits):
+                self.traits[kind] = runner.traits
+
+    def traits_of(self, kind: str) -> KindTraits:
+        """How work of a kind is treated."""
+        return self.traits.get(kind, PLAIN)
 
     def acting(self, act: Act, db: Database | None = None) -> Self:
         """The same engine, on the same database or the given one; the audit log records what it writes as this act."""
@@ -176,7 +183,7 @@ class Engine:
             due = schedules.lock(tx, org_id, before.id)
             new = parse_change(due.schedule, changes, defaults=self.defaults, now=now)
             if not by_manager:
-                check_managed_fields(due.schedule, new)
+                check_managed_fields(due.schedule, new, self.traits_of(new.kind))
             if check is not None:
                 check(new, due.schedule)
             if {"target", "grant_id", "input"} & set(changes):
@@ -192,7 +199,7 @@ class Engine:
 
         def step(tx: Tx) -> Schedule:
             due = schedules.lock(tx, org_id, key)
-            if not deletable(due.schedule, force):
+            if not self.deletable(due.schedule, force):
                 raise Conflict(f"schedule '{due.schedule.name}' is managed by {due.schedule.managed_by}")
             return self.delete_locked(tx, due, now, expected)
 
@@ -233,7 +240,7 @@ class Engine:
             return []
 
         def change(tx: Tx, due: DueSchedule) -> Schedule | None:
-            if due.schedule.enabled is enabled or due.schedule.kind == WORKFLOW:
+            if due.schedule.enabled is enabled or self.traits_of(due.schedule.kind).declares_schedules:
                 return None
             try:
                 new = parse.parse_patch(due.schedule, {"enabled": enabled}, defaults=self.defaults, now=now)
@@ -248,11 +255,17 @@ class Engine:
         now = self.clock.now()
 
         def delete(tx: Tx, due: DueSchedule) -> Schedule | None:
-            if not deletable(due.schedule, force=False):
+            if not self.deletable(due.schedule, force=False):
                 return None
             return self.delete_locked(tx, due, now)
 
         return await self.each(org_id, wanted, delete)
+
+    def deletable(self, schedule: Schedule, force: bool) -> bool:
+        """Whether a person may delete a schedule: not while a workflow, a trigger or a program would miss it."""
+        gone = schedule.paused_at is not None and schedule.pause_reason == GONE
+        by_program = schedule.source.startswith("code:") and not self.traits_of(schedule.kind).declares_schedules
+        return schedule.managed_by is None or (by_program and (gone or force))
 
     def delete_locked(self, tx: Tx, due: DueSchedule, now: datetime, expected: int | None = None) -> Schedule:
         """Mark a locked schedule as deleted, with what its kind deletes along with it."""
@@ -432,8 +445,9 @@ class Engine:
                 if ended is None and not runs.of_job(tx, org_id, key):
                     raise NotFound(f"job or run {key!r} not found")
                 raise Conflict(f"{key}: it has ended already, there is nothing to cancel")
-            if job.kind == WORKFLOW and (job.attempt or job.state == State.RUNNING):
-                raise Conflict(f"{key}: a workflow's run that began is not canceled; pause the workflow, or resolve it")
+            refusal = self.traits_of(job.kind).cancel_refusal
+            if refusal is not None and (job.attempt or job.state == State.RUNNING):
+                raise Conflict(f"{key}: {refusal}")
             if job.serial_key:
                 lock_keys(tx, [job.serial_key])
             queue.lock(tx, job.id)  # else a claim could come between the two looks at it
@@ -458,8 +472,9 @@ class Engine:
                 if job.state == State.PARKED:
                     queue.resume(tx, job.id, now)
                 return str(job.id)
-            if run.kind == WORKFLOW:
-                raise Conflict(f"run {run_id}: it has ended, and what a workflow did is not done again")
+            refusal = self.traits_of(run.kind).retry_refusal
+            if refusal is not None:
+                raise Conflict(f"run {run_id}: {refusal}")
             if run.schedule_id is not None:
                 due = schedules.lock(tx, org_id, run.schedule_id)
                 if run.slot is None:
@@ -525,23 +540,15 @@ class Engine:
         return moment
 
 
-def check_managed_fields(old: Schedule, new: Schedule) -> None:
+def check_managed_fields(old: Schedule, new: Schedule, traits: KindTraits) -> None:
     """Raise Conflict if an edit changes what the manager of a schedule would write again."""
     if old.managed_by is None:
         return
     before, after = parse.flat(old), parse.flat(new)
-    own = {"grant_id"} if old.kind == WORKFLOW else {"grant_id", "enabled"}
+    own = {"grant_id"} if traits.declares_schedules else {"grant_id", "enabled"}
     changed = sorted(field for field, value in after.items() if before[field] != value and field not in own)
     if changed:
         raise Conflict(f"schedule '{old.name}' is managed by {old.managed_by} (refused: {', '.join(changed)})")
-
-
-def deletable(schedule: Schedule, force: bool) -> bool:
-    """Whether a person may delete a schedule: not while a workflow, a trigger or a program would miss it."""
-    gone = schedule.paused_at is not None and schedule.pause_reason == GONE
-    return schedule.managed_by is None or (
-        schedule.kind != WORKFLOW and schedule.source.startswith("code:") and (gone or force)
-    )
 
 
 def read_budget(value: Any, field: str) -> dict[str, int]:

@@ -9,7 +9,6 @@ import structlog
 
 from rota.core import parse
 from rota.core.errors import Conflict, DataRefused, RotaError, Unavailable
-from rota.core.model import WORKFLOW
 from rota.engine import schedules
 from rota.engine.audit_log import Act
 from rota.engine.commands import GONE, Engine
@@ -32,7 +31,7 @@ async def declare_schedules(
     declared."""
     source = f"code:{Path(app).stem}"
     found = await engine.db.read(schedules.of_source, org_id, source)
-    known = {one.name: one for one in found if one.kind != WORKFLOW}  # workflows see to their own
+    known = {schedule.name: schedule for schedule in found if not engine.traits_of(schedule.kind).declares_schedules}
     new = [body for body in wanted if body["name"] not in known]
 
     def acting(verb: str, name: object) -> Engine:

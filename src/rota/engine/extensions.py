@@ -35,6 +35,22 @@ class Extensions:
     prunes: Sequence[Prune] = ()  # steps of maintenance that delete old rows
 
 
+@dataclass(frozen=True, slots=True)
+class KindTraits:
+    """How commands treat work of a kind; by default like a function that may be stopped and repeated."""
+
+    declares_schedules: bool = False  # its schedules follow its declaration: they are not enabled or deleted by hand
+    cancel_refusal: str | None = None  # why a run that began is not canceled
+    retry_refusal: str | None = None  # why a run that ended is not repeated
+
+
+@runtime_checkable
+class HasTraits(Protocol):
+    """A kind of work that is not treated by the defaults."""
+
+    traits: KindTraits
+
+
 @runtime_checkable
 class DescribesResources(Protocol):
     """A kind of work whose resources the audit log describes before and after a change."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from rota.core.model import WORKFLOW, Attempt, AttemptResult, Job, RunInfo
+from rota.core.model import Attempt, AttemptResult, Job, RunInfo
 from rota.core.policy import (
     QUARANTINE_CRASHES,
     RECONCILIATION,
@@ -126,7 +126,5 @@ def failed_attempt(
 
 
 def timeout_of(job: Job, info: RunInfo, settings: EngineSettings) -> timedelta | None:
-    """The time limit of a run: of its schedule, its target, or the installation. A workflow has none by default: an
-    operator must reconcile an interrupted mutation."""
-    default = None if job.kind == WORKFLOW else settings.default_timeout
-    return job.terms.timeout or info.timeout or default
+    """The time limit of a run: of its schedule, its target or, unless its runner excludes that, the installation."""
+    return job.terms.timeout or info.timeout or (settings.default_timeout if info.default_timeout else None)

@@ -19,7 +19,7 @@ from rota.db.connection import Database
 from rota.db.dialect import Tx
 from rota.db.retry import retry_until_available
 from rota.engine.commands import Engine
-from rota.engine.extensions import Describe
+from rota.engine.extensions import Describe, KindTraits
 from rota.engine.runner import RunContext, SetAside, Skipped, WorkFailed, Written
 from rota.kinds.workflows import maintenance, reports
 from rota.kinds.workflows.connectors.base import Connectors
@@ -39,6 +39,11 @@ class WorkflowRunner:
     kind = WORKFLOW
     defaults = Defaults()
     under_grant = False
+    traits = KindTraits(
+        declares_schedules=True,
+        cancel_refusal="a workflow's run that began is not canceled; pause the workflow, or resolve it",
+        retry_refusal="it has ended, and what a workflow did is not done again",
+    )
     describers: Mapping[str, Describe] = MappingProxyType({"workflows": reports.brief})
 
     def __init__(
@@ -84,6 +89,7 @@ class WorkflowRunner:
         workflow = await self.scripts.live(job.org_id, job.target) if of_script(job) else self.workflows.get(job.target)
         ctx.info.work, ctx.info.name, ctx.info.marked = (run, workflow), job.target, True
         ctx.info.resource = run.workflow_id
+        ctx.info.default_timeout = False  # an operator must reconcile an interrupted mutation
         ctx.info.version = None if workflow is None else workflow.version
 
     async def execute(self, ctx: RunContext) -> Any:
