@@ -66,7 +66,7 @@ async def sleeper(ctx: RunContext, seconds: float = 1.0):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class WitnessLine:
     """A line of the witness."""
 
     what: str
@@ -111,7 +111,7 @@ class Process:
         await until(lambda: not self.alive, seconds, f"process {self.pid} ends")
         return self.popen.wait()
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self.log.read_text(errors="replace")
 
 
@@ -153,7 +153,7 @@ class Cluster:
         await self.db.close()
         if kind is not None:
             for process in self.processes:
-                print(f"--- process {process.pid}, exit code {process.popen.returncode}\n{process.said()[-4000:]}")
+                print(f"--- process {process.pid}, exit code {process.popen.returncode}\n{process.log_text()[-4000:]}")
 
     # processes
 
@@ -181,7 +181,7 @@ class Cluster:
 
         async def registered() -> bool:
             gone = [process for process in new if not process.alive]
-            assert not gone, f"a worker process ended at once: {gone[0].said()[-3000:]}"
+            assert not gone, f"a worker process ended at once: {gone[0].log_text()[-3000:]}"
             return pids <= {row.pid for row in await self.workers() if row.state == "alive"}
 
         await until(registered, 60, f"{count} workers register")
@@ -242,28 +242,30 @@ class Cluster:
 
     # the witness
 
-    def seen(self, what: str | None = None, **traits: object) -> list[Seen]:
+    def witness_lines(self, what: str | None = None, **traits: object) -> list[WitnessLine]:
         """What really happened, in order."""
         if not self.witness.exists():
             return []
         found = []
         for line in self.witness.read_text().splitlines():
             verb, job_id, run_id, attempt, target, slot, pid, at = line.split()
-            found.append(Seen(verb, job_id, run_id, int(attempt), target, slot, int(pid), float(at)))
+            found.append(WitnessLine(verb, job_id, run_id, int(attempt), target, slot, int(pid), float(at)))
         return [
             one
             for one in found
             if what in (None, one.what) and all(getattr(one, name) == value for name, value in traits.items())
         ]
 
-    async def saw(self, what: str, seconds: float = 20, count: int = 1, **traits: object) -> list[Seen]:
+    async def wait_for_line(
+        self, what: str, seconds: float = 20, count: int = 1, **traits: object
+    ) -> list[WitnessLine]:
         """Wait until it happened."""
-        await until(lambda: len(self.seen(what, **traits)) >= count, seconds, f"{count} times {what} {traits}")
-        return self.seen(what, **traits)
+        await until(lambda: len(self.witness_lines(what, **traits)) >= count, seconds, f"{count} times {what} {traits}")
+        return self.witness_lines(what, **traits)
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """Everything that the processes logged."""
-        return "\n".join(process.said() for process in self.processes)
+        return "\n".join(process.log_text() for process in self.processes)
 
 
 async def until(true: Callable[[], bool | Awaitable[bool]], seconds: float, what: str, every: float = 0.05) -> None:

@@ -69,7 +69,7 @@ async def test_replace_stops_the_running_job_at_its_slot(cluster: MakeCluster) -
         times = {"interval": 2, "anchor": start.isoformat(), "starts_at": start.isoformat()}
         body = {"name": "s", "target": "sleeper", "input": {"seconds": 60}, "overlap": "replace", **times}
         await one.schedule_all([body])
-        first, second = (await one.saw("begin", seconds=40, count=2))[:2]
+        first, second = (await one.wait_for_line("begin", seconds=40, count=2))[:2]
         slots = [datetime.fromisoformat(seen.slot) for seen in (first, second)]
         assert slots[1] - slots[0] == timedelta(seconds=2)  # no slot in between was coalesced into the second
         assert second.at - slots[1].timestamp() < 5  # half of what a renewal of the default lease would take

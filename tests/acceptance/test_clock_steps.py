@@ -55,7 +55,7 @@ async def test_setting_the_clock_of_the_machine_that_sqlite_asks_costs_no_lease(
     async with Cluster(tmp_path, sqlite_database, MACHINE_CLOCK, lease_seconds=LEASE) as cluster:
         await cluster.up(3, CLOCK=tmp_path / "clock")
         await steps_cost_nothing(cluster)
-        assert "the clock jumped" in cluster.said()
+        assert "the clock jumped" in cluster.log_text()
 
 
 async def steps_cost_nothing(cluster: Cluster) -> None:
@@ -64,12 +64,12 @@ async def steps_cost_nothing(cluster: Cluster) -> None:
         [{"name": f"s{n}", "target": "quick", "interval": 1, "overlap": "queue_all"} for n in range(5)]
     )
     long = await cluster.enqueue("sleeper", 9, seconds=6 * LEASE)
-    await cluster.saw("begin", count=9, target="sleeper")
-    await cluster.saw("end", count=10, target="quick")
+    await cluster.wait_for_line("begin", count=9, target="sleeper")
+    await cluster.wait_for_line("end", count=10, target="quick")
     for hours in (1, 0, 2, 0):  # set ahead, back again, and once more
         (cluster.home / "clock").write_text(str(hours))
         await asyncio.sleep(1.2 * LEASE)  # time for everybody to notice, and to judge if they dared
-    await until(lambda: len(cluster.seen("end", target="sleeper")) == len(long), 60, "the long runs end")
+    await until(lambda: len(cluster.witness_lines("end", target="sleeper")) == len(long), 60, "the long runs end")
 
     async def written() -> bool:
         return not [row for row in await cluster.jobs() if row.target == "sleeper"]
@@ -80,5 +80,5 @@ async def steps_cost_nothing(cluster: Cluster) -> None:
     assert Counter(run.job_id for run in ledger).most_common(1)[0][1] == 1
     fired = Counter((run.schedule_id, run.slot) for run in ledger if run.slot is not None)
     assert fired.most_common(1)[0][1] == 1
-    assert Counter(one.run_id for one in cluster.seen("begin")).most_common(1)[0][1] == 1
+    assert Counter(one.run_id for one in cluster.witness_lines("begin")).most_common(1)[0][1] == 1
     assert [row.state for row in await cluster.workers()] == ["alive"] * 3

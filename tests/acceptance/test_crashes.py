@@ -17,7 +17,7 @@ async def test_the_run_of_a_killed_worker_is_crashed_and_tried_again_by_another(
     async with cluster(lease_seconds=LEASE) as one:
         both = await one.up(2)
         (job,) = await one.enqueue("sleeper", seconds=4)
-        (begun,) = await one.saw("begin", job_id=job)
+        (begun,) = await one.wait_for_line("begin", job_id=job)
         await until(lambda: marked(one, job), 5, "the start is written down")
         next(process for process in both if process.pid == begun.pid).kill()
         killed_at = one.clock.now()
@@ -29,20 +29,20 @@ async def test_the_run_of_a_killed_worker_is_crashed_and_tried_again_by_another(
         assert success.retry_of == crashed.id
         assert success.fence > crashed.fence
         assert (success.started_at - killed_at).total_seconds() < LEASE + 5
-        assert [ended.run_id for ended in one.seen("end")] == [success.id]
+        assert [ended.run_id for ended in one.witness_lines("end")] == [success.id]
 
 
 async def test_the_late_result_of_a_frozen_worker_is_recorded_as_lost(cluster: MakeCluster) -> None:
     async with cluster(lease_seconds=LEASE, log_level="debug") as one:
         both = await one.up(2)
         # else it may be frozen in the middle of a transaction, and SQLite has one writer
-        await until(lambda: all("rehearsed" in process.said() for process in both), 30, "they have rehearsed")
+        await until(lambda: all("rehearsed" in process.log_text() for process in both), 30, "they have rehearsed")
         (job,) = await one.enqueue("sleeper", seconds=5)
-        (begun,) = await one.saw("begin", job_id=job)
+        (begun,) = await one.wait_for_line("begin", job_id=job)
         await until(lambda: marked(one, job), 5, "the start is written down")
         (frozen,) = [process for process in both if process.pid == begun.pid]
         frozen.signal(signal.SIGSTOP)
-        await one.saw("begin", seconds=LEASE + 15, job_id=job, attempt=2)
+        await one.wait_for_line("begin", seconds=LEASE + 15, job_id=job, attempt=2)
         await asyncio.sleep(5 - LEASE)  # the sleep of the frozen run is over: its result is the first thing it has
         frozen.signal(signal.SIGCONT)
         await until(lambda: recorded_lost(one), 30, "the late result is recorded")
@@ -94,7 +94,7 @@ async def test_a_job_that_kills_its_worker_is_quarantined_and_hurts_nobody_else(
         assert Counter(run.job_id for run in ledger if run.status == "success") == dict.fromkeys(sleepers, 1)
         assert {run.status for run in ledger} <= {"success", "crashed", "failed"}
         assert {run.job_id for run in ledger if run.status == "failed"} == {bad}
-        begun = {seen.run_id for seen in one.seen("begin")}
+        begun = {seen.run_id for seen in one.witness_lines("begin")}
         # starts of suspects are recorded before they begin: one whose worker died in between is crashed all the same
         assert {run.id for run in ledger if run.status == "success"} <= begun
         # two workers at the most: then it kills only its child process, three times
@@ -118,7 +118,7 @@ async def test_a_task_that_blocks_the_event_loop_keeps_its_lease(cluster: MakeCl
         await one.idle()
         assert [(run.status, run.attempt) for run in await one.runs()] == [("success", 1)]
         assert [row.state for row in await one.workers()] == ["alive", "alive"]
-        assert len(one.seen("begin", job_id=job)) == 1
+        assert len(one.witness_lines("begin", job_id=job)) == 1
 
 
 async def marked(one: Cluster, job: str) -> bool:

@@ -126,7 +126,7 @@ class Fleet:
         url = f"http://{network.here if network else '127.0.0.1'}:{self.port}"
         command = ("agent", "pair", "--server", url, "--token", token, "--dir", str(self.home / name))
         paired = self.process("pair", *command, within=network.within if network else ())
-        assert await paired.ended(30) == 0, paired.said()
+        assert await paired.ended(30) == 0, paired.log_text()
         host = json.loads((self.home / name / "agent.json").read_text())["host_id"]
         made = await self.call("POST", "/server-instances", {"host_id": host, "name": f"{name}-web"})
         return str(made["id"])
@@ -151,11 +151,11 @@ class Fleet:
         """A command that changes something, and can be seen to."""
         return f"echo begin $ROTA_JOB_ID >> {self.witness}; sleep {seconds}; echo end $ROTA_JOB_ID >> {self.witness}"
 
-    def seen(self, what: str, job: str) -> int:
+    def witness_lines(self, what: str, job: str) -> int:
         return self.witness.read_text().splitlines().count(f"{what} {job}") if self.witness.exists() else 0
 
-    async def saw(self, what: str, job: str) -> None:
-        await until(lambda: self.seen(what, job) > 0, 30, f"{what} {job}")
+    async def wait_for_line(self, what: str, job: str) -> None:
+        await until(lambda: self.witness_lines(what, job) > 0, 30, f"{what} {job}")
 
     async def job(self, job: str) -> Any:
         return await self.call("GET", f"/host-jobs/{job}")
@@ -185,7 +185,7 @@ class Fleet:
                 continue
         if failed:
             for process in self.processes:
-                print(f"--- {process.log.name}\n{process.said()[-3000:]}")
+                print(f"--- {process.log.name}\n{process.log_text()[-3000:]}")
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ async def test_wherever_an_agent_dies_each_job_ends_once_and_happened_once(fleet
         assert await fleet.ended(other) == ["success"]  # another host has nothing to do with it
         fleet.start("alpha")
         assert (await fleet.ended(job))[-1] == "success", point
-        assert (fleet.seen("begin", job), fleet.seen("end", job)) == (1, 1), point
+        assert (fleet.witness_lines("begin", job), fleet.witness_lines("end", job)) == (1, 1), point
         fleet.agents["alpha"].kill()
     audit = await fleet.call("GET", "/slots/$audit")
     assert audit["ok"]
@@ -222,23 +222,23 @@ async def test_an_agent_killed_during_a_command_finds_it_again_running_or_ended(
     fleet.start("alpha")
     running = await fleet.shell(alpha, fleet.witnessed(4))
     behind = await fleet.shell(alpha, fleet.witnessed())
-    await fleet.saw("begin", running)
+    await fleet.wait_for_line("begin", running)
     fleet.agents["alpha"].kill()
     fleet.start("alpha")  # at once: it keeps what it has in hand
-    await until(lambda: "connected" in fleet.agents["alpha"].said(), 20, "it is back")
-    assert fleet.seen("begin", behind) == 0  # and the next one waits its turn
+    await until(lambda: "connected" in fleet.agents["alpha"].log_text(), 20, "it is back")
+    assert fleet.witness_lines("begin", behind) == 0  # and the next one waits its turn
     assert await fleet.ended(running) == ["success"]
     assert await fleet.ended(behind) == ["success"]
 
     lost = await fleet.shell(alpha, fleet.witnessed(4 * LEASE))
-    await fleet.saw("begin", lost)
+    await fleet.wait_for_line("begin", lost)
     fleet.agents["alpha"].kill()
     await until_async(lambda: asked(fleet, lost), 30, "the agent is lost, and is asked about")
     assert await fleet.ledger(lost) == ["paused: reconciliation"]
     fleet.start("alpha")
     assert await fleet.ended(lost) == ["paused: reconciliation", "success"]
     for job in (running, behind, lost):
-        assert (fleet.seen("begin", job), fleet.seen("end", job)) == (1, 1)
+        assert (fleet.witness_lines("begin", job), fleet.witness_lines("end", job)) == (1, 1)
 
 
 @pytest.mark.timeout(180)
@@ -247,26 +247,26 @@ async def test_when_the_machine_dies_only_an_answer_lets_it_run_again(fleet: Fle
     alpha = await fleet.pair("alpha")
     fleet.start("alpha")
     job = await fleet.shell(alpha, fleet.witnessed(600))
-    await fleet.saw("begin", job)
+    await fleet.wait_for_line("begin", job)
     power_cut(fleet)
     fleet.start("alpha")
     await until_async(lambda: asked(fleet, job), 30, "it is asked about")
     fleet.agents["alpha"].kill()
     fleet.start("alpha")  # asking again brings no other answer
-    await until(lambda: "connected" in fleet.agents["alpha"].said(), 20, "it is back")
+    await until(lambda: "connected" in fleet.agents["alpha"].log_text(), 20, "it is back")
     await asyncio.sleep(1)
-    assert fleet.seen("begin", job) == 1
+    assert fleet.witness_lines("begin", job) == 1
     await fleet.call("POST", f"/host-jobs/{job}/$resolve", {"resolution": "applied"})
     assert await fleet.ended(job) == ["paused: reconciliation", "success: resolved"]
 
     body = {"server_instance_id": alpha, "job_type": "touch", "payload": {"path": str(fleet.witness), "seconds": 600}}
     told = str((await fleet.call("POST", "/host-jobs", body))["job_id"])  # a type that can look whether it happened
-    await fleet.saw("begin", told)
+    await fleet.wait_for_line("begin", told)
     power_cut(fleet)
     fleet.start("alpha")
     assert (await fleet.ended(told))[-1] == "success"
     assert (await fleet.call("GET", f"/runs?job_id={told}"))["items"][0]["outcome"] == {"reconciled": True}
-    assert fleet.seen("begin", told) == 1
+    assert fleet.witness_lines("begin", told) == 1
 
 
 @pytest.mark.long
@@ -283,16 +283,16 @@ async def test_while_the_server_is_away_work_goes_on_and_results_are_kept(fleet:
     lasts = await fleet.shell(beta, fleet.witnessed(away + 2 * LEASE))
     waits = await fleet.shell(alpha, fleet.witnessed())
     for job in (ends, lasts):
-        await fleet.saw("begin", job)
+        await fleet.wait_for_line("begin", job)
     assert fleet.server is not None
     fleet.server.kill()
-    await fleet.saw("end", ends)
+    await fleet.wait_for_line("end", ends)
     await asyncio.sleep(away)
     await fleet.up()
     for job in (ends, lasts, waits):
         ledger = await fleet.ended(job, 90)
         assert (ledger[-1], ledger.count("success")) == ("success", 1)
-        assert (fleet.seen("begin", job), fleet.seen("end", job)) == (1, 1)
+        assert (fleet.witness_lines("begin", job), fleet.witness_lines("end", job)) == (1, 1)
     assert {"one", "two"} <= {line["text"] for line in await logs(fleet, ends)}
     assert all(agent.alive for agent in fleet.agents.values())  # what they were answered is what they expected
     assert (await fleet.call("GET", "/slots/$audit"))["ok"]
@@ -308,14 +308,14 @@ async def test_an_agent_that_is_cut_off_from_the_network_ends_its_job_once(fleet
         for name in ("alpha", "beta"):
             fleet.start(name)
         job = await fleet.shell(alpha, fleet.witnessed(5 * LEASE))
-        await fleet.saw("begin", job)
+        await fleet.wait_for_line("begin", job)
         first.cut()
         assert await fleet.ended(await fleet.shell(beta, fleet.witnessed())) == ["success"]
         await until_async(lambda: asked(fleet, job), 40, "the agent is lost, and is asked about")
-        await fleet.saw("end", job)
+        await fleet.wait_for_line("end", job)
         first.mend()
         assert await fleet.ended(job) == ["paused: reconciliation", "success"]
-        assert (fleet.seen("begin", job), fleet.seen("end", job)) == (1, 1)
+        assert (fleet.witness_lines("begin", job), fleet.witness_lines("end", job)) == (1, 1)
         for agent in fleet.agents.values():
             agent.kill()  # before their networks go
 
@@ -353,7 +353,7 @@ async def test_cancel_timeout_and_refusal_end_a_command_with_everything_it_start
     fleet.start("alpha")
     marker = f"sleep 4{os.getpid() % 1000:03}"
     stopped = await fleet.shell(alpha, f"trap '' TERM; ({marker}) & {fleet.witnessed(600)}")
-    await fleet.saw("begin", stopped)
+    await fleet.wait_for_line("begin", stopped)
     await fleet.call("POST", f"/host-jobs/{stopped}/$cancel")
     assert await fleet.ended(stopped, 30) == ["canceled: operator"]
     assert marker not in processes()
@@ -362,7 +362,7 @@ async def test_cancel_timeout_and_refusal_end_a_command_with_everything_it_start
     assert marker not in processes()
     fleet.agents["alpha"].kill()
     strict = fleet.process("strict", "agent", "run", "--dir", str(fleet.home / "alpha"), "--allow-shell", "systemctl *")
-    await until(lambda: "connected" in strict.said(), 20, "it is back")
+    await until(lambda: "connected" in strict.log_text(), 20, "it is back")
     refused = await fleet.shell(alpha, f"touch {fleet.home / 'proof'}")
     assert await fleet.ended(refused) == ["failed: logic"]
     assert not (fleet.home / "proof").exists()
@@ -378,7 +378,7 @@ async def test_the_newest_key_is_the_only_one_and_takes_effect_while_the_agent_r
     host = json.loads((fleet.home / "alpha" / "agent.json").read_text())["host_id"]
     key = (await fleet.call("POST", f"/hosts/{host}/$rotate-key"))["agent_key"]
     job = await fleet.shell(alpha, "true")
-    await until(lambda: "newest key" in agent.said(), 30, "its old key is refused")
+    await until(lambda: "newest key" in agent.log_text(), 30, "its old key is refused")
     assert (await fleet.job(job))["status"] == "pending"
     given = fleet.process("key", "agent", "key", "--dir", str(fleet.home / "alpha"), "--key", key)
     assert await given.ended(30) == 0

@@ -45,7 +45,7 @@ async def test_workers_come_back_by_themselves_when_postgresql_restarts(tmp_path
             jobs = await cluster.enqueue("quick", 500)
             jobs += await cluster.enqueue("command", 150)  # their starts are written down first
             jobs += await cluster.enqueue("sleeper", 150, seconds=0.5)
-            await cluster.saw("end", count=500)
+            await cluster.wait_for_line("end", count=500)
             await asyncio.to_thread(server.restart, mode)
             await over(cluster, ids)
 
@@ -58,7 +58,7 @@ async def test_workers_come_back_by_themselves_when_postgresql_restarts(tmp_path
             assert [row.state for row in await cluster.workers()] == ["alive"] * 3
             told = await cluster.audit()
             assert told["ok"], told
-            assert "Traceback" not in cluster.said()
+            assert "Traceback" not in cluster.log_text()
 
 
 async def test_an_outage_longer_than_the_lease_leaves_one_success_of_each_job(tmp_path: Path) -> None:
@@ -82,7 +82,9 @@ async def test_an_outage_longer_than_the_lease_leaves_one_success_of_each_job(tm
             stopped_at = time.monotonic()
             await asyncio.to_thread(server.stop, "fast")
             await until(
-                lambda: all(LEASE_LOST in process.said() for process in processes), 20, "both workers lose their lease"
+                lambda: all(LEASE_LOST in process.log_text() for process in processes),
+                20,
+                "both workers lose their lease",
             )
             await asyncio.sleep(max(0.0, stopped_at + lease + 1 - time.monotonic()))  # to others it is lost, too
             await asyncio.to_thread(server.start)
@@ -98,12 +100,12 @@ async def test_an_outage_longer_than_the_lease_leaves_one_success_of_each_job(tm
                 assert last == "success", (job_id, statuses)
                 assert set(earlier) <= {"lost", "crashed"}, (job_id, statuses)
             assert all(len(attempts[job_id]) > 1 for job_id in long)
-            begun = Counter(line.job_id for line in cluster.seen("begin"))
+            begun = Counter(line.job_id for line in cluster.witness_lines("begin"))
             assert begun == {job_id: len(statuses) for job_id, statuses in attempts.items()}
             assert all(process.alive for process in processes)
             audited = await cluster.audit()
             assert audited["ok"], audited
-            assert "Traceback" not in cluster.said()
+            assert "Traceback" not in cluster.log_text()
 
 
 @pytest.mark.parametrize("kind", ["claim", "finish", "fire"])
@@ -121,7 +123,7 @@ async def test_a_commit_whose_answer_is_lost_happens_once(tmp_path: Path, postgr
         assert Counter(run.status for run in ledger) == {"success": len(jobs) + 12 * len(ids)}
         assert Counter(run.job_id for run in ledger).most_common(1)[0][1] == 1
         for what in ("begin", "end"):
-            assert Counter(one.run_id for one in cluster.seen(what)) == Counter(run.id for run in ledger)
+            assert Counter(one.run_id for one in cluster.witness_lines(what)) == Counter(run.id for run in ledger)
         assert [row.state for row in await cluster.workers()] == ["alive"] * 2
         told = await cluster.audit()
         assert told["ok"], told

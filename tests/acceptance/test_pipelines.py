@@ -110,9 +110,9 @@ app.pipeline("sales/gold/after", "SELECT * FROM sales.bronze.slow", after="sales
     async with cluster(slow, lease_seconds=3) as one:
         both = await one.up(2)
         await PipelineManager(one.engine, one.org).run("sales/bronze/slow")
-        (seen,) = await one.saw("begin")
+        (seen,) = await one.wait_for_line("begin")
         next(process for process in both if process.pid == seen.pid).kill()
-        await one.saw("begin", 60, 2)
+        await one.wait_for_line("begin", 60, 2)
 
         async def over() -> bool:
             return [run.status for run in await one.runs()] == ["crashed", "success", "success"]

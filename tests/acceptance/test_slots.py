@@ -54,10 +54,10 @@ async def every_slot_runs_once(cluster: Cluster, processes: int) -> None:
     assert Counter((run.status, run.attempt) for run in ledger) == {("success", 1): len(wanted)}
     assert {(run.schedule_id, run.slot) for run in ledger} == wanted
     for what in ("begin", "end"):  # the witness says the same
-        happened = Counter(one.run_id for one in cluster.seen(what))
+        happened = Counter(one.run_id for one in cluster.witness_lines(what))
         assert set(happened) == {run.id for run in ledger}
         assert set(happened.values()) == {1}
     told = await cluster.audit()
     assert told["ok"], told
     assert told["slots"] == len(wanted)
-    assert len({one.pid for one in cluster.seen("begin")}) == processes  # everybody had a share
+    assert len({one.pid for one in cluster.witness_lines("begin")}) == processes  # everybody had a share

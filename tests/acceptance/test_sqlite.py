@@ -31,11 +31,11 @@ async def test_four_busy_processes_share_one_file_fairly(tmp_path: Path, sqlite_
         ledger = await cluster.runs()
         assert Counter((run.status, run.attempt) for run in ledger) == {("success", 1): len(promised)}
         assert {run.job_id for run in ledger} == promised
-        assert Counter(one.run_id for one in cluster.seen("end")) == Counter(run.id for run in ledger)
-        shares = Counter(one.pid for one in cluster.seen("end"))
+        assert Counter(one.run_id for one in cluster.witness_lines("end")) == Counter(run.id for run in ledger)
+        shares = Counter(one.pid for one in cluster.witness_lines("end"))
         assert set(shares) == {process.pid for process in processes}
         assert min(shares.values()) >= 0.3 * max(shares.values()), shares
-        assert [word for word in LOCK_ERRORS if word in cluster.said()] == []
+        assert [word for word in LOCK_ERRORS if word in cluster.log_text()] == []
 
 
 HOLDER = """
@@ -57,11 +57,11 @@ async def test_a_long_foreign_transaction_costs_nobody_a_lease(tmp_path: Path, s
     async with Cluster(tmp_path, sqlite_database, HOLDER, lease_seconds=5) as cluster:
         await cluster.up(3)
         await cluster.enqueue("sleeper", 6, seconds=25)
-        await cluster.saw("begin", count=6, target="sleeper")
+        await cluster.wait_for_line("begin", count=6, target="sleeper")
         await cluster.enqueue("hold", path=sqlite_database.removeprefix("sqlite:///"), seconds=20)
-        await cluster.saw("begin", target="hold")
+        await cluster.wait_for_line("begin", target="hold")
         (late,) = cluster.start(1)  # comes up while nobody can write
-        await cluster.saw("end", seconds=40, target="hold")
+        await cluster.wait_for_line("end", seconds=40, target="hold")
         await cluster.idle()
 
         assert Counter((run.target, run.status, run.attempt) for run in await cluster.runs()) == {
@@ -70,4 +70,4 @@ async def test_a_long_foreign_transaction_costs_nobody_a_lease(tmp_path: Path, s
         }
         assert {row.state for row in await cluster.workers()} == {"alive"}
         assert late.alive
-        assert "Traceback" not in cluster.said()
+        assert "Traceback" not in cluster.log_text()

@@ -40,7 +40,7 @@ async def test_eight_processes_that_start_at_once_declare_each_schedule_once(clu
         assert Counter(row.name for row in await one.schedules()) == {f"declared-{n}": 1 for n in range(20)}
         assert {(row.revision, row.condition, row.paused_at) for row in await one.schedules()} == {(1, "ok", None)}
         assert all(process.alive for process in processes)
-        assert "Traceback" not in one.said()
+        assert "Traceback" not in one.log_text()
 
 
 async def test_a_worker_that_is_asked_to_stop_hands_its_runs_back(cluster: MakeCluster) -> None:
@@ -49,7 +49,7 @@ async def test_a_worker_that_is_asked_to_stop_hands_its_runs_back(cluster: MakeC
         short = await one.enqueue("sleeper", 1, seconds=2.5)  # longer than the grace, shorter than the drain
         long = await one.enqueue("sleeper", 2, seconds=40)
         waiting = await one.enqueue("quick", 5)  # no room for these
-        await one.saw("begin", count=3)
+        await one.wait_for_line("begin", count=3)
         first.signal(signal.SIGTERM)
         asked_at = time.monotonic()
         assert await first.ended(30) == 0
@@ -66,10 +66,10 @@ async def test_a_worker_that_is_asked_to_stop_hands_its_runs_back(cluster: MakeC
         assert [row.state for row in await one.workers()] == ["stopped"]
 
         await one.up(1)  # at once: nobody waits for a lease
-        begun = await one.saw("begin", count=2, attempt=2)
+        begun = await one.wait_for_line("begin", count=2, attempt=2)
         assert {seen.job_id for seen in begun} == set(long)
         assert time.monotonic() - asked_at < 30
-        assert "runs=3 seconds=4" in first.said()
+        assert "runs=3 seconds=4" in first.log_text()
 
 
 async def test_an_idle_worker_stops_at_once(cluster: MakeCluster) -> None:
@@ -85,9 +85,9 @@ async def test_a_second_signal_cancels_and_a_third_ends_the_process(sqlite_clust
         (worker,) = await one.up(1)
         (patient,) = await one.enqueue("sleeper", seconds=300)
         await one.enqueue("stubborn")
-        await one.saw("begin", count=2)
+        await one.wait_for_line("begin", count=2)
         worker.signal(signal.SIGTERM)
-        await until(lambda: "a second signal cancels" in worker.said(), 20, "the worker drains")
+        await until(lambda: "a second signal cancels" in worker.log_text(), 20, "the worker drains")
         assert await one.jobs(jobs.c.id == patient, jobs.c.state == "running")
         worker.signal(signal.SIGTERM)
         await until(lambda: handed_back(one, patient), 20, "the second signal cancels")
@@ -112,7 +112,7 @@ async def test_a_log_that_cannot_be_written_stops_nothing(sqlite_cluster: MakeCl
     async with sqlite_cluster() as one:
         await one.schedule("ticks", "quick", interval=1)
         (worker,) = await one.up(1, log=Path("/dev/full"))  # each write fails as on a full disk
-        await one.saw("begin", count=2)
+        await one.wait_for_line("begin", count=2)
         await until(lambda: succeeded(one, 2), 20, "results are stored")
         assert worker.alive
         worker.signal(signal.SIGTERM)
@@ -155,7 +155,7 @@ async def client(data: Path, process: Process) -> AsyncIterator[httpx.AsyncClien
     note = data / "server.json"
 
     def up() -> bool:
-        assert process.alive, process.said()
+        assert process.alive, process.log_text()
         return note.exists() and orjson.loads(note.read_bytes())["pid"] == process.pid
 
     await until(up, 30, "the server is up")

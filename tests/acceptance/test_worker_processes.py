@@ -15,14 +15,14 @@ async def test_worker_processes_get_the_url_of_the_database_through_a_pipe(clust
         (parent,) = here.start(processes=2)
 
         async def registered() -> bool:
-            assert parent.alive, parent.said()
+            assert parent.alive, parent.log_text()
             return len([row for row in await here.workers() if row.state == "alive"]) == 2
 
         await until(registered, 60, "two workers register")
         for pid in (parent.pid, *(row.pid for row in await here.workers())):
             assert here.url not in environment_of(pid)
         await here.enqueue("quick", 4)
-        await here.saw("end", count=4)
+        await here.wait_for_line("end", count=4)
 
 
 def environment_of(pid: int) -> str:

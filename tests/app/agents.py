@@ -14,7 +14,7 @@ TYPES = {
 
 
 @dataclass
-class Hand:
+class FakeAgent:
     """One machine with its key. `known` are the claims that it has written down."""
 
     api: Api
@@ -54,18 +54,18 @@ class Hand:
         return await self.ask("result", {"job_id": job["job_id"], "fence": job["fence"], "status": status, **more})
 
 
-async def make_hand(api: Api, name: str = "alpha", up: bool = True) -> Hand:
+async def pair_agent(api: Api, name: str = "alpha", up: bool = True) -> FakeAgent:
     token = (await api.call("POST", "/pairing-tokens", {})).json()["token"]
     answer = await api.client.post("/api/agent/pair", json={"token": token, "name": name})
     assert answer.status_code == 201, answer.text
-    hand = Hand(api, answer.json()["host_id"], answer.json()["agent_key"])
+    agent = FakeAgent(api, answer.json()["host_id"], answer.json()["agent_key"])
     if up:
-        await hand.register()
-    return hand
+        await agent.register()
+    return agent
 
 
-async def make_server(api: Api, hand: Hand, name: str = "web", **more: Any) -> str:
-    answer = await api.call("POST", "/server-instances", {"host_id": hand.host_id, "name": name, **more})
+async def make_server(api: Api, agent: FakeAgent, name: str = "web", **more: Any) -> str:
+    answer = await api.call("POST", "/server-instances", {"host_id": agent.host_id, "name": name, **more})
     assert answer.status_code == 201, answer.text
     return str(answer.json()["id"])
 

@@ -11,7 +11,7 @@ from rota.access.store import accounts
 from rota.app.asgi import create_site
 from rota.core.ids import new_id
 from tests.app.conftest import Api
-from tests.engine.harness import NINE, House, at, open_house
+from tests.engine.harness import NINE, Harness, at, open_harness
 
 HELLO = {"scopes": ["task:execute:hello"]}
 
@@ -164,29 +164,29 @@ async def test_the_forecast_tells_what_will_not_run_since_when_and_why(api: Api)
 
 
 @pytest.fixture
-async def house(migrated_url: str) -> AsyncIterator[House]:
-    house = await open_house(migrated_url)
-    yield house
-    await house.close()
+async def harness(migrated_url: str) -> AsyncIterator[Harness]:
+    harness = await open_harness(migrated_url)
+    yield harness
+    await harness.close()
 
 
 @pytest.fixture
-async def lived_in(house: House) -> AsyncIterator[Api]:
+async def lived_in(harness: Harness) -> AsyncIterator[Api]:
     """The API of an installation where time passes and work is done."""
-    app = create_site(house.engine, house.db)
-    key = await house.db.tx(accounts.create_key, house.org_id, "admin", "admin", NINE)
+    app = create_site(harness.engine, harness.db)
+    key = await harness.db.tx(accounts.create_key, harness.org_id, "admin", "admin", NINE)
     headers = {"authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://rota", headers=headers) as client:
-        yield Api(client, app, house.engine, house.db, house.clock, house.org_id, key)
+        yield Api(client, app, harness.engine, harness.db, harness.clock, harness.org_id, key)
 
 
-async def test_the_run_after_a_revocation_is_skipped_and_every_view_says_why(house: House, lived_in: Api) -> None:
+async def test_the_run_after_a_revocation_is_skipped_and_every_view_says_why(harness: Harness, lived_in: Api) -> None:
     api = lived_in
     held = await give(api)
     await api.schedule("nightly", grant_id=held["id"], cron_expression="*/10 * * * *")
-    await house.live(at("9:10"))
+    await harness.run_until(at("9:10"))
     await api.call("POST", f"/grants/{held['id']}/$revoke")
-    await house.live(at("9:20"))
+    await harness.run_until(at("9:20"))
     skipped, ran = (await api.get("/runs"))["items"]
     assert (ran["status"], skipped["status"], skipped["reason"]) == ("success", "skipped", "grant_revoked")
     slot = (await api.get("/slots", schedule="nightly"))["items"][0]
@@ -200,20 +200,20 @@ async def test_the_run_after_a_revocation_is_skipped_and_every_view_says_why(hou
 
 @pytest.mark.parametrize(("stop", "status", "reason"), [(False, "success", None), (True, "canceled", "grant_revoked")])
 async def test_what_runs_finishes_unless_it_is_to_be_canceled(
-    house: House, lived_in: Api, stop: bool, status: str, reason: str | None
+    harness: Harness, lived_in: Api, stop: bool, status: str, reason: str | None
 ) -> None:
     api = lived_in
-    house.hands.long, house.hands.stubborn = lambda _: True, True
+    harness.fake_runner.long, harness.fake_runner.stubborn = lambda _: True, True
     held = await give(api)
     await api.schedule("nightly", grant_id=held["id"], cron_expression="*/10 * * * *")
-    await house.live(at("9:10"))
+    await harness.run_until(at("9:10"))
     await api.call("POST", f"/grants/{held['id']}/$revoke", {"cancel_running": stop})
     job_id = (await api.get("/runs"))["items"][0]["job_id"]
     told = " ".join((await api.get(f"/runs/{job_id}/$why"))["sentences"])
     assert ("asked to stop" in told and "because its grant was revoked" in told) is stop
-    house.hands.stubborn = False
-    await house.work()
+    harness.fake_runner.stubborn = False
+    await harness.work()
     if not stop:
-        await house.release()
+        await harness.release()
     (run,) = (await api.get("/runs"))["items"]
     assert (run["status"], run["reason"]) == (status, reason)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
-from tests.app.agents import Hand, make_hand, make_server
+from tests.app.agents import FakeAgent, make_server, pair_agent
 from tests.app.conftest import Api
 from tests.app.test_hosts import at
 
@@ -34,18 +34,18 @@ async def eventually(api: Api, batch: str, **wanted: Any) -> Any:
     raise AssertionError(f"{wanted}, but {found}")
 
 
-async def soon(hand: Hand) -> Any:
+async def soon(agent: FakeAgent) -> Any:
     """The one job that comes for a host."""
     for _ in range(100):
-        if orders := await hand.take():
+        if orders := await agent.take():
             return orders[0]
         await asyncio.sleep(0.05)
     raise AssertionError("no job came")
 
 
-async def make_three(api: Api) -> tuple[list[Hand], list[str]]:
-    hands = [await make_hand(api, name) for name in ("a", "b", "c")]
-    return hands, [await make_server(api, hand, f"web-{n}", labels={"role": "web"}) for n, hand in enumerate(hands)]
+async def make_three(api: Api) -> tuple[list[FakeAgent], list[str]]:
+    agents = [await pair_agent(api, name) for name in ("a", "b", "c")]
+    return agents, [await make_server(api, agent, f"web-{n}", labels={"role": "web"}) for n, agent in enumerate(agents)]
 
 
 async def start(api: Api, **more: Any) -> str:
@@ -55,17 +55,17 @@ async def start(api: Api, **more: Any) -> str:
 
 
 async def test_a_wave_goes_from_server_to_server_so_many_at_a_time(api: Api) -> None:
-    hands, servers = await make_three(api)
-    await make_server(api, hands[0], "other", labels={"role": "db"})
+    agents, servers = await make_three(api)
+    await make_server(api, agents[0], "other", labels={"role": "db"})
     async with working(api):
         batch = await start(api, max_parallel=2)
-        first, second = await soon(hands[0]), await soon(hands[1])
+        first, second = await soon(agents[0]), await soon(agents[1])
         found = await eventually(api, batch, running=2)
-        assert await hands[2].take() == []
+        assert await agents[2].take() == []
         assert (found["total"], found["waiting"], found["status"]) == (3, 1, "running")
-        await hands[0].report(first)
-        await hands[2].report(await soon(hands[2]))
-        await hands[1].report(second)
+        await agents[0].report(first)
+        await agents[2].report(await soon(agents[2]))
+        await agents[1].report(second)
         found = await eventually(api, batch, status="completed")
     assert [one["server_instance_id"] for one in found["members"]] == servers
     assert {one["status"] for one in found["members"]} == {"success"}
@@ -85,11 +85,11 @@ async def test_a_batch_for_nobody_is_refused_and_a_schedule_waits_for_servers(ap
 
 
 async def test_a_wave_stops_on_the_first_failure_and_says_who_is_left(api: Api) -> None:
-    hands, _ = await make_three(api)
+    agents, _ = await make_three(api)
     async with working(api):
         batch = await start(api, max_parallel=1, stop_on_failure=True)
-        order = await soon(hands[0])
-        await hands[0].report(order, "failed", error={"message": "no"})
+        order = await soon(agents[0])
+        await agents[0].report(order, "failed", error={"message": "no"})
         found = await eventually(api, batch, status="completed_with_failures")
     assert [one["status"] for one in found["members"]] == ["failed", "skipped", "skipped"]
     assert (found["failed"], found["skipped"]) == (1, 2)
@@ -97,15 +97,15 @@ async def test_a_wave_stops_on_the_first_failure_and_says_who_is_left(api: Api) 
 
 
 async def test_canceling_a_wave_takes_back_what_waits_and_tells_what_runs(api: Api) -> None:
-    hands, _ = await make_three(api)
+    agents, _ = await make_three(api)
     async with working(api) as worker:
         batch = await start(api)
-        order = await soon(hands[0])
+        order = await soon(agents[0])
         assert (await api.call("POST", f"/batches/{batch}/$cancel")).status_code == 202
         worker.cancellation.cancel({batch: "operator"})
         found = await eventually(api, batch, status="canceled", canceled=2)
-        assert (await hands[0].poll())["cancel"] == [order["job_id"]]
-        await hands[0].report(order, "canceled")
+        assert (await agents[0].poll())["cancel"] == [order["job_id"]]
+        await agents[0].report(order, "canceled")
         found = await eventually(api, batch, canceled=3)
     assert {one["status"] for one in found["members"]} == {"canceled"}
     waits = await start(api)  # with no worker up nothing of it begins
@@ -114,22 +114,22 @@ async def test_canceling_a_wave_takes_back_what_waits_and_tells_what_runs(api: A
 
 
 async def test_a_worker_that_takes_over_goes_on_where_the_last_one_was(api: Api) -> None:
-    hands, _ = await make_three(api)
+    agents, _ = await make_three(api)
     async with working(api) as first:
         batch = await start(api, max_parallel=1)
-        order = await soon(hands[0])
+        order = await soon(agents[0])
         await first.drain(api.engine.settings.cancel_grace * 0)
-    await hands[0].report(order)
+    await agents[0].report(order)
     async with working(api):
-        for hand in hands[1:]:
-            await hand.report(await soon(hand))
+        for agent in agents[1:]:
+            await agent.report(await soon(agent))
         found = await eventually(api, batch, status="completed")
     assert found["succeeded"] == 3
     assert len((await api.get("/host-jobs"))["items"]) == 4  # three servers, and the batch
 
 
 async def test_a_schedule_with_labels_makes_one_job_per_slot_with_a_member_per_server(api: Api) -> None:
-    hands, servers = await make_three(api)
+    agents, servers = await make_three(api)
     given = {"kind": "host_job", "target": "labels:role=web", "input": {"job_type": "restart"}}
     retry = {"max_retries": 1, "backoff_ms": 0}
     made = await api.schedule("wave", **given, cron_expression="*/10 * * * *", retry=retry)
@@ -138,11 +138,11 @@ async def test_a_schedule_with_labels_makes_one_job_per_slot_with_a_member_per_s
         api.engine.wake.signal("ready")
         seen: list[str] = []
         for _ in range(200):
-            for hand in hands:
-                for order in await hand.take():
+            for agent in agents:
+                for order in await agent.take():
                     seen.append(order["server"]["name"])
                     failed = order["server"]["name"] == "web-1" and order["attempt"] == 1
-                    await hand.report(order, "failed" if failed else "success")
+                    await agent.report(order, "failed" if failed else "success")
             await Scheduler(api.engine).step()
             if (await api.get("/schedules/wave"))["last_run_status"]:
                 break

@@ -13,12 +13,12 @@ import pytest
 
 from rota.frame.cli.output import yaml_lines
 from rota.version import __version__
-from tests.app.shell import Rota, caller, environment, followed, on_terminal, read, run, serving
+from tests.app.command_line import Rota, caller, environment, followed, on_terminal, read, run, running_server
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with serving(tmp_path_factory.mktemp("cli")) as place:
+    with running_server(tmp_path_factory.mktemp("cli")) as place:
         yield place
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.app.command_line import Rota, caller, environment, followed, on_terminal, read, run, running_server
 from tests.app.forms import fill, form_on
-from tests.app.shell import Rota, caller, environment, followed, on_terminal, read, run, serving
-from tests.app.wire import Wire
+from tests.app.tcp_proxy import TcpProxy
 from tests.postgres import create_database, drop_database
 
 
@@ -21,13 +21,13 @@ from tests.postgres import create_database, drop_database
 def home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     place = tmp_path_factory.mktemp("cli")
     if request.param == "sqlite":
-        with serving(place):
+        with running_server(place):
             yield place
         return
     server = request.getfixturevalue("postgres_url")
     url = create_database(server)
     (place / "database-url").write_text(url)
-    with serving(place, ROTA_DATABASE_URL=url):
+    with running_server(place, ROTA_DATABASE_URL=url):
         yield place
     drop_database(server, url)
 
@@ -38,10 +38,10 @@ def rota(home: Path) -> Rota:
 
 
 @pytest.fixture
-def wire(home: Path) -> Iterator[Wire]:
+def proxy(home: Path) -> Iterator[TcpProxy]:
     """A way to the server that can be cut."""
-    with Wire(json.loads((home / "data" / "server.json").read_text())["url"]) as wire:
-        yield wire
+    with TcpProxy(json.loads((home / "data" / "server.json").read_text())["url"]) as proxy:
+        yield proxy
 
 
 def editor(home: Path, *texts: str) -> str:
@@ -302,30 +302,30 @@ def test_many_schedules_are_paused_and_resumed_at_once(rota: Rota) -> None:
         assert rota("schedule", "rm", f"bulk-{number}").returncode == 0
 
 
-def test_a_log_that_is_cut_in_the_middle_loses_and_doubles_no_line(rota: Rota, home: Path, wire: Wire) -> None:
+def test_a_log_that_is_cut_in_the_middle_loses_and_doubles_no_line(rota: Rota, home: Path, proxy: TcpProxy) -> None:
     lines = [f"line {number}" for number in range(60)]
     command = "for i in $(seq 0 59); do echo line $i; sleep 0.05; done"
     assert rota("schedule", "add", "long", "--shell", command, "--every", "1h").returncode == 0
     job = read(rota("-o", "json", "schedule", "run", "long"))["job_id"]
-    follow = [sys.executable, "-m", "rota.app.cli", "--server", wire.url, "run", "logs", "-f", job]
+    follow = [sys.executable, "-m", "rota.app.cli", "--server", proxy.url, "run", "logs", "-f", job]
     process = subprocess.Popen(follow, cwd=home, env=environment(), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     seen = []
     for line in process.stdout:
         seen.append(line.rstrip())
         if len(seen) in (5, 25, 45):
-            wire.cut()
-    assert (process.wait(30), seen, wire.cuts) == (0, lines, 3)
+            proxy.cut()
+    assert (process.wait(30), seen, proxy.cuts) == (0, lines, 3)
 
 
-def test_events_are_followed_through_a_break(rota: Rota, home: Path, wire: Wire) -> None:
-    process = followed(home, "--server", wire.url, "-o", "jsonl", "events", "--since", "2026-01-01T00:00:00Z")
+def test_events_are_followed_through_a_break(rota: Rota, home: Path, proxy: TcpProxy) -> None:
+    process = followed(home, "--server", proxy.url, "-o", "jsonl", "events", "--since", "2026-01-01T00:00:00Z")
     assert process.stdout is not None
     names = [f"told-{number}" for number in range(4)]
     seen: list[tuple[str, int]] = []
     for number, name in enumerate(names):
         if number % 2:
-            wire.cut()
+            proxy.cut()
         assert rota("schedule", "add", name, "--task", "hello", "--every", "1h").returncode == 0
         while (told := json.loads(process.stdout.readline())).get("name") != name:
             seen.append((told["id"], told.get("revision")))
@@ -333,7 +333,7 @@ def test_events_are_followed_through_a_break(rota: Rota, home: Path, wire: Wire)
         seen.append((told["id"], told["revision"]))
     process.send_signal(signal.SIGINT)
     assert process.wait(10) == 0
-    assert wire.cuts == 2
+    assert proxy.cuts == 2
     told_twice = [one for one in seen if seen.count(one) > 1 and one[1] is not None]
     assert told_twice == []
     assert rota("events", "--since", "yesterday").returncode == 2

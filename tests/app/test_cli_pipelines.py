@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.shell import caller, read, serving
+from tests.app.command_line import caller, read, running_server
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text()
 
@@ -18,8 +18,8 @@ def blocks(language: str) -> list[str]:
 
 def test_the_page_about_pipelines_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (program,) = blocks("python")
-    monkeypatch.setattr("tests.app.shell.APP", program)
-    with serving(tmp_path):
+    monkeypatch.setattr("tests.app.command_line.APP", program)
+    with running_server(tmp_path):
         rota = caller(tmp_path)
         for line in "".join(blocks("sh")).splitlines():
             done = rota(*shlex.split(line)[1:])
@@ -43,8 +43,8 @@ def test_the_page_about_pipelines_works(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_commands_of_pipelines_tell_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.app.shell.APP", "from rota import Rota\n\napp = Rota()\n")
-    with serving(tmp_path):
+    monkeypatch.setattr("tests.app.command_line.APP", "from rota import Rota\n\napp = Rota()\n")
+    with running_server(tmp_path):
         rota = caller(tmp_path)
         (tmp_path / "one.sql").write_text("SELECT 1 AS one")
         assert rota("pipeline", "save", "sales/gold/one", "--sql", f"@{tmp_path / 'one.sql'}").returncode == 0

@@ -11,9 +11,9 @@ import pytest
 
 from rota import client
 from rota.client import AsyncClient, Client
-from tests.app.live import LiveApi
-from tests.app.shell import serving
-from tests.app.wire import Wire
+from tests.app.command_line import running_server
+from tests.app.live_api import LiveApi
+from tests.app.tcp_proxy import TcpProxy
 
 HOURLY = {"target": "hello", "interval": "1h"}
 
@@ -21,7 +21,7 @@ HOURLY = {"target": "hello", "interval": "1h"}
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The URL and the key of a server that has a worker."""
-    with serving(tmp_path_factory.mktemp("client")) as home:
+    with running_server(tmp_path_factory.mktemp("client")) as home:
         url = json.loads((home / "data" / "server.json").read_text())["url"]
         yield url, (home / "data" / "admin.key").read_text().strip()
 
@@ -87,28 +87,28 @@ def test_refusals_are_errors_of_their_own(
 
 
 def test_a_lost_answer_costs_no_second_job(live: LiveApi) -> None:
-    with Wire(live.url) as wire, Client(wire.url, live.key) as rota:
+    with TcpProxy(live.url) as proxy, Client(proxy.url, live.key) as rota:
         rota.create_schedule(name="once", **HOURLY)
         for _ in range(3):
-            wire.lose_answers(1)
+            proxy.lose_answers(1)
             rota.run_schedule("once", overlap="allow")
-        wire.lose_answers(2)
+        proxy.lose_answers(2)
         assert len(list(rota.runs(limit=1))) == 3
-        assert wire.cuts == 5
-        wire.lose_answers(1)
+        assert proxy.cuts == 5
+        proxy.lose_answers(1)
         with pytest.raises(client.Unreachable):
             rota.delete_schedule("once")  # a repeat could delete another one of this name
 
 
 async def test_an_asynchronous_program_survives_a_cut(live: LiveApi) -> None:
-    with Wire(live.url) as wire:
-        async with AsyncClient(wire.url, live.key) as rota:
+    with TcpProxy(live.url) as proxy:
+        async with AsyncClient(proxy.url, live.key) as rota:
             await rota.create_schedule(name="once", **HOURLY)
-            wire.lose_answers(1)
+            proxy.lose_answers(1)
             await rota.run_schedule("once")
-            wire.lose_answers(1)
+            proxy.lose_answers(1)
             assert len([one async for one in rota.runs(limit=1)]) == 1
-            assert wire.cuts == 2
+            assert proxy.cuts == 2
 
 
 def test_reads_wait_for_a_server_that_restarts(tmp_path: Path, sqlite_template: bytes) -> None:

@@ -13,7 +13,7 @@ import httpx
 import orjson
 import pytest
 
-from tests.app.shell import environment, run
+from tests.app.command_line import environment, run
 
 SMALL_MIB = 3
 

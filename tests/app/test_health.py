@@ -28,8 +28,8 @@ from rota.db.sqlite import SqliteDatabase
 from rota.engine import workers
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
+from tests.app.command_line import environment
 from tests.app.conftest import Api
-from tests.app.shell import environment
 
 
 async def register(api: Api, host_id: str | None = None) -> str:

@@ -31,7 +31,7 @@ from rota.db.connection import open_database
 from rota.db.dialect import Tx
 from rota.engine import jobs, orgs, runs, workers
 from rota.kinds.hosts.store import hosts
-from tests.app.live import LiveApi
+from tests.app.live_api import LiveApi
 
 CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,

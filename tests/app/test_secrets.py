@@ -17,7 +17,7 @@ from sqlalchemy import select
 from rota.db.connection import open_database
 from rota.db.tables import metadata
 from rota.frame.web.sessions import COOKIE
-from tests.app.shell import caller, environment, read, serving
+from tests.app.command_line import caller, environment, read, running_server
 from tests.postgres import create_database, drop_database
 
 TOKEN = "service-token-that-nobody-may-see"
@@ -30,12 +30,12 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path,
     """A server that leaves the queue `far` to others, and where its database is."""
     env = {"ROTA_SERVICE_TOKEN": TOKEN, "ROTA_LOG_LEVEL": "debug", "ROTA_QUEUES": "default"}
     if request.param == "sqlite":
-        with serving(tmp_path, **env):
+        with running_server(tmp_path, **env):
             yield tmp_path, f"sqlite:///{tmp_path / 'data' / 'rota.db'}"
         return
     server = request.getfixturevalue("postgres_url")
     url = create_database(server)
-    with serving(tmp_path, ROTA_DATABASE_URL=url, **env):
+    with running_server(tmp_path, ROTA_DATABASE_URL=url, **env):
         yield tmp_path, url
     drop_database(server, url)
 

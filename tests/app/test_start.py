@@ -17,7 +17,7 @@ from rota.app.settings import Settings
 from rota.app.signals import Shutdown
 from rota.core.errors import Unavailable
 from rota.kinds.tasks.declare import declare
-from tests.app.shell import run
+from tests.app.command_line import run
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from rota.db.tables import logs
 from rota.engine import jobs, runs
 from rota.kinds.workflows.store import workflows
 from rota.testing import world
-from tests.app.live import LiveApi
+from tests.app.live_api import LiveApi
 from tests.workflows.inbox import broken_step, make_inbox
 
 Event = tuple[str, str, Any]

@@ -23,10 +23,10 @@ from rota.engine.worker import Worker
 from rota.frame.web import charts
 from rota.frame.web.pages import Look, Preferences
 from rota.testing import sign_on
-from tests.app.agents import make_hand, make_server
+from tests.app.agents import make_server, pair_agent
 from tests.app.conftest import NINE, Api
 from tests.app.forms import Forms, done, fill, form_on, words
-from tests.app.live import LiveApi
+from tests.app.live_api import LiveApi
 from tests.app.test_web_login import ADA, CREDENTIALS, browser, csrf_of, link, log_in, on_sqlite, submit
 
 LISTS = (
@@ -575,7 +575,7 @@ async def test_the_parts_of_pages_are_read_in_bounds(api: Api) -> None:
     for _ in range(3):
         await api.job()
         await api.end(await api.start())
-    assert await api.db.read(dashboard.lateness, api.org_id) == []  # runs by hand have no slot to be late for
+    assert await api.db.read(dashboard.lateness, api.org_id) == []  # runs by agent have no slot to be late for
     assert await api.db.read(dashboard.usual, [one["id"]]) == {one["id"]: 0.0}
     assert await api.db.read(dashboard.strips, [one["id"]]) == {one["id"]: []}
     found, total = await api.db.read(dashboard.timings, api.org_id)
@@ -654,9 +654,9 @@ async def test_viewers_are_not_offered_the_audit_log(api: Api, admin: httpx.Asyn
 
 @on_sqlite
 async def test_pages_show_nothing_that_the_scopes_of_a_key_keep_from_the_api(api: Api, web: httpx.AsyncClient) -> None:
-    hand = await make_hand(api)
-    await hand.register({"restart": {"read_only": False, "schema": {}}})
-    server = await make_server(api, hand, "canary-server", labels={"role": "web"})
+    agent = await pair_agent(api)
+    await agent.register({"restart": {"read_only": False, "schema": {}}})
+    server = await make_server(api, agent, "canary-server", labels={"role": "web"})
     order = {"job_type": "restart", "payload": {}}
     job = (await api.call("POST", "/host-jobs", {"server_instance_id": server, **order})).json()["job_id"]
     batch = (await api.call("POST", "/batches", {"labels": {"role": "web"}, **order})).json()["batch_id"]
@@ -664,7 +664,7 @@ async def test_pages_show_nothing_that_the_scopes_of_a_key_keep_from_the_api(api
     schedule = (await api.schedule("canary-schedule"))["id"]
     run = (await api.call("POST", "/schedules/canary-schedule/$run", {})).json()["job_id"]
     hidden = {
-        f"/hosts/{hand.host_id}": ["canary-server", job],
+        f"/hosts/{agent.host_id}": ["canary-server", job],
         "/hosts": [batch],
         "/tasks/hello": ["canary-schedule", run],
         f"/schedules/{schedule}": [f"/runs/{run}"],
@@ -716,8 +716,8 @@ async def test_the_first_page_lists_failing_schedules_until_they_are_acknowledge
 async def test_the_first_page_lists_hosts_that_are_offline_until_they_are_back(
     api: Api, admin: httpx.AsyncClient
 ) -> None:
-    await make_hand(api, "paired", up=False)  # its agent never ran: not offline, but new
-    alpha = await make_hand(api)
+    await pair_agent(api, "paired", up=False)  # its agent never ran: not offline, but new
+    alpha = await pair_agent(api)
     assert "offline" not in attention(await admin.get("/"))
     await api.clock.advance(timedelta(minutes=5))
     await api.db.tx(sign_on, Worker(api.engine), api.engine)

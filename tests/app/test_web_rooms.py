@@ -19,7 +19,7 @@ from rota.kinds.workflows.manager import deploy_all
 from rota.kinds.workflows.rules import Resolution
 from rota.kinds.workflows.runner import WorkflowRunner
 from rota.testing import World, sign_on
-from tests.app.agents import Hand, make_hand, make_server, run_job
+from tests.app.agents import FakeAgent, make_server, pair_agent, run_job
 from tests.app.conftest import Api
 from tests.app.forms import Forms, done, fill, form_on, words
 from tests.app.test_api_pipelines import ORDERS, TOTALS
@@ -51,7 +51,7 @@ async def flows(api: Api, **options: Any) -> tuple[World, Inbox]:
     return World(api.engine, api.clock, worker, Scheduler(api.engine), api.org_id), inbox
 
 
-async def lake(api: Api) -> None:
+async def create_pipelines(api: Api) -> None:
     for body in (ORDERS, TOTALS):
         assert (await api.call("POST", "/pipelines", body)).status_code == 201
 
@@ -61,15 +61,15 @@ async def because(api: Api, action: str) -> str:
     return str(found["after"]["because"])
 
 
-async def lost(api: Api) -> tuple[Hand, str, str]:
+async def lost(api: Api) -> tuple[FakeAgent, str, str]:
     """A host whose agent began a job and lost it: its server, and the job."""
-    hand = await make_hand(api)
-    server = await make_server(api, hand, labels={"role": "web"}, config={"password": "hunter2", "port": 80})
+    agent = await pair_agent(api)
+    server = await make_server(api, agent, labels={"role": "web"}, config={"password": "hunter2", "port": 80})
     job_id = await run_job(api, server)
-    (job,) = await hand.take()
-    await hand.register(**{f"{job['job_id']}_{job['fence']}": "unknown"})
+    (job,) = await agent.take()
+    await agent.register(**{f"{job['job_id']}_{job['fence']}": "unknown"})
     assert (await api.get(f"/host-jobs/{job_id}"))["waits_for"] == "reconciliation"
-    return hand, server, job_id
+    return agent, server, job_id
 
 
 # what all of them share
@@ -92,7 +92,7 @@ async def test_without_data_pages_teach_the_one_command(api: Api, web: httpx.Asy
 async def all_pages(api: Api) -> list[str]:
     one, _ = await flows(api)
     await one.drain()
-    await lake(api)
+    await create_pipelines(api)
     _, server, _ = await lost(api)
     batch = (await api.call("POST", "/batches", {"labels": {"role": "web"}, "job_type": "look"})).json()["batch_id"]
     host = (await api.get("/hosts"))["items"][0]["id"]
@@ -167,16 +167,16 @@ async def test_hostile_words_are_text(api: Api, web: httpx.AsyncClient) -> None:
     await api.call("POST", "/workflows/inbox/$pause", {"reason": EVIL})
     evil_sql = {**ORDERS, "sql": f"SELECT '{EVIL.replace(chr(39), chr(39) * 2)}' AS id", "description": EVIL}
     assert (await api.call("POST", "/pipelines", evil_sql)).status_code == 201
-    hand = await make_hand(api, NAME)
-    await hand.register({NAME: {"read_only": True, "schema": {"properties": {NAME: {}}}}})
-    server = await make_server(api, hand, NAME, type=NAME, labels={LABEL: EVIL.replace("=", "")}, config={"a": EVIL})
+    agent = await pair_agent(api, NAME)
+    await agent.register({NAME: {"read_only": True, "schema": {"properties": {NAME: {}}}}})
+    server = await make_server(api, agent, NAME, type=NAME, labels={LABEL: EVIL.replace("=", "")}, config={"a": EVIL})
     await api.clock.advance(timedelta(seconds=30))
-    await hand.poll(metrics={NAME: EVIL, "load": [EVIL], "long": huge[:2000]})
+    await agent.poll(metrics={NAME: EVIL, "load": [EVIL], "long": huge[:2000]})
     await run_job(api, server, NAME, payload={})
     labels = {"labels": {LABEL: EVIL.replace("=", "")}, "job_type": NAME}
     batch = (await api.call("POST", "/batches", labels)).json()["batch_id"]
     for path in ("/workflows", "/workflows/inbox", "/pipelines", "/pipelines/sales/bronze/orders", "/hosts",
-                 f"/hosts/{hand.host_id}", f"/batches/{batch}"):  # fmt: skip
+                 f"/hosts/{agent.host_id}", f"/batches/{batch}"):  # fmt: skip
         shown = await web.get(path)
         assert shown.status_code == 200, (path, words(shown.text)[:500])
         assert shown.text.count("<script") == 1, path
@@ -361,7 +361,7 @@ async def test_a_stuck_workflow_offers_only_what_makes_sense(
 
 
 async def test_pipelines_are_drawn_by_layer_and_listed_with_their_last_run(api: Api, web: httpx.AsyncClient) -> None:
-    await lake(api)
+    await create_pipelines(api)
     schedule = {"kind": "pipeline", "target": "sales/bronze/orders", "cron_expression": "0 12 * * *", "name": "noon"}
     assert (await api.call("POST", "/schedules", schedule)).status_code == 201
     await api.call("POST", "/pipelines/sales/bronze/orders/$run")
@@ -420,7 +420,7 @@ async def test_a_pipeline_is_made_tried_saved_run_and_deleted_by_forms(api: Api,
 
 
 async def test_triggers_are_added_switched_and_deleted_by_forms(api: Api, web: httpx.AsyncClient) -> None:
-    await lake(api)
+    await create_pipelines(api)
     add, path = f"{TOTALS_PATH}/triggers", TOTALS_PATH
     forms = {one.fields["type"]: one for one in Forms((await web.get(path)).text).found if one.action == add}
     assert forms.keys() == {"pipeline_success", "cron_dependency", "webhook"}
@@ -455,12 +455,12 @@ async def test_a_host_is_paired_by_the_command_that_is_shown_once(api: Api, web:
     token = re.search(r"rota agent pair --server http://rota --token (rota_pair_\S+)", told)[1]  # type: ignore[index]
     made = (await api.client.post("/api/agent/pair", json={"token": token, "name": "alpha"})).json()
     assert "alpha unknown it has not come up yet" in words((await web.get("/hosts")).text)
-    hand = Hand(api, made["host_id"], made["agent_key"])
-    await hand.register()
+    agent = FakeAgent(api, made["host_id"], made["agent_key"])
+    await agent.register()
     await api.clock.advance(timedelta(seconds=30))  # it is not written down each time
-    await hand.poll(metrics={"load": [0.5, 0.25], "disk_free_bytes": 5_000_000_000, "cpus": 4})
+    await agent.poll(metrics={"load": [0.5, 0.25], "disk_free_bytes": 5_000_000_000, "cpus": 4})
     assert "alpha online" in words((await web.get("/hosts")).text)
-    path = f"/hosts/{hand.host_id}"
+    path = f"/hosts/{agent.host_id}"
     text = words((await web.get(path)).text)
     for part in ("0.5, 0.25", "5.0 GB", "restart", "look only looks"):
         assert part in text, part
@@ -471,9 +471,9 @@ async def test_a_host_is_paired_by_the_command_that_is_shown_once(api: Api, web:
     assert wrong.status_code == 422
     rotated = words((await fill(web, path, f"{path}/$rotate-key", audit_reason="it leaked")).text)
     key = re.search(r"rota agent key --key (rota_agent_\S+)", rotated)[1]  # type: ignore[index]
-    assert (await hand.ask("poll", {})).status_code == 401
-    hand.key = key
-    await hand.register()
+    assert (await agent.ask("poll", {})).status_code == 401
+    agent.key = key
+    await agent.register()
     assert await because(api, "hosts.rotate-key") == "it leaked"
     await api.clock.advance(timedelta(hours=2))
     away = words((await web.get("/hosts")).text)
@@ -485,8 +485,8 @@ async def test_a_host_is_paired_by_the_command_that_is_shown_once(api: Api, web:
 
 
 async def test_servers_and_their_jobs_are_steered_by_forms(api: Api, web: httpx.AsyncClient) -> None:
-    hand = await make_hand(api)
-    path = f"/hosts/{hand.host_id}"
+    agent = await pair_agent(api)
+    path = f"/hosts/{agent.host_id}"
     assert "None yet" in words((await web.get(path)).text)
     config = '{"password": "hunter2", "port": 80}'
     added = await fill(web, path, "/server-instances", name="web", labels="role=web", config=config)
@@ -498,13 +498,13 @@ async def test_servers_and_their_jobs_are_steered_by_forms(api: Api, web: httpx.
     asked = await fill(web, path, "/host-jobs", job_type="restart", payload=payload, timeout_seconds="5")
     job_id = asked.headers["location"].removeprefix("/runs/")
     assert "restart pending on web" in words((await web.get(path)).text)
-    (job,) = await hand.take()
+    (job,) = await agent.take()
     assert "restart" in words((await web.get("/hosts")).text)
     assert "restart running on web" in words((await web.get(path)).text)
     stopped = await fill(web, path, f"/host-jobs/{job_id}/$cancel", audit_reason="wrong one")
     assert "It was asked to stop" in await done(web, stopped)
     assert "hunter2" not in (await web.get(f"/runs/{job_id}")).text
-    await hand.report(job, "canceled")
+    await agent.report(job, "canceled")
     assert "restart canceled on web" in words((await web.get(path)).text)
     assert "hunter2" not in (await web.get(f"/runs/{job_id}")).text
     refused = await fill(web, path, path, "DELETE", audit_reason="x")
@@ -517,8 +517,8 @@ async def test_servers_and_their_jobs_are_steered_by_forms(api: Api, web: httpx.
 async def test_a_job_of_which_nobody_knows_waits_for_a_word(
     api: Api, web: httpx.AsyncClient, resolution: str, status: str
 ) -> None:
-    hand, _, job_id = await lost(api)
-    for page in ("/hosts", f"/hosts/{hand.host_id}"):
+    agent, _, job_id = await lost(api)
+    for page in ("/hosts", f"/hosts/{agent.host_id}"):
         shown = await web.get(page)
         assert "Did it happen?" in words(shown.text)
         assert "hunter2" not in shown.text
@@ -533,9 +533,9 @@ async def test_a_job_of_which_nobody_knows_waits_for_a_word(
 
 
 async def test_a_batch_is_started_by_labels_watched_and_canceled(api: Api, web: httpx.AsyncClient) -> None:
-    hand = await make_hand(api)
+    agent = await pair_agent(api)
     for name in ("one", "two", "three"):
-        await make_server(api, hand, name, labels={"role": "web"})
+        await make_server(api, agent, name, labels={"role": "web"})
     given = {"labels": "role=web", "job_type": "look", "payload": "{}", "max_parallel": "2", "stop_on_failure": "true"}
     form = form_on((await web.get("/hosts")).text, "/batches")
     begun = await web.post("/batches", data={**form.fields, **given})

@@ -6,47 +6,47 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.browser import crooked
-from tests.browser.place import Place, browsing, chrome, serving
+from tests.browser import hostile_app
+from tests.browser.live_server import LiveServer, chrome, running_browser, running_server
 
 collect_ignore = [] if chrome() else ["test_rooms.py"]  # the other file tells once that there is no browser
 expect.set_options(timeout=60_000)  # a busy machine is slow, not wrong
 
 
 @pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with serving(tmp_path_factory.mktemp("office"), Path(crooked.__file__)) as found:
+def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    with running_server(tmp_path_factory.mktemp("server"), Path(hostile_app.__file__)) as found:
         yield found
 
 
 @pytest.fixture(scope="module")  # not longer: while it is open, no other event loop can run in this thread
 def browser() -> Iterator[Browser]:
-    with browsing() as found:
+    with running_browser() as found:
         yield found
 
 
 @pytest.fixture
-def page(browser: Browser, place: Place) -> Iterator[Page]:
+def page(browser: Browser, live_server: LiveServer) -> Iterator[Page]:
     """Somebody who is logged in, with script. What a page complains about fails the test."""
-    context = browser.new_context(base_url=place.url, viewport={"width": 1300, "height": 900})
+    context = browser.new_context(base_url=live_server.url, viewport={"width": 1300, "height": 900})
     context.set_default_timeout(60_000)
-    yield from watched(context, place)
+    yield from watched(context, live_server)
 
 
 @pytest.fixture
-def plain(browser: Browser, place: Place) -> Iterator[Page]:
+def plain(browser: Browser, live_server: LiveServer) -> Iterator[Page]:
     """The same without script."""
-    context = browser.new_context(base_url=place.url, java_script_enabled=False)
+    context = browser.new_context(base_url=live_server.url, java_script_enabled=False)
     context.set_default_timeout(60_000)
-    yield from watched(context, place)
+    yield from watched(context, live_server)
 
 
-def watched(context: BrowserContext, place: Place) -> Iterator[Page]:
+def watched(context: BrowserContext, live_server: LiveServer) -> Iterator[Page]:
     found, complaints = context.new_page(), []
     found.on("console", lambda one: complaints.append(one.text) if one.type == "error" else None)
     found.on("pageerror", lambda one: complaints.append(str(one)))
     found.on("dialog", lambda one: complaints.append(f"a dialog: {one.message}"))
-    found.goto(place.call("POST", "/login-links")["url"])
+    found.goto(live_server.call("POST", "/login-links")["url"])
     yield found
     context.close()
     unexpected = [one for one in complaints if "status of 4" not in one]  # refusals are answers, too

@@ -11,7 +11,7 @@ from typing import Any
 
 from playwright.sync_api import Browser
 
-from tests.browser.place import Place, browsing, serving
+from tests.browser.live_server import LiveServer, running_browser, running_server
 
 SIZES: dict[str, Any] = {"wide": {"width": 1280, "height": 860}, "phone": {"width": 390, "height": 844}}
 DAYS = 75
@@ -19,14 +19,14 @@ DAYS = 75
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as home, serving(Path(home)) as place, browsing() as browser:
-        pages = busy(place)
+    with tempfile.TemporaryDirectory() as home, running_server(Path(home)) as live_server, running_browser() as browser:
+        pages = busy(live_server)
         for colours in ("light", "dark"):
             for size in SIZES:
-                shoot(browser, place, pages, folder, colours, size)
+                shoot(browser, live_server, pages, folder, colours, size)
 
 
-def busy(place: Place) -> dict[str, str]:
+def busy(live_server: LiveServer) -> dict[str, str]:
     """Schedules with a past; the pages to show."""
     for name, target, more in (
         ("ping", "tick", {"interval": "5s", "tags": ["ops"]}),
@@ -41,24 +41,24 @@ def busy(place: Place) -> dict[str, str]:
         ("morning-poem", "python:poet", {"kind": "graph", **cron("30 7 * * 1-5")}),
         ("nightly-report", "talk", {"input": {"word": "reading page"}, "tags": ["reports"], **cron("0 2 * * *")}),
     ):
-        place.schedule(name, target, **{"interval": None, "timezone": "Europe/Oslo", **more})
+        live_server.schedule(name, target, **{"interval": None, "timezone": "Europe/Oslo", **more})
     now = datetime.now(UTC)
     span = {"from": (now - timedelta(days=DAYS)).isoformat(), "to": now.isoformat(), "limit": 100}
-    fired = place.call("POST", "/schedules/import-orders/$backfill", span)["count"]
-    place.until(
+    fired = live_server.call("POST", "/schedules/import-orders/$backfill", span)["count"]
+    live_server.until(
         "/schedules/import-orders/slots?limit=200",
         lambda found: sum(one["verdict"] == "ran" for one in found["items"]) >= fired, 180,
     )  # fmt: skip
-    place.call("POST", "/schedules/invoices/$pause", {"reason": "new tax rules: waiting for the accountant"})
-    place.run("sync-crm")
+    live_server.call("POST", "/schedules/invoices/$pause", {"reason": "new tax rules: waiting for the accountant"})
+    live_server.run("sync-crm")
     letter = {"message_id": "lost-7", "title": "Invoice 7, the new printer", "payload": {"amount": 480}}
-    place.call("POST", "/workflows/pay-invoices/topics/invoices/events", letter)
-    place.until("/workflows/pay-invoices", lambda found: found["status"] == "needs_attention")
-    running = place.run("nightly-report")
-    place.until(f"/runs/{running}/logs", lambda found: len(found["items"]) >= 12)
+    live_server.call("POST", "/workflows/pay-invoices/topics/invoices/events", letter)
+    live_server.until("/workflows/pay-invoices", lambda found: found["status"] == "needs_attention")
+    running = live_server.run("nightly-report")
+    live_server.until(f"/runs/{running}/logs", lambda found: len(found["items"]) >= 12)
     return {
         "now": "/",
-        "schedule": f"/schedules/{place.call('GET', '/schedules/import-orders')['id']}",
+        "schedule": f"/schedules/{live_server.call('GET', '/schedules/import-orders')['id']}",
         "run": f"/runs/{running}",
         "workflow": "/workflows/pay-invoices",
     }
@@ -68,10 +68,12 @@ def cron(expression: str) -> dict[str, str]:
     return {"cron_expression": expression}
 
 
-def shoot(browser: Browser, place: Place, pages: dict[str, str], folder: Path, colours: Any, size: str) -> None:
-    context = browser.new_context(base_url=place.url, color_scheme=colours, viewport=SIZES[size])
+def shoot(
+    browser: Browser, live_server: LiveServer, pages: dict[str, str], folder: Path, colours: Any, size: str
+) -> None:
+    context = browser.new_context(base_url=live_server.url, color_scheme=colours, viewport=SIZES[size])
     page = context.new_page()
-    page.goto(place.call("POST", "/login-links")["url"])
+    page.goto(live_server.call("POST", "/login-links")["url"])
     for name, path in pages.items():
         page.goto(path)
         page.wait_for_load_state()

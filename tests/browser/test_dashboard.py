@@ -13,8 +13,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.crooked import EVIL, HOSTILE, rooms
-from tests.browser.place import Place, chrome, serving
+from tests.browser.hostile_app import EVIL, HOSTILE, create_hostile_data
+from tests.browser.live_server import LiveServer, chrome, running_server
 
 if chrome() is None:
     told = "no Chromium here (as root, `make test` installs Debian's): the dashboard is not tested in a browser"
@@ -24,31 +24,33 @@ SIZES = ({"width": 1300, "height": 900}, {"width": 390, "height": 844})
 numbers = itertools.count(1)
 
 
-def test_the_api_docs_work_under_the_strict_policy_without_internet(page: Page, place: Place) -> None:
+def test_the_api_docs_work_under_the_strict_policy_without_internet(page: Page, live_server: LiveServer) -> None:
     elsewhere: list[str] = []
-    page.on("request", lambda request: None if request.url.startswith(place.url) else elsewhere.append(request.url))
+    page.on(
+        "request", lambda request: None if request.url.startswith(live_server.url) else elsewhere.append(request.url)
+    )
     page.goto("/docs")
     page.locator(".opblock-summary-control").first.click(no_wait_after=True)  # Swagger UI only changes the fragment
     expect(page.get_by_role("button", name="Try it out")).to_be_visible()
     assert [url for url in elsewhere if not url.startswith("data:")] == []
 
 
-def test_the_first_login_is_by_the_link_that_the_server_printed(browser: Browser, place: Place) -> None:
+def test_the_first_login_is_by_the_link_that_the_server_printed(browser: Browser, live_server: LiveServer) -> None:
     context = browser.new_context()
     page = context.new_page()
-    page.goto(place.url)
+    page.goto(live_server.url)
     expect(page.get_by_role("heading", name="Log in")).to_be_visible()
-    page.goto(place.link)
+    page.goto(live_server.link)
     expect(page.get_by_role("heading", name="Now")).to_be_visible()
     expect(page.locator(".who")).to_contain_text("system")
     again = browser.new_context().new_page()
-    again.goto(place.link)
+    again.goto(live_server.link)
     expect(again.locator("main")).to_contain_text("This link has been used")
     context.close()
     again.context.close()
 
 
-def test_a_schedule_is_made_with_a_live_preview_and_is_seen_firing(page: Page, place: Place) -> None:
+def test_a_schedule_is_made_with_a_live_preview_and_is_seen_firing(page: Page, live_server: LiveServer) -> None:
     page.goto("/schedules/new")
     page.locator(".editor [name=name]").fill("ticks")
     page.locator("[name=target]").fill("tick")
@@ -57,7 +59,7 @@ def test_a_schedule_is_made_with_a_live_preview_and_is_seen_firing(page: Page, p
     page.get_by_text("Interval", exact=True).click()
     page.locator("[name=interval]").fill("2s")
     expect(page.locator("#preview")).to_contain_text("Every 2 seconds")
-    assert place.call("GET", "/schedules?name=ticks")["items"] == []
+    assert live_server.call("GET", "/schedules?name=ticks")["items"] == []
     page.get_by_role("button", name="Create").click()
     expect(page.locator(".flash")).to_contain_text("ticks is planned: every 2 seconds")
     page.evaluate("window.kept = true")
@@ -68,11 +70,11 @@ def test_a_schedule_is_made_with_a_live_preview_and_is_seen_firing(page: Page, p
     page.locator("form[action$='$pause'] [name=reason]").fill("seen enough")
     page.locator("form[action$='$pause'] button").click()
     expect(page.locator(".banner")).to_contain_text("seen enough")
-    assert place.call("GET", "/schedules/ticks")["pause_reason"] == "seen enough"
+    assert live_server.call("GET", "/schedules/ticks")["pause_reason"] == "seen enough"
 
 
-def test_a_run_is_started_with_other_input_read_live_searched_and_canceled(page: Page, place: Place) -> None:
-    one = place.schedule("talks", "talk", input={"word": "chapter"})
+def test_a_run_is_started_with_other_input_read_live_searched_and_canceled(page: Page, live_server: LiveServer) -> None:
+    one = live_server.schedule("talks", "talk", input={"word": "chapter"})
     page.goto(f"/schedules/{one['id']}")
     page.locator("summary", has_text="Run now").click()
     page.locator("form[action$='$run'] [name=input]").fill('{"word": "verse"}')
@@ -89,19 +91,19 @@ def test_a_run_is_started_with_other_input_read_live_searched_and_canceled(page:
     page.get_by_role("button", name="Cancel it").click()
     expect(page.locator(".flash")).to_contain_text("It was asked to stop")
     expect(page.locator("#status .badge")).to_have_text("canceled")
-    lines = place.call("GET", "/audit?action=runs.cancel")["items"]
+    lines = live_server.call("GET", "/audit?action=runs.cancel")["items"]
     assert lines[0]["after"]["because"] == "it talks too much"
     with page.expect_download() as download:
         page.get_by_role("link", name="Download", exact=True).click()
     assert "verse 5\n" in download.value.path().read_text()
 
 
-def test_a_backfill_is_rehearsed_and_done(page: Page, place: Place) -> None:
-    one = place.schedule("past", "tick", interval="1d")
-    backfill(page, place, one["id"])
+def test_a_backfill_is_rehearsed_and_done(page: Page, live_server: LiveServer) -> None:
+    one = live_server.schedule("past", "tick", interval="1d")
+    backfill(page, live_server, one["id"])
 
 
-def backfill(page: Page, place: Place, schedule_id: str) -> None:
+def backfill(page: Page, live_server: LiveServer, schedule_id: str) -> None:
     now = datetime.now(UTC)
     page.goto(f"/schedules/{schedule_id}")
     page.locator("summary", has_text="Backfill").click()
@@ -112,28 +114,28 @@ def backfill(page: Page, place: Place, schedule_id: str) -> None:
     run = page.get_by_role("button", name=re.compile(r"Run \d slots"))
     if run.count():
         count = int(re.search(r"\d+", run.inner_text())[0])  # type: ignore[index]
-        assert place.call("GET", f"/schedules/{schedule_id}")["run_count"] == 0
+        assert live_server.call("GET", f"/schedules/{schedule_id}")["run_count"] == 0
         run.click()
         expect(page.locator(".flash")).to_contain_text(f"{count} slots will run")
 
 
-def test_a_grant_is_revoked(page: Page, place: Place) -> None:
-    place.schedule("poems", "python:poet", kind="graph", interval="1h")
-    revoke(page, place, "poems")
+def test_a_grant_is_revoked(page: Page, live_server: LiveServer) -> None:
+    live_server.schedule("poems", "python:poet", kind="graph", interval="1h")
+    revoke(page, live_server, "poems")
 
 
-def revoke(page: Page, place: Place, name: str) -> None:
-    grant = place.call("GET", f"/schedules/{name}")["grant_id"]
+def revoke(page: Page, live_server: LiveServer, name: str) -> None:
+    grant = live_server.call("GET", f"/schedules/{name}")["grant_id"]
     page.goto("/grants")
     row = page.locator(f"[id='{grant}']")
     row.get_by_text("Revoke").first.click()
     row.locator("[name=audit_reason]").fill("no more poems")
     row.get_by_role("button", name="Revoke").last.click()
     expect(page.locator(".flash")).to_contain_text("revoked")
-    assert place.call("GET", f"/grants/{grant}")["revoked_at"]
+    assert live_server.call("GET", f"/grants/{grant}")["revoked_at"]
 
 
-def test_without_script_the_same_forms_do_the_same(plain: Page, place: Place) -> None:
+def test_without_script_the_same_forms_do_the_same(plain: Page, live_server: LiveServer) -> None:
     plain.goto("/schedules/new")
     plain.locator(".editor [name=name]").fill("plain")
     plain.locator("[name=target]").fill("talk")
@@ -145,7 +147,7 @@ def test_without_script_the_same_forms_do_the_same(plain: Page, place: Place) ->
     plain.locator("[name='input.word']").fill("psalm")
     plain.get_by_role("button", name="Create").click()
     expect(plain.locator(".flash")).to_contain_text("plain is planned")
-    one = place.call("GET", "/schedules/plain")
+    one = live_server.call("GET", "/schedules/plain")
     assert one["input"] == {"word": "psalm"}
     plain.locator("summary", has_text="Run now").click()
     plain.locator("form[action$='$run'] button.primary").click()
@@ -159,23 +161,23 @@ def test_without_script_the_same_forms_do_the_same(plain: Page, place: Place) ->
     plain.locator("[name=audit_reason]").fill("enough")
     plain.get_by_role("button", name="Cancel it").click()
     expect(plain.locator(".flash")).to_contain_text("It was asked to stop")
-    place.until("/runs?schedule_id=plain", lambda found: found["items"][0]["status"] == "canceled")
+    live_server.until("/runs?schedule_id=plain", lambda found: found["items"][0]["status"] == "canceled")
     plain.goto(f"/schedules/{one['id']}")
     plain.locator("summary", has_text="Pause").click()
     plain.locator("form[action$='$pause'] [name=reason]").fill("by hand")
     plain.locator("form[action$='$pause'] button").click()
     expect(plain.locator(".banner")).to_contain_text("by hand")
-    backfill(plain, place, place.schedule("plain-past", "tick", interval="1d")["id"])
-    place.schedule("plain-poem", "python:poet", kind="graph", interval="1h")
-    revoke(plain, place, "plain-poem")
+    backfill(plain, live_server, live_server.schedule("plain-past", "tick", interval="1d")["id"])
+    live_server.schedule("plain-poem", "python:poet", kind="graph", interval="1h")
+    revoke(plain, live_server, "plain-poem")
     plain.locator(".who summary").click()
     plain.get_by_role("button", name="dark").click()
     expect(plain.locator("html[data-theme=dark]")).to_be_attached()
 
 
-def test_a_list_follows_what_is_typed_and_keys_lead_everywhere(page: Page, place: Place) -> None:
+def test_a_list_follows_what_is_typed_and_keys_lead_everywhere(page: Page, live_server: LiveServer) -> None:
     for name in ("apple", "apricot", "banana"):
-        place.schedule(name, "tick")
+        live_server.schedule(name, "tick")
     page.goto("/schedules")
     page.keyboard.press("/")
     page.keyboard.type("ap")
@@ -214,11 +216,11 @@ def test_nothing_is_followed_while_the_tab_is_hidden(page: Page) -> None:
         page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
 
 
-def test_times_are_shown_as_the_reader_wants(browser: Browser, place: Place) -> None:
-    one = place.schedule("zoned", "tick", interval=None, cron_expression="0 9 * * *", timezone="America/New_York")
-    context = browser.new_context(base_url=place.url, timezone_id="Asia/Tokyo")
+def test_times_are_shown_as_the_reader_wants(browser: Browser, live_server: LiveServer) -> None:
+    one = live_server.schedule("zoned", "tick", interval=None, cron_expression="0 9 * * *", timezone="America/New_York")
+    context = browser.new_context(base_url=live_server.url, timezone_id="Asia/Tokyo")
     page = context.new_page()
-    page.goto(place.call("POST", "/login-links")["url"])
+    page.goto(live_server.call("POST", "/login-links")["url"])
     for button, zone in (("my zone", "JST"), ("each schedule", "E[SD]T"), ("UTC", "UTC")):
         page.goto(f"/schedules/{one['id']}")
         page.locator(".who summary").click()
@@ -231,46 +233,46 @@ def test_times_are_shown_as_the_reader_wants(browser: Browser, place: Place) -> 
 
 
 @pytest.fixture(scope="module")
-def hostile(place: Place) -> Iterator[list[str]]:
+def hostile(live_server: LiveServer) -> Iterator[list[str]]:
     """Everything that others can write, written by somebody who means no good; the pages that show it."""
     evil_name = EVIL.replace("/", "")  # names have no slash
     name = f"{evil_name} {next(numbers)}"
-    place.call("POST", "/tasks", {"name": f"{name} task", "command": f"echo {HOSTILE}; exit 3"})
-    bad = place.schedule(name, "fails", input={"message": HOSTILE}, description=HOSTILE[:900], tags=[EVIL])
-    failed = place.run(bad["id"])
-    task = next(one for one in place.call("GET", "/tasks")["items"] if one["name"].startswith(evil_name))
-    shell = place.call("POST", f"/tasks/{task['id']}/$execute")["job_id"]
-    place.schedule(f"{'n' * 190} {next(numbers)}", "talk", input={"word": HOSTILE})
-    place.call("POST", "/grants", {"scopes": [f"task:execute:{'s' * 190}"]})
-    place.call("POST", "/api-keys", {"name": evil_name, "role": "viewer"})
+    live_server.call("POST", "/tasks", {"name": f"{name} task", "command": f"echo {HOSTILE}; exit 3"})
+    bad = live_server.schedule(name, "fails", input={"message": HOSTILE}, description=HOSTILE[:900], tags=[EVIL])
+    failed = live_server.run(bad["id"])
+    task = next(one for one in live_server.call("GET", "/tasks")["items"] if one["name"].startswith(evil_name))
+    shell = live_server.call("POST", f"/tasks/{task['id']}/$execute")["job_id"]
+    live_server.schedule(f"{'n' * 190} {next(numbers)}", "talk", input={"word": HOSTILE})
+    live_server.call("POST", "/grants", {"scopes": [f"task:execute:{'s' * 190}"]})
+    live_server.call("POST", "/api-keys", {"name": evil_name, "role": "viewer"})
     user = {"email": f"{'e' * 60}@example.org", "name": evil_name, "password": "long enough", "role": "viewer"}
-    place.call("POST", "/users", user)
-    place.call("PUT", "/freeze", {"reason": HOSTILE[:900]})
-    place.call("POST", f"/schedules/{bad['id']}/$pause", {"reason": HOSTILE[:900]})
-    place.until(f"/runs/{failed}", lambda one: one["finished_at"])
-    place.until(f"/jobs/{shell}", lambda one: one["finished_at"])
+    live_server.call("POST", "/users", user)
+    live_server.call("PUT", "/freeze", {"reason": HOSTILE[:900]})
+    live_server.call("POST", f"/schedules/{bad['id']}/$pause", {"reason": HOSTILE[:900]})
+    live_server.until(f"/runs/{failed}", lambda one: one["finished_at"])
+    live_server.until(f"/jobs/{shell}", lambda one: one["finished_at"])
     yield [
         *("/", "/timeline", "/timeline?span=week", "/schedules", "/schedules/new", "/runs", "/tasks", "/graphs"),
         *("/grants", "/queues", "/settings", "/audit", "/system?examine=true", f"/schedules/{bad['id']}"),
         *(f"/schedules/{bad['id']}/edit", f"/runs/{failed}", f"/runs/{shell}", f"/tasks/{task['id']}", "/nowhere"),
-        *rooms(place),
+        *create_hostile_data(live_server),
     ]
-    place.call("DELETE", "/freeze")
+    live_server.call("DELETE", "/freeze")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_every_page_can_be_used_by_everybody_and_runs_nothing_of_others(
-    browser: Browser, place: Place, hostile: list[str], colours: str
+    browser: Browser, live_server: LiveServer, hostile: list[str], colours: str
 ) -> None:
-    context = browser.new_context(base_url=place.url, color_scheme=colours)  # type: ignore[arg-type]
+    context = browser.new_context(base_url=live_server.url, color_scheme=colours)  # type: ignore[arg-type]
     page, complaints, wrong = context.new_page(), [], []
     page.on("dialog", lambda one: complaints.append(one.message))
     page.on("console", lambda one: complaints.append(one.text) if "Content Security" in one.text else None)
     page.goto("/login")
     wrong += [f"/login: {one}" for one in violations(page)]
-    page.goto(place.call("POST", "/login-links")["url"])
+    page.goto(live_server.call("POST", "/login-links")["url"])
     for path in hostile:
         for size in SIZES:
             page.set_viewport_size(size)  # type: ignore[arg-type]
@@ -300,22 +302,22 @@ def violations(page: Page) -> list[str]:
     ]
 
 
-def test_a_live_page_keeps_the_marked_row_and_the_selected_text(page: Page, place: Place) -> None:
-    place.schedule("steady", "tick")
-    first = place.run("steady")
-    place.until(f"/runs/{first}", lambda run: run["finished_at"])
+def test_a_live_page_keeps_the_marked_row_and_the_selected_text(page: Page, live_server: LiveServer) -> None:
+    live_server.schedule("steady", "tick")
+    first = live_server.run("steady")
+    live_server.until(f"/runs/{first}", lambda run: run["finished_at"])
     page.goto("/runs?target=tick")
     page.keyboard.press("j")
     marked = page.locator("[data-row].chosen a").first
     link = marked.get_attribute("href")
-    newer = place.run("steady")
+    newer = live_server.run("steady")
     expect(page.locator(f"[data-row] a[href$='{newer}']").first).to_be_attached()
     assert marked.get_attribute("href") == link
     page.evaluate("getSelection().selectAllChildren(document.querySelector('[data-row] td'))")
     text = page.evaluate("String(getSelection())")
     assert text.strip()
     with page.expect_response(re.compile(r"/runs\?target=tick")):
-        last = place.run("steady")
+        last = live_server.run("steady")
     page.wait_for_timeout(300)  # for what the response would change
     assert page.evaluate("String(getSelection())") == text
     assert page.locator(f"[data-row] a[href$='{last}']").count() == 0
@@ -325,10 +327,10 @@ def test_a_live_page_keeps_the_marked_row_and_the_selected_text(page: Page, plac
     expect(page).to_have_url(re.compile(re.escape(str(link)) + "$"))
 
 
-def test_a_page_says_that_its_server_is_away_until_it_is_back(browser: Browser, place: Place) -> None:
-    context = browser.new_context(base_url=place.url)  # its own: the console names each request that failed
+def test_a_page_says_that_its_server_is_away_until_it_is_back(browser: Browser, live_server: LiveServer) -> None:
+    context = browser.new_context(base_url=live_server.url)  # its own: the console names each request that failed
     page = context.new_page()
-    page.goto(place.call("POST", "/login-links")["url"])
+    page.goto(live_server.call("POST", "/login-links")["url"])
     gone = re.compile(r"/live/events|/health/live")
     page.route(gone, lambda route: route.abort())
     page.goto("/runs")
@@ -339,7 +341,7 @@ def test_a_page_says_that_its_server_is_away_until_it_is_back(browser: Browser, 
 
 
 def test_a_page_that_was_live_says_that_its_server_was_killed(browser: Browser, tmp_path: Path) -> None:
-    with serving(tmp_path) as own:
+    with running_server(tmp_path) as own:
         context = browser.new_context(base_url=own.url)
         page = context.new_page()
         page.goto(own.call("POST", "/login-links")["url"])

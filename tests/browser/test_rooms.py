@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from rota.user_code.processes import die_with_parent
-from tests.browser.place import Place
+from tests.browser.live_server import LiveServer
 
 numbers = itertools.count(1)
 
@@ -47,7 +47,7 @@ def reader(request: pytest.FixtureRequest) -> Reader:
     return Reader(request.getfixturevalue(request.param), request.param == "page")
 
 
-def test_a_workflow_that_does_not_know_what_happened_is_resolved(reader: Reader, place: Place) -> None:
+def test_a_workflow_that_does_not_know_what_happened_is_resolved(reader: Reader, live_server: LiveServer) -> None:
     page, name = reader.page, f"lost-{next(numbers)}"
     page.goto("/workflows")
     page.get_by_role("link", name="pay-invoices").click()
@@ -69,7 +69,7 @@ def test_a_workflow_that_does_not_know_what_happened_is_resolved(reader: Reader,
     reader.sees("#status", "Idle")
     reader.sees("#lately li", f"pay Invoice {name}")
     expect(page.locator("#outputs li").filter(has_text=name)).to_contain_text("a person said so")
-    line = place.call("GET", "/audit?action=workflows.resolve")["items"][0]
+    line = live_server.call("GET", "/audit?action=workflows.resolve")["items"][0]
     assert line["after"]["because"] == "the bank's site shows it"
 
 
@@ -86,7 +86,7 @@ def test_a_pipeline_is_tried_and_run(reader: Reader) -> None:
 
 
 def test_a_host_is_paired_by_the_command_on_the_page_and_does_what_is_asked(
-    reader: Reader, place: Place, tmp_path: Path
+    reader: Reader, live_server: LiveServer, tmp_path: Path
 ) -> None:
     page, name = reader.page, f"host-{next(numbers)}"
     page.goto("/hosts")
@@ -111,9 +111,9 @@ def test_a_host_is_paired_by_the_command_on_the_page_and_does_what_is_asked(
     finally:
         agent.terminate()
         agent.wait(20)
-    place.call("DELETE", f"/server-instances/{server_of(place, name)}")
+    live_server.call("DELETE", f"/server-instances/{server_of(live_server, name)}")
 
 
-def server_of(place: Place, host: str) -> str:
-    found = place.call("GET", f"/hosts/{host}")["id"]
-    return str(place.call("GET", f"/server-instances?host_id={found}")["items"][0]["id"])
+def server_of(live_server: LiveServer, host: str) -> str:
+    found = live_server.call("GET", f"/hosts/{host}")["id"]
+    return str(live_server.call("GET", f"/server-instances?host_id={found}")["items"][0]["id"])

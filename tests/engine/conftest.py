@@ -1,19 +1,19 @@
-"""An engine over a fresh database of either kind, with the clock in the test's hands."""
+"""An engine over a fresh database of either kind, with the clock in the test's fake_runner."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.databases import clean_url, postgres_template, shared_postgres, sqlite_template
-from tests.engine.harness import House, open_house
+from tests.engine.harness import Harness, open_harness
 
 __all__ = ["clean_url", "postgres_template", "shared_postgres", "sqlite_template"]
 
 
 @pytest.fixture
-async def house(clean_url: str) -> AsyncIterator[House]:
+async def harness(clean_url: str) -> AsyncIterator[Harness]:
     """Whatever a test did, at its end every slot must have its one verdict."""
-    one = await open_house(clean_url)
+    one = await open_harness(clean_url)
     yield one
     try:
         await one.check()

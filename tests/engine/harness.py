@@ -39,7 +39,7 @@ def at(clock: str) -> datetime:
 
 
 @dataclass
-class Hands:
+class FakeRunner:
     """A kind of work whose runs end when and how the test says."""
 
     kind: str = "task"
@@ -83,12 +83,12 @@ class Hands:
 
 
 @dataclass
-class House:
+class Harness:
     """One installation. `live` lets time pass while it is up; `outage` while nobody is."""
 
     engine: Engine
     clock: ManualClock
-    hands: Hands
+    fake_runner: FakeRunner
     scheduler: Scheduler
     worker: Worker
     org_id: str
@@ -112,28 +112,28 @@ class House:
 
     async def backfill(self, since: datetime, until: datetime, name: str = "job", **how: Any) -> list[str]:
         found = await self.engine.backfill(self.org_id, name, since=since, until=until, **how)
-        return [str(told(slot)) for slot in found]
+        return [str(clock_text(slot)) for slot in found]
 
     # time
 
-    async def live(self, until: datetime) -> None:
+    async def run_until(self, until: datetime) -> None:
         """Let time pass, doing each thing at its moment."""
-        await self.act()
+        await self.run_due()
         while True:
             moment = (await self.scheduler.poll()).next_due_at
             if moment is None or moment > until:
                 break
             self.clock.set(max(moment, self.clock.now()))
-            await self.act()
+            await self.run_due()
         self.clock.set(until)
-        await self.act()
+        await self.run_due()
 
-    async def wake_up(self, when: datetime) -> None:
+    async def start_at(self, when: datetime) -> None:
         """Nobody was up until then."""
         self.clock.set(when)
-        await self.act()
+        await self.run_due()
 
-    async def act(self) -> None:
+    async def run_due(self) -> None:
         await self.fire()
         await self.work()
 
@@ -156,33 +156,33 @@ class House:
         while True:
             self.worker.cancellation.cancel(await self.db.read(queue.cancels, self.worker.id))
             more = await self.worker.prefetch.claim()
-            await self.still()
+            await self.wait_until_idle()
             ended = bool(self.worker.completer.results)
             while self.worker.completer.results:
                 await self.worker.completer.flush()
             if not more and not ended:
                 return
 
-    async def still(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Until only long runs are left."""
         for _ in range(1_000_000):
-            if not self.in_motion():
+            if not self.is_busy():
                 break
             await asyncio.sleep(0)
 
-    def in_motion(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether a run is on its way to its end, or to the gate where long ones stay."""
-        stops = not self.hands.stubborn
+        stops = not self.fake_runner.stubborn
         active = self.worker.active
-        return any(one not in self.hands.gates or (active[one].stopped_for and stops) for one in active)
+        return any(one not in self.fake_runner.gates or (active[one].stopped_for and stops) for one in active)
 
     async def release(self, slot: str | None = None) -> None:
         """Let a long run end, by its slot; all of them without one."""
-        for job_id, gate in list(self.hands.gates.items()):
+        for job_id, gate in list(self.fake_runner.gates.items()):
             job = self.worker.active[job_id].attempt.job
-            if slot is None or (job.slot is not None and told(job.slot) == slot):
+            if slot is None or (job.slot is not None and clock_text(job.slot) == slot):
                 gate.set()
-                del self.hands.gates[job_id]
+                del self.fake_runner.gates[job_id]
         await self.work()
 
     # what became of it
@@ -193,18 +193,21 @@ class House:
 
     async def fired_slots(self, name: str = "job") -> list[str]:
         """The slots that a run began for, in the order in which they began."""
-        return [str(told(job.slot)) for job in self.hands.began if job.target == name and job.slot is not None]
+        return [
+            str(clock_text(job.slot)) for job in self.fake_runner.began if job.target == name and job.slot is not None
+        ]
 
     async def planned(self, name: str = "job") -> tuple[str | None, str | None]:
         """The clock: next slot, next wake-up."""
         row = (await self.rows(select(clocks.c.next_slot, clocks.c.next_run_at).where(of(name))))[0]
-        return told(row[0]), told(row[1])
+        return clock_text(row[0]), clock_text(row[1])
 
     async def history(self, name: str = "job") -> list[str]:
         """The ledger: slot (or `manual`), attempt, status and reason."""
         stmt = select(runs).where(runs.c.target == name).order_by(runs.c.finished_at, runs.c.id)
         return [
-            f"{told(row.slot) or row.trigger} #{row.attempt} {row.status}{f': {row.reason}' if row.reason else ''}"
+            f"{clock_text(row.slot) or row.trigger} #{row.attempt} {row.status}"
+            + (f": {row.reason}" if row.reason else "")
             for row in await self.rows(stmt)
         ]
 
@@ -248,28 +251,28 @@ class House:
     async def close(self) -> None:
         self.worker.abandon()
         for one in list(self.worker.active.values()):
-            if one.attempt.job.id in self.hands.gates:
-                self.hands.gates[one.attempt.job.id].set()
+            if one.attempt.job.id in self.fake_runner.gates:
+                self.fake_runner.gates[one.attempt.job.id].set()
         await asyncio.gather(*(one.task for one in self.worker.active.values() if one.task), return_exceptions=True)
         await self.db.close()
 
 
-async def open_house(
+async def open_harness(
     url: str,
     start: datetime = NINE,
     more: Callable[[Database, ManualClock], list[Runner]] | None = None,
     **settings: Any,
-) -> House:
-    db, clock, hands = open_database(url), ManualClock(start), Hands()
+) -> Harness:
+    db, clock, fake_runner = open_database(url), ManualClock(start), FakeRunner()
     others = {runner.kind: runner for runner in (more(db, clock) if more else [])}
-    engine = Engine(db, clock, Wake(), {"task": hands, **others}, EngineSettings(**settings))
+    engine = Engine(db, clock, Wake(), {"task": fake_runner, **others}, EngineSettings(**settings))
     org = {"id": new_id(), "slug": "default", "name": "Default", "created_at": start}
     await db.tx(insert_rows, orgs, [org])
     worker = Worker(engine)
     await register(worker, engine)
     scheduler = Scheduler(engine)
     scheduler.worker = worker
-    return House(engine, clock, hands, scheduler, worker, str(org["id"]))
+    return Harness(engine, clock, fake_runner, scheduler, worker, str(org["id"]))
 
 
 async def register(worker: Worker, engine: Engine) -> None:
@@ -287,7 +290,7 @@ def of(name: str) -> Any:
     return clocks.c.schedule_id == select(schedules.c.id).where(schedules.c.name == name).scalar_subquery()
 
 
-def told(moment: datetime | None) -> str | None:
+def clock_text(moment: datetime | None) -> str | None:
     """A moment of the first day as `9:05`, of a later one as `+1 9:05`."""
     if moment is None:
         return None
@@ -298,17 +301,17 @@ def told(moment: datetime | None) -> str | None:
 
 def verdicts(tx: Tx, name: str) -> list[str]:
     mine = slots.c.schedule_id.in_(select(schedules.c.id).where(schedules.c.name == name))
-    return [row_told(tx, row) for row in tx.execute(select(slots).where(mine).order_by(slots.c.slot)).all()]
+    return [verdict_text(tx, row) for row in tx.execute(select(slots).where(mine).order_by(slots.c.slot)).all()]
 
 
-def row_told(tx: Tx, row: Any) -> str:
-    span = told(row.slot)
+def verdict_text(tx: Tx, row: Any) -> str:
+    span = clock_text(row.slot)
     if row.last_slot is not None and row.last_slot != row.slot:
-        span = f"{span}-{told(row.last_slot)} x{row.count}"
+        span = f"{span}-{clock_text(row.last_slot)} x{row.count}"
     if row.verdict is not None:
         assert row.job_id is None or row.verdict != "missed"
         reason = f": {row.reason}" if row.reason else ""
-        into = f" > {told(row.into_slot)}" if row.into_slot is not None else ""
+        into = f" > {clock_text(row.into_slot)}" if row.into_slot is not None else ""
         return f"{span} {row.verdict}{reason}{into}"
     job = tx.execute(select(jobs).where(jobs.c.id == row.job_id)).one_or_none()
     if job is not None:

@@ -5,15 +5,15 @@ from sqlalchemy import func, select
 from rota.db.dialect import Tx
 from rota.db.tables import jobs, runs, schedules, slots
 from rota.engine.warmup import rehearse
-from tests.engine.harness import House
+from tests.engine.harness import Harness
 
 
-async def test_a_rehearsal_leaves_nothing_behind(house: House) -> None:
+async def test_a_rehearsal_leaves_nothing_behind(harness: Harness) -> None:
     def count(tx: Tx) -> list[int]:
         return [
             tx.execute(select(func.count()).select_from(table)).scalar_one() for table in (schedules, slots, jobs, runs)
         ]
 
-    before = await house.db.read(count)
-    await rehearse(house.engine, "default")
-    assert await house.db.read(count) == before
+    before = await harness.db.read(count)
+    await rehearse(harness.engine, "default")
+    assert await harness.db.read(count) == before

@@ -29,7 +29,7 @@ from rota.core.errors import AuthError, Conflict, Invalid, LogicError, NotFound,
 from rota.db.tables import jobs, runs, schedules
 from rota.engine.jobs import headless
 from tests.databases import copy_sqlite, empty_postgres
-from tests.engine.harness import MINUTE, House, open_house
+from tests.engine.harness import MINUTE, Harness, open_harness
 
 SOAK = bool(os.environ.get("ROTA_TEST_SOAK"))
 REFUSALS = (Conflict, Invalid, NotFound)
@@ -76,8 +76,8 @@ class Life(RuleBasedStateMachine):
             copy_sqlite(self.template, url)
         else:
             empty_postgres(url)
-        self.house: House = self.run(open_house(url))
-        self.run(self.house.schedule("a", cron=None, **trigger, **policy))
+        self.harness: Harness = self.run(open_harness(url))
+        self.run(self.harness.schedule("a", cron=None, **trigger, **policy))
 
     def run(self, step: Coroutine[Any, Any, Any]) -> Any:
         return self.runner.run(step)
@@ -90,8 +90,8 @@ class Life(RuleBasedStateMachine):
             return None
 
     def teardown(self) -> None:
-        if hasattr(self, "house"):
-            self.run(self.house.close())
+        if hasattr(self, "harness"):
+            self.run(self.harness.close())
             self.runner.close()
             shutil.rmtree(self.folder)
 
@@ -99,112 +99,112 @@ class Life(RuleBasedStateMachine):
 
     @rule(span=spans)
     def live(self, span: timedelta) -> None:
-        self.run(self.house.live(self.house.clock.now() + span))
+        self.run(self.harness.run_until(self.harness.clock.now() + span))
 
     @rule(span=spans, times=st.sampled_from([1, 1, 8]))
     def nobody_is_up(self, span: timedelta, times: int) -> None:
-        self.run(self.house.wake_up(self.house.clock.now() + span * times))
+        self.run(self.harness.start_at(self.harness.clock.now() + span * times))
 
     @rule(span=spans)
     def the_clock_jumps_ahead_and_nobody_acts(self, span: timedelta) -> None:
-        self.house.clock.set(self.house.clock.now() + span)
+        self.harness.clock.set(self.harness.clock.now() + span)
 
     @rule(span=spans)
     def the_clock_is_set_back(self, span: timedelta) -> None:
-        self.house.clock.set(self.house.clock.now() - span)
+        self.harness.clock.set(self.harness.clock.now() - span)
 
     # work
 
     @rule(long=st.booleans(), stubborn=st.booleans())
     def runs_become(self, long: bool, stubborn: bool) -> None:
-        if not self.house.hands.gates:
-            self.house.hands.long, self.house.hands.stubborn = (lambda job: long), stubborn
+        if not self.harness.fake_runner.gates:
+            self.harness.fake_runner.long, self.harness.fake_runner.stubborn = (lambda job: long), stubborn
 
     @rule()
     def long_runs_end(self) -> None:
-        self.run(self.house.release())
+        self.run(self.harness.release())
 
     @rule(error=st.sampled_from([ValueError("x"), LogicError("x"), TransientError("x"), AuthError("x")]))
     def the_next_run_fails(self, error: Exception) -> None:
-        self.house.hands.errors.append(error)
+        self.harness.fake_runner.errors.append(error)
 
     # people
 
-    @precondition(lambda self: len(self.run(self.house.rows(select(schedules.c.id)))) < 4)
+    @precondition(lambda self: len(self.run(self.harness.rows(select(schedules.c.id)))) < 4)
     @rule(name=names, trigger=triggers, policy=policies)
     def create(self, name: str, trigger: dict[str, Any], policy: dict[str, Any]) -> None:
-        self.try_to(self.house.schedule(name, cron=None, **trigger, **policy))
+        self.try_to(self.harness.schedule(name, cron=None, **trigger, **policy))
 
     @rule(name=names, trigger=triggers)
     def edit_trigger(self, name: str, trigger: dict[str, Any]) -> None:
         cleared = {"window_start": None, "window_end": None, "jitter_seconds": 0, "timezone": "UTC"}
-        self.try_to(self.house.edit(name, **{**cleared, **trigger}))
+        self.try_to(self.harness.edit(name, **{**cleared, **trigger}))
 
     @rule(name=names, policy=policies)
     def edit_policy(self, name: str, policy: dict[str, Any]) -> None:
-        self.try_to(self.house.edit(name, **policy))
+        self.try_to(self.harness.edit(name, **policy))
 
     @rule(name=names, enabled=st.booleans())
     def enable(self, name: str, enabled: bool) -> None:
-        self.try_to(self.house.edit(name, enabled=enabled))
+        self.try_to(self.harness.edit(name, enabled=enabled))
 
     @rule(name=names)
     def delete(self, name: str) -> None:
-        self.try_to(self.house.engine.delete_schedule(self.house.org_id, name))
+        self.try_to(self.harness.engine.delete_schedule(self.harness.org_id, name))
 
     @rule(name=names, until=st.none() | spans)
     def pause(self, name: str, until: timedelta | None) -> None:
-        end = until and self.house.clock.now() + until
-        self.try_to(self.house.engine.pause_schedule(self.house.org_id, name, until=end))
+        end = until and self.harness.clock.now() + until
+        self.try_to(self.harness.engine.pause_schedule(self.harness.org_id, name, until=end))
 
     @rule(name=names, gap=st.sampled_from(["skip", "once", "all"]))
     def resume(self, name: str, gap: str) -> None:
-        self.try_to(self.house.engine.resume_schedule(self.house.org_id, name, gap=gap))
+        self.try_to(self.harness.engine.resume_schedule(self.harness.org_id, name, gap=gap))
 
     @rule(until=st.none() | spans)
     def freeze(self, until: timedelta | None) -> None:
-        self.try_to(self.house.engine.freeze(self.house.org_id, until=until and self.house.clock.now() + until))
+        self.try_to(self.harness.engine.freeze(self.harness.org_id, until=until and self.harness.clock.now() + until))
 
     @rule()
     def unfreeze(self) -> None:
-        self.try_to(self.house.engine.unfreeze(self.house.org_id))
+        self.try_to(self.harness.engine.unfreeze(self.harness.org_id))
 
     @rule(name=names)
     def skip_next(self, name: str) -> None:
-        self.try_to(self.house.engine.skip_next(self.house.org_id, name))
+        self.try_to(self.harness.engine.skip_next(self.harness.org_id, name))
 
     @rule(name=names, back=spans, wide=spans, reprocess=st.booleans(), limit=st.sampled_from([1, 3, 100]))
     def backfill(self, name: str, back: timedelta, wide: timedelta, reprocess: bool, limit: int) -> None:
-        since = self.house.clock.now() - 3 * back
-        self.try_to(self.house.backfill(since, since + wide, name, reprocess=reprocess, limit=limit))
+        since = self.harness.clock.now() - 3 * back
+        self.try_to(self.harness.backfill(since, since + wide, name, reprocess=reprocess, limit=limit))
 
     @rule(name=names, overlap=st.sampled_from([None, "queue_one", "allow", "replace", "skip"]))
     def run_now(self, name: str, overlap: str | None) -> None:
-        self.try_to(self.house.run_now(name, overlap=overlap))
+        self.try_to(self.harness.run_now(name, overlap=overlap))
 
     @rule(pick=st.integers(0, 1000))
     def retry(self, pick: int) -> None:
-        found = self.run(self.house.rows(select(runs.c.id).order_by(runs.c.id)))
+        found = self.run(self.harness.rows(select(runs.c.id).order_by(runs.c.id)))
         if found:
-            self.try_to(self.house.engine.retry(self.house.org_id, found[pick % len(found)].id))
+            self.try_to(self.harness.engine.retry(self.harness.org_id, found[pick % len(found)].id))
 
     @rule(pick=st.integers(0, 1000))
     def cancel(self, pick: int) -> None:
-        found = self.run(self.house.rows(select(jobs.c.id).order_by(jobs.c.id)))
+        found = self.run(self.harness.rows(select(jobs.c.id).order_by(jobs.c.id)))
         if found:
-            self.try_to(self.house.engine.cancel(self.house.org_id, found[pick % len(found)].id))
+            self.try_to(self.harness.engine.cancel(self.harness.org_id, found[pick % len(found)].id))
 
     # always
 
     @invariant()
     def every_slot_has_one_verdict(self) -> None:
-        if hasattr(self, "house"):
-            self.run(self.house.check())
+        if hasattr(self, "harness"):
+            self.run(self.harness.check())
 
     @invariant()
     def no_serial_key_waits_without_a_head(self) -> None:
-        if hasattr(self, "house"):
-            assert self.run(self.house.db.read(headless)) == []
+        if hasattr(self, "harness"):
+            assert self.run(self.harness.db.read(headless)) == []
 
 
 def live(url: str, template: Path | None, examples: int, steps: int) -> None:

@@ -1,4 +1,4 @@
-"""Tasks and graphs over a fresh database of either kind, with the clock in the test's hands."""
+"""Tasks and graphs over a fresh database of either kind, with the clock in the test's fake_runner."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,58 +19,58 @@ from rota.kinds.graphs.registry import GraphRegistry
 from rota.kinds.graphs.runner import GraphRunner
 from rota.kinds.tasks.registry import TaskRegistry
 from tests.databases import clean_url, postgres_template, shared_postgres, sqlite_template
-from tests.engine.harness import NINE, House, open_house
-from tests.kinds.shop import Shop, open_shop
+from tests.engine.harness import NINE, Harness, open_harness
+from tests.kinds.task_harness import TaskHarness, open_task_harness
 
 __all__ = ["clean_url", "postgres_template", "shared_postgres", "sqlite_template"]
 
-PROGRAM = str(Path(__file__).with_name("program.py"))
+PROGRAM = str(Path(__file__).with_name("isolated_program.py"))
 Body = Callable[[GraphRequest, LlmCaller], AsyncIterator[object]]
 
 
 @dataclass
 class Graphs:
-    """A house with graphs. Those that the test declares run as it says."""
+    """A harness with graphs. Those that the test declares run as it says."""
 
     registry: GraphRegistry
-    house: House
+    harness: Harness
     asked: list[GraphRequest] = field(default_factory=list)
 
     def declare(self, name: str, body: Body) -> str:
         return self.registry.add(name, body, "python").id
 
     async def schedule(self, name: str = "job", target: str = "python:poet", **fields: Any) -> str:
-        return await self.house.schedule(name, target=target, kind="graph", **fields)
+        return await self.harness.schedule(name, target=target, kind="graph", **fields)
 
     async def grant(self, *scopes: str, **fields: Any) -> str:
-        owner = await self.house.db.tx(orgs.system_user, self.house.org_id, NINE)
+        owner = await self.harness.db.tx(orgs.system_user, self.harness.org_id, NINE)
         body = {"scopes": list(scopes) or ["graph:execute:python:poet"], **fields}
-        return await self.house.engine.create_grant(self.house.org_id, body, owner)
+        return await self.harness.engine.create_grant(self.harness.org_id, body, owner)
 
     async def top_up(self, amount: int) -> None:
         account = await self.account()
-        now = self.house.clock.now()
-        await self.house.db.tx(billing_store.credit, self.house.org_id, account.id, amount, "top_up", "first", now)
+        now = self.harness.clock.now()
+        await self.harness.db.tx(billing_store.credit, self.harness.org_id, account.id, amount, "top_up", "first", now)
 
     async def account(self) -> Any:
-        owner = await self.house.db.tx(orgs.system_user, self.house.org_id, NINE)
-        return await self.house.db.tx(billing_accounts.account_of, self.house.org_id, owner, NINE)
+        owner = await self.harness.db.tx(orgs.system_user, self.harness.org_id, NINE)
+        return await self.harness.db.tx(billing_accounts.account_of, self.harness.org_id, owner, NINE)
 
     async def runs(self) -> list[Any]:
-        return await self.house.rows(select(runs).order_by(runs.c.finished_at, runs.c.id))
+        return await self.harness.rows(select(runs).order_by(runs.c.finished_at, runs.c.id))
 
     async def grants(self) -> list[Any]:
-        return await self.house.rows(select(grants).order_by(grants.c.id))
+        return await self.harness.rows(select(grants).order_by(grants.c.id))
 
     async def receipts(self) -> list[Any]:
-        return await self.house.rows(select(charge_receipts).order_by(charge_receipts.c.id))
+        return await self.harness.rows(select(charge_receipts).order_by(charge_receipts.c.id))
 
     async def why(self, run: Any) -> str:
-        told = await self.house.db.read(why.of_run, self.house.org_id, run.id, self.house.clock.now())
+        told = await self.harness.db.read(why.of_run, self.harness.org_id, run.id, self.harness.clock.now())
         return " ".join(told["sentences"])
 
     async def said(self) -> list[tuple[str, str]]:
-        return [(row.stream, row.text) for row in await self.house.rows(select(logs).order_by(logs.c.id))]
+        return [(row.stream, row.text) for row in await self.harness.rows(select(logs).order_by(logs.c.id))]
 
 
 Open = Callable[..., Any]
@@ -78,8 +78,8 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 async def opened(clean_url: str) -> AsyncIterator[Open]:
-    """Opens the house, with settings; closed at the end, when every slot must have its verdict."""
-    houses: list[House] = []
+    """Opens the harness, with settings; closed at the end, when every slot must have its verdict."""
+    harnesses: list[Harness] = []
 
     async def open_it(**settings: Any) -> Graphs:
         registry = GraphRegistry()
@@ -99,16 +99,16 @@ async def opened(clean_url: str) -> AsyncIterator[Open]:
             yield AssistantFinal("roses are red")
 
         registry.add("poet", poet, "python", version="7")
-        house = await open_house(clean_url, more=runners, **settings)
-        houses.append(house)
-        return Graphs(registry, house, asked)
+        harness = await open_harness(clean_url, more=runners, **settings)
+        harnesses.append(harness)
+        return Graphs(registry, harness, asked)
 
     yield open_it
-    for house in houses:
+    for harness in harnesses:
         try:
-            await house.check()
+            await harness.check()
         finally:
-            await house.close()
+            await harness.close()
 
 
 @pytest.fixture
@@ -127,16 +127,16 @@ def registry() -> Iterator[None]:
 
 
 @pytest.fixture
-async def shop(clean_url: str) -> AsyncIterator[Shop]:
-    one = await open_shop(clean_url)
+async def harness(clean_url: str) -> AsyncIterator[TaskHarness]:
+    one = await open_task_harness(clean_url)
     yield one
     await one.check()
     await one.close()
 
 
 @pytest.fixture
-async def isolated_shop(clean_url: str) -> AsyncIterator[Shop]:
-    """One that runs `program.py`, whose functions have processes of their own."""
-    one = await open_shop(clean_url, PROGRAM, artifact_limit=1000)
+async def isolated_harness(clean_url: str) -> AsyncIterator[TaskHarness]:
+    """One that runs `isolated_program.py`, whose functions have processes of their own."""
+    one = await open_task_harness(clean_url, PROGRAM, artifact_limit=1000)
     yield one
     await one.close()

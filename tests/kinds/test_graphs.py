@@ -44,8 +44,8 @@ async def test_SCHEDULES_NEVER_BYPASS_EXECUTOR(graphs: Graphs) -> None:
 
     graphs.registry.run_graph = watched  # type: ignore[method-assign]
     await graphs.schedule(input={"messages": [{"role": "user", "content": "spring"}]})
-    await graphs.house.live(at("9:30"))
-    assert await graphs.house.verdicts() == ["9:10 ran", "9:20 ran", "9:30 ran"]
+    await graphs.harness.run_until(at("9:30"))
+    assert await graphs.harness.verdicts() == ["9:10 ran", "9:20 ran", "9:30 ran"]
     assert passed == [run.id for run in await graphs.runs()]
     assert graphs.asked[0].input == {"messages": [{"role": "user", "content": "spring"}]}
 
@@ -53,47 +53,49 @@ async def test_SCHEDULES_NEVER_BYPASS_EXECUTOR(graphs: Graphs) -> None:
 async def test_GRANT_NOT_SESSION(graphs: Graphs) -> None:
     """Nobody is logged in: who may and for whom is told by the grant, when the run begins and again inside."""
     await graphs.schedule()
-    await graphs.house.live(at("9:10"))
+    await graphs.harness.run_until(at("9:10"))
     (grant,) = await graphs.grants()
     (request,) = graphs.asked
     assert request.caller.user_id == grant.owner_id
-    row = (await graphs.house.rows(select(jobs.c.terms)))[:1]
+    row = (await graphs.harness.rows(select(jobs.c.terms)))[:1]
     assert row == []  # the job is gone; while it lived it carried nothing but the grant's id
-    graphs.house.clock.set(at("9:20"))
-    await graphs.house.fire()
-    (row,) = await graphs.house.rows(select(jobs.c.terms))
+    graphs.harness.clock.set(at("9:20"))
+    await graphs.harness.fire()
+    (row,) = await graphs.harness.rows(select(jobs.c.terms))
     assert row.terms == {"grant_id": grant.id}
-    await graphs.house.work()
+    await graphs.harness.work()
 
 
 async def test_BILLING_VIA_GRANT(graphs: Graphs) -> None:
     """The grant names the account, the account its default key; each unit is charged to them with the markup."""
     schedule_id = await graphs.schedule()
-    await graphs.house.live(at("9:10"))
+    await graphs.harness.run_until(at("9:10"))
     (grant,), (run,) = await graphs.grants(), await graphs.runs()
     account = await graphs.account()
-    key = await graphs.house.db.read(billing_store.default_key, account.id)
+    key = await graphs.harness.db.read(billing_store.default_key, account.id)
     caller = graphs.asked[0].caller
     assert (caller.billing_account_id, caller.virtual_key_id) == (grant.billing_account_id, key) == (account.id, key)
     first, second = await graphs.receipts()
     assert [first.source_reference, second.source_reference] == [f"{run.id}/1/first", f"{run.id}/1/second"]
     assert [first.charged_credits, second.charged_credits] == [20_000, 40_000]
     assert (first.grant_id, first.schedule_id, first.target) == (grant.id, schedule_id, "python:poet")
-    assert account.balance_credits == await graphs.house.db.read(billing_store.balance_of_ledger, account.id) == -60_000
+    assert (
+        account.balance_credits == await graphs.harness.db.read(billing_store.balance_of_ledger, account.id) == -60_000
+    )
     assert run.usage == {"units": 2, "input_tokens": 40, "output_tokens": 60, "cost_usd": "0.003", "credits": 60_000}
 
 
 async def test_JOB_KEY_PER_SLOT(graphs: Graphs) -> None:
     """A slot has one job, however often it is fired."""
     schedule_id = await graphs.schedule()
-    graphs.house.clock.set(at("9:10"))
-    before = await graphs.house.rows(select(clocks.c.next_slot, clocks.c.next_run_at))
-    await graphs.house.fire()
+    graphs.harness.clock.set(at("9:10"))
+    before = await graphs.harness.rows(select(clocks.c.next_slot, clocks.c.next_run_at))
+    await graphs.harness.fire()
     again = update(clocks).where(clocks.c.schedule_id == schedule_id)
-    await graphs.house.write(again.values(next_slot=before[0][0], next_run_at=before[0][1]))
-    await graphs.house.fire()
-    assert len(await graphs.house.queue()) == 1
-    await graphs.house.work()
+    await graphs.harness.write(again.values(next_slot=before[0][0], next_run_at=before[0][1]))
+    await graphs.harness.fire()
+    assert len(await graphs.harness.queue()) == 1
+    await graphs.harness.work()
     assert len(graphs.asked) == 1
 
 
@@ -105,10 +107,10 @@ async def test_PRODUCER_ENQUEUES_NEXT(graphs: Graphs) -> None:
         raise GraphError("invalid_request")
 
     await graphs.schedule(target=graphs.declare("broken", broken))
-    await graphs.house.live(at("9:20"))
-    assert await graphs.house.verdicts() == ["9:10 ran", "9:20 ran"]
+    await graphs.harness.run_until(at("9:20"))
+    assert await graphs.harness.verdicts() == ["9:10 ran", "9:20 ran"]
     assert [run.status for run in await graphs.runs()] == ["failed", "failed"]
-    assert await graphs.house.planned() == ("9:30", "9:30")
+    assert await graphs.harness.planned() == ("9:30", "9:30")
 
 
 async def test_QUEUE_SERIALIZES_SCHEDULE(graphs: Graphs) -> None:
@@ -122,37 +124,37 @@ async def test_QUEUE_SERIALIZES_SCHEDULE(graphs: Graphs) -> None:
         yield TextDelta("done")
 
     await graphs.schedule(target=graphs.declare("slow", slow), overlap="queue_all")
-    graphs.house.clock.set(at("9:10"))
-    await graphs.house.fire()
-    working = asyncio.ensure_future(graphs.house.work())
+    graphs.harness.clock.set(at("9:10"))
+    await graphs.harness.fire()
+    working = asyncio.ensure_future(graphs.harness.work())
     await reached.wait()
-    graphs.house.clock.set(at("9:20"))
-    await graphs.house.fire()
-    assert sorted(row.state for row in await graphs.house.queue()) == ["blocked", "running"]
+    graphs.harness.clock.set(at("9:20"))
+    await graphs.harness.fire()
+    assert sorted(row.state for row in await graphs.harness.queue()) == ["blocked", "running"]
     assert len(inside) == 1
     gate.set()
     await working
-    await graphs.house.work()
+    await graphs.harness.work()
     assert len(inside) == 2
 
 
 async def test_SKIP_MISSED_RUNS(graphs: Graphs) -> None:
     """What nobody was up for is not caught up on: that would cost money nobody agreed to."""
     await graphs.schedule()
-    await graphs.house.wake_up(at("10:05"))
-    assert await graphs.house.verdicts() == ["9:10-10:00 x6 missed"]
+    await graphs.harness.start_at(at("10:05"))
+    assert await graphs.harness.verdicts() == ["9:10-10:00 x6 missed"]
     assert graphs.asked == []
-    assert (await graphs.house.planned())[0] == "10:10"
+    assert (await graphs.harness.planned())[0] == "10:10"
 
 
 async def test_RECONCILER_GUARANTEES_CHAIN(graphs: Graphs) -> None:
     """A chain that broke is taken up again at the next future slot."""
     schedule_id = await graphs.schedule()
-    await graphs.house.write(
+    await graphs.harness.write(
         update(clocks).where(clocks.c.schedule_id == schedule_id).values(next_run_at=None, next_slot=None)
     )
-    await Maintenance(graphs.house.engine, graphs.house.worker.id, lambda: True).reconcile()
-    await graphs.house.live(at("9:10"))
+    await Maintenance(graphs.harness.engine, graphs.harness.worker.id, lambda: True).reconcile()
+    await graphs.harness.run_until(at("9:10"))
     assert len(graphs.asked) == 1
 
 
@@ -176,14 +178,14 @@ async def test_GRANT_SCOPES_CONSTRAIN_GRAPHS(graphs: Graphs) -> None:
 async def test_RUN_LEDGER_FOR_GOVERNANCE(graphs: Graphs) -> None:
     """Each execution has its row, with what it ran, how it ended, its trace, its content and its cost."""
     await graphs.schedule(input={"say": "x"})
-    await graphs.house.live(at("9:10"))
+    await graphs.harness.run_until(at("9:10"))
     (run,) = await graphs.runs()
     assert (run.kind, run.target_name, run.target_version, run.status) == ("graph", "python:poet", "7", "success")
     assert run.input == {"say": "x"}
     assert run.outcome == {"content": "roses are red", "artifact_id": run.artifact_id}
     assert graphs.asked[0].caller.trace_id == run.trace_id
     assert len(run.trace_id) == 32
-    (kept,) = await graphs.house.rows(select(artifacts))
+    (kept,) = await graphs.harness.rows(select(artifacts))
     assert (kept.id, kept.run_id, kept.content) == (run.artifact_id, run.id, b"roses are red")
     assert kept.content_type.startswith("text/plain")
 
@@ -209,14 +211,14 @@ async def test_VALIDATE_BEFORE_EXECUTE(graphs: Graphs) -> None:
 
     async def slow(self: Executor, run: Any) -> None:
         await real(self, run)
-        await graphs.house.engine.revoke_grant(graphs.house.org_id, held)
+        await graphs.harness.engine.revoke_grant(graphs.harness.org_id, held)
 
     Executor.authorize = slow  # type: ignore[method-assign]
     try:
-        await graphs.house.live(at("9:10"))
+        await graphs.harness.run_until(at("9:10"))
     finally:
         Executor.authorize = real  # type: ignore[method-assign]
-    assert await graphs.house.verdicts() == ["9:10 skipped: grant_revoked"]
+    assert await graphs.harness.verdicts() == ["9:10 skipped: grant_revoked"]
     assert graphs.asked == []
 
 
@@ -226,13 +228,13 @@ async def test_SKIP_ON_GRANT_FAILURE(graphs: Graphs) -> None:
     await graphs.schedule("expired", grant_id=await graphs.grant(expires_at=(NINE + MINUTE).isoformat()))
     await graphs.schedule("narrowed", grant_id=(narrowed := await graphs.grant()))
     await graphs.schedule("penniless", grant_id=await graphs.grant())
-    graphs.house.clock.set(at("9:10"))
-    await graphs.house.fire_elsewhere()
-    await graphs.house.engine.revoke_grant(graphs.house.org_id, revoked)  # between enqueue and start
+    graphs.harness.clock.set(at("9:10"))
+    await graphs.harness.fire_elsewhere()
+    await graphs.harness.engine.revoke_grant(graphs.harness.org_id, revoked)  # between enqueue and start
     other = {"scopes": ["graph:execute:python:other"]}
-    await graphs.house.write(update(table).where(table.c.id == narrowed).values(other))
-    await graphs.house.db.tx(billing_store.close, graphs.house.org_id, (await graphs.account()).id, at("9:10"))
-    await graphs.house.work()
+    await graphs.harness.write(update(table).where(table.c.id == narrowed).values(other))
+    await graphs.harness.db.tx(billing_store.close, graphs.harness.org_id, (await graphs.account()).id, at("9:10"))
+    await graphs.harness.work()
     told = {
         name: [
             (run.status, run.reason, (run.error or {}).get("code"))
@@ -240,7 +242,7 @@ async def test_SKIP_ON_GRANT_FAILURE(graphs: Graphs) -> None:
             if run.schedule_id == schedule.id
         ]
         for name in ("revoked", "expired", "narrowed", "penniless")
-        for schedule in [await graphs.house.record(name)]
+        for schedule in [await graphs.harness.record(name)]
     }
     assert told == {
         "revoked": [("skipped", "grant_revoked", None)],
@@ -249,27 +251,27 @@ async def test_SKIP_ON_GRANT_FAILURE(graphs: Graphs) -> None:
         "penniless": [("skipped", "budget", "billing_account_closed")],
     }
     assert graphs.asked == []
-    assert [(await graphs.house.planned(name))[0] for name in told] == ["9:20"] * 4
+    assert [(await graphs.harness.planned(name))[0] for name in told] == ["9:20"] * 4
     (penniless,) = [run for run in await graphs.runs() if run.reason == "budget"]
     assert "because the account that pays for it is closed (billing_account_closed)" in await graphs.why(penniless)
     with pytest.raises(Conflict, match="it is closed"):
         await graphs.grant()
-    await graphs.house.db.tx(billing_store.close, graphs.house.org_id, (await graphs.account()).id, None)
-    await graphs.house.live(at("9:20"))
+    await graphs.harness.db.tx(billing_store.close, graphs.harness.org_id, (await graphs.account()).id, None)
+    await graphs.harness.run_until(at("9:20"))
     assert len(graphs.asked) == 1  # the penniless one's, when it can pay again
 
 
 async def test_a_grant_that_expires_in_mid_run_lets_the_run_finish(graphs: Graphs) -> None:
     async def long(request: GraphRequest, caller: LlmCaller) -> AsyncIterator[object]:
         yield UsageReport("one", None, 1, 1, 1)
-        graphs.house.clock.set(at("9:16"))
+        graphs.harness.clock.set(at("9:16"))
         yield UsageReport("two", None, 1, 1, 1)
 
     name = graphs.declare("long", long)
     held = await graphs.grant(f"graph:execute:{name}", expires_at=at("9:15").isoformat())
     await graphs.schedule(target=name, grant_id=held)
-    await graphs.house.live(at("9:20"))
-    assert await graphs.house.verdicts() == ["9:10 ran", "9:20 skipped: grant_expired"]
+    await graphs.harness.run_until(at("9:20"))
+    assert await graphs.harness.verdicts() == ["9:10 ran", "9:20 skipped: grant_expired"]
     assert len(await graphs.receipts()) == 2
     ran, skipped = await graphs.runs()
     assert (ran.status, ran.reason) == ("success", "grant_expired")  # the ledger tells that it outlived its grant
@@ -305,7 +307,7 @@ async def test_each_error_becomes_a_run(graphs: Graphs, error: BaseException, ex
         raise error
 
     await graphs.schedule(target=graphs.declare("broken", broken), cron=None, run_at=at("9:10").isoformat())
-    await graphs.house.live(at("9:10"))
+    await graphs.harness.run_until(at("9:10"))
     run = (await graphs.runs())[0]
     assert (run.status, run.reason, (run.error or {}).get("code")) == expected
     assert run.usage["units"] == len(await graphs.receipts()) == 1  # what it cost is charged all the same
@@ -329,7 +331,7 @@ async def test_a_graph_that_talks_nonsense_fails_and_hurts_nobody(graphs: Graphs
         await graphs.schedule(
             f"odd {number}", graphs.declare(f"odd-{number}", odd), cron=None, run_at=at("9:10").isoformat()
         )
-    await graphs.house.live(at("9:10"))
+    await graphs.harness.run_until(at("9:10"))
     found = await graphs.runs()
     assert len(found) == len(nonsense)
     assert {(run.status, run.reason, run.error["code"]) for run in found} == {("failed", "internal", "internal")}
@@ -346,7 +348,7 @@ async def test_text_and_tools_are_logged_as_they_come_and_usage_never(graphs: Gr
         yield TextDelta("three")
 
     await graphs.schedule(target=graphs.declare("talker", talker))
-    await graphs.house.live(at("9:10"))
+    await graphs.harness.run_until(at("9:10"))
     said = await graphs.said()
     assert [stream for stream, _ in said] == ["text", "tool", "tool", "text"]
     assert said[0] == ("text", "one\ntwo")
@@ -374,7 +376,7 @@ async def test_a_budget_stops_the_run_while_it_runs(graphs: Graphs) -> None:
     name = graphs.declare("spender", spender)
     held = await graphs.grant(f"graph:execute:{name}", budget={"total": 50_000})
     await graphs.schedule(target=name, grant_id=held)
-    await graphs.house.live(at("9:20"))
+    await graphs.harness.run_until(at("9:20"))
     first, second = await graphs.runs()
     assert (first.status, first.reason, first.error["code"]) == ("failed", "budget", "budget")
     assert (second.status, second.reason, second.error["code"]) == ("skipped", "budget", "budget")
@@ -394,10 +396,10 @@ async def test_fifty_runs_that_race_for_one_budget_overspend_by_one_unit_each_at
 
     name = graphs.declare("spender", spender)
     held = await graphs.grant(f"graph:execute:{name}", budget={"total": 100_000})
-    manager = GraphManager(graphs.house.engine, graphs.house.org_id)
+    manager = GraphManager(graphs.harness.engine, graphs.harness.org_id)
     for _ in range(50):
         await manager.run(name, None, held, "nobody")
-    await graphs.house.work()
+    await graphs.harness.work()
     found = await graphs.runs()
     assert {(run.status, run.reason) for run in found} <= {("failed", "budget"), ("skipped", "budget")}
     spent = sum(one.charged_credits for one in await graphs.receipts())
@@ -405,15 +407,15 @@ async def test_fifty_runs_that_race_for_one_budget_overspend_by_one_unit_each_at
     (grant,) = await graphs.grants()
     account = await graphs.account()
     assert grant.spent_total == spent == -account.balance_credits
-    assert await graphs.house.db.read(billing_store.balance_of_ledger, account.id) == -spent
+    assert await graphs.harness.db.read(billing_store.balance_of_ledger, account.id) == -spent
 
 
 async def test_without_credits_an_enforced_run_is_skipped_and_with_them_it_runs(opened: Open) -> None:
     graphs = await opened(billing=Billing.ENFORCE)
     await graphs.schedule()
-    await graphs.house.live(at("9:10"))
+    await graphs.harness.run_until(at("9:10"))
     await graphs.top_up(10_000_000)
-    await graphs.house.live(at("9:20"))
+    await graphs.harness.run_until(at("9:20"))
     refused, ran = await graphs.runs()
     assert (refused.status, refused.reason, refused.error["code"]) == ("skipped", "budget", "insufficient_credits")
     assert ran.status == "success"
@@ -423,7 +425,7 @@ async def test_without_credits_an_enforced_run_is_skipped_and_with_them_it_runs(
 async def test_with_billing_off_nothing_is_charged(opened: Open) -> None:
     graphs = await opened(billing=Billing.OFF)
     await graphs.schedule()
-    await graphs.house.live(at("9:10"))
+    await graphs.harness.run_until(at("9:10"))
     assert await graphs.receipts() == []
     assert (await graphs.runs())[0].usage["credits"] == 0
 
@@ -435,7 +437,7 @@ async def test_the_markup_is_applied_once_and_rounded_up(opened: Open) -> None:
 
     graphs = await opened(markup=Decimal("1.5"))
     await graphs.schedule(target=graphs.declare("cheap", cheap))
-    await graphs.house.live(at("9:10"))
+    await graphs.harness.run_until(at("9:10"))
     assert [(one.unit, one.charged_credits) for one in await graphs.receipts()] == [("u", 1), ("missing-2", 0)]
 
 
@@ -449,12 +451,12 @@ async def test_a_run_that_is_cancelled_while_it_is_charged_is_charged(graphs: Gr
         yield UsageReport("two", None, 1, 1, 1)
 
     name = graphs.declare("slow", slow)
-    job = await GraphManager(graphs.house.engine, graphs.house.org_id).run(
+    job = await GraphManager(graphs.harness.engine, graphs.harness.org_id).run(
         name, None, await graphs.grant(f"graph:execute:{name}"), ""
     )
-    working = asyncio.ensure_future(graphs.house.work())
+    working = asyncio.ensure_future(graphs.harness.work())
     await reached.wait()
-    graphs.house.worker.cancellation.cancel({job: "operator"})
+    graphs.harness.worker.cancellation.cancel({job: "operator"})
     await working
     (run,) = await graphs.runs()
     assert (run.status, run.reason, run.usage["units"]) == ("canceled", "operator", 1)
@@ -467,13 +469,13 @@ async def test_a_run_that_is_cancelled_while_it_is_charged_is_charged(graphs: Gr
 async def test_a_schedule_keeps_its_minted_grant_when_it_is_written_anew(graphs: Graphs) -> None:
     await graphs.schedule()
     body = {"name": "job", "kind": "graph", "target": "python:poet", "cron_expression": "*/10 * * * *"}
-    await graphs.house.engine.edit_schedule(graphs.house.org_id, "job", body, whole=True)
+    await graphs.harness.engine.edit_schedule(graphs.harness.org_id, "job", body, whole=True)
     (minted,) = await graphs.grants()
-    assert (await graphs.house.record()).grant_id == minted.id
-    await graphs.house.engine.revoke_grant(graphs.house.org_id, minted.id)
-    await graphs.house.engine.edit_schedule(graphs.house.org_id, "job", {"grant_id": None})
+    assert (await graphs.harness.record()).grant_id == minted.id
+    await graphs.harness.engine.revoke_grant(graphs.harness.org_id, minted.id)
+    await graphs.harness.engine.edit_schedule(graphs.harness.org_id, "job", {"grant_id": None})
     _, fresh = await graphs.grants()
-    assert (await graphs.house.record()).grant_id == fresh.id
+    assert (await graphs.harness.record()).grant_id == fresh.id
 
 
 @pytest.mark.parametrize(
@@ -499,18 +501,18 @@ async def test_a_schedule_of_a_wrong_graph_is_refused_and_mints_nothing(
 
 
 async def test_another_orgs_program_does_not_give_its_graphs_away(graphs: Graphs) -> None:
-    other = await graphs.house.add_org("other")
+    other = await graphs.harness.add_org("other")
     body = {"name": "x", "kind": "graph", "target": "python:poet", "cron_expression": "* * * * *"}
     with pytest.raises(Invalid, match="not a known graph"):
-        await graphs.house.engine.create_schedules(other, [body])
-    assert await GraphManager(graphs.house.engine, other).list_all() == []
-    owner = await graphs.house.db.tx(orgs.system_user, other, NINE)
-    held = await graphs.house.engine.create_grant(other, {"scopes": ["graph:execute:python:poet"]}, owner)
+        await graphs.harness.engine.create_schedules(other, [body])
+    assert await GraphManager(graphs.harness.engine, other).list_all() == []
+    owner = await graphs.harness.db.tx(orgs.system_user, other, NINE)
+    held = await graphs.harness.engine.create_grant(other, {"scopes": ["graph:execute:python:poet"]}, owner)
     with pytest.raises(NotFound):  # a scope that names another org's graph opens nothing
-        await GraphManager(graphs.house.engine, other).run("python:poet", {}, held, owner)
+        await GraphManager(graphs.harness.engine, other).run("python:poet", {}, held, owner)
     with pytest.raises(Invalid, match="grant_not_found"):  # and another org's grant is none
         await graphs.schedule(grant_id=held)
-    (mine,) = await GraphManager(graphs.house.engine, graphs.house.org_id).list_all()
+    (mine,) = await GraphManager(graphs.harness.engine, graphs.harness.org_id).list_all()
     assert (mine["id"], mine["version"], mine["description"], mine["live"]) == (
         "python:poet",
         "7",
@@ -540,8 +542,8 @@ def test_what_is_no_graph_cannot_be_declared() -> None:
 
 
 async def test_a_job_without_a_grant_does_not_run(graphs: Graphs) -> None:
-    await graphs.house.engine.enqueue(graphs.house.org_id, "graph", "python:poet", [{}])
-    await graphs.house.work()
+    await graphs.harness.engine.enqueue(graphs.harness.org_id, "graph", "python:poet", [{}])
+    await graphs.harness.work()
     (run,) = await graphs.runs()
     assert (run.status, run.reason) == ("skipped", "grant_not_found")
 
@@ -553,11 +555,11 @@ async def test_another_attempt_runs_under_the_same_grant(graphs: Graphs) -> None
 
     name = graphs.declare("broken", broken)
     held = await graphs.grant(f"graph:execute:{name}")
-    await GraphManager(graphs.house.engine, graphs.house.org_id).run(name, {}, held, "")
-    await graphs.house.work()
+    await GraphManager(graphs.harness.engine, graphs.harness.org_id).run(name, {}, held, "")
+    await graphs.harness.work()
     (first,) = await graphs.runs()
-    await graphs.house.engine.retry(graphs.house.org_id, first.id)
-    await graphs.house.work()
+    await graphs.harness.engine.retry(graphs.harness.org_id, first.id)
+    await graphs.harness.work()
     assert [(run.attempt, run.reason, run.grant_id) for run in await graphs.runs()] == [
         (1, "internal", held), (2, "internal", held),
     ]  # fmt: skip
@@ -565,13 +567,13 @@ async def test_another_attempt_runs_under_the_same_grant(graphs: Graphs) -> None
 
 async def test_a_graph_that_this_worker_lost_is_not_found(graphs: Graphs) -> None:
     await graphs.schedule()
-    graphs.house.scheduler.worker = None  # else the job begins with the fire
-    graphs.house.clock.set(at("9:10"))
-    await graphs.house.fire()
-    routes = set(graphs.house.engine.runners["graph"].routes())
+    graphs.harness.scheduler.worker = None  # else the job begins with the fire
+    graphs.harness.clock.set(at("9:10"))
+    await graphs.harness.fire()
+    routes = set(graphs.harness.engine.runners["graph"].routes())
     graphs.registry.graphs.clear()
-    graphs.house.engine.runners["graph"].routes = lambda: routes  # type: ignore[method-assign]
-    await graphs.house.work()
+    graphs.harness.engine.runners["graph"].routes = lambda: routes  # type: ignore[method-assign]
+    await graphs.harness.work()
     (run,) = await graphs.runs()
     assert (run.status, run.reason, run.error["code"]) == ("failed", "logic", "not_found")
 
@@ -621,5 +623,5 @@ async def test_a_graph_that_cleans_up_badly_or_not_at_all_does_not_keep_its_run(
         target = graphs.declare(name, body)
         held = await graphs.grant(f"graph:execute:{target}", budget={"total": 1})
         await graphs.schedule(name, target, grant_id=held, cron=None, run_at=at("9:10").isoformat())
-    await graphs.house.live(at("9:10"))
+    await graphs.harness.run_until(at("9:10"))
     assert [(run.status, run.reason) for run in await graphs.runs()] == [("failed", "budget")] * 2

@@ -12,7 +12,7 @@ from sqlalchemy import text as sql
 
 from rota.engine.runner import LOG_LIMIT, Capture
 from rota.user_code.processes import OUTPUT_LIMIT
-from tests.kinds.shop import Shop, open_shop
+from tests.kinds.task_harness import TaskHarness, open_task_harness
 
 
 def leaves() -> None:
@@ -62,14 +62,14 @@ def recurses() -> None:
 )
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
 async def test_whatever_a_function_raises_the_worker_goes_on(
-    shop: Shop, function: Callable[[], Any], error: str
+    harness: TaskHarness, function: Callable[[], Any], error: str
 ) -> None:
-    shop.program.task(function)
-    shop.program.task("fine")(lambda: "fine")
-    run = await shop.run(function)
+    harness.program.task(function)
+    harness.program.task("fine")(lambda: "fine")
+    run = await harness.run(function)
     assert (run["status"], run["reason"]) == ("failed", "logic")
     assert f"{run['error']['type']}: {run['error']['message']}" == error
-    assert (await shop.run("fine"))["outcome"] == "fine"
+    assert (await harness.run("fine"))["outcome"] == "fine"
 
 
 @pytest.mark.parametrize(
@@ -84,22 +84,22 @@ async def test_whatever_a_function_raises_the_worker_goes_on(
     ],
 )
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
-async def test_a_result_that_cannot_be_kept_is_a_clear_failure(shop: Shop, result: Any, error: str) -> None:
-    shop.program.task("odd")(lambda: result)
-    run = await shop.run("odd")
+async def test_a_result_that_cannot_be_kept_is_a_clear_failure(harness: TaskHarness, result: Any, error: str) -> None:
+    harness.program.task("odd")(lambda: result)
+    run = await harness.run("odd")
     assert (run["status"], run["reason"], run["outcome"]) == ("failed", "logic", None)
     assert error in run["error"]["message"]
 
 
-async def test_a_result_with_characters_that_no_database_stores_hurts_no_other_run(shop: Shop) -> None:
-    shop.program.task("nul")(lambda: {"text": "a\0b"})
-    shop.program.task("fine")(lambda: "fine")
-    await shop.declare()
+async def test_a_result_with_characters_that_no_database_stores_hurts_no_other_run(harness: TaskHarness) -> None:
+    harness.program.task("nul")(lambda: {"text": "a\0b"})
+    harness.program.task("fine")(lambda: "fine")
+    await harness.declare()
     for name in ("fine", "nul", "fine"):
-        await shop.engine.enqueue(shop.org_id, "task", name, [None])
-    await shop.work()
-    assert await shop.history("fine") == ["manual #1 success"] * 2
-    assert len(await shop.history("nul")) == 1
+        await harness.engine.enqueue(harness.org_id, "task", name, [None])
+    await harness.work()
+    assert await harness.history("fine") == ["manual #1 success"] * 2
+    assert len(await harness.history("nul")) == 1
 
 
 def forks_in_thread() -> str:
@@ -112,13 +112,13 @@ async def forks_on_loop() -> str:
 
 @pytest.mark.parametrize("function", [forks_in_thread, forks_on_loop])
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
-async def test_a_function_that_forks_leaves_no_second_worker(shop: Shop, function: Callable[[], Any]) -> None:
+async def test_a_function_that_forks_leaves_no_second_worker(harness: TaskHarness, function: Callable[[], Any]) -> None:
     """The copy ends where the function ends: it must not write a result, nor go on claiming jobs."""
-    shop.program.task(function)
-    assert (await shop.run(function))["outcome"] == "parent"
+    harness.program.task(function)
+    assert (await harness.run(function))["outcome"] == "parent"
     _, status = await asyncio.to_thread(os.waitpid, -1, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    assert await shop.history(function.__name__) == ["manual #1 success"]
+    assert await harness.history(function.__name__) == ["manual #1 success"]
 
 
 def says_much() -> None:
@@ -135,33 +135,33 @@ def says_much_in_one_line() -> None:
 
 @pytest.mark.parametrize("function", [says_much, says_much_in_one_line])
 async def test_of_twenty_megabytes_the_log_keeps_head_and_tail(
-    shop: Shop, function: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+    harness: TaskHarness, function: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", Capture("stdout", sys.stdout))
-    shop.program.task(function)
-    run = await shop.run(function)
+    harness.program.task(function)
+    run = await harness.run(function)
     assert run["status"] == "success"
-    await check_capped(shop, run)
+    await check_capped(harness, run)
 
 
-async def test_of_twenty_megabytes_of_a_process_log_and_outcome_keep_the_end(isolated_shop: Shop) -> None:
-    run = await isolated_shop.run("chatter")
-    lines = await check_capped(isolated_shop, run)
+async def test_of_twenty_megabytes_of_a_process_log_and_outcome_keep_the_end(isolated_harness: TaskHarness) -> None:
+    run = await isolated_harness.run("chatter")
+    lines = await check_capped(isolated_harness, run)
     assert lines[0] == "x" + "é" * 999
     assert {*lines[1:]} == {"é" * 999}  # no character was cut in two
 
 
-async def test_a_command_that_says_much_keeps_its_end(shop: Shop) -> None:
-    shop.program.shell("chatter", "yes 0123456789abcde | head -c 20000000; echo the end")
-    run = await shop.run("chatter")
+async def test_a_command_that_says_much_keeps_its_end(harness: TaskHarness) -> None:
+    harness.program.shell("chatter", "yes 0123456789abcde | head -c 20000000; echo the end")
+    run = await harness.run("chatter")
     assert len(run["outcome"]["stdout"]) == OUTPUT_LIMIT
     assert run["outcome"]["stdout"].endswith("the end\n")
-    await check_capped(shop, run)
+    await check_capped(harness, run)
 
 
-async def check_capped(shop: Shop, run: dict[str, Any]) -> list[str]:
+async def check_capped(harness: TaskHarness, run: dict[str, Any]) -> list[str]:
     stmt = "SELECT stream, text FROM logs WHERE run_id = :run ORDER BY id"
-    rows = await shop.db.read(lambda tx: tx.execute(sql(stmt), {"run": run["id"]}).all())
+    rows = await harness.db.read(lambda tx: tx.execute(sql(stmt), {"run": run["id"]}).all())
     said = [row.text for row in rows if row.stream == "stdout"]
     (note,) = [row.text for row in rows if row.stream == "system"]
     assert note.endswith("characters left out …")
@@ -189,29 +189,31 @@ def spins() -> None:
 @pytest.mark.parametrize("function", [waits_for_ever, swallows_its_cancellation, spins])
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
 async def test_a_function_that_never_returns_ends_at_its_timeout(clean_url: str, function: Callable[[], Any]) -> None:
-    shop = await open_shop(clean_url, cancel_grace=timedelta(milliseconds=20))
-    shop.program.task("stays", timeout=timedelta(milliseconds=50))(function)
-    run = await shop.run("stays")
-    await shop.close()
+    harness = await open_task_harness(clean_url, cancel_grace=timedelta(milliseconds=20))
+    harness.program.task("stays", timeout=timedelta(milliseconds=50))(function)
+    run = await harness.run("stays")
+    await harness.close()
     assert (run["status"], run["reason"]) == (
         ("success", None) if function is swallows_its_cancellation else ("failed", "timeout")
     )  # what the work returned wins over a cancel that came too late
 
 
-async def test_an_isolated_function_that_never_returns_ends_at_its_timeout(isolated_shop: Shop) -> None:
-    run = await isolated_shop.run("stay")
+async def test_an_isolated_function_that_never_returns_ends_at_its_timeout(isolated_harness: TaskHarness) -> None:
+    run = await isolated_harness.run("stay")
     assert (run["status"], run["reason"], run["error"]["message"]) == ("failed", "timeout", "still running after 1 s")
 
 
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
-async def test_isolated_functions_hurt_only_themselves(isolated_shop: Shop) -> None:
-    shop = isolated_shop
-    await shop.declare()
+async def test_isolated_functions_hurt_only_themselves(isolated_harness: TaskHarness) -> None:
+    harness = isolated_harness
+    await harness.declare()
     jobs = {}
     for name in ("leave", "odd", "die", "fork", "plain"):
-        (jobs[name],) = await shop.engine.enqueue(shop.org_id, "task", name, [{"x": 1} if name == "plain" else None])
-    await shop.work()
-    runs = {name: await shop.last_run(job_id) for name, job_id in jobs.items()}
+        (jobs[name],) = await harness.engine.enqueue(
+            harness.org_id, "task", name, [{"x": 1} if name == "plain" else None]
+        )
+    await harness.work()
+    runs = {name: await harness.last_run(job_id) for name, job_id in jobs.items()}
     told = {name: run["error"] and (run["error"]["type"], run["error"]["message"]) for name, run in runs.items()}
     assert told["leave"] == ("SystemExit", "3")
     assert told["odd"] == (

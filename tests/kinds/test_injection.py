@@ -14,7 +14,7 @@ from sqlalchemy import event, func, select, text
 from rota import ArtifactManager, AsyncSession, Database, JobScheduler, RunContext, tables
 from rota.core.errors import Invalid, InvalidMany
 from rota.user_code.injection import Injector
-from tests.kinds.shop import Shop
+from tests.kinds.task_harness import TaskHarness
 
 
 class Client:
@@ -35,27 +35,27 @@ class AsyncClient(Client):
 # Rota's own
 
 
-async def test_a_session_is_injected_and_asks_rotas_tables(shop: Shop) -> None:
-    @shop.program.task
+async def test_a_session_is_injected_and_asks_rotas_tables(harness: TaskHarness) -> None:
+    @harness.program.task
     async def count(session: AsyncSession) -> int:
         return int((await session.execute(select(func.count()).select_from(tables.tasks))).scalar_one())
 
-    assert (await shop.run(count))["outcome"] == 1
+    assert (await harness.run(count))["outcome"] == 1
 
 
-async def test_users_parameters_and_injected_ones_mix_under_any_name(shop: Shop) -> None:
-    @shop.program.task
+async def test_users_parameters_and_injected_ones_mix_under_any_name(harness: TaskHarness) -> None:
+    @harness.program.task
     async def mixed(limit: int, whatever: AsyncSession, scale: float = 2.0) -> dict[str, Any]:
         return {"limit": limit * scale, "one": (await whatever.execute(text("SELECT 1"))).scalar_one()}
 
-    assert (await shop.run(mixed, limit=50))["outcome"] == {"limit": 100.0, "one": 1}
+    assert (await harness.run(mixed, limit=50))["outcome"] == {"limit": 100.0, "one": 1}
 
 
-async def test_every_run_has_a_session_of_its_own_that_is_closed_however_it_ends(shop: Shop) -> None:
+async def test_every_run_has_a_session_of_its_own_that_is_closed_however_it_ends(harness: TaskHarness) -> None:
     seen: list[AsyncSession] = []
     waiting = asyncio.Event()
 
-    @shop.program.task
+    @harness.program.task
     async def ask(session: AsyncSession, again: AsyncSession, how: str = "well") -> None:
         assert again is session
         seen.append(session)
@@ -67,31 +67,31 @@ async def test_every_run_has_a_session_of_its_own_that_is_closed_however_it_ends
             waiting.set()
             await asyncio.Event().wait()
 
-    await shop.run(ask)
-    database = shop.program.injector.process.values[Database]
+    await harness.run(ask)
+    database = harness.program.injector.process.values[Database]
     out: list[Any] = []
     pool = database.session().bind.sync_engine.pool
     event.listen(pool, "checkout", lambda _, record, *__: out.append(record))
     event.listen(pool, "checkin", lambda _, record: out.remove(record))
-    assert (await shop.run(ask, how="badly"))["reason"] == "logic"
-    await asyncio.gather(*(shop.engine.enqueue(shop.org_id, "task", "ask", [None]) for _ in range(20)))
-    await shop.work()
-    (job_id,) = await shop.engine.enqueue(shop.org_id, "task", "ask", [{"how": "never"}])
-    await shop.worker.prefetch.claim()
+    assert (await harness.run(ask, how="badly"))["reason"] == "logic"
+    await asyncio.gather(*(harness.engine.enqueue(harness.org_id, "task", "ask", [None]) for _ in range(20)))
+    await harness.work()
+    (job_id,) = await harness.engine.enqueue(harness.org_id, "task", "ask", [{"how": "never"}])
+    await harness.worker.prefetch.claim()
     await asyncio.wait_for(waiting.wait(), 10)
     assert len(out) == 1
-    shop.worker.active[job_id].stop("operator")
-    await shop.work()
+    harness.worker.active[job_id].stop("operator")
+    await harness.work()
     assert out == []
     assert len({id(one) for one in seen}) == 23
     assert not any(one.in_transaction() for one in seen)
 
 
-async def test_a_session_that_is_left_open_keeps_no_worker_from_writing(shop: Shop) -> None:
+async def test_a_session_that_is_left_open_keeps_no_worker_from_writing(harness: TaskHarness) -> None:
     """One file has one writer: on SQLite a session writes to a file of its own."""
     writing, done = asyncio.Event(), asyncio.Event()
 
-    @shop.program.task
+    @harness.program.task
     async def write(session: AsyncSession) -> int:
         await session.execute(text("CREATE TABLE IF NOT EXISTS users_own (x INT)"))
         await session.execute(text("INSERT INTO users_own VALUES (1)"))
@@ -100,52 +100,52 @@ async def test_a_session_that_is_left_open_keeps_no_worker_from_writing(shop: Sh
         await session.execute(text("DROP TABLE users_own"))
         return int((await session.execute(select(func.count()).select_from(tables.tasks))).scalar_one())
 
-    await shop.declare()
-    (job_id,) = await shop.engine.enqueue(shop.org_id, "task", "write", [None])
-    await shop.worker.prefetch.claim()
+    await harness.declare()
+    (job_id,) = await harness.engine.enqueue(harness.org_id, "task", "write", [None])
+    await harness.worker.prefetch.claim()
     await asyncio.wait_for(writing.wait(), 5)
     async with asyncio.timeout(2):  # a writer would wait longer for a lock
-        await shop.store("echo hi", task_type="shell")
+        await harness.store("echo hi", task_type="shell")
     done.set()
-    await shop.work()
-    run = await shop.last_run(job_id)
+    await harness.work()
+    run = await harness.last_run(job_id)
     assert (run["status"], run["outcome"]) == ("success", 2)
 
 
-async def test_rotas_own_tables_cannot_be_written_through_a_session_on_sqlite(shop: Shop) -> None:
-    @shop.program.task
+async def test_rotas_own_tables_cannot_be_written_through_a_session_on_sqlite(harness: TaskHarness) -> None:
+    @harness.program.task
     async def vandal(session: AsyncSession) -> None:
         await session.execute(text("DELETE FROM rota.tasks"))
 
-    run = await shop.run(vandal)
-    if shop.db.url.startswith("sqlite"):
+    run = await harness.run(vandal)
+    if harness.db.url.startswith("sqlite"):
         assert "readonly" in run["error"]["message"]
 
 
-async def test_the_database_makes_sessions_and_is_the_same_for_all_runs(shop: Shop) -> None:
+async def test_the_database_makes_sessions_and_is_the_same_for_all_runs(harness: TaskHarness) -> None:
     seen: list[Database] = []
 
-    @shop.program.task
+    @harness.program.task
     async def ask(database: Database) -> int:
         seen.append(database)
         async with database.session() as session:
             return int((await session.execute(text("SELECT 42"))).scalar_one())
 
-    assert [(await shop.run(ask))["outcome"], (await shop.run(ask))["outcome"]] == [42, 42]
+    assert [(await harness.run(ask))["outcome"], (await harness.run(ask))["outcome"]] == [42, 42]
     assert seen[0] is seen[1]
 
 
-async def test_artifacts_are_saved_below_the_run(shop: Shop) -> None:
-    @shop.program.task
+async def test_artifacts_are_saved_below_the_run(harness: TaskHarness) -> None:
+    @harness.program.task
     async def keep(artifacts: ArtifactManager) -> list[str]:
         parent = await artifacts.save({"rows": 3}, label="table")
         child = await artifacts.save("some text", parent=parent)
         assert (await artifacts.find(child))["data"] == "some text"
         return [parent, child]
 
-    run = await shop.run(keep)
+    run = await harness.run(keep)
     parent, child = run["outcome"]
-    tree = await ArtifactManager(shop.engine, shop.org_id).tree(run["id"])
+    tree = await ArtifactManager(harness.engine, harness.org_id).tree(run["id"])
     (first,) = tree["children"]
     assert (first["id"], first["level"], first["label"]) == (parent, 1, "table")
     (second,) = first["children"]
@@ -154,20 +154,20 @@ async def test_artifacts_are_saved_below_the_run(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
-async def test_a_content_type_that_no_header_can_carry_is_refused(shop: Shop) -> None:
-    @shop.program.task
+async def test_a_content_type_that_no_header_can_carry_is_refused(harness: TaskHarness) -> None:
+    @harness.program.task
     async def keep(artifacts: ArtifactManager) -> None:
         await artifacts.save("x", content_type="text/plain\r\nset-cookie: a=b")
 
-    assert "is not a content type" in (await shop.run(keep))["error"]["message"]
+    assert "is not a content type" in (await harness.run(keep))["error"]["message"]
 
 
-async def test_a_job_can_make_follow_and_stop_others(shop: Shop) -> None:
-    @shop.program.task
+async def test_a_job_can_make_follow_and_stop_others(harness: TaskHarness) -> None:
+    @harness.program.task
     async def helper(x: int) -> int:
         return x
 
-    @shop.program.task
+    @harness.program.task
     async def boss(scheduler: JobScheduler) -> list[str]:
         first = await scheduler.add_job(helper, x=1)
         second = await scheduler.add_job("helper", x=2)
@@ -178,36 +178,36 @@ async def test_a_job_can_make_follow_and_stop_others(shop: Shop) -> None:
         await scheduler.cancel(second)
         return [first, await scheduler.get_status(first), await scheduler.get_status(second)]
 
-    first, before, stopped = (await shop.run(boss))["outcome"]
+    first, before, stopped = (await harness.run(boss))["outcome"]
     assert (before, stopped) == ("pending", "canceled")
-    assert (await shop.last_run(first))["outcome"] == 1
-    assert await JobScheduler(shop.engine, shop.org_id).wait(first) == "success"
+    assert (await harness.last_run(first))["outcome"] == 1
+    assert await JobScheduler(harness.engine, harness.org_id).wait(first) == "success"
 
 
 async def test_the_context_and_a_logger_are_injected(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    harness: TaskHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @shop.program.task
+    @harness.program.task
     async def tell(ctx: RunContext, log: logging.Logger) -> list[Any]:
         log.warning("here I am")
         ctx.log.line("log", "and here")
         return [ctx.run_id, ctx.attempt, ctx.org_id, log.name]
 
-    run = await shop.run(tell)
-    assert run["outcome"] == [run["id"], 1, shop.org_id, "rota.task.tell"]
+    run = await harness.run(tell)
+    assert run["outcome"] == [run["id"], 1, harness.org_id, "rota.task.tell"]
     assert "here I am" in caplog.text
-    assert "and here" in await shop.logs(run)
+    assert "and here" in await harness.logs(run)
 
 
-async def test_plain_functions_use_managers_in_their_threads(shop: Shop) -> None:
-    @shop.program.task
+async def test_plain_functions_use_managers_in_their_threads(harness: TaskHarness) -> None:
+    @harness.program.task
     def work(x: int, artifacts: ArtifactManager, scheduler: JobScheduler) -> dict[str, Any]:
         assert threading.current_thread() is not threading.main_thread()
         saved = artifacts.save(b"\x00\x01")
         job_id = scheduler.add_job("work", x=x - 1) if x else None
         return {"data": artifacts.find(saved)["content_type"], "next": job_id and scheduler.get_status(job_id)}
 
-    run = await shop.run(work, x=1)
+    run = await harness.run(work, x=1)
     assert run["outcome"] == {"data": "application/octet-stream", "next": "pending"}
 
 
@@ -237,24 +237,24 @@ def factories(made: list[Client]) -> dict[str, Callable[..., Any]]:
 
 @pytest.mark.parametrize("how", ["plain", "awaited", "generator", "async_generator"])
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
-async def test_a_provided_thing_is_made_for_each_run_and_closed_once(shop: Shop, how: str) -> None:
+async def test_a_provided_thing_is_made_for_each_run_and_closed_once(harness: TaskHarness, how: str) -> None:
     made: list[Client] = []
-    shop.program.provide(Client, factories(made)[how])
+    harness.program.provide(Client, factories(made)[how])
 
-    @shop.program.task
+    @harness.program.task
     async def use(client: Client, fail: bool = False) -> None:
         assert client is made[-1]
         assert not client.closed
         if fail:
             raise ValueError("no")
 
-    assert (await shop.run(use))["status"] == "success"
-    assert (await shop.run(use, fail=True))["status"] == "failed"
+    assert (await harness.run(use))["status"] == "success"
+    assert (await harness.run(use, fail=True))["status"] == "failed"
     assert [one.closed for one in made] == [1, 1]
 
 
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
-async def test_a_thing_of_the_process_is_made_once_even_if_many_want_it_at_once(shop: Shop) -> None:
+async def test_a_thing_of_the_process_is_made_once_even_if_many_want_it_at_once(harness: TaskHarness) -> None:
     made: list[Client] = []
 
     async def slowly() -> Client:
@@ -262,23 +262,23 @@ async def test_a_thing_of_the_process_is_made_once_even_if_many_want_it_at_once(
         made.append(Client())
         return made[-1]
 
-    shop.program.provide(Client, slowly, scope="process")
+    harness.program.provide(Client, slowly, scope="process")
 
-    @shop.program.task
+    @harness.program.task
     async def use(client: Client) -> int:
         return id(client)
 
-    await shop.declare()
-    await shop.engine.enqueue(shop.org_id, "task", "use", [None] * 10)
-    await shop.work()
+    await harness.declare()
+    await harness.engine.enqueue(harness.org_id, "task", "use", [None] * 10)
+    await harness.work()
     assert len(made) == 1
     assert made[0].closed == 0
-    await shop.program.injector.process.close()
+    await harness.program.injector.process.close()
     assert made[0].closed == 1
 
 
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
-async def test_a_factory_that_failed_is_asked_again(shop: Shop) -> None:
+async def test_a_factory_that_failed_is_asked_again(harness: TaskHarness) -> None:
     tries = iter([True, False])
 
     def first_fails() -> Client:
@@ -286,19 +286,19 @@ async def test_a_factory_that_failed_is_asked_again(shop: Shop) -> None:
             raise ConnectionError("not yet")
         return Client()
 
-    shop.program.provide(Client, first_fails, scope="process")
+    harness.program.provide(Client, first_fails, scope="process")
 
-    @shop.program.task
+    @harness.program.task
     def use(client: Client) -> str:
         return "used"
 
-    first = await shop.run(use)
+    first = await harness.run(use)
     assert (first["status"], first["reason"]) == ("paused", "transient")
-    assert (await shop.run(use))["outcome"] == "used"
+    assert (await harness.run(use))["outcome"] == "used"
 
 
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
-async def test_factories_want_injected_things_themselves(shop: Shop) -> None:
+async def test_factories_want_injected_things_themselves(harness: TaskHarness) -> None:
     class Settings:
         size = 3
 
@@ -306,15 +306,15 @@ async def test_factories_want_injected_things_themselves(shop: Shop) -> None:
         def __init__(self, settings: Settings, ctx: RunContext, retries: int = 2) -> None:
             self.told = (settings.size, ctx.attempt, retries)
 
-    shop.program.provide(Settings, Settings, scope="process")
-    shop.program.provide(Service, Service)
+    harness.program.provide(Settings, Settings, scope="process")
+    harness.program.provide(Service, Service)
 
-    @shop.program.task
+    @harness.program.task
     def use(service: Service) -> list[int]:
         return list(service.told)
 
-    assert (await shop.run(use))["outcome"] == [3, 1, 2]
-    assert {Settings, Service, AsyncSession, RunContext} <= shop.program.injectables
+    assert (await harness.run(use))["outcome"] == [3, 1, 2]
+    assert {Settings, Service, AsyncSession, RunContext} <= harness.program.injectables
 
 
 def test_a_factory_that_wants_what_nobody_has_is_refused() -> None:
@@ -339,25 +339,25 @@ def test_a_thing_of_the_process_cannot_keep_a_thing_of_a_run() -> None:
 
 
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
-async def test_optional_things_are_injected_too(shop: Shop) -> None:
-    @shop.program.task
+async def test_optional_things_are_injected_too(harness: TaskHarness) -> None:
+    @harness.program.task
     async def maybe(
         value: int, one: AsyncSession | None = None, two: Optional[Database] = None,  # noqa: UP045
         three: Annotated[RunContext | None, "why not"] = None, text: str | None = None,
     ) -> list[bool]:  # fmt: skip
         return [one is not None, two is not None, three is not None, text is not None]
 
-    assert (await shop.run(maybe, value=1))["outcome"] == [True, True, True, False]
-    assert (await shop.run(maybe, value=1, text="x"))["outcome"] == [True, True, True, True]
+    assert (await harness.run(maybe, value=1))["outcome"] == [True, True, True, False]
+    assert (await harness.run(maybe, value=1, text="x"))["outcome"] == [True, True, True, True]
 
 
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
-async def test_an_injected_parameter_cannot_be_given(shop: Shop) -> None:
-    @shop.program.task
+async def test_an_injected_parameter_cannot_be_given(harness: TaskHarness) -> None:
+    @harness.program.task
     async def use(session: AsyncSession) -> None: ...
 
     with pytest.raises(Invalid, match=r"input\.session: 'mine' is not a parameter of this task"):
-        await shop.run(use, session="mine")
+        await harness.run(use, session="mine")
 
 
 # parameters
@@ -377,25 +377,25 @@ def told(error: Invalid) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
-async def test_wrong_parameters_are_named_before_anything_runs(shop: Shop) -> None:
-    shop.program.task(buy)
+async def test_wrong_parameters_are_named_before_anything_runs(harness: TaskHarness) -> None:
+    harness.program.task(buy)
     with pytest.raises(InvalidMany) as caught:
-        await shop.run(buy, order={"item": "pen", "amount": "many"}, extra=1, tags="x")
+        await harness.run(buy, order={"item": "pen", "amount": "many"}, extra=1, tags="x")
     assert told(caught.value) == [
         ("input.order.amount", "does not fit: input should be a valid integer, unable to parse string as an integer"),
         ("input.day", "is missing"),
         ("input.tags", "does not fit: input should be a valid list"),
         ("input.extra", "is not a parameter of this task"),
     ]
-    assert await shop.queue() == []
+    assert await harness.queue() == []
     with pytest.raises(Invalid, match="input: 'pen' is not an object of parameters"):
-        await shop.engine.enqueue(shop.org_id, "task", "buy", ["pen"])
+        await harness.engine.enqueue(harness.org_id, "task", "buy", ["pen"])
 
 
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
-async def test_values_become_what_the_signature_says(shop: Shop) -> None:
-    shop.program.task(buy)
-    run = await shop.run(buy, order={"item": "pen", "amount": "3"}, day="monday")
+async def test_values_become_what_the_signature_says(harness: TaskHarness) -> None:
+    harness.program.task(buy)
+    run = await harness.run(buy, order={"item": "pen", "amount": "3"}, day="monday")
     assert run["outcome"] == {"item": "pen", "amount": 3, "day": "monday", "tags": None, "rest": []}
 
 
@@ -436,12 +436,12 @@ def test_what_can_never_be_called_is_refused_with_the_way_out() -> None:
     assert injector.signature(strange).injected == {"client": Client}
 
 
-async def test_a_signature_is_analysed_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    @shop.program.task
+async def test_a_signature_is_analysed_once(harness: TaskHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    @harness.program.task
     def work(x: int, database: Database) -> int:
         return x
 
-    await shop.declare()
+    await harness.declare()
     looked: list[Any] = []
     real = inspect.signature
 
@@ -450,41 +450,41 @@ async def test_a_signature_is_analysed_once(shop: Shop, monkeypatch: pytest.Monk
         return real(function, **how)
 
     monkeypatch.setattr(inspect, "signature", look)
-    await shop.engine.enqueue(shop.org_id, "task", "work", [{"x": 1}] * 5)
-    await shop.work()
+    await harness.engine.enqueue(harness.org_id, "task", "work", [{"x": 1}] * 5)
+    await harness.work()
     assert work not in looked
-    assert await shop.history("work") == ["manual #1 success"] * 5
+    assert await harness.history("work") == ["manual #1 success"] * 5
 
 
 # in a process of its own
 
 
-async def test_an_isolated_function_is_injected_in_its_process(isolated_shop: Shop) -> None:
-    shop = isolated_shop
-    run = await shop.run("look", limit="5")
+async def test_an_isolated_function_is_injected_in_its_process(isolated_harness: TaskHarness) -> None:
+    harness = isolated_harness
+    run = await harness.run("look", limit="5")
     assert run["status"] == "success", run["error"]
     found = run["outcome"]
     assert (found["limit"], found["run"]) == (5, run["id"])
-    assert found["tasks"] == len(shop.program.registry.list_all())
-    artifacts = ArtifactManager(shop.engine, shop.org_id)
+    assert found["tasks"] == len(harness.program.registry.list_all())
+    artifacts = ArtifactManager(harness.engine, harness.org_id)
     assert (await artifacts.find(found["saved"]))["data"] == {"pid": found["pid"]}
-    assert set(await shop.logs(run)) == {
+    assert set(await harness.logs(run)) == {
         "opened for attempt 1", "closed", "pool closed", "INFO rota.task.look: looking", "told",
     }  # fmt: skip
 
 
-async def test_an_isolated_plain_function_makes_jobs(isolated_shop: Shop) -> None:
-    run = await isolated_shop.run("hire")
-    assert (await isolated_shop.last_run(run["outcome"]))["outcome"] == 4
+async def test_an_isolated_plain_function_makes_jobs(isolated_harness: TaskHarness) -> None:
+    run = await isolated_harness.run("hire")
+    assert (await isolated_harness.last_run(run["outcome"]))["outcome"] == 4
 
 
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
-async def test_without_a_named_program_the_functions_own_file_is_it(isolated_shop: Shop) -> None:
-    isolated_shop.runner.app = None
-    run = await isolated_shop.run("look", limit=1)
+async def test_without_a_named_program_the_functions_own_file_is_it(isolated_harness: TaskHarness) -> None:
+    isolated_harness.runner.app = None
+    run = await isolated_harness.run("look", limit=1)
     assert run["status"] == "success", run["error"]
 
 
-async def test_the_limit_for_artifacts_holds_in_a_process_of_its_own(isolated_shop: Shop) -> None:
-    run = await isolated_shop.run("too_large")
+async def test_the_limit_for_artifacts_holds_in_a_process_of_its_own(isolated_harness: TaskHarness) -> None:
+    run = await isolated_harness.run("too_large")
     assert run["error"]["message"] == "an artifact of 1001 bytes is too large; at most 1000 are kept"

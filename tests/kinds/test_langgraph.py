@@ -156,7 +156,7 @@ async def test_unknown_providers_and_graphs_are_not_found(example: GraphRegistry
 async def test_the_examples_run_through_schedules(graphs: Graphs, example: GraphRegistry) -> None:
     graphs.registry.graphs |= example.graphs
     await graphs.schedule(target="langgraph:poet", input=SPRING)
-    await graphs.house.live(at("9:10"))
+    await graphs.harness.run_until(at("9:10"))
     (run,) = await graphs.runs()
     assert (run.status, run.usage["units"], run.usage["credits"]) == ("success", 2, 14_400)
     assert "spring" in run.outcome["content"]
@@ -182,7 +182,7 @@ async def test_a_failing_node_fails_its_run_with_what_it_raised(graphs: Graphs) 
     graphs.registry.add("busy", compiled(refuse), "langgraph")
     await graphs.schedule("broken", "langgraph:broken", input=SPRING, cron=None, run_at=at("9:10").isoformat())
     await graphs.schedule("busy", "langgraph:busy", input=SPRING, cron=None, run_at=at("9:11").isoformat())
-    await graphs.house.live(at("9:11"))
+    await graphs.harness.run_until(at("9:11"))
     broken, busy = await graphs.runs()
     assert (broken.status, broken.reason, broken.error["type"]) == ("failed", "logic", "KeyError")
     assert "break_it" in broken.error["traceback"]
@@ -205,13 +205,13 @@ async def test_a_run_is_stopped_in_the_middle_of_a_model_that_talks(graphs: Grap
 
     graphs.registry.add("talker", compiled(talk), "langgraph")
     await graphs.schedule(target="langgraph:talker", input=SPRING)
-    graphs.house.clock.set(at("9:10"))
-    await graphs.house.fire()
-    (job,) = await graphs.house.queue()
-    working = asyncio.ensure_future(graphs.house.work())
+    graphs.harness.clock.set(at("9:10"))
+    await graphs.harness.fire()
+    (job,) = await graphs.harness.queue()
+    working = asyncio.ensure_future(graphs.harness.work())
     await talking.wait()
-    await graphs.house.engine.cancel(graphs.house.org_id, job.id)
-    graphs.house.worker.cancellation.cancel({job.id: "operator"})
+    await graphs.harness.engine.cancel(graphs.harness.org_id, job.id)
+    graphs.harness.worker.cancellation.cancel({job.id: "operator"})
     await working
     (run,) = await graphs.runs()
     assert (run.status, run.reason) == ("canceled", "operator")

@@ -23,12 +23,12 @@ from tests.spans import Heard, trace_id
 @pytest.fixture
 def heard(graphs: Graphs) -> Heard:
     found = Heard()
-    graphs.house.engine.tracing = Tracing(found.provider.get_tracer("rota"))
+    graphs.harness.engine.tracing = Tracing(found.provider.get_tracer("rota"))
     return found
 
 
 async def wire(graphs: Graphs, run_id: str) -> dict[str, Any]:
-    return await graphs.house.db.read(engine_reports.run, graphs.house.org_id, run_id)
+    return await graphs.harness.db.read(engine_reports.run, graphs.harness.org_id, run_id)
 
 
 async def test_a_trace_leads_from_the_slot_through_the_queue_to_the_call_of_a_model(
@@ -39,13 +39,13 @@ async def test_a_trace_leads_from_the_slot_through_the_queue_to_the_call_of_a_mo
             yield TextDelta(caller.trace_id)
 
     await graphs.schedule("poem", graphs.declare("inner", inner))
-    graphs.house.clock.set(at("9:10"))
-    await graphs.house.fire_elsewhere()
-    (job,) = await graphs.house.queue()
+    graphs.harness.clock.set(at("9:10"))
+    await graphs.harness.fire_elsewhere()
+    (job,) = await graphs.harness.queue()
     assert [one.name for one in heard.spans] == ["fire poem"]
     assert job.trace.split("-")[1:3] == [trace_id(heard.spans[0]), f"{heard.spans[0].context.span_id:016x}"]
-    graphs.house.clock.set(at("9:11"))
-    await graphs.house.work()
+    graphs.harness.clock.set(at("9:11"))
+    await graphs.harness.work()
     target = "python:inner"
     assert heard.chain("model call") == [
         "model call", f"graph {target}", f"run {target}", f"claim {target}", "fire poem",
@@ -68,10 +68,10 @@ async def test_all_attempts_of_a_job_are_one_trace_and_errors_tell_their_type_al
 
     name = graphs.declare("broken", broken)
     await graphs.schedule("poem", name, cron=None, run_at=at("9:10").isoformat(), retry={"max_retries": 1})
-    await graphs.house.live(at("10:00"))
+    await graphs.harness.run_until(at("10:00"))
     first, second = await graphs.runs()
-    await graphs.house.engine.retry(graphs.house.org_id, second.id)
-    await graphs.house.work()
+    await graphs.harness.engine.retry(graphs.harness.org_id, second.id)
+    await graphs.harness.work()
     tries = [one for one in heard.spans if one.name == f"run {name}"]
     assert len(tries) == 3
     assert {trace_id(one) for one in heard.spans} == {first.trace_id}
@@ -82,29 +82,29 @@ async def test_all_attempts_of_a_job_are_one_trace_and_errors_tell_their_type_al
 async def test_a_run_that_is_not_let_begin_says_why(graphs: Graphs, heard: Heard) -> None:
     held = await graphs.grant()
     await graphs.schedule(grant_id=held)
-    await graphs.house.engine.revoke_grant(graphs.house.org_id, held)
-    await graphs.house.live(at("9:10"))
+    await graphs.harness.engine.revoke_grant(graphs.harness.org_id, held)
+    await graphs.harness.run_until(at("9:10"))
     assert heard.called("run python:poet").status.description == "grant_revoked"
     assert heard.chain("run python:poet")[-1] == "fire job"
 
 
 async def test_a_request_that_is_traced_is_the_parent_of_what_it_causes(graphs: Graphs, heard: Heard) -> None:
-    manager, org_id = GraphManager(graphs.house.engine, graphs.house.org_id), graphs.house.org_id
+    manager, org_id = GraphManager(graphs.harness.engine, graphs.harness.org_id), graphs.harness.org_id
     asked = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     await manager.run("python:poet", {}, await graphs.grant(), "", asked)
-    await graphs.house.work()
+    await graphs.harness.work()
     assert heard.chain("graph python:poet")[2:] == ["claim python:poet", "00f067aa0ba902b7"]
     assert graphs.asked[0].caller.trace_id == "4bf92f3577b34da6a3ce929d0e0e4736"
     with heard.provider.get_tracer("mine").start_as_current_span("request"):
-        await graphs.house.engine.enqueue(org_id, "task", "hello", [None])
-    await graphs.house.work()
+        await graphs.harness.engine.enqueue(org_id, "task", "hello", [None])
+    await graphs.harness.work()
     assert heard.chain("run hello") == ["run hello", "claim hello", "request"]
 
 
 async def test_a_job_that_came_without_a_trace_has_its_own(graphs: Graphs, heard: Heard) -> None:
-    manager = GraphManager(graphs.house.engine, graphs.house.org_id)
+    manager = GraphManager(graphs.harness.engine, graphs.harness.org_id)
     job_id = await manager.run("python:poet", {}, await graphs.grant(), "")
-    await graphs.house.work()
+    await graphs.harness.work()
     own = trace_id_of(job_id)
     assert heard.chain("run python:poet")[2:] == [traceparent(own).split("-")[2]]
     (run,) = await graphs.runs()
@@ -113,24 +113,24 @@ async def test_a_job_that_came_without_a_trace_has_its_own(graphs: Graphs, heard
 
 async def test_of_a_slot_that_another_process_fired_nothing_is_told(graphs: Graphs, heard: Heard) -> None:
     await graphs.schedule("poem")
-    graphs.house.clock.set(at("9:10"))
-    scheduler = graphs.house.scheduler
+    graphs.harness.clock.set(at("9:10"))
+    scheduler = graphs.harness.scheduler
     planned = (await scheduler.poll()).planned
-    await Scheduler(graphs.house.engine).step()
+    await Scheduler(graphs.harness.engine).step()
     late = Tracing(heard.provider.get_tracer("rota")).trace_fires(planned)
     assert await scheduler.fire_planned(late, at("9:10")) == set()
     assert [one.name for one in heard.spans] == ["fire poem"]
-    await graphs.house.work()
+    await graphs.harness.work()
 
 
 async def test_without_spans_or_with_an_sdk_that_is_switched_off_everything_runs(
     graphs: Graphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    graphs.house.engine.tracing = Tracing(TracerProvider().get_tracer("rota"))
+    graphs.harness.engine.tracing = Tracing(TracerProvider().get_tracer("rota"))
     for name in ("one", "two"):
         await graphs.schedule(name)
-    await graphs.house.live(at("9:10"))
+    await graphs.harness.run_until(at("9:10"))
     assert [run.status for run in await graphs.runs()] == ["success", "success"]
     assert {run.trace_id for run in await graphs.runs()} == {one.caller.trace_id for one in graphs.asked}
 

@@ -8,7 +8,7 @@ import pytest
 from rota.db.dialect import Tx
 from rota.db.tables import tasks
 from tests.app.conftest import Api
-from tests.kinds.shop import open_shop
+from tests.kinds.task_harness import open_task_harness
 
 PROGRAM = """
 import os
@@ -36,20 +36,20 @@ async def test_an_isolated_function_imports_nothing_from_its_working_directory(t
     (planted / "orjson.py").write_text("raise SystemExit('planted code ran')")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(planted=str(planted)))
-    shop = await open_shop(clean_url, str(program))
+    harness = await open_task_harness(clean_url, str(program))
     try:
-        run = await shop.run("declared")
+        run = await harness.run("declared")
         assert (run["status"], run["outcome"]) == ("success", str(planted))
-        row = await shop.store("stored", name="row")
+        row = await harness.store("stored", name="row")
 
         def from_long_ago(tx: Tx) -> None:  # when cwd was accepted for functions
             tx.execute(tasks.update().where(tasks.c.id == row["id"]).values(options={"cwd": str(planted)}))
 
-        await shop.db.tx(from_long_ago)
-        run = await shop.execute(row)
+        await harness.db.tx(from_long_ago)
+        run = await harness.execute(row)
         assert (run["status"], run["outcome"]) == ("success", str(Path.cwd()))
     finally:
-        await shop.close()
+        await harness.close()
 
 
 async def test_options_of_commands_are_refused_for_functions(api: Api) -> None:

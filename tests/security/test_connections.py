@@ -10,7 +10,7 @@ import pytest
 
 from rota.app import connections
 from rota.frame.http import limits
-from tests.app.live import LiveApi
+from tests.app.live_api import LiveApi
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from rota.app.settings import Settings
 from rota.db.user_session import Database
 from rota.kinds.pipelines.duckdb import DuckDB
 from rota.kinds.pipelines.executor import Order
-from tests.app.shell import serving
+from tests.app.command_line import running_server
 
 
 def open_paths(directory: Path) -> list[str]:
@@ -29,7 +29,7 @@ def open_paths(directory: Path) -> list[str]:
 def test_a_new_installation_is_closed_to_others_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        with serving(tmp_path):
+        with running_server(tmp_path):
             names = {path.name for path in (tmp_path / "data").iterdir()}
             assert {"rota.db", "rota.db-wal", "rota.db-shm", "admin.key", "server.json"} <= names
             assert open_paths(tmp_path / "data") == []

@@ -19,8 +19,8 @@ from rota.frame.http.guessing import (
     Bucket,
     network_of,
 )
+from tests.app.command_line import running_server
 from tests.app.conftest import SERVICE_TOKEN, Api
-from tests.app.shell import serving
 
 ADA = {"email": "ada@example.org", "name": "Ada", "password": "correct horse", "role": "viewer"}
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # where the database does not matter
@@ -120,7 +120,7 @@ def test_addresses_of_one_ipv6_network_count_together(address: str | None, netwo
 def test_a_forwarded_address_counts_only_from_a_trusted_proxy(
     tmp_path: Path, trusted: str, statuses: list[int]
 ) -> None:
-    with serving(tmp_path, ROTA_TRUSTED_PROXIES=trusted):
+    with running_server(tmp_path, ROTA_TRUSTED_PROXIES=trusted):
         url = Path(tmp_path / "data" / "server.json").read_text().split('"')[3]
         with httpx.Client(base_url=url) as client:
             answers = [

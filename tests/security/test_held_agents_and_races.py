@@ -7,7 +7,7 @@ import pytest
 
 from rota.agent import Order, Refused
 from rota.kinds.hosts.agent.job_types import Allowed
-from tests.app.agents import TYPES, make_hand, make_server, run_job
+from tests.app.agents import TYPES, make_server, pair_agent, run_job
 from tests.app.conftest import Api
 from tests.app.test_access import make_account
 from tests.app.test_web_login import browser, link
@@ -45,23 +45,23 @@ async def test_one_idempotency_key_stores_one_thing(api: Api) -> None:
 
 
 async def test_forged_and_repeated_messages_of_an_agent_have_no_effect(api: Api) -> None:
-    hand, neighbour = await make_hand(api, "alpha"), await make_hand(api, "beta")
-    job = await run_job(api, await make_server(api, hand))
-    (order,) = await hand.take()
+    agent, neighbour = await pair_agent(api, "alpha"), await pair_agent(api, "beta")
+    job = await run_job(api, await make_server(api, agent))
+    (order,) = await agent.take()
     fence = order["fence"]
     wrong_fences: list[Any] = [fence + 1, fence - 1, -1, 2**63, 2**70, True, str(fence), None, [fence], 1.5]
     for forged in wrong_fences:
         for verb, more in (("result", {"status": "success"}), ("progress", {"lines": [["stdout", "forged"]]})):
-            answer = await hand.ask(verb, {"job_id": job, "fence": forged, **more})
+            answer = await agent.ask(verb, {"job_id": job, "fence": forged, **more})
             assert 400 <= answer.status_code < 500, (verb, forged, answer.text)
     for job_id in ("' OR '1'='1", "x" * 26, "", None, [job], job.lower()):
-        answer = await hand.ask("result", {"job_id": job_id, "fence": fence, "status": "success"})
+        answer = await agent.ask("result", {"job_id": job_id, "fence": fence, "status": "success"})
         assert 400 <= answer.status_code < 500, (job_id, answer.text)
     for status in ("queued", "running", "skipped", "", None, 7):
-        answer = await hand.ask("result", {"job_id": job, "fence": fence, "status": status})
+        answer = await agent.ask("result", {"job_id": job, "fence": fence, "status": status})
         assert answer.status_code == 422, (status, answer.text)
 
-    old = hand.session
+    old = agent.session
     facts = {"version": "1", "pid": 7, "room": 8, "job_types": TYPES}
     journal = [{"job_id": job, "fence": fence, "state": "running"}]
     stolen = await neighbour.ask("register", {**facts, "journal": journal})
@@ -72,27 +72,27 @@ async def test_forged_and_repeated_messages_of_an_agent_have_no_effect(api: Api)
         seen = await neighbour.ask("poll", body)
         assert seen.status_code == 200
         assert seen.json()["jobs"] == []
-    for session in (hand.session, "x", "0" * 26):
+    for session in (agent.session, "x", "0" * 26):
         body = {"session": session, "room": 8, "known": [], "stopping": []}
         assert 400 <= (await neighbour.ask("poll", body)).status_code < 500
     assert (await api.get(f"/host-jobs/{job}"))["status"] == "running"
 
-    await hand.register(**{f"{job}_{fence}": "running"})
-    replayed = await hand.ask("poll", {"session": old, "room": 8, "known": [], "stopping": []})
+    await agent.register(**{f"{job}_{fence}": "running"})
+    replayed = await agent.ask("poll", {"session": old, "room": 8, "known": [], "stopping": []})
     assert replayed.json()["code"] == "session_over"
-    assert (await hand.report(order)).json() == {"repeated": False}
-    assert (await hand.report(order)).json() == {"repeated": True}
-    assert (await hand.report(order, "failed", error={"message": "no"})).status_code == 409
+    assert (await agent.report(order)).json() == {"repeated": False}
+    assert (await agent.report(order)).json() == {"repeated": True}
+    assert (await agent.report(order, "failed", error={"message": "no"})).status_code == 409
     for key in (
         "",
         "x",
-        hand.key[:-1],
-        f"{hand.key}x",
-        hand.key.swapcase(),
-        neighbour.key[:20] + hand.key[20:],
+        agent.key[:-1],
+        f"{agent.key}x",
+        agent.key.swapcase(),
+        neighbour.key[:20] + agent.key[20:],
         api.key,
     ):
-        answer = await hand.ask("result", {"job_id": job, "fence": fence, "status": "failed"}, key=key)
+        answer = await agent.ask("result", {"job_id": job, "fence": fence, "status": "failed"}, key=key)
         assert answer.status_code == 401, key
     assert (await api.get(f"/host-jobs/{job}"))["status"] == "success"
 

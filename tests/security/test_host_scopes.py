@@ -3,7 +3,7 @@
 from typing import Any
 
 from rota.access.store import accounts
-from tests.app.agents import make_hand, make_server
+from tests.app.agents import make_server, pair_agent
 from tests.app.conftest import NINE, Api
 
 TYPES = {name: {"read_only": False, "schema": {}} for name in ("shell", "python", "restart")}
@@ -18,9 +18,9 @@ async def operator(api: Api, *scopes: str) -> dict[str, str]:
 
 
 async def make_web(api: Api) -> str:
-    hand = await make_hand(api)
-    await hand.register(TYPES)
-    return await make_server(api, hand, labels={"role": "web"})
+    agent = await pair_agent(api)
+    await agent.register(TYPES)
+    return await make_server(api, agent, labels={"role": "web"})
 
 
 async def test_an_operator_orders_no_command_on_a_host_by_any_route(api: Api) -> None:
@@ -28,7 +28,7 @@ async def test_an_operator_orders_no_command_on_a_host_by_any_route(api: Api) ->
     timing = {"kind": "host_job", "target": server, "interval": "1h"}
     shell = await api.schedule("shell", **timing, cron_expression=None, schedule_type=None, input=SHELL)
     plain = await api.schedule("plain", **timing, cron_expression=None, schedule_type=None, input=PLAIN)
-    other = await make_server(api, await make_hand(api, "beta"), "other")
+    other = await make_server(api, await pair_agent(api, "beta"), "other")
     await api.schedule("task", input={"name": "x"})
 
     async def ask(headers: dict[str, str], method: str, path: str, body: Any) -> int:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rota.kinds.hosts.store.hosts import ENDED_SESSIONS_KEPT
-from tests.app.agents import TYPES, Hand, make_hand, make_server, run_job
+from tests.app.agents import TYPES, FakeAgent, make_server, pair_agent, run_job
 from tests.app.conftest import Api
 from tests.app.test_batches import eventually, soon, working
 
@@ -13,24 +13,24 @@ BAD_SCHEMAS: list[Any] = [
 ]  # fmt: skip
 
 
-async def register(hand: Hand, types: Any) -> int:
+async def register(agent: FakeAgent, types: Any) -> int:
     facts = {"version": "1", "pid": 7, "room": 8, "job_types": types, "journal": []}
-    return (await hand.ask("register", facts)).status_code
+    return (await agent.ask("register", facts)).status_code
 
 
 async def test_an_agent_with_an_unusable_schema_is_refused(api: Api) -> None:
-    hand = await make_hand(api)
+    agent = await pair_agent(api)
     for schema in BAD_SCHEMAS:
-        assert await register(hand, {"restart": {"read_only": False, "schema": schema}}) == 422, schema
-    assert await register(hand, {"restart": {"read_only": "no", "schema": {}}}) == 422
-    assert await register(hand, {f"t{n}": {"read_only": True, "schema": {}} for n in range(201)}) == 422
+        assert await register(agent, {"restart": {"read_only": False, "schema": schema}}) == 422, schema
+    assert await register(agent, {"restart": {"read_only": "no", "schema": {}}}) == 422
+    assert await register(agent, {f"t{n}": {"read_only": True, "schema": {}} for n in range(201)}) == 422
     large = {"read_only": True, "schema": {"title": "x" * 15_000}}
-    assert await register(hand, {f"t{n}": large for n in range(20)}) == 422
-    assert await register(hand, TYPES) == 200
+    assert await register(agent, {f"t{n}": large for n in range(20)}) == 422
+    assert await register(agent, TYPES) == 200
 
 
 async def test_a_stored_schema_that_cannot_be_used_fails_its_own_host_alone(api: Api) -> None:
-    good, rogue = await make_hand(api, "good"), await make_hand(api, "rogue")
+    good, rogue = await pair_agent(api, "good"), await pair_agent(api, "rogue")
     web = await make_server(api, good, "web-good", labels={"role": "web"})
     bad = await make_server(api, rogue, "web-rogue", labels={"role": "web"})
     for stored in ('{"restart": {"read_only": false, "schema": {"properties": {"a": 7}, "required": 5}}}', "{}"):
@@ -51,15 +51,15 @@ async def test_a_stored_schema_that_cannot_be_used_fails_its_own_host_alone(api:
 
 
 async def test_the_log_of_a_run_on_a_host_is_limited(api: Api) -> None:
-    hand = await make_hand(api)
-    job = await run_job(api, await make_server(api, hand))
-    (order,) = await hand.take()
+    agent = await pair_agent(api)
+    job = await run_job(api, await make_server(api, agent))
+    (order,) = await agent.take()
     claim = {"job_id": job, "fence": order["fence"]}
     for _ in range(3):
         lines = [["stdout", "x" * 90_000]] * 40
-        assert (await hand.ask("progress", {**claim, "lines": lines})).status_code == 200
-    assert (await hand.ask("progress", {**claim, "lines": [["stdout", ""]] * 5000})).status_code == 200
-    await hand.report(order, lines=[["stdout", "the end"]])
+        assert (await agent.ask("progress", {**claim, "lines": lines})).status_code == 200
+    assert (await agent.ask("progress", {**claim, "lines": [["stdout", ""]] * 5000})).status_code == 200
+    await agent.report(order, lines=[["stdout", "the end"]])
     size = await api.db.read(
         lambda tx: tx.exec_driver_sql("SELECT count(*), sum(length(text)), max(text) FROM logs").one()
     )
@@ -69,10 +69,10 @@ async def test_the_log_of_a_run_on_a_host_is_limited(api: Api) -> None:
 
 
 async def test_an_agent_that_registers_again_and_again_leaves_few_rows(api: Api) -> None:
-    hand = await make_hand(api)
+    agent = await pair_agent(api)
     for _ in range(ENDED_SESSIONS_KEPT + 5):
-        await hand.register()
+        await agent.register()
     assert await api.count("workers") == ENDED_SESSIONS_KEPT + 1
-    large = {"session": hand.session, "room": 1, "known": [], "stopping": [], "metrics": {"a": "x" * 5000}}
-    assert (await hand.ask("poll", large)).status_code == 422
-    assert (await hand.ask("poll", {**large, "metrics": [1]})).status_code == 422
+    large = {"session": agent.session, "room": 1, "known": [], "stopping": [], "metrics": {"a": "x" * 5000}}
+    assert (await agent.ask("poll", large)).status_code == 422
+    assert (await agent.ask("poll", {**large, "metrics": [1]})).status_code == 422

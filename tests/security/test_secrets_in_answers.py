@@ -9,7 +9,7 @@ from rota.core.model import AttemptResult
 from rota.core.states import Status
 from rota.engine import jobs
 from rota.engine.runner import RunLog
-from tests.app.agents import make_hand, make_server
+from tests.app.agents import make_server, pair_agent
 from tests.app.conftest import NINE, WORKER, Api
 
 TASK = {
@@ -87,7 +87,7 @@ def test_the_log_of_a_local_run_hides_secrets() -> None:
 
 async def test_the_config_of_a_server_hides_secrets_in_camel_case(api: Api) -> None:
     config = {"dbPassword": "CANARY", "clientSecret": "CANARY", "dsn": "Server=x;Pwd=CANARY;Encrypt=true", "port": 1}
-    server = await make_server(api, await make_hand(api), config=config)
+    server = await make_server(api, await pair_agent(api), config=config)
     viewer = await key_of(api, "viewer")
     for path in (f"/server-instances/{server}", "/server-instances"):
         assert "CANARY" not in (await read(api, path, viewer)).text

@@ -12,8 +12,8 @@ import pytest
 
 from rota.core.errors import Invalid
 from rota.user_code.processes import check_user
-from tests.app.shell import run, serving
-from tests.kinds.shop import open_shop
+from tests.app.command_line import run, running_server
+from tests.kinds.task_harness import open_task_harness
 
 TOKEN = "canary-token-0123456789-0123456789"
 
@@ -32,7 +32,7 @@ def output_of(place: Path, command: str) -> str:
 
 def test_a_command_does_not_find_the_secrets_of_its_worker(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'canary.db'}"
-    with serving(tmp_path, ROTA_SERVICE_TOKEN=TOKEN, ROTA_DATABASE_URL=url) as place:
+    with running_server(tmp_path, ROTA_SERVICE_TOKEN=TOKEN, ROTA_DATABASE_URL=url) as place:
         seen = output_of(place, "env; tr '\\0' '\\n' < /proc/$PPID/environ")
         assert "ROTA_SERVICE_TOKEN=" in seen  # it did read the environment of the worker
         assert "canary" not in seen
@@ -42,7 +42,7 @@ def test_a_command_does_not_inherit_the_descriptor_of_a_secret(tmp_path: Path) -
     (tmp_path / "token").write_text(TOKEN)
     with (tmp_path / "token").open() as file:
         number = file.fileno()
-        with serving(tmp_path, number, ROTA_SERVICE_TOKEN_FILE=f"/dev/fd/{number}") as place:
+        with running_server(tmp_path, number, ROTA_SERVICE_TOKEN_FILE=f"/dev/fd/{number}") as place:
             look = f"import os; print(os.listdir('/dev/fd')); print(os.pread({number}, 100, 0))"
             seen = output_of(place, f'{sys.executable} -c "{look}" 2>&1; true')
     assert "Bad file descriptor" in seen
@@ -95,7 +95,7 @@ async def test_a_command_that_runs_as_another_user_cannot_read_the_data_director
     secret = tmp_path / "admin.key"  # below a directory of mode 0700
     secret.write_text("canary")
     check_user("nobody")
-    shop = await open_shop(clean_url, run_as={"": "daemon", "default": "nobody"})
+    shop = await open_task_harness(clean_url, run_as={"": "daemon", "default": "nobody"})
     try:
         command = f"id -un; id -G; echo $USER; cat {secret}; true"
         run = await shop.execute(await shop.store(command, task_type="shell", cwd="/"))

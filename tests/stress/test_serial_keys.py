@@ -20,7 +20,7 @@ from rota.db.tables import jobs, runs, slots
 from rota.engine import jobs as queue
 from rota.engine.commands import Engine
 from rota.engine.scheduler import Scheduler
-from tests.engine.harness import MINUTE, at, open_house
+from tests.engine.harness import MINUTE, at, open_harness
 
 NOW = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
 WORKERS, KEYS = 6, 40
@@ -184,71 +184,73 @@ async def gone(db: Database, ids: set[str]) -> set[str]:
 @pytest.mark.timeout(240)
 async def test_retries_backfills_and_fires_of_one_slot_at_once(migrated_url: str) -> None:
     """A hundred requests for one slot: one job at a time, attempts 1 to n, nothing lost."""
-    house = await open_house(migrated_url)
-    await house.schedule(misfire="skip", overlap="queue_all")
-    await house.live(at("9:12"))
-    house.clock.set(at("9:12"))
-    (first,) = await house.rows(select(runs.c.id))
+    harness = await open_harness(migrated_url)
+    await harness.schedule(misfire="skip", overlap="queue_all")
+    await harness.run_until(at("9:12"))
+    harness.clock.set(at("9:12"))
+    (first,) = await harness.rows(select(runs.c.id))
     dice = random.Random(3)
 
     async def ask(number: int) -> None:
         match number % 4:
             case 0:
-                await house.engine.retry(house.org_id, first.id)
+                await harness.engine.retry(harness.org_id, first.id)
             case 1:
-                await house.engine.backfill(house.org_id, "job", since=at("9:05"), until=at("9:15"), reprocess=True)
+                await harness.engine.backfill(harness.org_id, "job", since=at("9:05"), until=at("9:15"), reprocess=True)
             case 2:
-                await house.scheduler.step()
+                await harness.scheduler.step()
             case _:
-                await house.engine.run_now(house.org_id, "job")
-        living = await house.rows(select(func.count()).select_from(jobs).where(jobs.c.slot == at("9:10")))
+                await harness.engine.run_now(harness.org_id, "job")
+        living = await harness.rows(select(func.count()).select_from(jobs).where(jobs.c.slot == at("9:10")))
         assert living[0][0] <= 1
 
     for round_ in range(4):
         numbers = list(range(25))
         dice.shuffle(numbers)
         await asyncio.gather(*(ask(number) for number in numbers))
-        await house.work()
-        ledger = await house.rows(select(runs.c.attempt).where(runs.c.slot == at("9:10")).order_by(runs.c.attempt))
+        await harness.work()
+        ledger = await harness.rows(select(runs.c.attempt).where(runs.c.slot == at("9:10")).order_by(runs.c.attempt))
         assert [row.attempt for row in ledger] == list(range(1, round_ + 3))
-    assert len(await house.rows(select(slots).where(slots.c.slot == at("9:10")))) == 1
-    await house.check()
-    await house.close()
+    assert len(await harness.rows(select(slots).where(slots.c.slot == at("9:10")))) == 1
+    await harness.check()
+    await harness.close()
 
 
 @pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_schedulers_that_fire_at_once_fire_each_slot_once(migrated_url: str) -> None:
-    house = await open_house(migrated_url)
+    harness = await open_harness(migrated_url)
     bodies = [
         {"name": f"s{n}", "target": "t", "cron_expression": "*/10 * * * *", "overlap": "allow"} for n in range(60)
     ]
-    await house.engine.create_schedules(house.org_id, bodies)
+    await harness.engine.create_schedules(harness.org_id, bodies)
     others = [
-        Scheduler(Engine(open_database(migrated_url), house.clock, Wake(), house.engine.runners, house.engine.settings))
+        Scheduler(
+            Engine(open_database(migrated_url), harness.clock, Wake(), harness.engine.runners, harness.engine.settings)
+        )
         for _ in range(4)
     ]
     for _ in range(6):
-        house.clock.set(house.clock.now() + 10 * MINUTE)
-        await asyncio.gather(*(one.step() for one in [*others, house.scheduler, *others]))
-        await house.fire()
-    made = await house.rows(select(jobs.c.schedule_id, jobs.c.slot))
+        harness.clock.set(harness.clock.now() + 10 * MINUTE)
+        await asyncio.gather(*(one.step() for one in [*others, harness.scheduler, *others]))
+        await harness.fire()
+    made = await harness.rows(select(jobs.c.schedule_id, jobs.c.slot))
     assert len(made) == len(set(made)) == 360
-    await house.check()
+    await harness.check()
     for one in others:
         await one.db.close()
-    await house.close()
+    await harness.close()
 
 
 @pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_people_and_schedulers_race_over_one_schedule(migrated_url: str) -> None:
-    house = await open_house(migrated_url)
-    await house.schedule(overlap="queue_one")
+    harness = await open_harness(migrated_url)
+    await harness.schedule(overlap="queue_one")
     dice = random.Random(11)
 
     async def meddle() -> None:
-        engine, org = house.engine, house.org_id
+        engine, org = harness.engine, harness.org_id
         try:
             match dice.randrange(7):
                 case 0:
@@ -262,15 +264,15 @@ async def test_people_and_schedulers_race_over_one_schedule(migrated_url: str) -
                 case 4:
                     await engine.skip_next(org, "job")
                 case 5:
-                    await engine.backfill(org, "job", since=at("9:00"), until=house.clock.now())
+                    await engine.backfill(org, "job", since=at("9:00"), until=harness.clock.now())
                 case _:
                     await engine.run_now(org, "job")
         except (Conflict, Invalid, NotFound):
             pass  # people may ask for what cannot be; anything else is our fault
 
     for _ in range(12):
-        house.clock.set(house.clock.now() + 7 * MINUTE)
-        await asyncio.gather(house.scheduler.step(), house.scheduler.step(), *(meddle() for _ in range(6)))
-        await house.work()
-        await house.check()
-    await house.close()
+        harness.clock.set(harness.clock.now() + 7 * MINUTE)
+        await asyncio.gather(harness.scheduler.step(), harness.scheduler.step(), *(meddle() for _ in range(6)))
+        await harness.work()
+        await harness.check()
+    await harness.close()

@@ -20,12 +20,12 @@ from playwright.sync_api import Browser, sync_playwright
 from rota.user_code.processes import die_with_parent
 
 CHROMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-OFFICE = Path(__file__).with_name("office.py")
+DEMO_APP = Path(__file__).with_name("demo_app.py")
 FLAGS = ["--no-sandbox", "--disable-dev-shm-usage"]  # as root, and in small containers, it starts only so
 
 
 @dataclass
-class Place:
+class LiveServer:
     """A server, with the first key to it."""
 
     url: str
@@ -62,7 +62,7 @@ class Place:
 
 
 @contextmanager
-def serving(home: Path, program: Path = OFFICE) -> Iterator[Place]:
+def running_server(home: Path, program: Path = DEMO_APP) -> Iterator[LiveServer]:
     """`rota up`, until it is no longer needed."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("ROTA_")}
     env["ROTA_DRAIN_SECONDS"] = "0"
@@ -78,9 +78,9 @@ def serving(home: Path, program: Path = OFFICE) -> Iterator[Place]:
             time.sleep(0.1)
         link = (home / "login.url").read_text().strip()
         note = json.loads((home / "server.json").read_text())
-        place = Place(note["url"], (home / "admin.key").read_text().strip(), link)
-        place.until("/workers?state=alive", lambda found: found["items"], 40)
-        yield place
+        live_server = LiveServer(note["url"], (home / "admin.key").read_text().strip(), link)
+        live_server.until("/workers?state=alive", lambda found: found["items"], 40)
+        yield live_server
     finally:
         process.terminate()
         process.wait(20)
@@ -99,7 +99,7 @@ def chrome() -> str | None:
 
 
 @contextmanager
-def browsing() -> Iterator[Browser]:
+def running_browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chrome(), args=FLAGS)
         yield browser

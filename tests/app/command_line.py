@@ -57,7 +57,7 @@ Rota = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @contextmanager
-def serving(place: Path, /, *pass_fds: int, **env: str) -> Iterator[Path]:
+def running_server(place: Path, /, *pass_fds: int, **env: str) -> Iterator[Path]:
     """A data directory with a server running on it."""
     (place / "app.py").write_text(APP)
     command = [sys.executable, "-m", "rota.app.cli", "up", "app.py", "--data-dir", "data", "--port", "0"]

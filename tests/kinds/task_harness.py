@@ -19,14 +19,14 @@ from rota.kinds.tasks import store as tasks_store
 from rota.kinds.tasks.manager import TaskManager
 from rota.kinds.tasks.registry import task_rows
 from rota.kinds.tasks.runner import TaskRunner
-from tests.engine.harness import NINE, Hands, House
+from tests.engine.harness import NINE, FakeRunner, Harness
 
 Record = dict[str, Any]
 
 
 @dataclass
-class Shop(House):
-    """A house whose hands are tasks."""
+class TaskHarness(Harness):
+    """A harness whose fake_runner are tasks."""
 
     program: Rota = field(default_factory=Rota)
 
@@ -88,11 +88,11 @@ class Shop(House):
         await super().close()
 
 
-async def open_shop(url: str, app: str | None = None, **settings: Any) -> Shop:
+async def open_task_harness(url: str, app: str | None = None, **settings: Any) -> TaskHarness:
     db, clock, program = open_database(url), ManualClock(NINE), load_app(app) if app else Rota()
     runner = TaskRunner(program.registry, db, app, 8, program.injector)
     engine = Engine(db, clock, Wake(), {"task": runner}, EngineSettings(**settings))
     org_id, _ = await db.tx(accounts.ensure_default_org, NINE)
     worker = Worker(engine)
     await worker.register()
-    return Shop(engine, clock, Hands(), Scheduler(engine), worker, org_id, program=program)
+    return TaskHarness(engine, clock, FakeRunner(), Scheduler(engine), worker, org_id, program=program)

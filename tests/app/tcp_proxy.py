@@ -7,8 +7,8 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 
-class Wire:
-    """`with Wire(url) as wire`: the same server at `wire.url`. Threads, because whoever waits here blocks."""
+class TcpProxy:
+    """`with TcpProxy(url) as proxy`: the same server at `proxy.url`. Threads, because whoever waits here blocks."""
 
     def __init__(self, url: str) -> None:
         place = urlsplit(url)

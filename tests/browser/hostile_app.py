@@ -3,8 +3,8 @@
 from typing import Any
 
 from rota import Prepare, Workflow, mutation
-from tests.browser.office import app
-from tests.browser.place import Place
+from tests.browser.demo_app import app
+from tests.browser.live_server import LiveServer
 
 EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>"
 LONG = "w" * 10_000
@@ -13,9 +13,9 @@ NAME = f"{EVIL} {'n' * 140}".replace("/", "")  # names are printable, have no sl
 LABEL = "<script>alert(1)</script>"
 
 
-class Crook:
+class HostileConnector:
     @mutation
-    async def strike(self, text: str) -> str:
+    async def call(self, text: str) -> str:
         if "unclear" in text:
             raise ConnectionError(HOSTILE)
         return text
@@ -32,7 +32,7 @@ class Take:
         return Prepare(reservations=taken, data=waiting and waiting[0].payload, title=HOSTILE[:200])
 
     async def mutate(self, ctx: Any, prepared: Prepare) -> None:
-        await ctx.call("crook.strike", text=prepared.data)
+        await ctx.call("hostile.call", text=prepared.data)
 
     async def next(self, ctx: Any, prepared: Prepare, outcome: Any) -> Any:
         await ctx.publish("t" * 60, message_id=HOSTILE[:200], title=HOSTILE[:200])
@@ -45,45 +45,45 @@ class Fail:
         return Prepare()
 
 
-app.connector("crook", Crook())
+app.connector("hostile", HostileConnector())
 app.workflow(flow)
 
 
-def rooms(place: Place) -> list[str]:
+def create_hostile_data(live_server: LiveServer) -> list[str]:
     """Workflows, pipelines and hosts with hostile names, texts, results and errors; the pages that show them."""
-    flow = next(one for one in place.call("GET", "/workflows")["items"] if one["name"] == NAME)
+    flow = next(one for one in live_server.call("GET", "/workflows")["items"] if one["name"] == NAME)
     events = f"/workflows/{flow['id']}/topics/in/events"
     for word in (EVIL, f"unclear {HOSTILE}"):
-        place.call("POST", events, {"message_id": word[:190], "title": word[:200], "payload": word})
-    place.until(f"/workflows/{flow['id']}", lambda one: one["status"] == "needs_attention")
+        live_server.call("POST", events, {"message_id": word[:190], "title": word[:200], "payload": word})
+    live_server.until(f"/workflows/{flow['id']}", lambda one: one["status"] == "needs_attention")
     sql = f"SELECT error('{HOSTILE.replace(chr(39), '')}') AS {'c' * 60}"
     table = {"namespace": "n" * 60, "layer": "bronze", "name": "p" * 60, "sql": sql, "description": HOSTILE[:900]}
-    place.call("POST", "/pipelines", table)
+    live_server.call("POST", "/pipelines", table)
     path = f"/pipelines/{table['namespace']}/bronze/{table['name']}"
-    job = place.call("POST", f"{path}/$run")["job_id"]
-    place.until(f"/jobs/{job}", lambda one: one["finished_at"])
-    return ["/workflows", f"/workflows/{flow['id']}", "/pipelines", path, f"/runs/{job}", *hosts(place)]
+    job = live_server.call("POST", f"{path}/$run")["job_id"]
+    live_server.until(f"/jobs/{job}", lambda one: one["finished_at"])
+    return ["/workflows", f"/workflows/{flow['id']}", "/pipelines", path, f"/runs/{job}", *hosts(live_server)]
 
 
-def hosts(place: Place) -> list[str]:
+def hosts(live_server: LiveServer) -> list[str]:
     """An agent whose every word is hostile: its name, its types, its figures, its results. One job is unclear."""
-    token = place.call("POST", "/pairing-tokens")["token"]
-    made = place.call("POST", "/pair", {"token": token, "name": NAME}, key="none")
+    token = live_server.call("POST", "/pairing-tokens")["token"]
+    made = live_server.call("POST", "/pair", {"token": token, "name": NAME}, key="none")
     looks, changes = {"read_only": True, "schema": {"properties": {NAME: {}}}}, {"read_only": False, "schema": {}}
     facts = {"version": "<b>9</b>", "pid": 7, "room": 8, "job_types": {NAME: looks, "change": changes}, "journal": []}
-    session = place.call("POST", "/register", facts, key=made["agent_key"])["session"]
+    session = live_server.call("POST", "/register", facts, key=made["agent_key"])["session"]
     labels = {LABEL: HOSTILE[:150].replace("=", "").replace(",", "")}
     server = {"host_id": made["host_id"], "name": NAME, "type": NAME, "labels": labels, "config": {"a": HOSTILE}}
-    server_id = place.call("POST", "/server-instances", server)["id"]
+    server_id = live_server.call("POST", "/server-instances", server)["id"]
     ask = {"server_instance_id": server_id, "payload": {}}
-    failed = place.call("POST", "/host-jobs", {**ask, "job_type": NAME})["job_id"]
-    unclear = place.call("POST", "/host-jobs", {**ask, "job_type": "change"})["job_id"]
-    batch = place.call("POST", "/batches", {"labels": labels, "job_type": NAME})["batch_id"]
+    failed = live_server.call("POST", "/host-jobs", {**ask, "job_type": NAME})["job_id"]
+    unclear = live_server.call("POST", "/host-jobs", {**ask, "job_type": "change"})["job_id"]
+    batch = live_server.call("POST", "/batches", {"labels": labels, "job_type": NAME})["batch_id"]
     known: list[str] = []
     while len(known) < 3:
         figures = {NAME: HOSTILE[:1000], "load": [HOSTILE[:1000]]}
         poll = {"session": session, "room": 8, "known": known, "stopping": [], "metrics": figures, "wait_seconds": 5}
-        for job in place.call("POST", "/poll", poll, key=made["agent_key"])["jobs"]:
+        for job in live_server.call("POST", "/poll", poll, key=made["agent_key"])["jobs"]:
             known.append(f"{job['job_id']}.{job['fence']}")
             claim = {"job_id": job["job_id"], "fence": job["fence"]}
             if job["job_id"] == unclear:
@@ -91,6 +91,6 @@ def hosts(place: Place) -> list[str]:
             else:
                 error = {"type": NAME[:100], "message": HOSTILE, "traceback": HOSTILE}
                 told = {"status": "failed", "error": error, "outcome": {EVIL: HOSTILE}, "lines": [["stdout", HOSTILE]]}
-                place.call("POST", "/result", {**claim, **told}, key=made["agent_key"])
-    place.call("POST", "/register", facts, key=made["agent_key"])
+                live_server.call("POST", "/result", {**claim, **told}, key=made["agent_key"])
+    live_server.call("POST", "/register", facts, key=made["agent_key"])
     return ["/hosts", f"/hosts/{made['host_id']}", f"/batches/{batch}", f"/runs/{failed}", f"/runs/{unclear}"]

@@ -23,13 +23,13 @@ from rota.kinds.pipelines.executor import Executor, Order, Written, executor_her
 from rota.kinds.pipelines.manager import PipelineManager
 from rota.kinds.pipelines.manager import declare as declare_pipelines
 from rota.kinds.pipelines.runner import PipelineRunner
-from tests.engine.harness import NINE, Hands, House
+from tests.engine.harness import NINE, FakeRunner, Harness
 
 Record = dict[str, Any]
 
 
 @dataclass
-class Hall:
+class FakeExecutor:
     """An executor with so many places. What is submitted stays while `shut`, and ends as `errors` say."""
 
     places: int = 4
@@ -72,8 +72,8 @@ class Hall:
 
 
 @dataclass
-class Lake(House):
-    hall: Hall | None = None
+class PipelineHarness(Harness):
+    fake_executor: FakeExecutor | None = None
     program: Rota = field(default_factory=Rota)
 
     @property
@@ -97,12 +97,12 @@ class Lake(House):
     async def run(self, path: str, given: Any = None) -> Record:
         """Run it now, and what comes of it; returns its run."""
         job_id = await self.manager.run(path, given)
-        await self.act()
+        await self.run_due()
         (row,) = await self.rows(select(runs).where(runs.c.job_id == job_id))
         return dict(row._mapping)
 
     async def work(self) -> None:
-        """Run what is ready, also what that makes, until only those are left that the hall keeps."""
+        """Run what is ready, also what that makes, until only those are left that the fake_executor keeps."""
         while True:
             self.worker.cancellation.cancel(await self.db.read(queue.cancels, self.worker.id))
             more = await self.worker.prefetch.claim()
@@ -117,12 +117,12 @@ class Lake(House):
                 return
 
     def kept(self, run_id: str) -> bool:
-        return self.hall is not None and self.hall.shut and run_id in self.hall.inside
+        return self.fake_executor is not None and self.fake_executor.shut and run_id in self.fake_executor.inside
 
-    async def release_hall(self) -> None:
-        assert self.hall is not None
-        self.hall.shut = False
-        for gate in self.hall.inside.values():
+    async def release_executor(self) -> None:
+        assert self.fake_executor is not None
+        self.fake_executor.shut = False
+        for gate in self.fake_executor.inside.values():
             gate.set()
         await self.work()
 
@@ -137,19 +137,23 @@ class Lake(House):
         return [f"{row.target} {row.trigger} {row.state}" for row in found]
 
     async def close(self) -> None:
-        if self.hall is not None:
-            await self.release_hall()
+        if self.fake_executor is not None:
+            await self.release_executor()
         await super().close()
 
 
-async def open_lake(url: str, place: Path, hall: Hall | None = None, slots: int = 4, **settings: Any) -> Lake:
+async def open_pipeline_harness(
+    url: str, place: Path, fake_executor: FakeExecutor | None = None, slots: int = 4, **settings: Any
+) -> PipelineHarness:
     db, clock, program = open_database(url), ManualClock(NINE), Rota()
     real = executor_here(place, slots)
-    if hall is not None:
-        hall.real = real
-    runner = PipelineRunner(program.pipelines, db, hall or real, injector=program.injector)
-    engine = Engine(db, clock, Wake(), {"task": Hands(), "pipeline": runner}, EngineSettings(**settings))
+    if fake_executor is not None:
+        fake_executor.real = real
+    runner = PipelineRunner(program.pipelines, db, fake_executor or real, injector=program.injector)
+    engine = Engine(db, clock, Wake(), {"task": FakeRunner(), "pipeline": runner}, EngineSettings(**settings))
     org_id, _ = await db.tx(accounts.ensure_default_org, NINE)
     worker = Worker(engine)
     await worker.register()
-    return Lake(engine, clock, Hands(), Scheduler(engine), worker, org_id, hall=hall, program=program)
+    return PipelineHarness(
+        engine, clock, FakeRunner(), Scheduler(engine), worker, org_id, fake_executor=fake_executor, program=program
+    )
