@@ -45,11 +45,11 @@ async def run(order: dict[str, Any]) -> dict[str, Any]:
         program = program_of(order)
         return await (run_graph if "graph" in order else run_task)(order, db, program, settings)
     except Skipped as error:
-        return {"skipped": error.reason, "failure": error.failure and told(error.failure)}
+        return {"skipped": error.reason, "failure": error.failure and dump_failure(error.failure)}
     except Canceled as error:
         return {"canceled": error.by}
     except BaseException as error:
-        return {"failure": told(getattr(error, "failure", None) or classify(error))}
+        return {"failure": dump_failure(getattr(error, "failure", None) or classify(error))}
     finally:
         await db.close()
 
@@ -92,8 +92,9 @@ async def write_log(db: Database, log: RunLog, clock: SystemClock, over: asyncio
             await retry_until_available(partial(db.tx, runs.write_logs, lines))
 
 
-def told(failure: Failure) -> dict[str, Any]:
-    return {"kind": failure.failure_class.value, "final": failure.final, **failure.dump()}
+def dump_failure(failure: Failure) -> dict[str, Any]:
+    """Serialise a failure for `processes.load_failure`."""
+    return {"failure_class": failure.failure_class.value, "final": failure.final, **failure.dump()}
 
 
 def program_of(order: dict[str, Any]) -> Rota:

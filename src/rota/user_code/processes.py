@@ -140,7 +140,7 @@ async def ask_child(
 
 
 def load_failure(told: Mapping[str, Any] | None) -> Failure | None:
-    return None if told is None else Failure(**{**told, "kind": FailureClass(told["kind"])})
+    return None if told is None else Failure(**{**told, "failure_class": FailureClass(told["failure_class"])})
 
 
 async def see_out(pid: int, ctx: RunContext, since: float) -> None:
