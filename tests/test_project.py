@@ -74,3 +74,19 @@ def test_the_readme_shows_the_quickstart_as_it_is() -> None:
 def test_every_public_name_can_be_imported() -> None:
     code = "import rota; [getattr(rota, name) for name in rota.__all__]"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
+
+
+def test_links_between_pages_lead_to_files(texts: dict[str, str]) -> None:
+    pages = {name: text for name, text in texts.items() if name.endswith(".md")}
+    links = [(name, target) for name, text in pages.items() for target in LINK.findall(text)]
+    assert len(links) > 50
+    assert [(name, target) for name, target in links if not (ROOT / name).parent.joinpath(target).exists()] == []
+
+
+def test_every_page_is_in_the_index(texts: dict[str, str]) -> None:
+    index = texts["docs/index.md"]
+    pages = [name for name in texts if re.fullmatch(r"docs/[\w-]+\.md", name) and name != "docs/index.md"]
+    assert [name for name in pages if f"({Path(name).name})" not in index] == []
