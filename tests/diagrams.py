@@ -12,7 +12,7 @@ BLOCK = re.compile(r"<!-- diagram: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
 def diagrams() -> dict[str, str]:
     """Return the mermaid diagram of each table of moves by its name."""
-    jobs = [f"{before.value} --> {after.value}: {move.value}" for (before, move), after in MOVES.items()]
+    jobs = [f"{before or '[*]'} --> {after}: {move}" for (before, move), after in MOVES.items()]
     phases = sorted(f"{before.value} --> {after.value}" for before, after in PHASE_MOVES)
     effects = sorted(f"{before.value} --> {after.value}" for before, after in EFFECT_MOVES)
     return {name: mermaid(lines) for name, lines in (("jobs", jobs), ("phases", phases), ("effects", effects))}

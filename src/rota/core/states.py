@@ -17,10 +17,13 @@ class State(StrEnum):
 
 
 class Move(StrEnum):
-    """Why a job changes state."""
+    """Why a job is inserted or changes state."""
 
+    ENQUEUE = "enqueue"  # inserted, can be claimed at once
+    DELAY = "delay"  # inserted, run_at is in the future
+    LEASE = "lease"  # inserted under the lease of the worker whose process fires it
     DUE = "due"  # run_at has passed
-    WAIT = "wait"  # run_at has passed, but its serial key has a head
+    WAIT = "wait"  # run_at has passed, but its serial key has a head; also when inserted
     PROMOTE = "promote"  # it is the new head of its serial key
     CLAIM = "claim"  # a worker leases it
     BACK_OFF = "back_off"  # the attempt failed and is retried later
@@ -33,7 +36,11 @@ class Move(StrEnum):
     ADOPT = "adopt"  # an agent reconnected and still runs it
 
 
-MOVES: dict[tuple[State, Move], State] = {
+MOVES: dict[tuple[State | None, Move], State] = {  # None: the job is inserted
+    (None, Move.ENQUEUE): State.READY,
+    (None, Move.DELAY): State.LATER,
+    (None, Move.WAIT): State.BLOCKED,
+    (None, Move.LEASE): State.RUNNING,
     (State.LATER, Move.DUE): State.READY,
     (State.LATER, Move.WAIT): State.BLOCKED,
     (State.BLOCKED, Move.PROMOTE): State.READY,
@@ -49,18 +56,19 @@ MOVES: dict[tuple[State, Move], State] = {
     (State.PARKED, Move.ADOPT): State.RUNNING,
 }
 
+STATE_AFTER = {move: state for (_, move), state in MOVES.items()}  # a move leads to one state, from wherever it starts
+
 HEADS = (State.READY, State.RUNNING, State.RETRY, State.PARKED)  # at most one job in these states per serial key
 
 
 def states_before(move: Move) -> list[State]:
-    """Return the states from which a move is allowed: the WHERE clause of its UPDATE."""
-    return [state for state, allowed_move in MOVES if allowed_move is move]
+    """Return the states from which a move is allowed: the WHERE clause of its UPDATE. Empty for an insert."""
+    return [state for state, allowed_move in MOVES if allowed_move is move and state is not None]
 
 
 def state_after(move: Move) -> State:
-    """Return the state that a move leads to: the SET clause of its UPDATE."""
-    (state,) = {state for (_, allowed_move), state in MOVES.items() if allowed_move is move}
-    return state
+    """Return the state that a move leads to: the SET clause of its UPDATE, or the value of an INSERT."""
+    return STATE_AFTER[move]
 
 
 class Status(StrEnum):

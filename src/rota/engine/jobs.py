@@ -115,9 +115,9 @@ def add(
         first = list(islice(within(lease.org_room, fit), lease.room + lease.prefetch))
         fence = draw_fence(tx) if first else 0
         taken = [held_from_start(job, now, fence) for job in first]
-        holds = {"state": State.RUNNING.value, "lease_owner": lease.worker, "fence": fence, "solo_key": None}
+        leased = lease_values(Move.LEASE, lease.worker, fence)
         for job in first:
-            rows[job.id] |= holds
+            rows[job.id] |= leased
     due_now = any(job.run_at <= now for job in new)
     tells = len(taken) < len(new) and (promoting or not due_now)
     insert_rows(tx, jobs, list(rows.values()), ("ready" if due_now else "later") if tells else None)
@@ -283,13 +283,8 @@ def taking(tx: Tx, count: int, sole: bool) -> Any:
     ]
     # a CTE is read once; a subquery may be read once per row of a join, and then takes more rows than its limit
     taken = union_all(*(select(pick.c.id) for pick in picks)).cte("taken")
-    values = {
-        "state": state_after(Move.CLAIM),
-        "lease_owner": bindparam("worker"),
-        "fence": next_fence(tx),
-        "solo_key": None,
-    }
-    stmt = update(jobs).where(c.id == taken.c.id, is_in(c.state, states_before(Move.CLAIM))).values(values)
+    leased = lease_values(Move.CLAIM, bindparam("worker"), next_fence(tx))
+    stmt = update(jobs).where(c.id == taken.c.id, is_in(c.state, states_before(Move.CLAIM))).values(leased)
     return stmt if on_sqlite(tx) else stmt.returning(*TAKEN)
 
 
@@ -417,13 +412,8 @@ def taking_next(tx: Tx) -> Any:
         c.serial_key == bindparam("key", type_=Text), is_in(c.state, HEADS), is_in(c.state, states_before(Move.CLAIM)),
         c.route == bindparam("route", type_=Text), c.org_id == org, c.queue == queue, *is_unlimited(org, queue),
     )  # fmt: skip
-    values = {
-        "state": state_after(Move.CLAIM),
-        "lease_owner": bindparam("worker", type_=Text),
-        "fence": next_fence(tx),
-        "solo_key": None,
-    }
-    return update(jobs).where(mine).values(values).returning(*FIELDS)
+    leased = lease_values(Move.CLAIM, bindparam("worker", type_=Text), next_fence(tx))
+    return update(jobs).where(mine).values(leased).returning(*FIELDS)
 
 
 def is_plain(ended: Iterable[AttemptResult]) -> bool:
@@ -712,11 +702,9 @@ def adopt(tx: Tx, job_id: str, fence: int, worker: str | None, now: datetime) ->
     """Give a parked job back to the agent that has it in hand, as the same claim: its fence stays. The attempt that was
     told as paused is over; this is the next one."""
     mine = and_(c.id == job_id, c.fence == fence, is_in(c.state, states_before(Move.ADOPT)))
-    values = {
-        "state": state_after(Move.ADOPT), "lease_owner": worker, "parked_reason": None, "run_id": new_id(),
-        "attempt": c.attempt + 1, "started_at": now,
-    }  # fmt: skip
-    return bool(tx.execute(update(jobs).where(mine).values(values)).rowcount)
+    begun = {"parked_reason": None, "run_id": new_id(), "attempt": c.attempt + 1, "started_at": now}
+    leased = lease_values(Move.ADOPT, worker, fence)
+    return bool(tx.execute(update(jobs).where(mine).values(**leased, **begun)).rowcount)
 
 
 def set_queue(tx: Tx, org_id: str, name: str, max_running: int | None, paused: bool, now: datetime) -> str:
@@ -779,6 +767,12 @@ def is_in(state: ColumnElement[str], among: Iterable[State]) -> ColumnElement[bo
     return state == values[0] if len(values) == 1 else state.in_(values)
 
 
+def lease_values(move: Move, worker: Any, fence: Any) -> dict[str, Any]:
+    """The columns that every statement sets by which a job becomes running: its lease. The move is CLAIM, LEASE or
+    ADOPT."""
+    return {"state": state_after(move).value, "lease_owner": worker, "fence": fence, "solo_key": None}
+
+
 def held(job_id: ColumnElement[str], fence: ColumnElement[int]) -> ColumnElement[bool]:
     """NO_MOVE_WITHOUT_THE_LEASE: the guard of every write about a running job. What is the same for a whole batch is
     said as if it depended on its rows: else PostgreSQL expects to find one such job, looks through the batch for it,
@@ -817,15 +811,15 @@ def serial_keys(new: Iterable[NewJob]) -> set[str]:
 
 
 def row_of(job: NewJob, now: datetime, head: bool) -> dict[str, Any]:
-    head_first = State.BLOCKED if job.serial_key and not head else State.READY
-    state = State.LATER if job.run_at > now else head_first
+    at_once = Move.WAIT if job.serial_key and not head else Move.ENQUEUE
+    move = Move.DELAY if job.run_at > now else at_once
     return {
         "id": job.id, "org_id": job.org_id, "kind": job.kind, "target": job.target, "route": job.route or job.kind,
         "payload": job.payload, "queue": job.queue, "serial_key": job.serial_key, "solo_key": job.solo_key,
-        "job_key": job.job_key, "priority": job.priority, "queued_at": now, "run_at": job.run_at, "state": state.value,
-        "schedule_id": job.schedule_id, "slot": job.slot, "trigger": job.trigger, "attempt": job.attempt, "tries": 0,
-        "crashes": 0, "rescues": 0, "last_run_id": job.last_run_id, "lease_owner": None, "fence": 0,
-        "terms": job.terms.dump(), "trace": job.trace,
+        "job_key": job.job_key, "priority": job.priority, "queued_at": now, "run_at": job.run_at,
+        "state": state_after(move).value, "schedule_id": job.schedule_id, "slot": job.slot, "trigger": job.trigger,
+        "attempt": job.attempt, "tries": 0, "crashes": 0, "rescues": 0,
+        "last_run_id": job.last_run_id, "lease_owner": None, "fence": 0, "terms": job.terms.dump(), "trace": job.trace,
     }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from rota.core.ids import new_id
 from rota.core.model import HOST_JOB, SERIAL_ROUTE_PREFIX
 from rota.core.policy import RECONCILIATION
 from rota.core.redact import redacted
-from rota.core.states import Move, State, WorkerState, state_after, states_before
+from rota.core.states import Move, State, WorkerState, states_before
 from rota.db.dialect import Tx, draw_fence, insert_new, insert_rows, lock_keys
 from rota.db.paging import Page, Record, dict_of, matching, page_by
 from rota.db.tables import hosts, jobs, orgs, pairing_tokens, queues, runs, schedules, server_instances, workers
@@ -312,8 +312,8 @@ def claim(tx: Tx, org_id: str, host_id: str, session: str, reads: int) -> list[A
             chosen.append(row.id)
     if not chosen:
         return []
-    values = {"state": state_after(Move.CLAIM), "lease_owner": session, "fence": draw_fence(tx), "solo_key": None}
-    stmt = update(jobs).where(c.id.in_(chosen), is_in(c.state, states_before(Move.CLAIM))).values(values)
+    leased = queue.lease_values(Move.CLAIM, session, draw_fence(tx))
+    stmt = update(jobs).where(c.id.in_(chosen), is_in(c.state, states_before(Move.CLAIM))).values(leased)
     taken = tx.execute(stmt.returning(*queue.FIELDS, c.cancel_requested_at, c.cancel_reason)).all()
     return sorted(taken, key=lambda row: (row.run_at, row.id))
 

@@ -33,7 +33,7 @@ from rota.core.errors import Conflict, LeaseLost, LogicError, NotFound
 from rota.core.ids import new_id
 from rota.core.model import WORKFLOW, Attempt, AttemptResult, Job, NewJob, Schedule, record, serial_key_of_target
 from rota.core.policy import RECONCILIATION
-from rota.core.states import Move, Phase, State, Status
+from rota.core.states import Move, Phase, State, Status, state_after, states_before
 from rota.db.dialect import (
     Batch,
     Given,
@@ -336,13 +336,14 @@ def arm(tx: Tx, flow: Flow, now: datetime, trigger: str = "event", leaving: bool
     if state != State.LATER or run_at == at:
         return False
     lock_keys(tx, [line])
-    mine = and_(j.id == job_id, j.state == State.LATER)  # if its moment came just now, it finds what it needs
+    # a job that became due just now stays as it is: its run reads what it needs
+    delayed = and_(j.id == job_id, queue.is_in(j.state, states_before(Move.WAIT)))
     if at is None:
-        tx.execute(delete(jobs).where(mine))
+        tx.execute(delete(jobs).where(delayed))
     elif at > now:
-        tx.execute(update(jobs).where(mine).values(run_at=at, trigger=why))
+        tx.execute(update(jobs).where(delayed).values(run_at=at, trigger=why))
     else:
-        tx.execute(update(jobs).where(mine).values(run_at=at, trigger=why, state=State.BLOCKED.value))
+        tx.execute(update(jobs).where(delayed).values(run_at=at, trigger=why, state=state_after(Move.WAIT)))
         queue.promote(tx, [line])
     notify(tx, "ready" if at is not None and at <= now else "later")
     return True
