@@ -90,7 +90,7 @@ async def test_what_a_function_would_not_take_is_refused_and_nothing_is_made(db:
 
 async def test_an_org_that_is_not_there_is_named(db: Database) -> None:
     app = Rota(org="nowhere")
-    with pytest.raises(NotFound, match="org nowhere"):
+    with pytest.raises(NotFound, match="org 'nowhere' not found"):
         await app.enqueue("billing.add", a=1)
     await app.close()
 
