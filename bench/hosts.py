@@ -22,7 +22,7 @@ from rota.db.dialect import Tx, insert_rows
 from rota.db.tables import hosts as host_rows
 from rota.db.tables import server_instances
 from rota.engine import jobs
-from rota.kinds.hosts.agent.loop import ANSWER, BACKOFF
+from rota.kinds.hosts.agent.loop import FIRST_BACKOFF_SECONDS, HTTP_TIMEOUT_SECONDS, MAX_BACKOFF_SECONDS
 from rota.kinds.hosts.store import hosts as fleet
 
 AGENTS = 500
@@ -50,7 +50,7 @@ class Agent:
                 await self.speak()
             except (OSError, EOFError, AssertionError, LookupError, ValueError):  # away, or not an answer
                 self.tries += 1
-                first, most = BACKOFF
+                first, most = FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS
                 await asyncio.sleep(min(most, first * 2 ** min(self.tries - 1, 10)) * random.uniform(0.3, 1))
 
     async def speak(self) -> None:
@@ -72,7 +72,7 @@ class Agent:
 
     async def ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, verb: str, body: Any) -> Any:
         writer.write(wire("POST", f"/api/agent/{verb}", json.dumps(body).encode(), self.key))
-        async with asyncio.timeout(body.get("wait_seconds", 0) + ANSWER):  # as long as a real one waits
+        async with asyncio.timeout(body.get("wait_seconds", 0) + HTTP_TIMEOUT_SECONDS):  # as long as a real one waits
             head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
             answer = await reader.readexactly(int(head.split("content-length: ")[1].split("\r\n")[0]))
         assert head.startswith("http/1.1 20"), answer

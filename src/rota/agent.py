@@ -1,4 +1,4 @@
-"""What job types of your own are written with, in a file that `rota agent run --types FILE` loads:
+"""API for job types of a host, in a file that `rota agent run --types FILE` loads:
 
     from rota.agent import job_type
 
@@ -7,9 +7,9 @@
         print("to", order.payload["to"], "as", order.server["name"])
         return {"bytes": 42}
 
-A function prints to the run's log, returns the outcome as JSON, and raises to fail; `TransientError` means that trying
-again later may help. `read_only=True` lets it run beside others; `reconcile=` names a function that is asked after a
-power cut whether the work happened, and answers True, False, or None if it cannot tell.
+A function prints to the run's log, returns its outcome as JSON, and raises to fail; `TransientError` means that a
+retry may succeed. `read_only=True` lets it run beside others; `reconcile=` names a function that is called after a
+crash of unknown outcome: it returns whether the work was applied, or None if it cannot know.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,12 +25,12 @@ F = TypeVar("F", bound="Callable[[Order], Any]")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is asked of a host."""
+    """A job for a host, as its function receives it."""
 
     job_id: str
     run_id: str
     attempt: int
-    fence: int  # rises with each claim: hand it to systems that can refuse an older one
+    fence: int  # rises with each claim: pass it to systems that can reject an older one
     job_type: str
     payload: Mapping[str, Any]
     server: Mapping[str, Any]  # id, name, type, config
@@ -40,6 +40,8 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class JobType:
+    """A job type of an agent: its function, and the schema of its payload."""
+
     name: str
     function: Callable[[Order], Any]
     schema: Mapping[str, Any]
@@ -56,10 +58,10 @@ def job_type(
 ) -> Callable[[F], F]:  # fmt: skip
     """Register a function as a job type of this agent."""
 
-    def remember(function: F) -> F:
+    def register(function: F) -> F:
         if name in TYPES:
-            raise ValueError(f"job type {name} is there twice")
+            raise ValueError(f"job type {name!r} is already registered")
         TYPES[name] = JobType(name, function, schema or {}, read_only, reconcile)
         return function
 
-    return remember
+    return register

@@ -21,6 +21,7 @@ from rota.access.store import accounts
 from rota.app.application import load_app
 from rota.core.clock import SystemClock
 from rota.core.errors import Unavailable
+from rota.core.process_groups import die_with_parent
 from rota.db.connection import open_database
 from rota.db.dialect import Tx
 from rota.db.migrate import migrate
@@ -37,7 +38,6 @@ from rota.kinds.pipelines.runner import PipelineRunner
 from rota.kinds.tasks.declare import declare
 from rota.kinds.tasks.registry import task_rows
 from rota.kinds.tasks.runner import TaskRunner
-from rota.user_code.processes import die_with_parent
 
 PRELUDE = """
 import asyncio, os, signal, time

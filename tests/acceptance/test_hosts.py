@@ -26,7 +26,7 @@ from tests.acceptance.networks import Network, possible
 LEASE = 2  # seconds; an agent's is three times as long
 KILLED = """
 import os, sys
-from rota.kinds.hosts.agent import courier, journal
+from rota.kinds.hosts.agent import journal, loop
 from rota.app.cli import app
 def die(*_, **__): os._exit(9)
 {patch}
@@ -34,12 +34,12 @@ app()
 """
 POINTS = {  # where an agent dies, by what it does next
     "before it writes the order down": "journal.Journal.add = die",
-    "before it starts the run": "courier.subprocess.Popen = die",
-    "when the run has ended, before it tells": "courier.Courier.deliver = die",
-    "when it has told, before it writes that down": "journal.Claim.close = die",
+    "before it starts the run": "loop.subprocess.Popen = die",
+    "when the run has ended, before it tells": "loop.AgentLoop.send_result = die",
+    "when it has told, before it writes that down": "journal.Claim.mark_done = die",
 }
 REPEATS = """
-told, past = courier.Courier.ask, []
+told, past = loop.AgentLoop.request, []
 async def ask(self, verb, body, wait=0.0):
     answer = await told(self, verb, body, wait)
     if verb in ("progress", "result"):
@@ -48,10 +48,10 @@ async def ask(self, verb, body, wait=0.0):
             try:
                 again = await told(self, which, old)
                 assert which != "result" or again["repeated"], again
-            except courier.Refusal as refusal:
+            except loop.Refusal as refusal:
                 assert which == "progress" and refusal.status == 409, (which, refusal)
     return answer
-courier.Courier.ask = ask
+loop.AgentLoop.request = ask
 """
 TYPES = """
 from rota.agent import job_type
@@ -409,7 +409,7 @@ def power_cut(fleet: Fleet) -> None:
         if (pid := claim.pid()) is not None:
             os.kill(pid, signal.SIGKILL)
             end = time.monotonic() + 10
-            while not claim.dead():
+            while not claim.is_dead():
                 assert time.monotonic() < end
                 time.sleep(0.02)
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from rota.app.cli import app
 from rota.kinds.hosts.agent.job_types import Allowed
 from rota.kinds.hosts.agent.journal import Claim, Journal
-from rota.kinds.hosts.agent.loop import environment, shim
+from rota.kinds.hosts.agent.loop import environment, supervisor_command
 
 DOCS = Path(__file__).parents[2] / "docs" / "hosts.md"
 
@@ -35,7 +35,9 @@ def run(home: Path, where: Path | None = None, **more: Any) -> dict[str, Any]:
     claim = Journal(home).add(order(home, **more))
     assert claim is not None
     lock = claim.lock()
-    child = subprocess.Popen(shim(claim), pass_fds=[lock], start_new_session=True, env=environment(), cwd=where)
+    child = subprocess.Popen(
+        supervisor_command(claim), pass_fds=[lock], start_new_session=True, env=environment(), cwd=where
+    )
     os.close(lock)
     assert child.wait(30) == 0
     assert claim.state() == "ended"
@@ -82,7 +84,7 @@ def test_the_journal_answers_after_every_kind_of_death(tmp_path: Path) -> None:
     assert journal.add(order(tmp_path)) is None  # it is known
     assert claim.state() == "never"
     lock = claim.lock()
-    child = subprocess.Popen(shim(claim), pass_fds=[lock], start_new_session=True, env=environment())
+    child = subprocess.Popen(supervisor_command(claim), pass_fds=[lock], start_new_session=True, env=environment())
     os.close(lock)
     assert claim.state() == "running"
     end = time.monotonic() + 30
@@ -95,7 +97,7 @@ def test_the_journal_answers_after_every_kind_of_death(tmp_path: Path) -> None:
         assert time.monotonic() < end
         time.sleep(0.02)
     assert state == "unknown"
-    claim.close()
+    claim.mark_done()
     assert journal.open_claims() == []
 
 

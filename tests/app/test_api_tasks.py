@@ -245,7 +245,7 @@ async def test_what_cannot_be_executed_is_a_bad_request(task_api: TaskApi) -> No
     await task_api.api.execute("UPDATE tasks SET enabled = true WHERE id = :id", id=orphan["id"])
     for key, text in (
         (off["id"], f"Cannot execute disabled task {off['id']}"),
-        (orphan["id"], f"Cannot execute task {orphan['id']}: no program that is up has its function gone"),
+        (orphan["id"], f"Cannot execute task {orphan['id']}: no running program has its function gone"),
         (TASK_ID, f"Cannot execute task {TASK_ID}: not found"),
         ("not-a-ulid", "Cannot execute task not-a-ulid: not found"),
     ):
@@ -387,7 +387,7 @@ async def test_an_operator_may_limit_the_schedules_of_a_task(task_api: TaskApi) 
     path = f"/tasks/{task['id']}/$schedule"
     for status in (201, 201, 409):
         told = await task_api.ask("POST", path, {"interval_seconds": 60}, status)
-    assert told["detail"] == "task x: it has 2 schedules, and more are not allowed here"
+    assert told["detail"] == "task 'x' has 2 schedules, the maximum; delete one first"
     await task_api.ask("POST", f"/tasks/{other['id']}/$schedule", {"interval_seconds": 60}, 201)
 
 
@@ -466,7 +466,7 @@ async def test_a_binary_result_is_an_artifact_of_its_own(task_api: TaskApi) -> N
 async def test_an_artifact_that_is_too_large_fails_the_run(task_api: TaskApi) -> None:
     task_api.api.engine.settings = replace(task_api.api.engine.settings, artifact_limit=100)
     job = await task_api.run(await task_api.make("keep"), size=101)
-    assert job["error"]["message"] == "an artifact of 101 bytes is too large; at most 100 are kept"
+    assert job["error"]["message"] == "the artifact has 101 bytes; at most 100 are allowed"
 
 
 async def test_unknown_artifacts_are_not_found(task_api: TaskApi) -> None:

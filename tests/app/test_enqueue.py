@@ -77,7 +77,7 @@ async def test_what_a_function_would_not_take_is_refused_and_nothing_is_made(db:
             await app.enqueue(add, a=1, priority=1000)
         with pytest.raises(Invalid, match="is not a known task"):
             await app.enqueue("nobody")
-        with pytest.raises(Invalid, match="is no function that this program registered"):
+        with pytest.raises(Invalid, match="is not a registered function of this program"):
             await app.enqueue(program)
         assert await queued(db) == []
         await app.enqueue(add, a=1, job_key="only one")

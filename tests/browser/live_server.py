@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import Browser, sync_playwright
 
-from rota.user_code.processes import die_with_parent
+from rota.core.process_groups import die_with_parent
 
 CHROMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 DEMO_APP = Path(__file__).with_name("demo_app.py")

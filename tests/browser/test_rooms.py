@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from rota.user_code.processes import die_with_parent
+from rota.core.process_groups import die_with_parent
 from tests.browser.live_server import LiveServer
 
 numbers = itertools.count(1)

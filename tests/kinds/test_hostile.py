@@ -80,7 +80,10 @@ async def test_whatever_a_function_raises_the_worker_goes_on(
         ({"x": {1, 2}}, "Type is not JSON serializable: set"),
         (2**64, "Integer exceeds 64-bit range"),
         ("\ud800", "str is not valid UTF-8: surrogates not allowed"),
-        ("x" * 2**20, "the task's result has 1048578 bytes of JSON; at most 1048576 are kept: save it as an artifact"),
+        (
+            "x" * 2**20,
+            "has 1048578 bytes of JSON; at most 1048576 are allowed: save it as an artifact",
+        ),
     ],
 )
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
@@ -217,7 +220,7 @@ async def test_isolated_functions_hurt_only_themselves(isolated_harness: TaskHar
     told = {name: run["error"] and (run["error"]["type"], run["error"]["message"]) for name, run in runs.items()}
     assert told["leave"] == ("SystemExit", "3")
     assert told["odd"] == (
-        "LogicError", "the task's result cannot be written as JSON: Type is not JSON serializable: object",
+        "LogicError", "the task's result is not JSON: Type is not JSON serializable: object",
     )  # fmt: skip
     assert runs["odd"]["attempt"] == 1  # a LogicError is not retried, whatever the task's retry policy
     assert told["die"] == ("ChildLost", "the process of this run died (signal SIGKILL)")

@@ -426,7 +426,7 @@ def test_what_can_never_be_called_is_refused_with_the_way_out() -> None:
     def unknown(client: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
     injector = Injector()
-    with pytest.raises(Invalid, match="'by_position' takes a by position only; parameters are given by name"):
+    with pytest.raises(Invalid, match="'by_position' takes a by position only; parameters are passed by name"):
         injector.signature(by_position)
     with pytest.raises(Invalid, match=r"'strange' takes something .*Client.*; app.provide\(…\) it"):
         injector.signature(strange)
@@ -487,4 +487,4 @@ async def test_without_a_named_program_the_functions_own_file_is_it(isolated_har
 
 async def test_the_limit_for_artifacts_holds_in_a_process_of_its_own(isolated_harness: TaskHarness) -> None:
     run = await isolated_harness.run("too_large")
-    assert run["error"]["message"] == "an artifact of 1001 bytes is too large; at most 1000 are kept"
+    assert run["error"]["message"] == "the artifact has 1001 bytes; at most 1000 are allowed"

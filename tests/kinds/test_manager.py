@@ -172,7 +172,7 @@ async def test_a_cached_result_is_used_again_and_that_is_told(harness: TaskHarne
     harness.program.task("slow", cache_ttl="1h")(slow)
     first, second = await harness.run("slow", x=1), await harness.run("slow", x=1)
     assert (first["outcome"], first["reason"], second["outcome"], second["reason"]) == (10, None, 10, "cached")
-    assert await harness.logs(second) == [f"the result of run {first['id']} was used again"]
+    assert await harness.logs(second) == [f"returned the cached result of run {first['id']}"]
     assert calls == [1]
     await harness.run("slow", x=2)
     assert calls == [1, 2]
@@ -338,9 +338,9 @@ async def test_an_id_wins_over_a_name_that_looks_like_it(harness: TaskHarness) -
 
 async def test_what_a_program_declares_is_changed_there(harness: TaskHarness) -> None:
     await harness.declare()
-    with pytest.raises(Conflict, match="a program declares it; change it there"):
+    with pytest.raises(Conflict, match="is declared by a program; change it there"):
         await harness.manager.edit("shout", {"command": "failing"})
-    with pytest.raises(Conflict, match="disable it instead"):
+    with pytest.raises(Conflict, match="disable it, or remove it there"):
         await harness.manager.delete("shout")
     assert (await harness.manager.edit("shout", {"enabled": False}))["enabled"] is False
     await harness.declare()
@@ -368,7 +368,7 @@ async def test_a_renamed_task_keeps_its_schedules(harness: TaskHarness) -> None:
     await harness.run_until(at("9:10"))
     assert await harness.verdicts("mine") == ["9:10 ran"]
     await harness.schedule("by-name", target="total")
-    with pytest.raises(Conflict, match="a schedule knows it by this name"):
+    with pytest.raises(Conflict, match="is the target of a schedule by this name"):
         await harness.manager.edit("total", {"name": "sum"})
 
 

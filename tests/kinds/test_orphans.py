@@ -49,14 +49,14 @@ async def test_tasks_whose_function_is_gone_are_disabled_with_one_warning(harnes
 
 async def test_an_orphan_is_not_executed_before_anybody_looked(harness: TaskHarness) -> None:
     task = await harness.manager.save(TaskIn("gone", "python"))
-    with pytest.raises(NotRunnable, match=f"Cannot execute task {task['id']}: no program that is up has its function"):
+    with pytest.raises(NotRunnable, match=f"Cannot execute task {task['id']}: no running program has its function"):
         await harness.manager.execute_task(task["id"])
 
 
 async def test_only_a_person_switches_it_on_again(harness: TaskHarness) -> None:
     task = await harness.manager.save(TaskIn("returning", "python"))
     await harness.manager.disable_orphans()
-    with pytest.raises(Invalid, match="command: 'returning' is no function that a running program has"):
+    with pytest.raises(Invalid, match="command: 'returning' is not a function of a running program"):
         await harness.manager.edit(task["id"], {"enabled": True})
     harness.program.task("returning")(known)
     await harness.declare()

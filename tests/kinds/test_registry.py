@@ -31,7 +31,7 @@ def test_a_function_is_registered_by_a_call() -> None:
 
 def test_a_second_function_of_a_name_is_refused_and_the_first_stays() -> None:
     TaskRegistry.register_function("double", double)
-    with pytest.raises(ValueError, match="task double: a task of this name is registered already"):
+    with pytest.raises(ValueError, match="task 'double' is already registered"):
         TaskRegistry.register_function("double", print)
     with pytest.raises(Conflict):
         TaskRegistry.register("double")(print)

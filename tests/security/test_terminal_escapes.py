@@ -10,7 +10,7 @@ from rota.frame.cli.connection import print_stderr
 from rota.frame.cli.output import print_details, print_table
 from rota.frame.cli.run_results import print_result
 from rota.frame.cli.terminal import json_text, output, visible
-from rota.kinds.tasks.cli import print_branch
+from rota.kinds.tasks.cli import print_tree
 
 TITLE, CLEAR, C1, TURNED = "\x1b]0;owned\x07", "\x1b[2J\x1b[H", "\x9b2J", "\u202etxt.exe"
 HOSTILE = f"a{TITLE}b{CLEAR}c{C1}d{TURNED}e\x7f\r\x08"
@@ -36,7 +36,7 @@ def test_text_of_others_is_shown_with_its_control_characters_as_escapes(
     for form in ("table", "json", "jsonl", "yaml"):
         reader: Any = Reader(form)
         print_details(reader, thing, ("name", "labels"))
-    print_branch(artifact, "")
+    print_tree(artifact, "")
     for outcome in (HOSTILE, {"x": HOSTILE}, {"exit_code": 0, "stdout": HOSTILE, "stderr": HOSTILE}):
         print_result(outcome)
     written = capsys.readouterr()

@@ -13,7 +13,7 @@ import uvloop
 
 from rota.app.secrets import handed_over
 from rota.core.clock import real_sleep
-from rota.user_code.processes import die_with_parent
+from rota.core.process_groups import die_with_parent
 
 log = structlog.get_logger("rota")
 

@@ -1,4 +1,4 @@
-"""Calls functions of a program: with their own parameters and what is injected, on the loop or in a thread."""
+"""Calls functions of a program with their parameters and injected values, on the event loop or in a thread."""
 
 import asyncio
 import contextvars
@@ -12,84 +12,90 @@ from typing import Any
 
 from rota.core.policy import classify
 from rota.engine.runner import RunContext, WorkFailed
-from rota.user_code.injection import Injector, Made, Signature
+from rota.user_code.injection import InjectionScope, Injector, Signature
 
 
-class Fork:
-    """Tells a copy of a process from its original, at no cost to those who ask: a `getpid` is a system call."""
+class ForkCounter:
+    """Detects that this process is a fork of the one that began a call, without the system call of `getpid`."""
 
     generation = 0
 
-    def made(self) -> None:
+    def count(self) -> None:
         self.generation += 1
 
 
-fork = Fork()
-os.register_at_fork(after_in_child=fork.made)
+forks = ForkCounter()
+os.register_at_fork(after_in_child=forks.count)
 
 
 async def call(
-    injector: Injector, threads: ThreadPoolExecutor, ctx: RunContext, function: Callable[..., Any], given: Any,
-    keep: Callable[[Any], Awaitable[Any]],
-) -> Any:  # fmt: skip
-    """Call a function. `keep` makes what it returns what the ledger keeps, while what was injected is still open."""
+    injector: Injector,
+    threads: ThreadPoolExecutor,
+    ctx: RunContext,
+    function: Callable[..., Any],
+    payload: Any,
+    save_result: Callable[[Any], Awaitable[Any]],
+) -> Any:
+    """Call a function with the parameters of `payload`, and return what `save_result` makes of its result while the
+    injected values are still open. Raises Invalid for a payload that does not fit."""
     signature = injector.signature(function)
-    arguments = signature.check(given, "input")
-    made = Made(injector, ctx) if signature.injected else None
+    arguments = signature.check(payload, "input")
+    scope = InjectionScope(injector, ctx) if signature.injected else None
     try:
-        if made is not None:
-            for name, wanted in signature.injected.items():
-                arguments[name] = await made.get(wanted)
-        result = await enter(threads, signature, function, arguments)
-        return None if result is None else await keep(result)
+        if scope is not None:
+            for name, injected_type in signature.injected.items():
+                arguments[name] = await scope.get(injected_type)
+        result = await invoke(threads, signature, function, arguments)
+        return None if result is None else await save_result(result)
     finally:
-        if made is not None:
-            await made.close()
+        if scope is not None:
+            await scope.close()
 
 
-async def enter(
+async def invoke(
     threads: ThreadPoolExecutor, signature: Signature, function: Callable[..., Any], arguments: Mapping[str, Any]
 ) -> Any:
-    process = fork.generation
+    """Await an async function here, run a sync one in a thread. Raises WorkFailed for SystemExit."""
+    generation = forks.generation
     try:
-        if signature.awaited:
+        if signature.is_async:
             return await function(**arguments)
-        return await in_thread(threads, functools.partial(function, **arguments))
-    except (SystemExit, KeyboardInterrupt) as error:  # asyncio would end the worker
+        return await run_in_thread(threads, functools.partial(function, **arguments))
+    except (SystemExit, KeyboardInterrupt) as error:  # asyncio would stop the worker's loop
         raise WorkFailed(classify(error)) from error
     finally:
-        if fork.generation != process:  # the function forked, and this is the copy: no second worker
+        if forks.generation != generation:  # the function forked: the child must not go on as a second worker
             os._exit(0)
 
 
 class Interrupted(BaseException):
-    """Raised inside a thread whose run was cancelled and went on past the grace."""
+    """Raised inside a thread that still runs when its run is cancelled for the second time, after the grace."""
 
 
-async def in_thread(threads: ThreadPoolExecutor, call: Callable[[], Any]) -> Any:
-    """Run a sync function in a thread. A cancelled one is asked through `ctx.canceled`, then interrupted at its next
-    Python instruction; it is over only when it has really ended."""
-    ident: list[int] = []
+async def run_in_thread(threads: ThreadPoolExecutor, call: Callable[[], Any]) -> Any:
+    """Run a sync function in a thread, and return only when it has ended. On the first cancellation it sees
+    `ctx.canceled`; on the second it is interrupted at its next Python instruction."""
+    thread_ids: list[int] = []
 
     def body() -> Any:
-        ident.append(threading.get_ident())
-        process = fork.generation
+        thread_ids.append(threading.get_ident())
+        generation = forks.generation
         try:
             return call()
-        except StopIteration as error:  # no future can carry it: the run would never end
+        except StopIteration as error:  # a future cannot hold it: the run would never end
             raise RuntimeError("the function raised StopIteration") from error
         finally:
-            if fork.generation != process:  # see `enter`
+            if forks.generation != generation:  # see `invoke`
                 os._exit(0)
 
     future = asyncio.get_running_loop().run_in_executor(threads, contextvars.copy_context().run, body)
-    told = False
+    canceled = False
     while True:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             if future.done():
                 return future.result()
-            if told and ident:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident[0]), ctypes.py_object(Interrupted))
-            told = True
+            if canceled and thread_ids:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_ids[0]), ctypes.py_object(Interrupted))
+            canceled = True

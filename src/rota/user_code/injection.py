@@ -1,6 +1,6 @@
-"""What a function is called with: its own parameters from a payload, and things of the program by their type.
+"""Dependency injection: a function gets its own parameters from a payload, and provided values by their type.
 
-A signature is analysed once; a run only checks its values and asks for what is wanted.
+A signature is analysed once; a run only validates its payload and makes the injected values.
 """
 
 import asyncio
@@ -16,87 +16,94 @@ from typing import Annotated, Any, NotRequired, Required, Union, get_args, get_o
 
 import orjson
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
-from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from rota.core.errors import Invalid, together
 from rota.engine.runner import RunContext
 from rota.user_code.services import ArtifactManager, JobScheduler, Serializer
 
-named_types: Any = TypedDict  # mypy knows it only as a statement
+make_typed_dict: Any = TypedDict  # mypy accepts it only as a class statement
 
 SCOPES = ("run", "process")
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """Where values of a type come from: made once per run, or once per process, from others that it wants."""
+    """Factory of an injected type: called once per run or once per process, with its own injected `dependencies`."""
 
-    factory: Callable[..., Any]  # of a generator function, the context manager that it is
-    managed: bool
+    factory: Callable[..., Any]  # of a generator function: its context manager
+    managed: bool  # the factory returns a context manager
     scope: str
-    wants: Mapping[str, type]
-    making: asyncio.Lock = field(default_factory=asyncio.Lock)  # many runs may want a thing of the process at once
+    dependencies: Mapping[str, type]  # by parameter name
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # concurrent runs share one value of the process
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a function takes."""
+    """The parameters of a function: those of its payload, and those that are injected."""
 
     adapter: TypeAdapter[dict[str, Any]]
     injected: Mapping[str, type]
     defaults: Mapping[str, Any]
-    awaited: bool  # it is an async function
+    is_async: bool
 
     def check(self, payload: Any, field: str) -> dict[str, Any]:
-        """The function's own parameters from a payload: all that are needed, no others, each of its type."""
+        """Return the function's own parameters, validated. Raises Invalid for those that are missing, unknown or of a
+        wrong type."""
         try:
             return self.adapter.validator.validate_python({} if payload is None else payload)  # type: ignore[no-any-return]
         except ValidationError as error:
-            wrong = [
-                wrong_parameter(one["type"], one["loc"], one["input"], one["msg"], field) for one in error.errors()
+            problems = [
+                wrong_parameter(problem["type"], problem["loc"], problem["input"], problem["msg"], field)
+                for problem in error.errors()
             ]
-            raise together(wrong) from None
+            raise together(problems) from None
 
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the parameters."""
-        told = self.adapter.json_schema()
+        schema = self.adapter.json_schema()
         for name, value in self.defaults.items():
-            with contextlib.suppress(TypeError):  # a default that JSON cannot say
-                told["properties"][name]["default"] = orjson.loads(orjson.dumps(value))
-        return told
+            with contextlib.suppress(TypeError):  # a default that is not JSON
+                schema["properties"][name]["default"] = orjson.loads(orjson.dumps(value))
+        return schema
 
 
 class Injector:
-    """What can be injected in one program: Rota's own services, and what the program provides."""
+    """The types that a program can have injected: Rota's services, and what the program provides."""
 
     def __init__(self) -> None:
         self.providers: dict[type, Provider] = {}
         self.signatures: dict[Callable[..., Any], Signature] = {}
         self.serializers: list[Serializer] = []
         self.labels: Mapping[int, str] = {0: "execution"}
-        self.process = Made(self)
-        self.knows_sessions = False
+        self.process = InjectionScope(self)
+        self.has_session_providers = False
         self.provide(logging.Logger, logger)
         self.provide(JobScheduler, job_scheduler)
         self.provide(ArtifactManager, self.artifacts)
 
-    def provide(self, wanted: type, factory: Callable[..., Any], scope: str = "run") -> None:
-        """Inject what the factory makes wherever a parameter has this type. The factory may be sync or async, a
-        generator that tidies up after its `yield`, and want injected things itself. A value with `aclose` or `close` is
-        closed at the end of its run or, with the scope `process`, of the process."""
-        self.know_sessions()
+    def provide(self, provided: type, factory: Callable[..., Any], scope: str = "run") -> None:
+        """Inject the value of the factory into parameters of this type. The factory may be sync, async, or a generator
+        that cleans up after its `yield`, and may have injected parameters itself. A value with `aclose` or `close` is
+        closed at the end of its run or, with the scope `process`, of the process. Raises Invalid for an unknown scope
+        or a parameter that cannot be injected."""
+        self.add_session_providers()
         if scope not in SCOPES:
             raise Invalid("scope", scope, f"is not one of {', '.join(SCOPES)}")
-        asked = inspect.signature(factory, eval_str=True).parameters.values()
-        wants = {
-            one.name: one.annotation for one in asked if one.default is one.empty or one.annotation in self.providers
+        parameters = inspect.signature(factory, eval_str=True).parameters.values()
+        dependencies = {
+            parameter.name: parameter.annotation
+            for parameter in parameters
+            if parameter.default is parameter.empty or parameter.annotation in self.providers
         }
-        for name, needed in wants.items():
-            known = self.providers.get(needed)
-            if known is None and needed is not RunContext:
-                raise Invalid(name, needed, f"is nothing that could be injected into the factory of {wanted.__name__}")
-            if known is not None and known.scope == "run" and scope == "process":
-                raise Invalid(name, needed, f"is closed with its run; {wanted.__name__} would outlive it")
+        for name, needed in dependencies.items():
+            provider = self.providers.get(needed)
+            if provider is None and needed is not RunContext:
+                raise Invalid(
+                    name, needed, f"cannot be injected into the factory of {provided.__name__}; provide it first"
+                )
+            if provider is not None and provider.scope == "run" and scope == "process":
+                raise Invalid(name, needed, f"is closed with its run; {provided.__name__} would outlive it")
         managed = True
         if inspect.isasyncgenfunction(factory):
             factory = contextlib.asynccontextmanager(factory)
@@ -104,27 +111,30 @@ class Injector:
             factory = contextlib.contextmanager(factory)
         else:
             managed = False
-        self.providers[wanted] = Provider(factory, managed, scope, wants)
+        self.providers[provided] = Provider(factory, managed, scope, dependencies)
         self.signatures.clear()
 
     def signature(self, function: Callable[..., Any]) -> Signature:
-        found = self.signatures.get(function)
-        if found is None:
-            found = self.signatures[function] = analysed(function, self.injectables)
-        return found
+        """Return the analysed signature of a function. Raises Invalid if the function cannot be called with a
+        payload."""
+        signature = self.signatures.get(function)
+        if signature is None:
+            signature = self.signatures[function] = analyse(function, self.injectables)
+        return signature
 
     @property
     def injectables(self) -> set[type]:
-        """The types that are injected."""
-        self.know_sessions()
+        """The types that can be injected."""
+        self.add_session_providers()
         return {RunContext, *self.providers}
 
-    def know_sessions(self) -> None:
-        """Sessions take long to load. Nobody can ask for one who has not loaded them."""
-        if not self.knows_sessions and "sqlalchemy.ext.asyncio" in sys.modules:
+    def add_session_providers(self) -> None:
+        """Provide database sessions once SQLAlchemy's asyncio is imported: importing it is slow, and a function that
+        has a session as a parameter has imported it."""
+        if not self.has_session_providers and "sqlalchemy.ext.asyncio" in sys.modules:
             from rota.user_code import sessions
 
-            self.knows_sessions = True
+            self.has_session_providers = True
             self.provide(sessions.Database, sessions.own_database, scope="process")
             self.provide(sessions.AsyncSession, sessions.session)
 
@@ -133,28 +143,29 @@ class Injector:
 
 
 @dataclass(slots=True)
-class Made:
-    """What was made for a run, or for the process, and how it is closed."""
+class InjectionScope:
+    """The injected values of a run, or of the process, and what closes them."""
 
     injector: Injector
     ctx: RunContext | None = None
     values: dict[type, Any] = field(default_factory=dict)
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
-    async def get(self, wanted: type) -> Any:
-        if wanted is RunContext:
+    async def get(self, injected_type: type) -> Any:
+        """Return the value of this type; made on first use."""
+        if injected_type is RunContext:
             return self.ctx
-        provider = self.injector.providers[wanted]
-        home = self if provider.scope == "run" else self.injector.process
-        if wanted not in home.values:
-            async with provider.making if home is not self else contextlib.nullcontext():
-                if wanted not in home.values:
-                    given = {name: await self.get(needed) for name, needed in provider.wants.items()}
-                    home.values[wanted] = await home.make(provider, given)
-        return home.values[wanted]
+        provider = self.injector.providers[injected_type]
+        scope = self if provider.scope == "run" else self.injector.process
+        if injected_type not in scope.values:
+            async with provider.lock if scope is not self else contextlib.nullcontext():
+                if injected_type not in scope.values:
+                    arguments = {name: await self.get(needed) for name, needed in provider.dependencies.items()}
+                    scope.values[injected_type] = await scope.make(provider, arguments)
+        return scope.values[injected_type]
 
-    async def make(self, provider: Provider, given: Mapping[str, Any]) -> Any:
-        value = provider.factory(**given)
+    async def make(self, provider: Provider, arguments: Mapping[str, Any]) -> Any:
+        value = provider.factory(**arguments)
         if provider.managed:
             if hasattr(value, "__aenter__"):
                 return await self.stack.enter_async_context(value)
@@ -163,7 +174,7 @@ class Made:
             value = await value
         close = getattr(value, "aclose", None) or getattr(value, "close", None)
         if close is not None:
-            self.stack.push_async_callback(finished, close)
+            self.stack.push_async_callback(call_or_await, close)
         return value
 
     async def close(self) -> None:
@@ -179,14 +190,15 @@ def job_scheduler(ctx: RunContext) -> JobScheduler:
     return JobScheduler(ctx.engine, ctx.org_id)
 
 
-async def finished(close: Callable[[], Any]) -> None:
-    result = close()
+async def call_or_await(function: Callable[[], Any]) -> None:
+    result = function()
     if inspect.isawaitable(result):
         await result
 
 
-def analysed(function: Callable[..., Any], injectable: Collection[type]) -> Signature:
-    """Look at a function once: what is injected, and what its payload must have."""
+def analyse(function: Callable[..., Any], injectable: Collection[type]) -> Signature:
+    """Return the signature of a function. Raises Invalid for positional-only parameters and for types that are neither
+    JSON nor injectable."""
     name = getattr(function, "__name__", repr(function))
     try:
         hints = get_type_hints(function, include_extras=True)
@@ -196,28 +208,31 @@ def analysed(function: Callable[..., Any], injectable: Collection[type]) -> Sign
     own: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
     extra: Any = "forbid"
-    for one in inspect.signature(function).parameters.values():
-        if one.kind is one.VAR_KEYWORD:
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
             extra = "allow"
-        elif one.kind is one.POSITIONAL_ONLY:
-            raise Invalid("function", name, f"takes {one.name} by position only; parameters are given by name")
-        elif one.kind is not one.VAR_POSITIONAL:
-            hint = hints.get(one.name, Any)
+        elif parameter.kind is parameter.POSITIONAL_ONLY:
+            raise Invalid("function", name, f"takes {parameter.name} by position only; parameters are passed by name")
+        elif parameter.kind is not parameter.VAR_POSITIONAL:
+            hint = hints.get(parameter.name, Any)
             plain = without_none(hint)
             if plain in injectable:
-                injected[one.name] = plain
+                injected[parameter.name] = plain
                 continue
-            if one.default is not one.empty:
-                defaults[one.name] = one.default
-            own[one.name] = Required[hint] if one.default is one.empty else NotRequired[hint]
-    parameters: Any = named_types("Parameters", own)
+            required = parameter.default is parameter.empty
+            if not required:
+                defaults[parameter.name] = parameter.default
+            own[parameter.name] = Required[hint] if required else NotRequired[hint]
+    parameters: Any = make_typed_dict("Parameters", own)
     parameters.__pydantic_config__ = ConfigDict(extra=extra)
     try:
         return Signature(TypeAdapter(parameters), injected, defaults, inspect.iscoroutinefunction(function))
     except PydanticSchemaGenerationError as error:
         reason = str(error).splitlines()[0]
         raise Invalid(
-            "function", name, f"takes something that neither comes as JSON nor is provided: {reason}; app.provide(…) it"
+            "function",
+            name,
+            f"has a parameter that is neither JSON nor provided: {reason}; register its type by app.provide(…)",
         ) from error
 
 
@@ -226,19 +241,20 @@ def without_none(hint: Any) -> Any:
     if get_origin(hint) is Annotated:
         return without_none(get_args(hint)[0])
     if get_origin(hint) in (Union, types.UnionType):
-        rest = [one for one in get_args(hint) if one is not type(None)]
+        rest = [argument for argument in get_args(hint) if argument is not type(None)]
         return without_none(rest[0]) if len(rest) == 1 else hint
     return hint
 
 
-def wrong_parameter(kind: str, where: tuple[int | str, ...], value: Any, message: str, field: str) -> Invalid:
-    named = ".".join(map(str, (field, *where)))
-    match kind:
+def wrong_parameter(problem: str, location: tuple[int | str, ...], value: Any, message: str, field: str) -> Invalid:
+    """Return pydantic's error as ours."""
+    path = ".".join(map(str, (field, *location)))
+    match problem:
         case "missing":
-            return Invalid(named, None, "is missing")
+            return Invalid(path, None, "is missing")
         case "extra_forbidden":
-            return Invalid(named, value, "is not a parameter of this task")
-        case "dict_type" if not where:
-            return Invalid(named, value, "is not an object of parameters")
+            return Invalid(path, value, "is not a parameter of this task")
+        case "dict_type" if not location:
+            return Invalid(path, value, "is not an object of parameters")
         case _:
-            return Invalid(named, value, f"does not fit: {message[0].lower()}{message[1:]}")
+            return Invalid(path, value, f"does not fit: {message[0].lower()}{message[1:]}")

@@ -1,6 +1,6 @@
-"""What a running task may ask of Rota: save artifacts, make more jobs.
+"""Services for running tasks: save artifacts, enqueue and follow other jobs.
 
-Their methods are awaited in async functions; in plain functions, which run in threads, the same call just answers.
+Async functions await their methods; in sync functions, which run in threads, the same call returns the value.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from rota.engine import reports as engine_reports
 from rota.engine.artifacts import JSON
 from rota.engine.commands import Engine
 
-LIVING = (Status.PENDING, Status.RUNNING)
+LIVE_STATUSES = (Status.PENDING, Status.RUNNING)
 CONTENT_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?[\w.+-]+=[\w.+-]+)*", re.ASCII)
-LOOK = 0.05  # seconds between looks at a job that is waited for; doubled up to a second
+FIRST_POLL_SECONDS = 0.05  # between polls of a job's status; doubled up to a second
 
 
 class Serializer(Protocol):
-    """How values of some type become the bytes of an artifact."""
+    """Serialises values of some type to the bytes of an artifact."""
 
     content_type: str
 
@@ -39,14 +39,16 @@ class Serializer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class BuiltInSerializer:
+    """A serializer of three functions."""
+
     content_type: str
     fits: Callable[[Any], bool]
     dump: Callable[[Any], bytes]
 
 
 def to_parquet(value: Any) -> bytes:
-    """A pandas or Arrow table; whoever made one has the library that writes it."""
+    """A pandas or Arrow table; the library that made it is installed, and writes it."""
     out = io.BytesIO()
     if hasattr(value, "to_parquet"):
         value.to_parquet(out)
@@ -56,33 +58,38 @@ def to_parquet(value: Any) -> bytes:
 
 
 def is_table(value: Any) -> bool:
-    known = (("pandas", "DataFrame"), ("pyarrow", "Table"))  # looked up, not imported: most programs have neither
-    return any(isinstance(value, getattr(sys.modules[module], name)) for module, name in known if module in sys.modules)
+    types = (("pandas", "DataFrame"), ("pyarrow", "Table"))  # not imported here: most programs have neither
+    return any(isinstance(value, getattr(sys.modules[module], name)) for module, name in types if module in sys.modules)
+
+
+def is_bytes(value: Any) -> bool:
+    return isinstance(value, bytes | bytearray | memoryview)
 
 
 BUILT_IN = (
-    Plain("application/octet-stream", lambda value: isinstance(value, bytes | bytearray | memoryview), bytes),
-    Plain("application/vnd.apache.parquet", is_table, to_parquet),
+    BuiltInSerializer("application/octet-stream", is_bytes, bytes),
+    BuiltInSerializer("application/vnd.apache.parquet", is_table, to_parquet),
 )
 
 
-class Bridge:
-    """Answers on the event loop that it was made on, whichever thread asks."""
+class LoopBridge:
+    """Runs coroutines on the event loop that it was made on, from any thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
 
-    def ask(self, answer: Coroutine[Any, Any, Any]) -> Any:
+    def result_of(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Return the coroutine on an event loop; in another thread run it on the loop, and return its result."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run_coroutine_threadsafe(answer, self._loop).result()
-        return answer
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        return coroutine
 
 
 @dataclass
-class ArtifactManager(Bridge):
-    """Saves what a run leaves behind, below the run's own artifact or another one."""
+class ArtifactManager(LoopBridge):
+    """Saves and reads artifacts of a run."""
 
     engine: Engine
     org_id: str
@@ -96,34 +103,34 @@ class ArtifactManager(Bridge):
     def save(
         self, data: Any, *, parent: str | None = None, label: str | None = None, content_type: str | None = None
     ) -> Any:
-        """Store a value; answers with the artifact's id. Text and bytes are kept as they are, tables as Parquet, what
-        else there is as JSON."""
-        return self.ask(self.store(data, parent or self.run_id, label, content_type))
+        """Store a value below the run's artifact or `parent`; returns its id. Text and bytes are stored as they are,
+        tables as Parquet, other values as JSON. Raises LogicError if it is too large or not serialisable."""
+        return self.result_of(self.store(data, parent or self.run_id, label, content_type))
 
     def find(self, artifact_id: str) -> Any:
-        """An artifact with its data."""
-        return self.ask(self.engine.db.read(artifacts.get, self.org_id, artifact_id))
+        """Return an artifact with its data."""
+        return self.result_of(self.engine.db.read(artifacts.get, self.org_id, artifact_id))
 
     def tree(self, artifact_id: str) -> Any:
-        """An artifact with all that hangs below it."""
-        return self.ask(self.engine.db.read(artifacts.tree, self.org_id, artifact_id))
+        """Return an artifact with its descendants."""
+        return self.result_of(self.engine.db.read(artifacts.tree, self.org_id, artifact_id))
 
     async def store(self, data: Any, parent: str | None, label: str | None, content_type: str | None) -> str:
-        """As `save`, exactly there: without a parent it is a root."""
-        kind, content = self.dumped(data)
+        """Store a value below `parent`; without one, as a root."""
+        own_type, content = self.serialise(data)
         if content_type is not None and not CONTENT_TYPE.fullmatch(content_type):
-            raise LogicError(f"{short_repr(content_type)} is not a content type; it is like text/plain; charset=utf-8")
+            raise LogicError(f"{short_repr(content_type)} is not a content type like text/plain; charset=utf-8")
         limit = self.engine.settings.artifact_limit
         if len(content) > limit:
-            raise LogicError(f"an artifact of {len(content)} bytes is too large; at most {limit} are kept")
+            raise LogicError(f"the artifact has {len(content)} bytes; at most {limit} are allowed")
         row = {
             "id": new_id(), "org_id": self.org_id, "run_id": self.run_id, "parent_id": parent, "label": label,
-            "content_type": content_type or kind, "content": content, "created_at": self.engine.clock.now(),
+            "content_type": content_type or own_type, "content": content, "created_at": self.engine.clock.now(),
         }  # fmt: skip
         await self.engine.db.tx(artifacts.insert, row, self.labels)
         return str(row["id"])
 
-    def dumped(self, data: Any) -> tuple[str, bytes]:
+    def serialise(self, data: Any) -> tuple[str, bytes]:
         serializer = self.serializer(data)
         if serializer is not None:
             return serializer.content_type, serializer.dump(data)
@@ -134,15 +141,15 @@ class ArtifactManager(Bridge):
         except TypeError as error:
             raise LogicError(f"a {type(data).__name__} cannot be saved as an artifact: {error}") from error
 
-    def serializer(self, data: Any) -> Serializer | Plain | None:
-        """Who writes values that are not plain JSON."""
-        known: tuple[Serializer | Plain, ...] = (*self.serializers, *BUILT_IN)
-        return next((one for one in known if one.fits(data)), None)
+    def serializer(self, data: Any) -> Serializer | BuiltInSerializer | None:
+        """Return the serializer of a value; None for text and JSON."""
+        serializers: tuple[Serializer | BuiltInSerializer, ...] = (*self.serializers, *BUILT_IN)
+        return next((serializer for serializer in serializers if serializer.fits(data)), None)
 
 
 @dataclass
-class JobScheduler(Bridge):
-    """Makes jobs of other tasks, and follows them."""
+class JobScheduler(LoopBridge):
+    """Enqueues jobs of other tasks, and follows them."""
 
     engine: Engine
     org_id: str
@@ -151,21 +158,21 @@ class JobScheduler(Bridge):
         super().__init__()
 
     def add_job(self, task: str | Callable[..., Any], **params: Any) -> Any:
-        """Make a job at once; answers with its id."""
+        """Enqueue a job; returns its id."""
         name = task if isinstance(task, str) else task.__name__
-        return self.ask(self._add(name, params))
+        return self.result_of(self._add(name, params))
 
     def get_status(self, job_id: str) -> Any:
         """`pending`, `running`, `success`, `failed`, …"""
-        return self.ask(self._status(job_id))
+        return self.result_of(self._status(job_id))
 
     def cancel(self, job_id: str) -> Any:
-        """Stop a job; answers with its id. One that has ended is a Conflict."""
-        return self.ask(self.engine.cancel(self.org_id, job_id, by="a task"))
+        """Cancel a job; returns its id. Raises Conflict if it has ended."""
+        return self.result_of(self.engine.cancel(self.org_id, job_id, by="a task"))
 
     def wait(self, job_id: str, timeout: float | None = None) -> Any:
-        """Wait until a job has ended; answers with its status. Raises TimeoutError."""
-        return self.ask(self._wait(job_id, timeout))
+        """Wait until a job has ended; returns its status. Raises TimeoutError."""
+        return self.result_of(self._wait(job_id, timeout))
 
     async def _add(self, task: str, params: Mapping[str, Any]) -> str:
         return (await self.engine.enqueue(self.org_id, "task", task, [dict(params) or None]))[0]
@@ -173,11 +180,11 @@ class JobScheduler(Bridge):
     async def _status(self, job_id: str) -> str:
         return str((await self.engine.db.read(engine_reports.job, self.org_id, job_id))["status"])
 
-    async def _wait(self, job_id: str, patience: float | None) -> str:
-        since, look = stopwatch(), LOOK
-        while (status := await self._status(job_id)) in LIVING:
-            if patience is not None and stopwatch() - since > patience:
-                raise TimeoutError(f"job {job_id} is still {status} after {patience:g} s")
-            await real_sleep(look)
-            look = min(look * 2, 1.0)
+    async def _wait(self, job_id: str, limit: float | None) -> str:
+        since, poll_seconds = stopwatch(), FIRST_POLL_SECONDS
+        while (status := await self._status(job_id)) in LIVE_STATUSES:
+            if limit is not None and stopwatch() - since > limit:
+                raise TimeoutError(f"job {job_id} is still {status} after {limit:g} s")
+            await real_sleep(poll_seconds)
+            poll_seconds = min(poll_seconds * 2, 1.0)
         return status

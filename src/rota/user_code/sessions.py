@@ -1,4 +1,4 @@
-"""Sessions for a program's own queries, as they are injected. Loaded when a function could ask for one."""
+"""Providers of database sessions for a program's own queries. Imported once SQLAlchemy's asyncio is."""
 
 from rota.db.user_session import AsyncSession, Database
 from rota.engine.runner import RunContext

@@ -1,6 +1,6 @@
-"""A worker's side of the warden: the process beside it that ends its commands if the worker is killed.
+"""The worker's side of the warden, a process beside it that kills the worker's commands if the worker is killed.
 
-A parent-death signal reaches only the process that the worker started, not what that started in turn.
+A parent-death signal reaches only the direct child of the worker, not its descendants.
 """
 
 import os
@@ -13,29 +13,30 @@ PROGRAM = str(Path(__file__).with_name("warden_process.py"))
 
 
 class Warden:
-    """Starts the warden with the first command, and again if it died. One for each process."""
+    """Starts the warden with the first command, and again if it died. One per worker process."""
 
     def __init__(self) -> None:
         self._owner = 0
         self._pipe = -1
         self._process: subprocess.Popen[bytes] | None = None
-        self._running: dict[int, str] = {}  # runs under way, by the pid of their leader
+        self._running: dict[int, str] = {}  # ids of current runs, by the pid of their group leader
 
     def pipe(self) -> int:
-        """The descriptor that runs are announced on."""
-        if self._owner != os.getpid():  # a copy of its process has a warden of its own
+        """Return the file descriptor on which runs are announced; starts the warden if it is not running."""
+        if self._owner != os.getpid():  # a fork has a warden of its own
             self._owner, self._process, self._running = os.getpid(), None, {}
         if self._process is None or self._process.poll() is not None:
             self._start()
         return self._pipe
 
-    def began(self, pid: int, run_id: str) -> None:
+    def add(self, pid: int, run_id: str) -> None:
+        """Remember a run, for a warden that must be started again."""
         self._running[pid] = run_id
 
-    def ended(self, pid: int) -> None:
-        """The run of this leader is over, and its group is gone."""
+    def remove(self, pid: int) -> None:
+        """Announce that the run of this leader has ended."""
         if self._running.pop(pid, None) is not None:
-            with suppress(OSError):  # it died; the next start tells a new one
+            with suppress(OSError):  # the warden died; the next one is started without this run
                 os.write(self._pipe, b"-%d\n" % pid)
 
     def _start(self) -> None:
@@ -54,7 +55,7 @@ class Warden:
 
 
 def announce(pipe: int, pid: int, run_id: str) -> None:
-    """Announce a run; a new process does so itself, before it executes anything."""
+    """Announce a run to the warden; called by the new process itself, before exec."""
     with suppress(OSError):
         os.write(pipe, b"+%d %s\n" % (pid, run_id.encode()))
 

@@ -1,7 +1,7 @@
-"""The process beside a worker that ends the worker's commands when the worker is gone.
+"""The warden: a process beside a worker that kills the worker's commands when the worker dies.
 
-Run as a script, with the standard library alone. It reads `+PID RUN_ID` and `-PID` on stdin until that ends or the
-worker is dead, then kills the runs that have not ended.
+Run as a script, so it imports only the standard library. It reads `+PID RUN_ID` and `-PID` on stdin until that is
+closed or the worker is dead, then kills the runs that have not ended.
 """
 
 import contextlib
@@ -10,38 +10,38 @@ import select
 import signal
 import sys
 
-LOOK_SECONDS = 1.0  # between looks whether the parent lives: a copy of it may hold the pipe open
-KILL_ROUNDS = 500  # what appears anew is killed too
+PARENT_POLL_SECONDS = 1.0  # a fork of the worker may hold the pipe open after its death
+KILL_ROUNDS = 500  # processes that are forked during a round are killed in the next
 KILL_PAUSE_SECONDS = 0.02
 
 
 def main() -> None:
-    """Follow what the worker announces; at its end kill every announced run that has not ended."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # it ends with its worker
+    """Track the announced runs; when the worker is gone, kill those that have not ended."""
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signal_number, signal.SIG_IGN)  # it ends only with its worker
     parent = int(sys.argv[1])
     running: dict[int, bytes] = {}
     rest = b""
     while os.getppid() == parent:
-        if not select.select([0], [], [], LOOK_SECONDS)[0]:
+        if not select.select([0], [], [], PARENT_POLL_SECONDS)[0]:
             continue
         chunk = os.read(0, 65_536)
         if not chunk:
             break
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
-            follow(running, line)
+            apply_line(running, line)
     for _ in range(KILL_ROUNDS if running else 0):
-        left = members(running)
-        if not left:
+        pids = processes_of(running)
+        if not pids:
             break
-        for pid in left:
+        for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         select.select([], [], [], KILL_PAUSE_SECONDS)
 
 
-def follow(running: dict[int, bytes], line: bytes) -> None:
+def apply_line(running: dict[int, bytes], line: bytes) -> None:
     pid, _, run_id = line[1:].partition(b" ")
     if line[:1] == b"+":
         running[int(pid)] = run_id
@@ -49,9 +49,9 @@ def follow(running: dict[int, bytes], line: bytes) -> None:
         running.pop(int(pid), None)
 
 
-def members(running: dict[int, bytes]) -> set[int]:
-    """The living processes of these runs: of their groups and sessions, and those that carry a run's mark. Where the
-    system does not list processes, the groups are killed as a whole."""
+def processes_of(running: dict[int, bytes]) -> set[int]:
+    """Return the living processes of these runs: their groups and sessions, and those with a ROTA_RUN_ID of one in
+    their environment. Without /proc, kills the groups as a whole and returns an empty set."""
     if not os.path.isdir("/proc/self"):
         for leader in list(running):
             try:
@@ -59,8 +59,8 @@ def members(running: dict[int, bytes]) -> set[int]:
             except OSError:
                 del running[leader]
         return set()
-    marks = {b"ROTA_RUN_ID=" + run_id for run_id in running.values()}
-    found = set()
+    variables = {b"ROTA_RUN_ID=" + run_id for run_id in running.values()}
+    pids = set()
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -70,14 +70,14 @@ def members(running: dict[int, bytes]) -> set[int]:
             if state in b"ZX":
                 continue
             if int(group) in running or int(session) in running:
-                found.add(int(name))
+                pids.add(int(name))
                 continue
             with open(f"/proc/{name}/environ", "rb") as file:
-                if marks & set(file.read().split(b"\0")):
-                    found.add(int(name))
-        except (OSError, ValueError):  # gone by now, or of another user
+                if variables & set(file.read().split(b"\0")):
+                    pids.add(int(name))
+        except (OSError, ValueError):  # it ended meanwhile, or belongs to another user
             continue
-    return found - {os.getpid()}
+    return pids - {os.getpid()}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs tasks: async functions on the loop, sync ones in threads, commands and isolated functions in processes."""
+"""Runs tasks: async functions on the event loop, sync ones in threads, commands and isolated functions in processes."""
 
 import asyncio
 import functools
@@ -19,27 +19,28 @@ from rota.core.errors import Invalid, LogicError, NotFound, Refused, Unavailable
 from rota.core.model import PAYLOAD_LIMIT, Job, Schedule
 from rota.core.parse import Defaults, wrong_names
 from rota.core.policy import Failure, FailureClass
+from rota.core.process_groups import describe_exit, last_line
 from rota.db.connection import Database
 from rota.db.dialect import Tx
 from rota.engine import orgs
 from rota.engine.commands import Engine
 from rota.engine.runner import RunContext, Skipped, WorkFailed
 from rota.kinds.tasks import store
-from rota.kinds.tasks.registry import OF_COMMANDS, VERSION_LIMIT, Task, TaskRegistry, task_options
+from rota.kinds.tasks.registry import COMMAND_OPTIONS, VERSION_CHARACTERS, Task, TaskRegistry, task_options
 from rota.user_code import processes
 from rota.user_code.calls import call
 from rota.user_code.injection import Injector
 
-DECLARED = "task"  # how routes of declared tasks begin
-DISABLED_ROUTE = "disabled"  # jobs of tasks that are switched off: any worker skips them
-RESOLVED_FOR = 1.0  # seconds that a look-up of a task is trusted where nobody told of a change
-ISOLATED_AT_ONCE = 4
+DECLARED_ROUTE_PREFIX = "task"
+DISABLED_ROUTE = "disabled"  # jobs of disabled tasks: any worker skips them
+TASK_CACHE_SECONDS = 1.0  # of task rows, where no wake-up announced a change
+MAX_ISOLATED_RUNS = 4  # concurrent
 
 log = structlog.get_logger("rota.tasks")
 
 
 class TaskRunner:
-    """Runs tasks: async functions on the loop, sync ones in threads, commands in processes of their own."""
+    """The Runner of kind `task`."""
 
     kind = "task"
     defaults = Defaults()
@@ -51,23 +52,23 @@ class TaskRunner:
     ) -> None:  # fmt: skip
         """`org` is the slug of the program's org, `orgs` those whose commands run here; None for all orgs."""
         self.registry, self.db, self.app, self.org, self.orgs = registry, db, app, org, orgs
-        self._shell_orgs = set(orgs or ("default",))  # slugs; `learn` reads them
-        self._slugs: dict[str, str] = {}  # by the ids of their orgs; a slug does not change
+        self._shell_orgs = set(orgs or ("default",))  # slugs; `learn` refreshes them
+        self._slugs: dict[str, str] = {}  # by org id; a slug never changes
         self.injector = injector or Injector()
         self._threads = ThreadPoolExecutor(threads, "rota-task")
-        self._isolated = asyncio.Semaphore(ISOLATED_AT_ONCE)
-        self._resolved: dict[tuple[str, str], tuple[float, Any]] = {}
-        self._disabled: set[tuple[str, str]] = set()
-        self._looking = asyncio.Lock()
-        self._looked: tuple[int, float] | None = None  # when that was read: at which change, at what time
+        self._isolated = asyncio.Semaphore(MAX_ISOLATED_RUNS)
+        self._rows: dict[tuple[str, str], tuple[float, Any]] = {}  # cache by org and target: time of the read, row
+        self._disabled: set[tuple[str, str]] = set()  # cache of (org_id, name)
+        self._disabled_lock = asyncio.Lock()
+        self._disabled_read: tuple[int, float] | None = None  # wake-up counter and time of the last read
 
     def routes(self) -> Collection[str]:
-        """A declared task is reached as `task:ORG:NAME`, the function of task rows that name it as `row:ORG:FUNCTION`,
-        and the stored commands of an org as `shell:ORG`."""
+        """Routes that this worker serves: `task:ORG:NAME` of declared tasks, `row:ORG:FUNCTION` of stored tasks that
+        name a function, `shell:ORG` of stored commands."""
         return {
             DISABLED_ROUTE,
             *(f"shell:{slug}" for slug in self._shell_orgs),
-            *(f"{DECLARED}:{self.org}:{name}" for name in self.registry.list_all()),
+            *(f"{DECLARED_ROUTE_PREFIX}:{self.org}:{name}" for name in self.registry.list_all()),
             *(row_route(self.org, name) for name in self.registry.functions()),
         }
 
@@ -80,23 +81,23 @@ class TaskRunner:
         store.remove_with_schedule(tx, schedule.org_id, schedule.target)
 
     async def learn(self) -> bool:
-        """Read which orgs have stored commands that this worker runs; True if the routes changed by it."""
+        """Refresh which orgs have stored commands that this worker runs; True if its routes changed."""
         allowed = await self.db.read(store.shell_orgs)
         before, self._shell_orgs = self._shell_orgs, allowed if self.orgs is None else allowed & set(self.orgs)
         return before != self._shell_orgs
 
     async def resolve(self, org_id: str, target: str, payload: Any) -> str:
-        row = await self.look_up(org_id, target)
+        row = await self.cached_row(org_id, target)
         await self.check(row, payload, "input")
         return await self.route_of(row)
 
     async def route_of(self, row: Any) -> str:
-        """Which workers take jobs of a task: those that have its function or, while it is switched off, any."""
+        """Return the route of a task's jobs: to workers that have its function or, while it is disabled, to any."""
         if not row.enabled:
             return DISABLED_ROUTE
         slug = await self.slug(row.org_id)
         if row.source == store.CODE:
-            return f"{DECLARED}:{slug}:{row.name}"
+            return f"{DECLARED_ROUTE_PREFIX}:{slug}:{row.name}"
         return f"shell:{slug}" if row.task_type == "shell" else row_route(slug, row.command)
 
     async def slug(self, org_id: str) -> str:
@@ -105,20 +106,21 @@ class TaskRunner:
         return self._slugs[org_id]
 
     async def function(self, row: Any) -> Task | None:
-        """The function that a task names, if this program has it and the task is of the program's org."""
+        """Return the registered function of a stored task; None if another program has it, or the org is another."""
         task = self.registry.find(row.command) if await self.slug(row.org_id) == self.org else None
         return task if task is not None and task.function is not None else None
 
     async def check(self, row: Any, payload: Any, field: str) -> None:
-        """Refuse what a task would not take. Where its function is not loaded, its types are checked when it runs."""
+        """Raises Invalid for a payload that does not fit. Where the function is not loaded, only names are checked;
+        types are checked when it runs."""
         if payload is not None and not isinstance(payload, Mapping):
             raise Invalid(field, payload, "is not an object of parameters")
         if row.task_type == "python":
-            given = {**(row.parameters or {}), **(payload or {})}
+            parameters = {**(row.parameters or {}), **(payload or {})}
             task = await self.function(row)
             if task is not None and task.function is not None:
-                self.injector.signature(task.function).check(given, field)
-            elif wrong := wrong_names(row.schema or {}, given, field, "parameter of this task"):
+                self.injector.signature(task.function).check(parameters, field)
+            elif wrong := wrong_names(row.schema or {}, parameters, field, "parameter of this task"):
                 raise together(wrong)
 
     def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
@@ -130,8 +132,8 @@ class TaskRunner:
         if task is None:
             task = await self.stored(ctx)
         else:
-            if self.out_of_date(ctx):
-                await self.look_again(ctx)
+            if self.is_stale(ctx):
+                await self.refresh_disabled(ctx)
             if (ctx.org_id, task.name) in self._disabled:
                 raise Skipped("disabled")
         info = ctx.info
@@ -141,131 +143,136 @@ class TaskRunner:
 
     async def execute(self, ctx: RunContext) -> Any:
         task: Task = ctx.info.work
-        given = {**task.parameters, **(ctx.job.payload or {})} if task.parameters else ctx.job.payload
+        parameters = {**task.parameters, **(ctx.job.payload or {})} if task.parameters else ctx.job.payload
         if task.cache_ttl is None:
-            return await self.run(ctx, task, given)
-        told = orjson.dumps([task.name, task.version, given or {}], option=orjson.OPT_SORT_KEYS)
-        key = hashlib.sha256(told).hexdigest()
-        found = await self.db.read(store.find_result, ctx.org_id, key, ctx.engine.clock.now())
-        if found is not None:
+            return await self.run(ctx, task, parameters)
+        cache_fields = orjson.dumps([task.name, task.version, parameters or {}], option=orjson.OPT_SORT_KEYS)
+        key = hashlib.sha256(cache_fields).hexdigest()
+        cached = await self.db.read(store.find_result, ctx.org_id, key, ctx.engine.clock.now())
+        if cached is not None:
             ctx.info.reason = "cached"
-            ctx.log.line("system", f"the result of run {found.run_id} was used again")
-            return found.outcome
-        outcome = await self.run(ctx, task, given)
+            ctx.log.line("system", f"returned the cached result of run {cached.run_id}")
+            return cached.outcome
+        outcome = await self.run(ctx, task, parameters)
         until = ctx.engine.clock.now() + task.cache_ttl
         try:
-            await self.db.tx(store.keep_result, ctx.org_id, key, outcome, ctx.run_id, until)
-        except Unavailable as error:  # the work is done all the same
-            log.warning("a result is not kept for later", run=ctx.run_id, error=error.message)
+            await self.db.tx(store.cache_result, ctx.org_id, key, outcome, ctx.run_id, until)
+        except Unavailable as error:  # the run has succeeded without it
+            log.warning("result not cached", run=ctx.run_id, error=error.message)
         return outcome
 
-    def run(self, ctx: RunContext, task: Task, given: Any) -> Awaitable[Any]:
+    def run(self, ctx: RunContext, task: Task, parameters: Any) -> Awaitable[Any]:
         if task.function is None:
-            return self.run_command(ctx, task, given)
-        if ctx.isolated:  # its worker has counted it already
-            return self.run_child(ctx, task, given)
+            return self.run_command(ctx, task, parameters)
+        if ctx.isolated:  # its worker limits these itself
+            return self.run_child(ctx, task, parameters)
         if task.isolation == "process":
-            return self.run_apart(ctx, task, given)
-        return self.call(ctx, task.function, given)
+            return self.run_isolated(ctx, task, parameters)
+        return self.call(ctx, task.function, parameters)
 
-    async def run_apart(self, ctx: RunContext, task: Task, given: Any) -> Any:
+    async def run_isolated(self, ctx: RunContext, task: Task, parameters: Any) -> Any:
         async with self._isolated:
-            return await self.run_child(ctx, task, given)
+            return await self.run_child(ctx, task, parameters)
 
-    async def run_command(self, ctx: RunContext, task: Task, given: Any) -> Any:
-        return await run_command(ctx, task, given, ctx.engine.settings.user_of(await self.slug(ctx.org_id)))
+    async def run_command(self, ctx: RunContext, task: Task, parameters: Any) -> Any:
+        return await run_command(ctx, task, parameters, ctx.engine.settings.user_of(await self.slug(ctx.org_id)))
 
-    async def run_child(self, ctx: RunContext, task: Task, given: Any) -> Any:
-        """On SQLite as the worker's own user: another one cannot open the database."""
+    async def run_child(self, ctx: RunContext, task: Task, parameters: Any) -> Any:
+        """Run a function in a child process. On SQLite as the worker's own user: another user cannot open the
+        database."""
         user = None if self.db.url.startswith("sqlite") else ctx.engine.settings.user_of(await self.slug(ctx.org_id))
-        return await run_child(ctx, self.app, task, given, user)
+        return await run_child(ctx, self.app, task, parameters, user)
 
-    def call(self, ctx: RunContext, function: Callable[..., Any], given: Any) -> Awaitable[Any]:
-        """Call a function in this process, with what it takes and what is injected."""
-        return call(self.injector, self._threads, ctx, function, given, functools.partial(self.kept, ctx))
+    def call(self, ctx: RunContext, function: Callable[..., Any], parameters: Any) -> Awaitable[Any]:
+        """Call a function in this process, with its parameters and injected values."""
+        return call(self.injector, self._threads, ctx, function, parameters, functools.partial(self.save_result, ctx))
 
-    async def kept(self, ctx: RunContext, result: Any) -> Any:
-        """A result as the ledger keeps it: JSON as it is, what else can be saved as an artifact. The side effects of a
-        function whose result cannot be kept are its author's."""
+    async def save_result(self, ctx: RunContext, result: Any) -> Any:
+        """Return the outcome of a run: JSON as it is; other values are saved as an artifact. Raises LogicError for a
+        result that can be neither; the side effects of the function stay."""
         if result is None:
             return None
         if isinstance(result, str | int | float | bool):
-            return checked(result)
+            return check_outcome(result)
         manager = self.injector.artifacts(ctx)
         serializer = manager.serializer(result)
         if serializer is None:
-            return checked(result)
+            return check_outcome(result)
         artifact_id = await manager.save(result, label="result")
         return {"artifact_id": artifact_id, "content_type": serializer.content_type}
 
     def declared(self, job: Job) -> Task | None:
-        prefix = f"{DECLARED}:{self.org}:"
+        """Return the declared task of a job, by its route."""
+        prefix = f"{DECLARED_ROUTE_PREFIX}:{self.org}:"
         return self.registry.find(job.route.removeprefix(prefix)) if job.route.startswith(prefix) else None
 
     async def stored(self, ctx: RunContext) -> Task:
-        """A task that is stored, not declared; or one that this worker no longer has."""
+        """Return a stored task, or a declared one that this worker no longer has. Raises Skipped if it is disabled or
+        may not run, LogicError if it was deleted, WorkError if its function is not registered here."""
         try:
             row = await self.db.read(store.get_allowed, ctx.org_id, ctx.job.target)
         except Refused as error:
             failure = Failure(FailureClass.PERMISSION, "Refused", error.message, code="no_shell")
             raise Skipped("no_shell", failure) from error
         except NotFound as error:
-            raise LogicError(f"{error.message}; it was deleted after the job was made") from error
+            raise LogicError(f"{error.message}; it was deleted after the job was enqueued") from error
         if not row.enabled:
             raise Skipped("disabled")
         options = task_options(row.options or {})
         if row.task_type == "shell":
             return Task(row.name, command=row.command, parameters=row.parameters, version=row.version, **options)
-        known = await self.function(row)
-        if known is None:
-            raise WorkError(f"task {row.name}: its function {row.command} is not known to this worker")
-        options = {name: value for name, value in options.items() if name not in OF_COMMANDS}  # of rows of long ago
-        version = f"{row.version}/{known.version}"[:VERSION_LIMIT]  # of the row, and of the function
-        return replace(known, **{"name": row.name, "parameters": row.parameters, "version": version, **options})
+        task = await self.function(row)
+        if task is None:
+            raise WorkError(f"task {row.name!r}: function {row.command!r} is not registered in this worker")
+        options = {
+            name: value for name, value in options.items() if name not in COMMAND_OPTIONS
+        }  # old rows may have them
+        version = f"{row.version}/{task.version}"[:VERSION_CHARACTERS]  # of the row, and of the function
+        return replace(task, **{"name": row.name, "parameters": row.parameters, "version": version, **options})
 
-    def out_of_date(self, ctx: RunContext) -> bool:
-        """Whether a task may have been switched off since this worker looked which are."""
-        looked = self._looked
-        return looked is None or looked[0] != ctx.engine.wake.tasks or stopwatch() - looked[1] > RESOLVED_FOR
+    def is_stale(self, ctx: RunContext) -> bool:
+        """Whether a task may have been disabled since the last read of the disabled tasks."""
+        last = self._disabled_read
+        return last is None or last[0] != ctx.engine.wake.tasks or stopwatch() - last[1] > TASK_CACHE_SECONDS
 
-    async def look_again(self, ctx: RunContext) -> None:
-        async with self._looking:  # one look serves all who wait for it
-            if self.out_of_date(ctx):
-                change, at = ctx.engine.wake.tasks, stopwatch()
+    async def refresh_disabled(self, ctx: RunContext) -> None:
+        """Read the disabled tasks; concurrent runs share one read."""
+        async with self._disabled_lock:
+            if self.is_stale(ctx):
+                change, read_at = ctx.engine.wake.tasks, stopwatch()
                 self._disabled = await self.db.read(store.disabled)
-                self._looked = (change, at)
+                self._disabled_read = (change, read_at)
 
     def forget(self, org_id: str) -> None:
-        """Trust no earlier look-up of this org's tasks: one of them was changed here."""
-        self._resolved = {key: found for key, found in self._resolved.items() if key[0] != org_id}
+        """Drop the cached task rows of an org, after a change."""
+        self._rows = {key: entry for key, entry in self._rows.items() if key[0] != org_id}
 
-    async def look_up(self, org_id: str, target: str) -> Any:
-        found = self._resolved.get((org_id, target))
-        if found is None or stopwatch() - found[0] > RESOLVED_FOR:
+    async def cached_row(self, org_id: str, target: str) -> Any:
+        """Return the row of a task, at most TASK_CACHE_SECONDS old. Raises Invalid if it does not exist."""
+        entry = self._rows.get((org_id, target))
+        if entry is None or stopwatch() - entry[0] > TASK_CACHE_SECONDS:
             try:
                 row = await self.db.read(store.get, org_id, target)
             except NotFound as error:
-                raise Invalid(
-                    "target", target, "is not a known task; `rota task list` shows those there are"
-                ) from error
-            found = self._resolved[(org_id, target)] = (stopwatch(), row)
-        return found[1]
+                raise Invalid("target", target, "is not a known task; see `rota task list`") from error
+            entry = self._rows[(org_id, target)] = (stopwatch(), row)
+        return entry[1]
 
 
 def row_route(org: str, function: str) -> str:
-    """The route of task rows of an org that name a function."""
+    """Return the route of stored tasks of an org that name a function."""
     return f"row:{org}:{function}"
 
 
-def checked(outcome: Any) -> Any:
-    """An outcome that can be stored, or a clear error."""
+def check_outcome(outcome: Any) -> Any:
+    """Return the outcome. Raises LogicError if it is not JSON, or larger than PAYLOAD_LIMIT."""
     try:
         size = len(orjson.dumps(outcome))
     except (TypeError, ValueError) as error:
-        raise LogicError(f"the task's result cannot be written as JSON: {error}") from error
+        raise LogicError(f"the task's result is not JSON: {error}") from error
     if size > PAYLOAD_LIMIT:
         raise LogicError(
-            f"the task's result has {size} bytes of JSON; at most {PAYLOAD_LIMIT} are kept: save it as an artifact"
+            f"the task's result has {size} bytes of JSON; at most {PAYLOAD_LIMIT} are allowed: save it as an artifact"
         )
     return outcome
 
@@ -273,29 +280,33 @@ def checked(outcome: Any) -> Any:
 # processes
 
 
-async def run_command(ctx: RunContext, task: Task, given: Any, user: str | None) -> dict[str, Any]:
-    """Run a command through the system's shell. Its parameters come as JSON on stdin, where the task says nothing."""
+async def run_command(ctx: RunContext, task: Task, parameters: Any, user: str | None) -> dict[str, Any]:
+    """Run a command through the system's shell, as `user` if set. Its stdin is the task's `stdin`, else its parameters
+    as JSON. Raises WorkFailed for an exit code other than 0, LogicError if it cannot start."""
     assert task.command is not None
-    allowed, given_env = ((), task.env) if isinstance(task.env, Mapping) else (task.env, {})
-    env = processes.environment(ctx, allowed, given_env)
+    allowed, variables = ((), task.env) if isinstance(task.env, Mapping) else (task.env, {})
+    env = processes.environment(ctx, allowed, variables)
     try:
         process = await processes.start(ctx, task.command, env, task.cwd, task.memory_mb, user=user)
     except (OSError, KeyError, subprocess.SubprocessError) as error:
         raise LogicError(f"the command cannot be started: {error}") from error
-    feed = task.stdin.encode() if task.stdin is not None else orjson.dumps(given) if given is not None else b""
-    kept = await processes.supervise(ctx, process, feed)
-    outcome = {"exit_code": process.returncode, **kept}
+    if task.stdin is not None:
+        stdin = task.stdin.encode()
+    else:
+        stdin = orjson.dumps(parameters) if parameters is not None else b""
+    output = await processes.supervise(ctx, process, stdin)
+    outcome = {"exit_code": process.returncode, **output}
     if process.returncode:
-        last = next((line for line in reversed(kept["stderr"].splitlines()) if line.strip()), "")
+        last = last_line(output["stderr"])
         code = process.returncode
-        how = f"exited with code {code}" if code > 0 else f"was ended by {processes.died_of(code)}"
-        text = f"command {how}" + (f": {last}" if last else "")
+        ending = f"exited with code {code}" if code > 0 else f"was ended by {describe_exit(code)}"
+        text = f"command {ending}" + (f": {last}" if last else "")
         raise WorkFailed(Failure(FailureClass.LOGIC, "CommandFailed", text), outcome)
     return outcome
 
 
-async def run_child(ctx: RunContext, app: str | None, task: Task, given: Any, user: str | None) -> Any:
-    """Run a function in a Python process of its own, where it can hurt only itself."""
+async def run_child(ctx: RunContext, app: str | None, task: Task, parameters: Any, user: str | None) -> Any:
+    """Run a function in a Python process of its own; a crash of it does not affect the worker."""
     assert task.function is not None
     order = {"app": app, "module": inspect.getsourcefile(task.function), "task": task.command, "name": task.name}
-    return (await processes.ask_child(ctx, {**order, "payload": given}, task.cwd, task.memory_mb, user))["outcome"]
+    return (await processes.ask_child(ctx, {**order, "payload": parameters}, task.cwd, task.memory_mb, user))["outcome"]

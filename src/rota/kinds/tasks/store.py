@@ -1,4 +1,4 @@
-"""Task rows: what can run, as the API knows it. Functions and commands declared in code are mirrored here."""
+"""SQL of tasks, their versions and cached results. Tasks that programs declare are mirrored here."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -11,27 +11,26 @@ from rota.core.ids import new_id
 from rota.core.states import State
 from rota.db import tables
 from rota.db.dialect import Tx, insert_new, notify
-from rota.db.tables import cached_results, jobs, schedules, task_versions, tasks
-from rota.engine import jobs as queue
-from rota.engine import orgs
+from rota.db.tables import cached_results, schedules, task_versions, tasks
+from rota.engine import jobs, orgs
 
 t, v, c = tasks.c, task_versions.c, cached_results.c
 
 CODE = "code"
-WHAT_RUNS = ("name", "task_type", "command", "parameters", "options")  # another one of these is another version
+VERSIONED_FIELDS = ("name", "task_type", "command", "parameters", "options")  # a change of these is a new version
 
 
 def get(tx: Tx, org_id: str, key: str) -> Any:
-    """A task of an org by its id or name."""
-    mine = select(tasks).where(t.org_id == org_id, or_(t.id == key, t.name == key))
-    found = tx.execute(mine.order_by(t.id != key)).first()  # another's name may look like its id
-    if found is None:
+    """Return a task of an org by its id or name. Raises NotFound."""
+    stmt = select(tasks).where(t.org_id == org_id, or_(t.id == key, t.name == key))
+    row = tx.execute(stmt.order_by(t.id != key)).first()  # ids first: the name of another task may look like an id
+    if row is None:
         raise NotFound(f"task {key!r} not found")
-    return found
+    return row
 
 
 def get_allowed(tx: Tx, org_id: str, key: str) -> Any:
-    """A task that is about to run. Raises Refused for a stored command of an org that may not run commands."""
+    """Return a task that is about to run. Raises Refused for a stored command of an org that may not run commands."""
     row = get(tx, org_id, key)
     if row.task_type == "shell" and row.source != CODE:
         orgs.check_shell(tx, org_id)
@@ -39,33 +38,35 @@ def get_allowed(tx: Tx, org_id: str, key: str) -> Any:
 
 
 def shell_orgs(tx: Tx) -> set[str]:
-    """The slugs of orgs that may run commands, or have stored some: jobs of those end as `skipped: no_shell`."""
+    """Return the slugs of orgs that may run commands or have stored some; jobs of the latter end `skipped:
+    no_shell`."""
     stored = select(t.org_id).where(t.task_type == "shell", t.source != CODE)
     org = tables.orgs.c
     return set(tx.execute(select(org.slug).where(or_(org.shell, org.id.in_(stored)))).scalars())
 
 
 def insert(tx: Tx, org_id: str, fields: Mapping[str, Any], now: datetime, source: str = "api") -> str:
-    """Store a new task; one without a name goes by its id. Returns the id."""
+    """Store a new task, named by its id if it has no name; returns the id. Raises Conflict if the name is in use."""
     task_id = fields["id"] or new_id()
     named = {**fields, "id": task_id, "name": fields["name"] or task_id}
-    made = add(tx, org_id, named, now, source, next_version(tx, org_id, named["name"]))
-    if made is None:
+    new_task_id = add(tx, org_id, named, now, source, next_version(tx, org_id, named["name"]))
+    if new_task_id is None:
         raise Conflict(f"task {named['name']!r} already exists; choose another name")
-    return made
+    return new_task_id
 
 
 def change(tx: Tx, old: Any, fields: Mapping[str, Any], now: datetime) -> str:
-    """Write a task anew; where it runs something else from now on, that is a new version. Returns its id."""
+    """Update a task, with a new version if VERSIONED_FIELDS changed; returns its id. Raises Conflict for a name in
+    use."""
     new = {**old._mapping, **fields, "id": old.id, "updated_at": now}
-    taken = select(t.id).where(t.org_id == old.org_id, t.name == new["name"], t.id != old.id)
-    if tx.execute(taken).first():
+    same_name = select(t.id).where(t.org_id == old.org_id, t.name == new["name"], t.id != old.id)
+    if tx.execute(same_name).first():
         raise Conflict(f"task {new['name']!r} already exists; choose another name")
-    if "version" not in fields and any(new[name] != getattr(old, name) for name in WHAT_RUNS):
+    if "version" not in fields and any(new[name] != getattr(old, name) for name in VERSIONED_FIELDS):
         new["version"] = next_version(tx, old.org_id, new["name"])
     tx.execute(update(tasks).where(t.id == old.id).values(new))
-    remember(tx, new)
-    notify(tx, "tasks")  # who keeps in mind what is disabled must look again
+    save_version(tx, new)
+    notify(tx, "tasks")  # workers cache which tasks are disabled
     return str(old.id)
 
 
@@ -74,7 +75,7 @@ def remove(tx: Tx, task: Any) -> None:
 
 
 def remove_with_schedule(tx: Tx, org_id: str, target: str) -> None:
-    """Delete a task that was stored for its schedules, if none of them is left."""
+    """Delete a task with `delete_with_schedule` if it has no schedule left."""
     s = schedules.c
     try:
         task = get(tx, org_id, target)
@@ -82,64 +83,64 @@ def remove_with_schedule(tx: Tx, org_id: str, target: str) -> None:
         return
     if task.source == CODE or not (task.options or {}).get("delete_with_schedule"):
         return
-    left = (s.org_id == org_id, s.kind == "task", s.target.in_([task.id, task.name]), s.deleted_at.is_(None))
-    if tx.execute(select(s.id).where(*left).limit(1)).first() is None:
+    of_task = (s.org_id == org_id, s.kind == "task", s.target.in_([task.id, task.name]), s.deleted_at.is_(None))
+    if tx.execute(select(s.id).where(*of_task).limit(1)).first() is None:
         remove(tx, task)
 
 
 def sync(tx: Tx, org_id: str, declared: Sequence[Mapping[str, Any]], now: datetime) -> list[str]:
-    """Mirror what code declares. What another program declared stays. Returns ids of changes."""
+    """Store the tasks that a program declares; those of other programs stay. Returns the ids of changed tasks."""
     changed = []
-    known = {row.name: row for row in tx.execute(select(tasks).where(t.org_id == org_id))}
-    for one in declared:
-        row = known.get(one["name"])
+    rows = {row.name: row for row in tx.execute(select(tasks).where(t.org_id == org_id))}
+    for task in declared:
+        row = rows.get(task["name"])
         if row is None:
-            made = add(tx, org_id, one, now, CODE, one["version"])
-            changed += [made] if made is not None else []  # else another process that declares the same was quicker
-        elif any(getattr(row, name) != value for name, value in one.items()) or row.source != CODE:
-            changed.append(change(tx, row, {**one, "source": CODE}, now))
+            task_id = add(tx, org_id, task, now, CODE, task["version"])
+            changed += [task_id] if task_id is not None else []  # None: another process declared it at the same time
+        elif any(getattr(row, name) != value for name, value in task.items()) or row.source != CODE:
+            changed.append(change(tx, row, {**task, "source": CODE}, now))
     return changed
 
 
 def reroute(tx: Tx, task: Any, route: str) -> None:
-    """Let other workers take the jobs of a task that wait, and those of its slots to come."""
+    """Move the waiting jobs and the schedules of a task to another route."""
     targets = [task.id, task.name]
-    s, j = schedules.c, jobs.c
+    s, j = schedules.c, tables.jobs.c
     of_task = (s.org_id == task.org_id, s.kind == "task", s.target.in_(targets), s.deleted_at.is_(None))
     tx.execute(update(schedules).where(*of_task).values(route=route))
-    waiting = (j.org_id == task.org_id, j.kind == "task", j.target.in_(targets), j.state != State.RUNNING.value)
-    tx.execute(update(jobs).where(*waiting).values(route=route))
-    queue.route(tx, [route])
+    not_running = (j.org_id == task.org_id, j.kind == "task", j.target.in_(targets), j.state != State.RUNNING.value)
+    tx.execute(update(tables.jobs).where(*not_running).values(route=route))
+    jobs.route(tx, [route])
     notify(tx, "ready")
     notify(tx, "clocks")
 
 
 def disabled(tx: Tx) -> set[tuple[str, str]]:
-    """The tasks that may not run: (org, name)."""
+    """Return the disabled tasks as (org_id, name)."""
     return {(row.org_id, row.name) for row in tx.execute(select(t.org_id, t.name).where(~t.enabled))}
 
 
 def orphans(tx: Tx, org_id: str, functions: Collection[str]) -> list[Any]:
-    """Enabled tasks whose function is not among these."""
-    mine = select(tasks).where(t.org_id == org_id, t.task_type == "python", t.enabled).order_by(t.id)
-    return [row for row in tx.execute(mine) if row.command not in functions]
+    """Return enabled tasks whose function is not in `functions`."""
+    stmt = select(tasks).where(t.org_id == org_id, t.task_type == "python", t.enabled).order_by(t.id)
+    return [row for row in tx.execute(stmt) if row.command not in functions]
 
 
 def declared_elsewhere(tx: Tx, org_id: str, program: str | None) -> set[str]:
-    """Functions that another program declared, whether it is up or not."""
+    """Return the functions that other programs declared, running or not."""
     stmt = select(t.name).where(t.org_id == org_id, t.source == CODE, t.program.is_distinct_from(program))
     return set(tx.execute(stmt).scalars())
 
 
 def add(tx: Tx, org_id: str, fields: Mapping[str, Any], now: datetime, source: str, version: str) -> str | None:
-    """Store a task unless there is one of its name, also one that another process is about to store."""
+    """Insert a task; returns None if the org has one of this name, also in a concurrent transaction."""
     row = {
         "id": new_id(), "org_id": org_id, "parameters": None, "options": None, "schema": None,
         "enabled": True, "source": source, "created_at": now, "updated_at": now, **fields, "version": version,
     }  # fmt: skip
     if not insert_new(tx, tasks, [row], ("id",)):
         return None
-    remember(tx, row)
+    save_version(tx, row)
     return str(row["id"])
 
 
@@ -147,26 +148,26 @@ def add(tx: Tx, org_id: str, fields: Mapping[str, Any], now: datetime, source: s
 
 
 def next_version(tx: Tx, org_id: str, name: str) -> str:
-    """The number of the next version of what goes by this name, also after a deletion: history must not be mistaken."""
-    mine = select(v.version).where(v.org_id == org_id, v.name == name)
-    known = set(tx.execute(mine).scalars())
-    number = len(known) + 1
-    while str(number) in known:
+    """Return the next version number of a task name. Goes on after a deletion: runs refer to old versions."""
+    stmt = select(v.version).where(v.org_id == org_id, v.name == name)
+    versions = set(tx.execute(stmt).scalars())
+    number = len(versions) + 1
+    while str(number) in versions:
         number += 1
     return str(number)
 
 
-def remember(tx: Tx, row: Mapping[str, Any]) -> None:
-    """Keep what runs of this version ran."""
-    shown = ("id", *WHAT_RUNS, "created_at", "updated_at")
+def save_version(tx: Tx, row: Mapping[str, Any]) -> None:
+    """Store a snapshot of the task for runs of this version; a no-op if it is stored."""
+    names = ("id", *VERSIONED_FIELDS, "created_at", "updated_at")
     version = {
         "org_id": row["org_id"], "name": row["name"], "version": row["version"],
-        "snapshot": {name: row[name] for name in shown}, "created_at": row["updated_at"],
+        "snapshot": {name: row[name] for name in names}, "created_at": row["updated_at"],
     }  # fmt: skip
     insert_new(tx, task_versions, [version], ("version",))
 
 
-# results that may be used again
+# cached results
 
 
 def find_result(tx: Tx, org_id: str, key: str, now: datetime) -> Any | None:
@@ -174,7 +175,7 @@ def find_result(tx: Tx, org_id: str, key: str, now: datetime) -> Any | None:
     return tx.execute(stmt).one_or_none()
 
 
-def keep_result(tx: Tx, org_id: str, key: str, outcome: Any, run_id: str, until: datetime) -> None:
+def cache_result(tx: Tx, org_id: str, key: str, outcome: Any, run_id: str, until: datetime) -> None:
     tx.execute(delete(cached_results).where(c.org_id == org_id, c.key == key))
     row = {"org_id": org_id, "key": key, "outcome": outcome, "run_id": run_id, "expires_at": until}
     insert_new(tx, cached_results, [row], ("key",))

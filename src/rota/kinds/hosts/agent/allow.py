@@ -68,13 +68,13 @@ class UrlPattern:
         if self.network is not None:
             return
         scheme, separator, rest = text.rpartition("://")
-        found = re.fullmatch(r"(\[[^\]/@]+\]|[^:/@?#\s\[\]]+)(?::([0-9*]+))?(/.*)?", rest)
-        if found is None or (separator and scheme not in DEFAULT_PORTS):
+        match = re.fullmatch(r"(\[[^\]/@]+\]|[^:/@?#\s\[\]]+)(?::([0-9*]+))?(/.*)?", rest)
+        if match is None or (separator and scheme not in DEFAULT_PORTS):
             raise ValueError(f"--allow-http {text!r} is not a URL, host or network like https://*.example.com/health")
         self.scheme = scheme or "*"
-        self.host = found[1].strip("[]").lower()
-        self.port = found[2] or (str(DEFAULT_PORTS[scheme]) if separator else "*")
-        self.path = found[3] or "*"
+        self.host = match[1].strip("[]").lower()
+        self.port = match[2] or (str(DEFAULT_PORTS[scheme]) if separator else "*")
+        self.path = match[3] or "*"
         self.network = read_network(self.host)
 
     def names(self, url: SplitResult) -> bool:
@@ -106,15 +106,15 @@ def allowed_address(patterns: Iterable[str], text: str) -> tuple[SplitResult, st
         raise Refused(f"{text!r} is not an http or https URL without a user")
     if {".", ".."} & set(re.split(r"[/\\]", unquote(url.path))):  # the path that is requested would be another one
         raise Refused(f"{text!r} has . or .. in its path")
-    known = [pattern for pattern in map(UrlPattern, patterns) if pattern.names(url)]
-    if known:  # else no name is looked up: a look-up reaches others, and its result describes their network
+    candidates = [pattern for pattern in map(UrlPattern, patterns) if pattern.names(url)]
+    if candidates:  # else no DNS query: it would reach other machines, and its result describe their network
         try:
             resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             raise TransientError(f"{text}: {error}") from error
         addresses = [str(entry[4][0]) for entry in resolved]
         for address in addresses:
-            if any(pattern.allows(address) for pattern in known):
+            if any(pattern.allows(address) for pattern in candidates):
                 return url, address
     raise Refused(f"this host does not allow requests to {text!r}; see `rota agent run --allow-http`")
 

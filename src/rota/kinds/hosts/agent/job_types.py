@@ -1,4 +1,4 @@
-"""What every agent can do, if it is allowed to: `shell`, `http_check`, `python`. Others come from a file of its own."""
+"""The built-in job types of an agent, `shell`, `http_check` and `python`; others come from a file of the host."""
 
 import fnmatch
 import importlib
@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from rota.agent import TYPES, JobType, Order, Refused, TransientError
+from rota.core.process_groups import describe_exit
 from rota.kinds.hosts.agent.allow import UrlPattern, allowed_address, allowed_command, check_command_pattern
 
-HTTP_TIMEOUT = 30.0  # seconds
+HTTP_CHECK_SECONDS = 30.0
 TEXT: Mapping[str, Any] = {"type": "string"}
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What this agent may be asked for: patterns over the words of commands, over `module:function` and over URLs."""
+    """What this agent is allowed to run: patterns of commands, of `module:function` and of URLs."""
 
     shell: Sequence[str] = ()
     python: Sequence[str] = ()
@@ -31,7 +32,7 @@ class Allowed:
     any_shell: bool = False  # run every command, by the system's shell
 
     def load(self) -> dict[str, JobType]:
-        """The job types by name. Raises ValueError for a pattern that cannot be read."""
+        """Return the job types by name. Raises ValueError for an invalid pattern."""
         for pattern in self.shell:
             check_command_pattern(pattern)
         for pattern in self.http:
@@ -50,13 +51,15 @@ class Allowed:
                 {"properties": {"entry_point": TEXT, "args": {"type": "object"}}, "required": ["entry_point"]},
             ),
         )  # fmt: skip
-        return {one.name: one for one in built_in} | dict(TYPES)
+        return {job_type.name: job_type for job_type in built_in} | dict(TYPES)
 
     def run_shell(self, order: Order) -> Any:
         """Run an allowed command without a shell; with `any_shell` every command by the system's shell."""
         text = order.payload["command"]
         command: str | list[str] = text if self.any_shell else allowed_command(self.shell, text)
-        signal.signal(signal.SIGTERM, lambda *_: None)  # the command decides how it ends; this process tells of it
+        signal.signal(
+            signal.SIGTERM, lambda *_: None
+        )  # the group got it too: wait for the command, and report how it ended
         try:
             done = subprocess.run(command, shell=self.any_shell, stdin=subprocess.DEVNULL, env=environment(order))
         except (FileNotFoundError, PermissionError) as error:
@@ -67,7 +70,7 @@ class Allowed:
 
     def run_python(self, order: Order) -> Any:
         name = order.payload["entry_point"]
-        if not any(fnmatch.fnmatchcase(name, one) for one in self.python):
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.python):
             raise Refused(f"this host does not allow {name!r}; see `rota agent run --allow-python`")
         module, _, attribute = name.partition(":")
         function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
@@ -85,7 +88,7 @@ class Allowed:
         target = url._replace(netloc=netloc, fragment="").geturl()
         try:
             with (
-                httpx.Client(timeout=HTTP_TIMEOUT, trust_env=False) as client,
+                httpx.Client(timeout=HTTP_CHECK_SECONDS, trust_env=False) as client,
                 client.stream("GET", target, headers=headers, extensions=extensions) as response,
             ):
                 status = response.status_code
@@ -98,7 +101,7 @@ class Allowed:
 
 class CommandFailed(Exception):
     def __init__(self, code: int) -> None:
-        super().__init__(f"exit code {code}" if code > 0 else f"signal {-code}")
+        super().__init__(describe_exit(code))
         self.outcome = {"exit_code": code}
 
 
@@ -109,22 +112,22 @@ class StatusDiffers(Exception):
 
 
 def environment(order: Order) -> dict[str, str]:
-    """What a command is told: facts about its run and its server. It inherits what the agent was started with, but for
-    Rota's own settings."""
+    """Return the environment of a command: that of the agent without ROTA_* settings, with the ids of its run, its
+    server and its payload."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ROTA_")}
-    facts = {
+    order_variables = {
         "ROTA_RUN_ID": order.run_id, "ROTA_JOB_ID": order.job_id, "ROTA_ATTEMPT": str(order.attempt),
         "ROTA_FENCE": str(order.fence), "ROTA_SLOT": order.slot or "", "ROTA_SERVER_ID": str(order.server["id"]),
         "ROTA_SERVER_NAME": str(order.server["name"]), "ROTA_SERVER_CONFIG": json.dumps(order.server["config"]),
         "ROTA_PAYLOAD": json.dumps(dict(order.payload)),
     }  # fmt: skip
-    return {**inherited, **facts}
+    return {**inherited, **order_variables}
 
 
-def load_file(where: str) -> None:
-    spec = importlib.util.spec_from_file_location("rota_job_types", Path(where))
+def load_file(path: str) -> None:
+    spec = importlib.util.spec_from_file_location("rota_job_types", Path(path))
     if spec is None or spec.loader is None:
-        raise ImportError(f"{where} is not a Python file")
+        raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules["rota_job_types"] = module
     spec.loader.exec_module(module)

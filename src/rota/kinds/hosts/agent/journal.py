@@ -1,13 +1,14 @@
 """The journal of an agent: a directory per claim, named by job and fence.
 
-    order.json    what is to be done; on disk before anything happens
-    started       written by the run itself, right before it begins
-    log           what it said, a JSON line each
-    result.json   how it ended; on disk before anybody is told
-    done          the server has it
+    order.json    the order of the server; on disk before the run starts
+    started       pid of the supervisor, written right before the run begins
+    log           its output, one JSON line each
+    result.json   how it ended; on disk before it is sent
+    done          the server has the result
 
-Whoever holds the lock file of a claim is its run, and alive. So the question "did it happen?" has an answer after any
-crash: `never` (not started), `running`, `ended`, or `unknown`: it started, and machine or run died before its end.
+The supervisor of a run holds the lock file of its claim while it lives. So the state of a claim is known after any
+crash: `never` (not started), `running`, `ended`, or `unknown`: it started, and the machine or the run died before its
+end.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-KEPT = 200  # claims that are over, and still remembered
+DONE_CLAIMS_KEPT = 200
 
 
 class Claim:
@@ -50,80 +51,84 @@ class Claim:
             return None
 
     def pid(self) -> int | None:
-        """The run's process; only as long as it lives."""
+        """The pid of the supervisor, or None if it is not alive."""
         with contextlib.suppress(OSError, ValueError):
-            if not self.dead():
+            if not self.is_dead():
                 return int((self.home / "started").read_text())
         return None
 
     def state(self) -> str:
-        """What this host knows of it. The lock is looked at first: a run that ends meanwhile is seen as ended."""
-        dead = self.dead()
+        """`never`, `running`, `ended` or `unknown`. Checks the lock first, so that a run that ends in between is
+        `ended`."""
+        dead = self.is_dead()
         if (self.home / "result.json").exists():
             return "ended"
         if not dead:
             return "running"
         return "unknown" if (self.home / "started").exists() else "never"
 
-    def lock(self, how: int = fcntl.LOCK_EX) -> int:
-        """Hold the claim: a file to be handed to the run."""
+    def lock(self, operation: int = fcntl.LOCK_EX) -> int:
+        """Lock the claim; returns the file descriptor, which the supervisor inherits. Raises BlockingIOError with
+        LOCK_NB."""
         file = os.open(self.home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(file, how)
+            fcntl.flock(file, operation)
         except BlockingIOError:
             os.close(file)
             raise
         return file
 
-    def dead(self) -> bool:
-        """Whether nobody holds it. Shared: any number may look at once."""
+    def is_dead(self) -> bool:
+        """Whether no supervisor holds the lock. Takes it shared, so that several readers can check at once."""
         try:
             os.close(self.lock(fcntl.LOCK_SH | fcntl.LOCK_NB))
         except BlockingIOError:
             return False
         return True
 
-    def close(self) -> None:
-        """The server has it."""
-        write_down(self.home / "done", b"")
+    def mark_done(self) -> None:
+        """Record that the server has the result, or needs none."""
+        write_durably(self.home / "done", b"")
 
 
 class Journal:
+    """The claims of an agent, in the directory `runs`."""
+
     def __init__(self, home: Path) -> None:
         self.home = home / "runs"
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def add(self, order: dict[str, Any]) -> Claim | None:
-        """Write an order down; None if it was there already."""
+        """Store an order; returns None if its claim is stored already."""
         name = f"{order['job_id']}.{order['fence']}"
         if (self.home / name).exists():
             return None
-        fresh = self.home / f"new-{name}"  # whole, or not at all
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir(mode=0o700)
-        write_down(fresh / "order.json", json.dumps(order).encode())
-        fresh.rename(self.home / name)
+        draft = self.home / f"new-{name}"  # renamed when complete: a crash leaves no half claim
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(mode=0o700)
+        write_durably(draft / "order.json", json.dumps(order).encode())
+        draft.rename(self.home / name)
         sync_directory(self.home)
         return Claim(self.home / name)
 
     def claims(self) -> list[Claim]:
-        return [Claim(one) for one in sorted(self.home.iterdir()) if not one.name.startswith("new-")]
+        return [Claim(path) for path in sorted(self.home.iterdir()) if not path.name.startswith("new-")]
 
     def open_claims(self) -> list[Claim]:
-        """Those of which the server has not heard the end."""
-        return [one for one in self.claims() if not one.done]
+        """The claims whose result the server does not have yet."""
+        return [claim for claim in self.claims() if not claim.done]
 
     def prune(self) -> None:
-        """Forget the oldest of those that are over."""
-        over = [one for one in self.claims() if one.done]
-        for one in over[:-KEPT]:
-            shutil.rmtree(one.home, ignore_errors=True)
+        """Delete all claims that are done but the newest DONE_CLAIMS_KEPT."""
+        done = [claim for claim in self.claims() if claim.done]
+        for claim in done[:-DONE_CLAIMS_KEPT]:
+            shutil.rmtree(claim.home, ignore_errors=True)
 
 
-def write_down(path: Path, content: bytes) -> None:
-    """Write a file so that after a power cut it is there with all of its content, or not at all."""
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a file atomically and fsync it: after a power cut it has its whole content, or does not exist."""
     part = path.with_name(f".{path.name}")
-    with open(part, "wb", opener=private) as file:
+    with open(part, "wb", opener=open_private) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -131,7 +136,7 @@ def write_down(path: Path, content: bytes) -> None:
     sync_directory(path.parent)
 
 
-def private(path: str, flags: int) -> int:
+def open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
@@ -144,8 +149,8 @@ def sync_directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def alone(home: Path) -> Iterator[bool]:
-    """Hold the directory of an agent; False if another one does."""
+def lock_home(home: Path) -> Iterator[bool]:
+    """Lock the directory of an agent; yields False if another agent holds it."""
     file = os.open(home / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

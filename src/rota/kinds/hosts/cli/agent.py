@@ -1,4 +1,4 @@
-"""`rota agent …`: the process on a host, and what an operator does with it there."""
+"""`rota agent …`: pair, run, install and inspect the agent of a host, on that host."""
 
 import json
 import shlex
@@ -15,8 +15,8 @@ from rota.frame.cli.output import print_data, print_table
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Run jobs on this machine for a server.")
 
-Home = Annotated[Path, typer.Option("--dir", envvar="ROTA_AGENT_DIR", help="where its key and its journal are")]
-HERE = Path(".rota-agent")
+Home = Annotated[Path, typer.Option("--dir", envvar="ROTA_AGENT_DIR", help="directory of its key and its journal")]
+DEFAULT_HOME = Path(".rota-agent")
 Shell = Annotated[
     list[str] | None,
     typer.Option("--allow-shell", help="words of a command, `*` for one word; run without a shell; repeatable"),
@@ -26,8 +26,11 @@ Http = Annotated[
     list[str] | None,
     typer.Option("--allow-http", help="a URL, host or network that http_check may request; `*` allowed; repeatable"),
 ]
-Python = Annotated[list[str] | None, typer.Option("--allow-python", help="a pattern over module:function; likewise")]
-Types = Annotated[Path | None, typer.Option("--types", help="a Python file with job types of its own")]
+Python = Annotated[
+    list[str] | None,
+    typer.Option("--allow-python", help="a pattern of module:function, like 'ops.*:restart'; repeatable"),
+]
+Types = Annotated[Path | None, typer.Option("--types", help="a Python file with job types of this host")]
 
 UNIT = """[Unit]
 Description=Rota agent
@@ -52,82 +55,86 @@ def pair(
     ctx: typer.Context,
     token: Annotated[str, typer.Option(help="a pairing token: `rota host token` makes one")],
     server: Annotated[str | None, typer.Option(help="URL of the server")] = None,
-    home: Home = HERE,
-    name: Annotated[str | None, typer.Option(help="what the host is called; else as the machine")] = None,
+    home: Home = DEFAULT_HOME,
+    name: Annotated[str | None, typer.Option(help="name of the host; default: the name of the machine")] = None,
 ) -> None:
-    """Make this machine a host of the server."""
+    """Pair this machine with a server, as one of its hosts."""
     import httpx
 
-    from rota.kinds.hosts.agent.journal import write_down
+    from rota.kinds.hosts.agent.journal import write_durably
 
     url = (server or ctx.obj.server or "").rstrip("/")
     if not url:
-        fail("which server? say --server URL", Exit.USAGE)
+        fail("no server is set; add --server URL", Exit.USAGE)
     warn_without_tls(url)
     if (home / "agent.json").exists():
-        fail(f"{home} is paired already; `rota agent status` tells with whom", Exit.CONFLICT)
+        fail(f"{home} is paired already; `rota agent status` shows with which server", Exit.CONFLICT)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         body = {"token": token, "name": name or socket.gethostname()}
         answer = httpx.post(f"{url}/api/agent/pair", json=body, timeout=30)
-        told = answer.json()
+        paired = answer.json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         fail(f"cannot reach the server at {url}: {error}")
     if answer.status_code != 201:
-        fail(told.get("detail", f"status {answer.status_code}"), Exit.REFUSED)
-    config = {"server": url, "host_id": told["host_id"], "name": told["name"], "key": told["agent_key"]}
-    write_down(home / "agent.json", json.dumps(config, indent=2).encode())
+        fail(paired.get("detail", f"status {answer.status_code}"), Exit.REFUSED)
+    config = {"server": url, "host_id": paired["host_id"], "name": paired["name"], "key": paired["agent_key"]}
+    write_durably(home / "agent.json", json.dumps(config, indent=2).encode())
     shown = {name: config[name] for name in ("host_id", "name", "server")}
     if not print_data(ctx.obj, shown):
-        print(f"host {config['name']} ({told['host_id']}) is paired; now `rota agent run --dir {home}`")
+        print(f"host {config['name']} ({paired['host_id']}) is paired; now `rota agent run --dir {home}`")
 
 
 @app.command()
 def key(
-    home: Home = HERE, text: Annotated[str, typer.Option("--key", envvar="ROTA_AGENT_KEY", help="the new key")] = ""
+    home: Home = DEFAULT_HOME,
+    text: Annotated[str, typer.Option("--key", envvar="ROTA_AGENT_KEY", help="the new key")] = "",
 ) -> None:
-    """Take a new key, of `rota host rotate-key`. A running agent uses it at once."""
-    from rota.kinds.hosts.agent.journal import write_down
+    """Store a new key, made by `rota host rotate-key`. A running agent uses it at once."""
+    from rota.kinds.hosts.agent.journal import write_durably
 
     config = read_config(home)
     if not text.startswith(f"rota_agent_{config['host_id']}_"):
-        fail("this is not a key of this host", Exit.USAGE)
-    write_down(home / "agent.json", json.dumps({**config, "key": text}, indent=2).encode())
+        fail(f"--key is not a key of host {config['name']}; `rota host rotate-key` makes one", Exit.USAGE)
+    write_durably(home / "agent.json", json.dumps({**config, "key": text}, indent=2).encode())
 
 
 @app.command()
 def run(
-    home: Home = HERE,
+    home: Home = DEFAULT_HOME,
     allow_shell: Shell = None,
     allow_any_shell: AnyShell = False,
     allow_http: Http = None,
     allow_python: Python = None,
     types: Types = None,
-    room: Annotated[int, typer.Option(help="how many jobs that only look may run at once")] = 8,
+    room: Annotated[int, typer.Option(help="maximum concurrent read-only jobs")] = 8,
 ) -> None:
-    """Run jobs for the server, until stopped. Jobs that run then go on, and are found again."""
+    """Run jobs for the server, until stopped. Running jobs outlive the agent; the next one reports their results."""
     import asyncio
 
     from rota.kinds.hosts.agent.job_types import Allowed
-    from rota.kinds.hosts.agent.journal import alone
-    from rota.kinds.hosts.agent.loop import Courier
+    from rota.kinds.hosts.agent.journal import lock_home
+    from rota.kinds.hosts.agent.loop import AgentLoop
 
     config = read_config(home)
-    with alone(home) as mine:
-        if not mine:
-            fail(f"another agent runs on {home}", Exit.CONFLICT)
+    with lock_home(home) as locked:
+        if not locked:
+            fail(f"another agent is running in {home}", Exit.CONFLICT)
         allowed = Allowed(
-            allow_shell or (), allow_python or (), str(types.absolute()) if types else None, allow_http or (),
-            allow_any_shell,
-        )  # fmt: skip
+            shell=allow_shell or (),
+            python=allow_python or (),
+            types=str(types.absolute()) if types else None,
+            http=allow_http or (),
+            any_shell=allow_any_shell,
+        )
 
         async def main() -> None:
-            courier = Courier(home.absolute(), allowed, room)
+            loop = AgentLoop(home.absolute(), allowed, room)
             for number in (signal.SIGTERM, signal.SIGINT):
-                asyncio.get_running_loop().add_signal_handler(number, courier.stop.set)
+                asyncio.get_running_loop().add_signal_handler(number, loop.stop.set)
             warn_without_tls(config["server"])
             print_stderr(f"agent of host {config['name']}, for {config['server']}")
-            await courier.run()
+            await loop.run()
 
         try:
             asyncio.run(main())
@@ -137,7 +144,7 @@ def run(
 
 @app.command()
 def install(
-    home: Home = HERE,
+    home: Home = DEFAULT_HOME,
     allow_shell: Shell = None,
     allow_any_shell: AnyShell = False,
     allow_http: Http = None,
@@ -155,41 +162,44 @@ def install(
         command += [part for pattern in values or () for part in (option, pattern)]
     command += ["--allow-any-shell"] if allow_any_shell else []
     command += ["--types", str(types.absolute())] if types else []
-    # a unit reads % as its own
+    # systemd expands %
     unit = UNIT.format(command=shlex.join(command).replace("%", "%%"), where=home.absolute())
     if to is None:
         print(unit, end="")
-        print_stderr("write this to /etc/systemd/system/rota-agent.service (or give --to), then enable it")
+        print_stderr("write this to /etc/systemd/system/rota-agent.service (or use --to), then enable it")
         return
     to.write_text(unit)
-    print_stderr(f"{to} is written; now: systemctl daemon-reload && systemctl enable --now {to.stem}")
+    print_stderr(f"{to} written; next: systemctl daemon-reload && systemctl enable --now {to.stem}")
 
 
 @app.command()
-def status(ctx: typer.Context, home: Home = HERE) -> None:
-    """Whose host this is, whether its agent runs, and what it has in hand."""
-    from rota.kinds.hosts.agent.journal import Journal, alone
+def status(ctx: typer.Context, home: Home = DEFAULT_HOME) -> None:
+    """Show the server of this host, whether its agent is running, and its last 50 runs."""
+    from rota.kinds.hosts.agent.journal import Journal, lock_home
 
     config = read_config(home)
-    with alone(home) as free:
-        running = not free
-    found: list[dict[str, Any]] = []
-    for one in Journal(home).claims()[-50:]:
-        order = one.order()
-        state = "delivered" if one.done else one.state()
-        ended = (one.result() or {}).get("status")
-        found.append(
-            {"job_id": one.job_id, "fence": one.fence, "job_type": order["job_type"], "state": state, "status": ended}
+    with lock_home(home) as locked:
+        running = not locked
+    runs: list[dict[str, Any]] = []
+    for claim in Journal(home).claims()[-50:]:
+        runs.append(
+            {
+                "job_id": claim.job_id,
+                "fence": claim.fence,
+                "job_type": claim.order()["job_type"],
+                "state": "delivered" if claim.done else claim.state(),
+                "status": (claim.result() or {}).get("status"),
+            }
         )
-    told = {"host_id": config["host_id"], "name": config["name"], "server": config["server"], "running": running}
-    if print_data(ctx.obj, {**told, "runs": found}):
+    host = {"host_id": config["host_id"], "name": config["name"], "server": config["server"], "running": running}
+    if print_data(ctx.obj, {**host, "runs": runs}):
         return
     print(
         f"host {config['name']} ({config['host_id']}) of {config['server']}: agent {'up' if running else 'not running'}"
     )
     print_table(
         ("job", "type", "state", "status"),
-        ([one["job_id"], one["job_type"], one["state"], one["status"] or ""] for one in found),
+        ([run["job_id"], run["job_type"], run["state"], run["status"] or ""] for run in runs),
     )
 
 

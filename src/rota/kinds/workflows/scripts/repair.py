@@ -13,6 +13,7 @@ import orjson
 
 from rota.core.errors import Invalid, LogicError
 from rota.core.parse import Defaults
+from rota.core.process_groups import describe_exit
 from rota.db.dialect import Tx
 from rota.db.retry import retry_until_available
 from rota.engine.runner import RunContext
@@ -47,7 +48,7 @@ class CommandRepairer:
         except TimeoutError as error:
             raise LogicError(f"the repairer gave no answer in {self.limit.total_seconds():g} s") from error
         if process.returncode != 0:
-            raise LogicError(f"the repairer failed ({processes.died_of(process.returncode)})")
+            raise LogicError(f"the repairer failed ({describe_exit(process.returncode)})")
         return said["stdout"] if said["stdout"].strip() else None
 
 
