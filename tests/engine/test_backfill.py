@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 from rota.core.errors import Conflict, Invalid
 from rota.db.dialect import insert_rows
 from rota.db.tables import queues, runs, slots
-from rota.engine import schedules
+from rota.engine import backfill
 from rota.engine import slots as slot_rows
 from rota.engine.maintenance import Maintenance
 from tests.engine.harness import DAY, HOUR, Harness, at
@@ -223,9 +223,9 @@ async def test_slots_are_computed_before_the_transaction_that_fires_them(
 ) -> None:
     """The search takes no lock: another command commits while it runs, and the backfill fires what is still unfired."""
     await outage(harness)
-    loop, unfired, others = asyncio.get_running_loop(), schedules.Past.unfired, list[list[str]]()
+    loop, unfired, others = asyncio.get_running_loop(), backfill.PastSlots.unfired, list[list[str]]()
 
-    def search(past: schedules.Past, limit: int, *, reprocess: bool) -> list[datetime]:
+    def search(past: backfill.PastSlots, limit: int, *, reprocess: bool) -> list[datetime]:
         slots = unfired(past, limit, reprocess=reprocess)
         if not others:
             others.append([])
@@ -233,7 +233,7 @@ async def test_slots_are_computed_before_the_transaction_that_fires_them(
             others.append(asyncio.run_coroutine_threadsafe(other, loop).result(timeout=30))
         return slots
 
-    monkeypatch.setattr(schedules.Past, "unfired", search)
+    monkeypatch.setattr(backfill.PastSlots, "unfired", search)
     assert await harness.backfill(at("9:15"), at("9:40")) == ["9:30", "9:40"]
     assert others == [[], ["9:20"]]
     await harness.work()
@@ -244,13 +244,13 @@ async def test_a_backfill_of_a_schedule_that_is_edited_at_the_same_time_is_refus
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await outage(harness)
-    loop, unfired = asyncio.get_running_loop(), schedules.Past.unfired
+    loop, unfired = asyncio.get_running_loop(), backfill.PastSlots.unfired
 
-    def search(past: schedules.Past, limit: int, *, reprocess: bool) -> list[datetime]:
+    def search(past: backfill.PastSlots, limit: int, *, reprocess: bool) -> list[datetime]:
         asyncio.run_coroutine_threadsafe(harness.edit(cron_expression="5 * * * *"), loop).result(timeout=30)
         return unfired(past, limit, reprocess=reprocess)
 
-    monkeypatch.setattr(schedules.Past, "unfired", search)
+    monkeypatch.setattr(backfill.PastSlots, "unfired", search)
     with pytest.raises(Conflict, match="edited while its slots were computed"):
         await harness.backfill(at("9:15"), at("9:40"))
     assert await harness.queue() == []

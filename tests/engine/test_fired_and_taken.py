@@ -11,7 +11,7 @@ from sqlalchemy import select
 from rota.core.errors import Unavailable
 from rota.db.dialect import insert_rows
 from rota.db.tables import queues, runs
-from rota.engine import scheduler, schedules
+from rota.engine import firing, scheduler
 from rota.engine.commands import EngineSettings
 from rota.engine.scheduler import POLL_LEAD
 from rota.engine.worker.claim_gate import ClaimGate
@@ -87,7 +87,7 @@ async def test_what_was_fired_into_a_lost_answer_is_handed_back(harness: Harness
 
     async def deaf(step: Any, *args: Any, **kwargs: Any) -> Any:
         found = await real(step, *args, **kwargs)
-        if step is schedules.fire:
+        if step is firing.fire:
             monkeypatch.setattr(harness.db, "tx", real)
             raise Unavailable("the answer is lost")
         return found
@@ -264,7 +264,7 @@ async def test_a_lost_answer_of_one_part_takes_nothing_of_the_other_back(harness
 
     async def deaf(step: Any, *args: Any, **kwargs: Any) -> Any:
         found = await real(step, *args, **kwargs)
-        if step is schedules.fire:
+        if step is firing.fire:
             fires.append(step)
             if len(fires) == 1:
                 raise Unavailable("the answer is lost")

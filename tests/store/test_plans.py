@@ -25,7 +25,7 @@ from rota.core.policy import Terms
 from rota.core.states import Phase, Status
 from rota.db.connection import open_database
 from rota.db.dialect import Tx, watchers
-from rota.engine import dashboard, diagnostics, jobs, overview, runs, schedules, workers
+from rota.engine import dashboard, diagnostics, firing, jobs, overview, runs, schedules, workers
 from rota.engine import reports as engine_reports
 from rota.kinds.pipelines import store as pipelines_store
 from rota.kinds.workflows import reports as workflows_reports
@@ -132,10 +132,10 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     "cancels": (lambda tx: jobs.cancels(tx, "w1"), {"ix_jobs_held"}),
     "hand back": (lambda tx: jobs.hand_back(tx, "w1", None), {"ix_jobs_held"}),
     "of schedules": (lambda tx: jobs.of_schedules(tx, ["S1", "S2"]), {"ix_jobs_schedule"}),
-    "schedules due": (lambda tx: schedules.due(tx, ["task"], NOW, 200), {"ix_clocks_due"}),
-    "next run": (lambda tx: schedules.next_run(tx, ["task"], NOW), {"ix_clocks_due"}),
+    "schedules due": (lambda tx: firing.read_due(tx, ["task"], NOW, 200), {"ix_clocks_due"}),
+    "next run": (lambda tx: firing.next_due_at(tx, ["task"], NOW), {"ix_clocks_due"}),
     "a schedule by its name": (
-        lambda tx: tx.execute(engine_reports.schedule_query().where(schedules.called(ORG, "x"))),
+        lambda tx: tx.execute(engine_reports.schedule_query().where(schedules.by_id_or_name(ORG, "x"))),
         {"ix_schedules_name"},
     ),
     "the id of a schedule": (lambda tx: engine_reports.schedule_id_of(tx, ORG, "x"), {"ix_schedules_name"}),

@@ -19,7 +19,18 @@ from rota.core.timing import triggers
 from rota.db.connection import Database
 from rota.db.dialect import Tx, lock_keys
 from rota.db.notify import Wake
-from rota.engine import billing_accounts, grants, reports, runs, schedules, tracing
+from rota.engine import (
+    backfill,
+    billing_accounts,
+    firing,
+    grants,
+    pauses,
+    reports,
+    runs,
+    schedule_rows,
+    schedules,
+    tracing,
+)
 from rota.engine import jobs as queue
 from rota.engine.audit_log import DESCRIBERS, Act, Told
 from rota.engine.authority import check_grant, check_may_begin, check_owner, with_grant
@@ -145,7 +156,7 @@ class Engine:
             schedules.insert(tx, granted, now, rows)
             return granted
 
-        rows = await compute(schedules.new_rows, new, now)
+        rows = await compute(schedule_rows.new_rows, new, now)
         made = await self.db.tx(step)
         self.signal("clocks")
         return made
@@ -209,12 +220,12 @@ class Engine:
         now = self.clock.now()
         end = self.future(until, "until", now)
         why = parse.text(reason, "reason", 1000)
-        return await self.clocked(lambda tx: schedules.pause(tx, schedules.lock(tx, org_id, key), why, end, now))
+        return await self.clocked(lambda tx: pauses.pause(tx, schedules.lock(tx, org_id, key), why, end, now))
 
     async def resume_schedule(self, org_id: str, key: str, *, gap: Any = "skip") -> Schedule:
         now = self.clock.now()
         policy = choice(Misfire, gap, "gap")
-        return await self.clocked(lambda tx: schedules.resume(tx, schedules.lock(tx, org_id, key), policy, now))
+        return await self.clocked(lambda tx: pauses.resume(tx, schedules.lock(tx, org_id, key), policy, now))
 
     async def pause_many(
         self, org_id: str, wanted: Mapping[str, Any], *, reason: str = "", until: Any = None
@@ -222,7 +233,7 @@ class Engine:
         """Pause all schedules that `wanted` finds; returns them."""
         now = self.clock.now()
         end, why = self.future(until, "until", now), parse.text(reason, "reason", 1000)
-        return await self.each(org_id, wanted, lambda tx, due: schedules.pause(tx, due, why, end, now))
+        return await self.each(org_id, wanted, lambda tx, due: pauses.pause(tx, due, why, end, now))
 
     async def resume_many(self, org_id: str, wanted: Mapping[str, Any], *, gap: Any = "skip") -> list[Schedule]:
         """End the pauses of all schedules that `wanted` finds; returns those that were paused."""
@@ -230,7 +241,7 @@ class Engine:
         if wanted.get("paused") is False:
             return []
         paused = {**wanted, "paused": True}
-        return await self.each(org_id, paused, lambda tx, due: schedules.resume(tx, due, policy, now))
+        return await self.each(org_id, paused, lambda tx, due: pauses.resume(tx, due, policy, now))
 
     async def enable_many(self, org_id: str, wanted: Mapping[str, Any], *, enabled: bool) -> list[Schedule]:
         """Enable or disable all schedules that `wanted` finds; returns those that changed. Left out are producers of
@@ -278,7 +289,7 @@ class Engine:
     async def skip_next(self, org_id: str, key: str, *, reason: str = "") -> datetime:
         now = self.clock.now()
         why = parse.text(reason, "reason", 1000)
-        return await self.clocked(lambda tx: schedules.skip_next(tx, schedules.lock(tx, org_id, key), why, now))
+        return await self.clocked(lambda tx: pauses.skip_next(tx, schedules.lock(tx, org_id, key), why, now))
 
     async def run_now(
         self, org_id: str, key: str, *, overlap: Any = None, trace: str | None = None,
@@ -299,7 +310,7 @@ class Engine:
             if payload != due.schedule.input and due.schedule.grant_id is not None:
                 check_grant(tx, self.runners, replace(due.schedule, input=payload), now)
                 check_owner(tx, self.act, org_id, due.schedule.grant_id)
-            return schedules.run_now(tx, due.schedule, payload, policy or due.schedule.overlap, trace, now)
+            return firing.run_now(tx, due.schedule, payload, policy or due.schedule.overlap, trace, now)
 
         return await self.clocked(step)
 
@@ -321,25 +332,25 @@ class Engine:
             raise Invalid("to", until, f"lies before `from` ({first.isoformat()})")
         most = parse.whole(limit, "limit", 1, FIRE_BATCH_SLOTS)
 
-        def read(tx: Tx) -> schedules.Past:
-            return schedules.past(tx, schedules.clock_of(tx, org_id, key), first, last, now)
+        def read(tx: Tx) -> backfill.PastSlots:
+            return backfill.read_past_slots(tx, schedules.read_with_clock(tx, org_id, key), first, last, now)
 
         before = await self.db.read(read)
         wanted = await compute(before.unfired, most, reprocess=reprocess)
         if dry_run or not wanted:
             return wanted
         return await self.clocked(
-            lambda tx: schedules.backfill(tx, before, wanted, reprocess=reprocess, now=self.clock.now())
+            lambda tx: backfill.fire_past(tx, before, wanted, reprocess=reprocess, now=self.clock.now())
         )
 
     async def freeze(self, org_id: str, *, reason: str = "", until: Any = None) -> None:
         """Let every slot of an org pass, until it is unfrozen."""
         now = self.clock.now()
         why = parse.text(reason, "reason", 1000)
-        await self.db.tx(schedules.freeze, org_id, why, self.future(until, "until", now), now)
+        await self.db.tx(pauses.freeze, org_id, why, self.future(until, "until", now), now)
 
     async def unfreeze(self, org_id: str) -> None:
-        await self.clocked(lambda tx: schedules.unfreeze(tx, org_id, self.clock.now()))
+        await self.clocked(lambda tx: pauses.unfreeze(tx, org_id, self.clock.now()))
 
     # grants
 
@@ -478,8 +489,8 @@ class Engine:
             if run.schedule_id is not None:
                 due = schedules.lock(tx, org_id, run.schedule_id)
                 if run.slot is None:
-                    return schedules.retry_run(tx, due.schedule, run, runs.last_attempt(tx, run.job_id), now)
-                return schedules.retry_slot(tx, due, run.slot, run, now)
+                    return backfill.retry_run(tx, due.schedule, run, runs.last_attempt(tx, run.job_id), now)
+                return backfill.retry_slot(tx, due, run.slot, run, now)
             again = NewJob(
                 org_id=org_id, kind=run.kind, target=run.target, payload=run.input, run_at=now, trigger="retry",
                 route=run.route, schedule_id=run.schedule_id, attempt=runs.last_attempt(tx, run.job_id),
@@ -505,7 +516,7 @@ class Engine:
         ids = await self.db.read(reports.schedule_ids, org_id, **wanted)
 
         def step(tx: Tx, some: Sequence[str]) -> list[Schedule]:
-            found = [schedules.lock(tx, org_id, one) for one in some if schedules.stands(tx, org_id, one)]
+            found = [schedules.lock(tx, org_id, one) for one in some if schedules.exists(tx, org_id, one)]
             if wanted.get("paused"):
                 found = [due for due in found if due.schedule.paused_at is not None]
             return [schedule for due in found if (schedule := change(tx, due)) is not None]

@@ -13,7 +13,7 @@ from rota.core.states import Status
 from rota.core.timing.counting import count_slots
 from rota.core.timing.dst import TICK
 from rota.db.dialect import Tx
-from rota.engine import audit_rows, jobs, runs, schedules, slots, workers
+from rota.engine import audit_rows, firing, jobs, runs, slots, workers
 from rota.engine.commands import Engine
 from rota.engine.extensions import Prunes, Reconciles, prune_in_chunks, record_repair
 
@@ -87,7 +87,7 @@ class Maintenance:
     async def reconcile(self) -> None:
         """RECONCILER_GUARANTEES_CHAIN: find what should not be, mend it, and say so."""
         now = self.clock.now()
-        record_repair(self.engine, "schedules without a next slot", len(await self.db.tx(schedules.repair, now)))
+        record_repair(self.engine, "schedules without a next slot", len(await self.db.tx(firing.repair_clocks, now)))
         for worker in await self.db.read(workers.dead_with_jobs):
             record_repair(self.engine, "jobs of workers that are gone", await self.take_from(worker))
         headless = await self.db.read(jobs.headless)
@@ -122,7 +122,7 @@ class Maintenance:
 
 def fill_counts(tx: Tx, limit: int = 20) -> int:
     """Count the slots of gaps that were too long to count while firing."""
-    open_gaps = slots.uncounted(tx, limit)
+    open_gaps = slots.uncounted_gaps(tx, limit)
     for timing, gap in open_gaps:
         counted = count_slots(timing, gap.slot - TICK, gap.last_slot, 2_000_000)
         slots.set_count(tx, gap, counted if counted is not None else -1)

@@ -77,7 +77,7 @@ from rota.db.tables import (
 from rota.engine import grants as authority
 from rota.engine.orgs import slug_of
 from rota.engine.runs import BY_ATTEMPT
-from rota.engine.schedules import called
+from rota.engine.schedules import by_id_or_name
 
 A_WHILE = timedelta(minutes=1)  # more than clocks are apart
 
@@ -169,7 +169,7 @@ def such_as(
 
 def schedule(tx: Tx, org_id: str, key: str) -> Record:
     """A living schedule by its id or name."""
-    found = tx.execute(schedule_query().where(called(org_id, key)).order_by(s.id != key)).first()
+    found = tx.execute(schedule_query().where(by_id_or_name(org_id, key)).order_by(s.id != key)).first()
     if found is None:
         raise NotFound(f"schedule {key!r} not found")
     return schedule_record(found)
@@ -192,7 +192,7 @@ def new_schedule(one: Schedule) -> Record:
 
 def schedule_id_of(tx: Tx, org_id: str, key: str) -> str | None:
     """The id behind an id or a living name. A deleted schedule is still known by its id: its history stays."""
-    known = or_(and_(s.org_id == org_id, s.id == key), called(org_id, key))
+    known = or_(and_(s.org_id == org_id, s.id == key), by_id_or_name(org_id, key))
     return tx.execute(select(s.id).where(known).order_by(s.id != key)).scalars().first()
 
 

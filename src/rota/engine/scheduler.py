@@ -22,7 +22,7 @@ from rota.core.errors import DataRefused, Unavailable
 from rota.core.model import DueSchedule, PlannedSchedule
 from rota.core.plan import plan_again, plan_at
 from rota.db.dialect import Tx
-from rota.engine import jobs, schedules
+from rota.engine import firing, jobs
 from rota.engine.commands import Engine
 from rota.engine.worker import Worker
 from rota.engine.worker.prefetch import EARLY_FIRE, Reservation
@@ -123,7 +123,7 @@ class Scheduler:
         planned: list[PlannedSchedule] = []
         broken: list[Broken] = []
         for start in range(0, len(rows), FIRE_BATCH_ROWS):
-            due_schedules, unreadable = schedules.due_of(rows[start : start + FIRE_BATCH_ROWS])
+            due_schedules, unreadable = firing.due_schedules_of(rows[start : start + FIRE_BATCH_ROWS])
             broken += unreadable
             for due in due_schedules:
                 try:
@@ -216,7 +216,7 @@ class Scheduler:
         that must be polled."""
         frozen = [pair.due for pair in planned if pair.due.frozen(now)]
         if frozen:
-            await self.db.tx(schedules.hold, frozen)
+            await self.db.tx(firing.hold_frozen, frozen)
         current = await self.plan_current([pair for pair in planned if not pair.due.frozen(now)], now)
         if self.engine.tracing is not None:
             current = self.engine.tracing.trace_fires(current)
@@ -240,7 +240,7 @@ class Scheduler:
             return set()
         try:
             async with self.reserve(planned, now) as reservation:
-                fired = await self.db.tx(schedules.fire, planned, now, reservation.lease)
+                fired = await self.db.tx(firing.fire, planned, now, reservation.lease)
                 reservation.deliver(fired.leased_jobs)
                 if self.engine.tracing is not None:
                     self.engine.tracing.fired(fired.fires)
@@ -250,7 +250,7 @@ class Scheduler:
                 return await self.fire_planned(planned[:half], now) | await self.fire_planned(planned[half:], now)
             due, plan = planned[0]
             log.error("slot could not be fired; skipped", schedule=due.schedule.id, error=error.message)
-            await self.db.tx(schedules.fail_slots, due, plan, error.message, now)
+            await self.db.tx(firing.fail_slots, due, plan, error.message, now)
             return set()
         self.engine.meter.fired += len(fired.fires)
         self.engine.wake.signal("ready" if len(fired.leased_jobs) < len(fired.fires) else "taken")
@@ -265,7 +265,7 @@ class Scheduler:
 
     async def mark_broken(self, schedule_id: str, revision: int, error: str) -> None:
         log.error("schedule cannot be evaluated; marked broken until it is edited", schedule=schedule_id, error=error)
-        await self.db.tx(schedules.mark_broken, schedule_id, revision, error, self.clock.now())
+        await self.db.tx(firing.mark_broken, schedule_id, revision, error, self.clock.now())
 
 
 def read_due(
@@ -273,9 +273,9 @@ def read_due(
 ) -> tuple[Sequence[Any], datetime | None, datetime | None, bool]:
     """The rows of schedules that are due by `soon`; when the first delayed job is due, and the first schedule after
     `soon`; and whether there are more rows than one poll reads."""
-    rows = schedules.due(tx, kinds, soon, POLL_LIMIT_ROWS, orgs)
+    rows = firing.read_due(tx, kinds, soon, POLL_LIMIT_ROWS, orgs)
     truncated = len(rows) == POLL_LIMIT_ROWS
-    return rows, jobs.next_due(tx), None if truncated else schedules.next_run(tx, kinds, soon), truncated
+    return rows, jobs.next_due(tx), None if truncated else firing.next_due_at(tx, kinds, soon), truncated
 
 
 def broken_of(due: DueSchedule, error: Exception) -> Broken:

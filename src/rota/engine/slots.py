@@ -1,5 +1,5 @@
-"""Slots: the home of each moment a schedule is due. A fired slot's verdict follows from its job and runs; a slot that
-did not fire has it here, and many of them in a row are one gap."""
+"""Slots: the times at which schedules are due. The verdict of a fired slot follows from its job and runs; a slot that
+did not fire has its verdict in its row, and consecutive ones share a row, a gap."""
 
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
@@ -19,36 +19,46 @@ from rota.db.dialect import Batch, Tx, hot, insert_new, insert_rows
 from rota.db.tables import clocks, jobs, runs, schedule_stats, schedules, slots, trigger_spans
 
 t = slots.c
+GAP_COUNT_LIMIT = 10_000  # slots of a gap that are counted at once; maintenance counts longer gaps
+ID_BATCH_ROWS = 500  # ids in one IN list
 
 
 def record_gaps(tx: Tx, gaps: Sequence[tuple[Schedule, Gap]]) -> None:
+    """Store the verdict of slots that did not fire, and count those that were skipped."""
     values = [
         {
-            "schedule_id": schedule.id, "slot": gap.first, "last_slot": gap.last, "count": gap.count,
-            "verdict": str(gap.verdict), "reason": gap.reason, "note": gap.note, "into_slot": gap.into, "attempts": 0,
+            "schedule_id": schedule.id,
+            "slot": gap.first,
+            "last_slot": gap.last,
+            "count": gap.count,
+            "verdict": str(gap.verdict),
+            "reason": gap.reason,
+            "note": gap.note,
+            "into_slot": gap.into,
+            "attempts": 0,
         }
         for schedule, gap in gaps
-    ]  # fmt: skip
+    ]
     insert_new(tx, slots, values, ("schedule_id",))
     # a gap too long to count while firing counts as one here
     count_skips(tx, [(schedule.id, gap.count or 1) for schedule, gap in gaps if gap.verdict == Verdict.SKIPPED])
 
 
 def count_skips(tx: Tx, skipped: Sequence[tuple[str, int]]) -> None:
-    """Count slots that were skipped, for their schedules."""
+    """Add (schedule id, number of skipped slots) to the counters of the schedules."""
     if not skipped:
         return
-    per: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for schedule_id, count in skipped:
-        per[schedule_id] = per.get(schedule_id, 0) + count
-    skipping(tx, SKIPS.given(tx, sorted(per.items())))
+        counts[schedule_id] = counts.get(schedule_id, 0) + count
+    add_skipped_counts(tx, SKIPS.given(tx, sorted(counts.items())))
 
 
 SKIPS = Batch("skips", id=Text(), n=BigInteger())
 
 
 @hot
-def skipping(tx: Tx, alike: tuple[str, ...]) -> Any:
+def add_skipped_counts(tx: Tx, alike: tuple[str, ...]) -> Any:
     new, st = SKIPS.table(tx, alike), schedule_stats.c
     return update(schedule_stats).where(st.schedule_id == new.c.id).values(skipped_count=st.skipped_count + new.c.n)
 
@@ -56,14 +66,15 @@ def skipping(tx: Tx, alike: tuple[str, ...]) -> Any:
 def decide_slot(
     tx: Tx, schedule_id: str, slot: datetime | None, verdict: Verdict | None, reason: str | None, into: datetime | None
 ) -> None:
+    """Store the verdict of a fired slot whose job was withdrawn."""
     if slot is not None and verdict is not None:
         home = and_(t.schedule_id == schedule_id, t.slot == slot)
         tx.execute(update(slots).where(home).values(verdict=verdict, reason=reason, into_slot=into))
 
 
 def edge_of(tx: Tx, schedule_id: str, now: datetime) -> datetime:
-    """From where an edited schedule is planned: now, or behind what is decided already, should the clock have been set
-    back. A skip of a slot still to come is forgotten with the trigger it was meant for."""
+    """Return the time from which an edited schedule is planned: `now`, or its last decided slot if the system clock was
+    set back. Deletes an operator's skip of a future slot: it was meant for the old trigger."""
     ahead = and_(t.schedule_id == schedule_id, t.slot > now)
     tx.execute(delete(slots).where(ahead, t.reason == "operator"))
     last = select(func.max(func.coalesce(t.last_slot, t.slot, type_=t.slot.type))).where(t.schedule_id == schedule_id)
@@ -71,21 +82,21 @@ def edge_of(tx: Tx, schedule_id: str, now: datetime) -> datetime:
     return now if decided is None else max(now, decided)
 
 
-def homes_of(tx: Tx, schedule_id: str, since: datetime, until: datetime) -> dict[datetime, Any]:
-    """The rows of single slots in a stretch; slots inside a gap have none of their own. Raises TooMuchEffort if there
-    are more than one request may read."""
+def single_slots(tx: Tx, schedule_id: str, since: datetime, until: datetime) -> dict[datetime, Any]:
+    """Return the rows of single slots in a range, without gaps. Raises TooMuchEffort if they are more than one request
+    may read."""
     stmt = select(slots).where(t.schedule_id == schedule_id, t.slot.between(since, until)).order_by(t.slot)
     rows = tx.execute(stmt.limit(REQUEST_STEPS + 1)).all()
     if len(rows) > REQUEST_STEPS:
         raise TooMuchEffort(
-            "from", since.isoformat(), f"begins a stretch with more than {REQUEST_STEPS} slots; ask for a shorter one"
+            "from", since.isoformat(), f"begins a range with more than {REQUEST_STEPS} slots; choose a shorter range"
         )
     return {row.slot: row for row in rows if row.last_slot is None or row.last_slot == row.slot}
 
 
-def slots_that_were(schedule: Schedule, spans: Sequence[Any], since: datetime, until: datetime) -> Iterator[datetime]:
-    """The slots of the past by the triggers that ruled then; where none did (it was not made yet, or disabled) by the
-    one it has now."""
+def past_slots(schedule: Schedule, spans: Sequence[Any], since: datetime, until: datetime) -> Iterator[datetime]:
+    """Yield past slots by the trigger in effect at the time; before the schedule was created and while it was disabled,
+    by its current trigger."""
     after = since - TICK
     present = triggers.reaching_back(schedule.timing, since)
     for span in spans:
@@ -97,14 +108,14 @@ def slots_that_were(schedule: Schedule, spans: Sequence[Any], since: datetime, u
     yield from triggers.slots_between(present, after, until)
 
 
-def never_ran(tx: Tx, job_ids: Collection[str]) -> set[str]:
-    """Which of these jobs left the queue because they came too late."""
+def skipped_jobs(tx: Tx, job_ids: Collection[str]) -> set[str]:
+    """Return which of these jobs were skipped: their deadline or window passed before they started."""
     stmt = select(runs.c.job_id).where(runs.c.job_id.in_(job_ids), runs.c.status == Status.SKIPPED)
     return set(tx.execute(stmt).scalars())
 
 
-def take_from_gaps(tx: Tx, schedule: Schedule, wanted: Sequence[datetime]) -> None:
-    """Slots that are about to run get out of the gap rows they lie in; what is left of a gap stays a gap."""
+def cut_from_gaps(tx: Tx, schedule: Schedule, wanted: Sequence[datetime]) -> None:
+    """Remove slots that are about to run from the gap rows that contain them; the rest of a gap remains as gaps."""
     first, last = wanted[0], wanted[-1]
     stmt = select(slots).where(t.schedule_id == schedule.id, t.slot <= last, t.last_slot >= first, t.last_slot > t.slot)
     inside = set(wanted)
@@ -113,10 +124,10 @@ def take_from_gaps(tx: Tx, schedule: Schedule, wanted: Sequence[datetime]) -> No
         ruled = [span.timing for span in spans if span.from_at < row.slot]
         timing = triggers.load(ruled[-1]) if ruled else schedule.timing
         tx.execute(delete(slots).where(t.schedule_id == schedule.id, t.slot == row.slot))
-        taken = sorted(slot for slot in inside if row.slot <= slot <= row.last_slot)
+        removed = sorted(slot for slot in inside if row.slot <= slot <= row.last_slot)
         pieces: list[Gap] = []
         start: datetime | None = row.slot
-        for slot in taken:
+        for slot in removed:
             before = triggers.last_slot(timing, slot - TICK, start - TICK) if start else None
             if start is not None and before is not None and start <= before:
                 pieces.append(Gap(start, before, None, row.verdict, row.reason, row.into_slot))
@@ -125,53 +136,46 @@ def take_from_gaps(tx: Tx, schedule: Schedule, wanted: Sequence[datetime]) -> No
             pieces.append(Gap(start, row.last_slot, None, row.verdict, row.reason, row.into_slot))
         values = [
             {
-                "schedule_id": schedule.id, "slot": one.first, "last_slot": one.last,
-                "count": count_slots(timing, one.first - TICK, one.last, 10_000),
-                "verdict": one.verdict, "reason": one.reason, "into_slot": one.into, "attempts": 0,
+                "schedule_id": schedule.id,
+                "slot": piece.first,
+                "last_slot": piece.last,
+                "count": count_slots(timing, piece.first - TICK, piece.last, GAP_COUNT_LIMIT),
+                "verdict": piece.verdict,
+                "reason": piece.reason,
+                "into_slot": piece.into,
+                "attempts": 0,
             }
-            for one in pieces
-        ]  # fmt: skip
+            for piece in pieces
+        ]
         insert_rows(tx, slots, values)
 
 
 def reopen(tx: Tx, schedule_id: str, slot: datetime, job_id: str) -> tuple[int, str | None]:
-    """Make a slot the home of a new job; returns the attempts it had so far and the last run of it."""
+    """Give a slot a new job; returns its number of attempts and the id of its last run."""
     home = and_(t.schedule_id == schedule_id, t.slot == slot)
     row = tx.execute(select(slots).where(home).with_for_update()).one_or_none()
     if row is None:
-        insert_rows(
-            tx,
-            slots,
-            [
-                {
-                    "schedule_id": schedule_id,
-                    "slot": slot,
-                    "last_slot": slot,
-                    "count": 1,
-                    "job_id": job_id,
-                    "attempts": 0,
-                }
-            ],
-        )
+        new = {"schedule_id": schedule_id, "slot": slot, "last_slot": slot, "count": 1, "job_id": job_id, "attempts": 0}
+        insert_rows(tx, slots, [new])
         return 0, None
-    attempts, previous = row.attempts, None
+    attempts, last_run_id = row.attempts, None
     if row.job_id is not None:
         last = select(runs.c.id, runs.c.attempt).where(runs.c.job_id == row.job_id, runs.c.lost_fence == 0)
-        found = tx.execute(last.order_by(runs.c.attempt.desc()).limit(1)).one_or_none()
-        if found is not None:
-            attempts, previous = max(attempts, found.attempt), found.id
+        run = tx.execute(last.order_by(runs.c.attempt.desc()).limit(1)).one_or_none()
+        if run is not None:
+            attempts, last_run_id = max(attempts, run.attempt), run.id
     values = {"verdict": None, "reason": None, "into_slot": None, "job_id": job_id, "attempts": attempts}
     tx.execute(update(slots).where(home).values(values))
-    return attempts, previous
+    return attempts, last_run_id
 
 
-def uncounted(tx: Tx, limit: int) -> list[tuple[Timing, Any]]:
-    """Gaps whose slots nobody has counted yet, with the timing that made them."""
-    found = []
+def uncounted_gaps(tx: Tx, limit: int) -> list[tuple[Timing, Any]]:
+    """Return gaps whose slots are not counted yet, with the timing in effect at their first slot."""
+    gaps = []
     for gap in tx.execute(select(slots).where(t.count.is_(None)).limit(limit)).all():
         spans = [span for span in spans_of(tx, gap.schedule_id) if span.from_at <= gap.slot]
-        found.append((triggers.load(spans[-1].timing), gap))
-    return found
+        gaps.append((triggers.load(spans[-1].timing), gap))
+    return gaps
 
 
 def set_count(tx: Tx, gap: Any, count: int) -> None:
@@ -180,21 +184,23 @@ def set_count(tx: Tx, gap: Any, count: int) -> None:
 
 
 def prune(tx: Tx, before: datetime, limit: int) -> int:
-    """Forget slots that were decided long ago, and remember up to where: nothing at or before that mark can fire."""
+    """Delete decided slots older than `before`, up to `limit`; returns their number. `decided_until` of the clock keeps
+    the last one: no slot up to it can fire again."""
     alive = select(jobs.c.id).where(jobs.c.id == t.job_id).exists()
     old = select(t.schedule_id, t.slot, t.last_slot).where(func.coalesce(t.last_slot, t.slot) < before, ~alive)
-    found = list(tx.execute(old.limit(limit)))
+    rows = list(tx.execute(old.limit(limit)))
     k = clocks.c
-    for row in found:
+    for row in rows:
         tx.execute(delete(slots).where(t.schedule_id == row.schedule_id, t.slot == row.slot))
         last = row.last_slot or row.slot
         later = or_(k.decided_until.is_(None), k.decided_until < last)
         tx.execute(update(clocks).where(k.schedule_id == row.schedule_id, later).values(decided_until=last))
-    return len(found)
+    return len(rows)
 
 
 def audit_page(tx: Tx, org_id: str, key: str | None, after: str, limit: int = 500) -> tuple[list[Any], str | None]:
-    """Schedules to audit, the deleted ones too, with their clocks; and where the next page begins."""
+    """Return a page of schedules for the slot audit, also deleted ones, with their clocks; and the last id, None at the
+    end."""
     s, k = schedules.c, clocks.c
     stmt = (
         select(s.id, s.name, s.deleted_at, k.next_slot, k.next_run_at, k.decided_until)
@@ -204,28 +210,29 @@ def audit_page(tx: Tx, org_id: str, key: str | None, after: str, limit: int = 50
     if key is not None:
         known = select(literal(1)).where(s.org_id == org_id, s.id == key).exists()
         stmt = stmt.where(or_(s.id == key, and_(s.name == key, ~known)))
-    found = list(tx.execute(stmt.order_by(s.id).limit(limit)))
-    return found, found[-1].id if len(found) == limit else None
+    rows = list(tx.execute(stmt.order_by(s.id).limit(limit)))
+    return rows, rows[-1].id if len(rows) == limit else None
 
 
 def spans_of(tx: Tx, schedule_id: str) -> list[Any]:
+    """Return the trigger spans of a schedule, oldest first."""
     spans = trigger_spans.c
     return list(tx.execute(select(trigger_spans).where(spans.schedule_id == schedule_id).order_by(spans.from_at)))
 
 
 def rows_between(tx: Tx, schedule_id: str, since: datetime | None, until: datetime, limit: int) -> list[Any]:
-    """The rows of a schedule with `since < slot <= until`, ascending, up to `limit`."""
+    """Return the rows of a schedule with `since < slot <= until`, ascending, up to `limit`."""
     stmt = select(slots).where(t.schedule_id == schedule_id, t.slot <= until)
     stmt = stmt if since is None else stmt.where(t.slot > since)
     return list(tx.execute(stmt.order_by(t.slot).limit(limit)))
 
 
-def without_job_or_run(tx: Tx, found: Sequence[Any]) -> set[str]:
-    """Which job ids of these rows stand neither in the queue nor in the ledger."""
-    ids = [row.job_id for row in found if row.verdict is None and row.job_id is not None]
+def without_job_or_run(tx: Tx, rows: Sequence[Any]) -> set[str]:
+    """Return the job ids of these slot rows that have neither a job nor a run."""
+    ids = [row.job_id for row in rows if row.verdict is None and row.job_id is not None]
     known: set[str] = set()
-    for start in range(0, len(ids), 500):
-        part = ids[start : start + 500]
+    for start in range(0, len(ids), ID_BATCH_ROWS):
+        part = ids[start : start + ID_BATCH_ROWS]
         known |= set(tx.execute(select(jobs.c.id).where(jobs.c.id.in_(part))).scalars())
         known |= set(tx.execute(select(runs.c.job_id).where(runs.c.job_id.in_(part))).scalars())
     return set(ids) - known

@@ -17,7 +17,7 @@ from rota.core.model import Attempt, AttemptResult, DueSchedule, Lease
 from rota.core.plan import plan
 from rota.core.states import Status
 from rota.db.dialect import CROWD, Tx
-from rota.engine import jobs, orgs, schedules
+from rota.engine import firing, jobs, orgs, schedule_rows, schedules
 from rota.engine.commands import Engine
 from rota.engine.scheduler import read_due
 
@@ -73,11 +73,11 @@ def run_through(tx: Tx, engine: Engine, org_id: str, count: int, now: datetime) 
         for _ in range(count)
     ]  # fmt: skip
     schedules.insert(tx, made, began)
-    due = [DueSchedule(one, schedules.clock_row(one, began)["next_slot"], 0, None, None) for one in made]
+    due = [DueSchedule(one, schedule_rows.clock_row(one, began)["next_slot"], 0, None, None) for one in made]
     worker = new_id()
     read_due(tx, [kind], began)
     lease = Lease(worker, [ROUTE], None, 1, 0, now)  # the others are claimed
-    fired = schedules.fire(tx, [(one, plan(one, now, timedelta(hours=1))) for one in due], now, lease)
+    fired = firing.fire(tx, [(one, plan(one, now, timedelta(hours=1))) for one in due], now, lease)
     found = jobs.lanes(tx, [ROUTE])
     for lane in found:
         jobs.claim_sole(tx, lane, worker=worker, routes=[], room=1)

@@ -92,7 +92,7 @@ def remove(tx: Tx, old: Any, now: datetime) -> str:
         schedules.c.org_id == old.org_id, schedules.c.target == old.path, timers.LIVING, schedules.c.kind == "pipeline"
     )
     for schedule_id in tx.execute(mine).scalars().all():
-        timers.drop(tx, old.org_id, schedule_id, now)
+        timers.delete_if_exists(tx, old.org_id, schedule_id, now)
     tx.execute(update(pipelines).where(p.id == old.id).values(deleted_at=now, updated_at=now))
     return str(old.id)
 
@@ -263,7 +263,7 @@ def trigger(tx: Tx, org_id: str, key: str, trigger_id: str) -> Record:
 def change_trigger(tx: Tx, org_id: str, trigger_id: str, changes: Mapping[str, Any], now: datetime) -> str:
     row = tx.execute(select(pipeline_triggers).where(t.id == trigger_id).with_for_update()).one()
     tx.execute(update(pipeline_triggers).where(t.id == trigger_id).values(dict(changes)))
-    if row.schedule_id is not None and timers.stands(tx, org_id, row.schedule_id) and "enabled" in changes:
+    if row.schedule_id is not None and timers.exists(tx, org_id, row.schedule_id) and "enabled" in changes:
         due = timers.lock(tx, org_id, row.schedule_id)
         timers.replace_schedule(tx, due, replace(due.schedule, enabled=changes["enabled"]), now)
     return trigger_id
@@ -272,7 +272,7 @@ def change_trigger(tx: Tx, org_id: str, trigger_id: str, changes: Mapping[str, A
 def remove_trigger(tx: Tx, org_id: str, trigger_id: str, now: datetime) -> str:
     schedule_id = tx.execute(select(t.schedule_id).where(t.id == trigger_id)).scalar()
     if schedule_id is not None:
-        timers.drop(tx, org_id, schedule_id, now)
+        timers.delete_if_exists(tx, org_id, schedule_id, now)
     drop_triggers(tx, t.id == trigger_id)
     return trigger_id
 

@@ -127,7 +127,7 @@ def delete(tx: Tx, org_id: str, key: str, now: datetime) -> str:
     if head is not None and head.state == State.RUNNING:
         raise Conflict(f"workflow {flow.name}: a run is active; pause it, and wait until that has ended")
     for one in list(tx.execute(select(h.schedule_id).where(h.workflow_id == flow.id)).scalars()):
-        schedules.drop(tx, org_id, one, now)
+        schedules.delete_if_exists(tx, org_id, one, now)
     queue.withdraw(tx, jobs.c.serial_key == line, Status.CANCELED, "deleted", now, promoting=False)
     tx.execute(handlers.delete().where(h.workflow_id == flow.id))
     for status in (EventStatus.PENDING, EventStatus.RESERVED):

@@ -65,7 +65,7 @@ def plan_again(tx: Tx, lost: HandlerRef, now: datetime) -> bool:
     declared = [one for one in flow.declaration["handlers"] if one["name"] == lost.handler and one["schedule"]]
     if handler is None or not declared:
         return False
-    if handler.schedule_id is not None and schedule_store.stands(tx, lost.org_id, handler.schedule_id):
+    if handler.schedule_id is not None and schedule_store.exists(tx, lost.org_id, handler.schedule_id):
         return False
     made = producer_schedule(lost.org_id, flow.name, flow.source, flows.route_of(flow), declared[0], now)
     grant_id = tx.execute(select(s.grant_id).where(s.id == handler.schedule_id)).scalar_one_or_none()

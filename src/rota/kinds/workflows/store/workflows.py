@@ -50,7 +50,7 @@ from rota.db.dialect import (
 )
 from rota.db.tables import causes, effects, events, handlers, jobs, workflow_runs, workflows
 from rota.db.tables import runs as attempts
-from rota.engine import grants, schedules
+from rota.engine import firing, grants, schedules
 from rota.engine import jobs as queue
 from rota.engine import runs as ledger
 from rota.kinds.workflows.rules import (
@@ -177,7 +177,7 @@ def deploy(
     tx.execute(update(workflows).where(w.id == flow.id).values({**fields, **again, "updated_at": now}))
     declared = {one["name"]: one for one in fields["declaration"]["handlers"]}
     for name in flow.handlers.keys() - declared.keys():
-        schedules.drop(tx, org_id, flow.handlers[name].schedule_id, now)
+        schedules.delete_if_exists(tx, org_id, flow.handlers[name].schedule_id, now)
         tx.execute(delete(handlers).where(h.workflow_id == flow.id, h.name == name))
     for name, one in declared.items():
         kept = flow.handlers.get(name)
@@ -185,7 +185,7 @@ def deploy(
         if name in producers:
             schedule_id = plan_producer(tx, org_id, producers[name], schedule_id, now)
         elif schedule_id is not None:
-            schedules.drop(tx, org_id, schedule_id, now)  # it became a consumer
+            schedules.delete_if_exists(tx, org_id, schedule_id, now)  # it became a consumer
             schedule_id = None
         values = {
             "type": one["type"], "subscribe": one["subscribe"], "schedule_id": schedule_id,
@@ -202,7 +202,7 @@ def deploy(
 
 def plan_producer(tx: Tx, org_id: str, wanted: Schedule, schedule_id: str | None, now: datetime) -> str:
     """A producer's schedule is one like any other. One that did not change keeps its next slot."""
-    if schedule_id is None or not schedules.stands(tx, org_id, schedule_id):
+    if schedule_id is None or not schedules.exists(tx, org_id, schedule_id):
         schedules.insert(tx, [wanted], now)
         found = wanted
     else:
@@ -212,7 +212,7 @@ def plan_producer(tx: Tx, org_id: str, wanted: Schedule, schedule_id: str | None
         if same and found.enabled:
             return schedule_id
         found = schedules.replace_schedule(tx, due, replace(found, timing=wanted.timing, enabled=True), now)
-    schedules.run_now(tx, found, found.input, found.overlap, None, now, "deploy")
+    firing.run_now(tx, found, found.input, found.overlap, None, now, "deploy")
     return found.id
 
 
@@ -718,7 +718,7 @@ def run_now(tx: Tx, org_id: str, key: str, now: datetime) -> list[str]:
         raise Conflict(f"workflow {flow.name}: a run is active; wait until it has ended")
     mine = [one.schedule_id for one in flow.handlers.values() if one.schedule_id is not None]
     found = [schedules.lock(tx, org_id, one).schedule for one in mine]
-    return [schedules.run_now(tx, one, one.input, one.overlap, None, now) for one in found]
+    return [firing.run_now(tx, one, one.input, one.overlap, None, now) for one in found]
 
 
 def pause(tx: Tx, org_id: str, key: str, reason: str, now: datetime) -> str:

@@ -1,0 +1,411 @@
+"""Due schedules: read them, turn their slots into jobs (`fire`), set their clocks to the next slot.
+
+The statements marked `@hot` are on the path of every slot.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Integer, Select, Text, and_, bindparam, func, or_, select, update
+
+from rota.core.errors import Conflict
+from rota.core.ids import new_id
+from rota.core.model import HOST_JOB, DueSchedule, Fire, FireResult, Lease, NewJob, Plan, Schedule
+from rota.core.plan import next_run_at, passed_gap
+from rota.core.policy import Overlap, Terms
+from rota.core.states import Condition, State, Status, Verdict
+from rota.core.timing import triggers
+from rota.core.timing.dst import TICK
+from rota.core.timing.triggers import Cron, Every, Once
+from rota.db import tables
+from rota.db.column_types import Instant
+from rota.db.dialect import (
+    Batch,
+    Given,
+    Tx,
+    hot,
+    insert_new,
+    is_listed,
+    listed,
+    lock_keys,
+    once,
+    processors,
+    records_of,
+)
+from rota.db.tables import clocks, orgs, queues, schedule_stats, schedules
+from rota.engine import jobs, slots
+from rota.engine.schedule_rows import COLUMNS, schedule_of
+from rota.engine.schedules import LIVING, end_spans, finish_schedules, set_clock, set_last_status_skipped
+
+s, k = schedules.c, clocks.c
+REVISION = COLUMNS.index("revision")
+REASON_CHARS = 1000  # of an error that `condition_reason` keeps
+
+
+def next_due_at(tx: Tx, kinds: Collection[str], after: datetime) -> datetime | None:
+    """Return when the next schedule of these kinds is due, after `after`."""
+    firsts = [
+        tx.execute(select_next_of_kind(tx), {"kind": kind, "after": after}).scalar_one() for kind in sorted(kinds)
+    ]
+    return min((at for at in firsts if at is not None), default=None)
+
+
+@once
+def select_next_of_kind(_: Tx) -> Select[Any]:
+    later = k.next_run_at > bindparam("after", type_=Instant)
+    planned = k.next_run_at.is_not(None)  # implied, but SQLite's planner needs it to use the partial index
+    return select(func.min(k.next_run_at)).where(planned, later, k.kind == bindparam("kind"))
+
+
+def read_due(
+    tx: Tx, kinds: Collection[str], now: datetime, limit: int, only_orgs: Collection[str] | None = None
+) -> list[tuple[Any, ...]]:
+    """Return the rows of due schedules, longest overdue first; of all orgs, or of the orgs with these slugs."""
+    bind_instant = processors(tx.dialect, clocks)["next_run_at"]
+    values = {"kinds": listed(tx, kinds), "now": bind_instant(now) if bind_instant else now, "most": limit}
+    if only_orgs is not None:
+        values["orgs"] = listed(tx, only_orgs)
+    return records_of(tx, DUE_COLUMNS, select_due(tx, Given(values, (only_orgs is not None,))))
+
+
+DUE_COLUMNS = (*s, k.fired, k.next_slot, orgs.c.frozen_at, orgs.c.frozen_until, k.next_run_at)
+
+
+@hot
+def select_due(tx: Tx, chosen_orgs: bool) -> Any:
+    of_orgs = [is_listed(tx, orgs.c.slug, "orgs")] if chosen_orgs else []
+    return (
+        select(*DUE_COLUMNS)
+        .select_from(clocks.join(schedules, s.id == k.schedule_id).join(orgs, orgs.c.id == s.org_id))
+        .where(is_listed(tx, k.kind, "kinds"), k.next_run_at <= bindparam("now", type_=Instant), *of_orgs)
+        .order_by(k.next_run_at)
+        .limit(bindparam("most", type_=Integer))
+    )
+
+
+def due_schedules_of(rows: Iterable[tuple[Any, ...]]) -> tuple[list[DueSchedule], list[tuple[str, int, str]]]:
+    """Return the records of rows of `read_due`, and the rows that cannot be parsed as (id, revision, error)."""
+    due: list[DueSchedule] = []
+    broken: list[tuple[str, int, str]] = []
+    for row in rows:
+        try:
+            fired, next_slot, frozen_at, frozen_until, at = row[len(s) :]
+            due.append(DueSchedule(schedule_of(row), next_slot, fired, frozen_at, frozen_until, at))
+        except Exception as error:  # a corrupt row must not stop the scheduler
+            broken.append((row[0], row[REVISION], f"{type(error).__name__}: {error}"))
+    return due, broken
+
+
+def fire(tx: Tx, planned: Sequence[tuple[DueSchedule, Plan]], now: datetime, lease: Lease | None = None) -> FireResult:
+    """FIRE_IS_ONE_TRANSACTION: carry out the plans whose schedule did not change since it was read. With a `lease` its
+    worker claims the jobs in the same transaction, unless a limit of the org or queue has to be counted first. Slots
+    that are not due yet are fired only with a lease."""
+    rows = lock_clocks(tx, Given({"ids": listed(tx, [due.schedule.id for due, _ in planned])}))
+    locked = records_of(tx, (k.schedule_id, LIMITED, *CHECKED_COLUMNS), rows)
+    current = {schedule_id: checked for schedule_id, _, *checked in locked}
+    unchanged = [(due, plan) for due, plan in planned if current.get(due.schedule.id) == checked_values(due)]
+    return apply_plans(tx, unchanged, now, None if any(limited for _, limited, *_ in locked) else lease)
+
+
+def checked_values(due: DueSchedule) -> list[Any]:
+    """Return what CHECKED_COLUMNS hold if a schedule did not change since it was read."""
+    return [due.next_slot, due.schedule.revision, True, due.frozen_at, due.frozen_until]
+
+
+CHECKED_COLUMNS = (k.next_slot, s.revision, s.enabled, orgs.c.frozen_at, orgs.c.frozen_until)
+
+
+LIMITED = or_(
+    orgs.c.max_running.is_not(None), queues.c.max_running.is_not(None), queues.c.paused_at.is_not(None)
+).label("limited")
+
+
+@hot
+def lock_clocks(tx: Tx) -> Any:
+    return (
+        select(k.schedule_id, LIMITED, *CHECKED_COLUMNS)
+        .select_from(
+            clocks.join(schedules, s.id == k.schedule_id)
+            .join(orgs, orgs.c.id == s.org_id)
+            .outerjoin(queues, and_(queues.c.org_id == s.org_id, queues.c.name == s.queue))
+        )
+        .where(is_listed(tx, k.schedule_id, "ids"))
+        .order_by(k.schedule_id)
+        .with_for_update(of=clocks, skip_locked=True)  # a locked clock is being fired or edited
+    )
+
+
+def apply_plans(
+    tx: Tx, planned: Sequence[tuple[DueSchedule, Plan]], now: datetime, lease: Lease | None = None
+) -> FireResult:
+    """Write slots, jobs, gaps and clocks of plans. The caller has locked the clocks."""
+    lock_keys(tx, [due.schedule.serial_key for due, _ in planned if due.schedule.serial_key])
+    busy = jobs.of_schedules(tx, [due.schedule.id for due, _ in planned if due.schedule.overlap is not Overlap.ALLOW])
+    planned = list(due_or_startable(planned, busy, now, lease))
+    if not planned:
+        return FireResult()
+    fires = [(due.schedule, fire, new_id()) for due, plan in planned for fire in plan.fires]
+    rows = [slot_row(schedule, fire, job_id, busy) for schedule, fire, job_id in fires]
+    inserted = set(insert_new(tx, tables.slots, rows, ("schedule_id", "slot")))
+    fires = [
+        (schedule, fire, job_id)
+        for schedule, fire, job_id in fires
+        if (schedule.id, fire.slot) in inserted and not skips_for_overlap(schedule, busy)
+    ]
+    replace_older(tx, fires, busy, now)
+    # a serial key that only this schedule uses has no waiting job; jobs of others may wait on a shared one
+    unshared = {f"schedule:{schedule.id}" for schedule, _, _ in fires if schedule.id not in busy}
+    idle = {schedule.serial_key for schedule, _, _ in fires if schedule.serial_key in unshared}
+    claimed = jobs.add(tx, [new_job(schedule, fire, job_id) for schedule, fire, job_id in fires], now, idle, lease)
+    slots.record_gaps(tx, [(due.schedule, gap) for due, plan in planned for gap in plan.gaps])
+    skipped = [(due.schedule, plan) for due, plan in planned if plan.fires and skips_for_overlap(due.schedule, busy)]
+    slots.count_skips(tx, [(schedule.id, len(plan.fires)) for schedule, plan in skipped])
+    set_last_status_skipped(tx, [schedule for schedule, _ in skipped])
+    advance(
+        tx,
+        [
+            (due, without_fires(due, plan, now) if skips_for_overlap(due.schedule, busy) else plan)
+            for due, plan in planned
+        ],
+        now,
+    )
+    resumed = [due.schedule.id for due, _ in planned if (due.schedule.paused_until or now + TICK) <= now]
+    if resumed:
+        unpaused = {"paused_at": None, "paused_until": None, "pause_reason": None}
+        tx.execute(update(schedules).where(s.id.in_(resumed)).values(unpaused))
+    return FireResult({due.schedule.id for due, _ in planned}, [fire for _, fire, _ in fires], claimed)
+
+
+def due_or_startable(
+    planned: Sequence[tuple[DueSchedule, Plan]], busy: dict[str, list[Any]], now: datetime, lease: Lease | None
+) -> Iterator[tuple[DueSchedule, Plan]]:
+    """Yield plans that are due, and those ahead of time whose jobs the lease's worker could start when they are due."""
+    room = lease.room if lease is not None else 0
+    for due, plan in planned:
+        schedule = due.schedule
+        alone = schedule.id not in busy and schedule.serial_key in (None, f"schedule:{schedule.id}")
+        if due.is_due(now) or (room > 0 and lease is not None and alone and lease.accepts(schedule)):
+            room -= len(plan.fires)
+            yield due, plan
+
+
+def replace_older(
+    tx: Tx, fires: Sequence[tuple[Schedule, Fire, str]], busy: dict[str, list[Any]], now: datetime
+) -> None:
+    """Coalesce waiting jobs into newer slots; the policy `replace` also stops running jobs."""
+    into = {schedule.id: fire.slot for schedule, fire, _ in fires if fire.solo}
+    older = {row.id: row for key in into for row in busy.get(key, []) if row.solo_key is not None}
+    if older:
+        withdrawn = jobs.withdraw(tx, tables.jobs.c.id.in_(list(older)), Status.COALESCED, None, now, promoting=False)
+        for schedule_id, slot in withdrawn:
+            slots.decide_slot(tx, schedule_id, slot, Verdict.COALESCED, None, into[schedule_id])
+    for schedule in {schedule.id: schedule for schedule, _, _ in fires if schedule.overlap is Overlap.REPLACE}.values():
+        stop_replaced(tx, [row for row in busy.get(schedule.id, []) if row.id not in older], now)
+
+
+def stop_replaced(tx: Tx, rows: Iterable[Any], now: datetime) -> None:
+    """Cancel the jobs that a replacing job replaces: through their worker, or in the queue. Backfills and retries that
+    have not started are kept: a user requested them."""
+    begun = (State.RUNNING, State.RETRY, State.PARKED)
+    ids = [row.id for row in rows if row.state in begun or row.trigger not in ("backfill", "retry")]
+    jobs.request_cancel(tx, ids, "replaced", now)
+    jobs.withdraw(tx, tables.jobs.c.id.in_(ids), Status.CANCELED, "replaced", now, promoting=False)
+
+
+def skips_for_overlap(schedule: Schedule, busy: dict[str, list[Any]]) -> bool:
+    return schedule.overlap is Overlap.SKIP and bool(busy.get(schedule.id))
+
+
+def skip_reason(schedule: Schedule) -> str:
+    """Return why a slot is skipped while the schedule has a job: for a host job, its host is busy or offline."""
+    return "busy" if schedule.kind == HOST_JOB else "overlap"
+
+
+def slot_row(schedule: Schedule, fire: Fire, job_id: str, busy: dict[str, list[Any]]) -> dict[str, Any]:
+    skipped = skips_for_overlap(schedule, busy)
+    return {
+        "schedule_id": schedule.id,
+        "slot": fire.slot,
+        "last_slot": fire.slot,
+        "count": 1,
+        "verdict": Verdict.SKIPPED.value if skipped else None,
+        "reason": skip_reason(schedule) if skipped else None,
+        "job_id": None if skipped else job_id,
+        "attempts": 0,
+    }
+
+
+def without_fires(due: DueSchedule, plan: Plan, now: datetime) -> Plan:
+    """Return a plan whose slots were skipped for overlap. They do not count towards `max_runs`, so another follows."""
+    upcoming = plan.next_slot or triggers.next_slot(due.schedule.timing, plan.handled)
+    return replace(plan, fires=(), next_slot=upcoming, next_run_at=next_run_at(due.schedule, upcoming, now))
+
+
+def advance(tx: Tx, planned: Sequence[tuple[DueSchedule, Plan]], now: datetime) -> None:
+    """Set the clocks to their next slots; finish schedules that have none."""
+    moved = [(due.schedule.id, plan.next_slot, plan.next_run_at, len(plan.fires)) for due, plan in planned]
+    update_clocks(tx, ADVANCED.given(tx, moved))
+    finish_schedules(tx, [(due.schedule.id, plan.handled) for due, plan in planned if plan.next_slot is None], now)
+
+
+ADVANCED = Batch("advanced", id=Text(), slot=Instant(), at=Instant(), fires=Integer())
+
+
+@hot
+def update_clocks(tx: Tx, alike: tuple[str, ...]) -> Any:
+    moved = ADVANCED.table(tx, alike)
+    values = {"next_slot": moved.c.slot, "next_run_at": moved.c.at, "fired": k.fired + moved.c.fires}
+    return update(clocks).where(k.schedule_id == moved.c.id).values(values)
+
+
+def fail_slots(tx: Tx, due: DueSchedule, plan: Plan, error: str, now: datetime) -> None:
+    """Record the slots of a plan that made its batch fail as skipped, count one failure, and advance the clock."""
+    if not fire(tx, [(due, replace(plan, fires=(), gaps=()))], now).schedule_ids:
+        return
+    schedule, first = due.schedule, due.next_slot
+    gap = first and passed_gap(schedule.timing, first, plan.handled, Verdict.SKIPPED, "scheduler_failed")
+    if gap:
+        slots.record_gaps(tx, [(schedule, gap)])
+    st = schedule_stats.c
+    tx.execute(
+        update(schedule_stats)
+        .where(st.schedule_id == schedule.id)
+        .values(failure_count=st.failure_count + 1, last_run_status="scheduler_failed")
+    )
+    tx.execute(update(schedules).where(s.id == schedule.id).values(condition_reason=error[:REASON_CHARS]))
+
+
+def mark_broken(tx: Tx, schedule_id: str, revision: int, error: str, now: datetime) -> None:
+    """Set a schedule that cannot be evaluated to `broken`: it has no slots until it is edited."""
+    first = tx.execute(select(k.next_slot).where(k.schedule_id == schedule_id).with_for_update()).scalar()
+    stmt = update(schedules).where(s.id == schedule_id, s.revision == revision)
+    values = {
+        "condition": Condition.BROKEN,
+        "condition_reason": error[:REASON_CHARS],
+        "revision": revision + 1,
+        "updated_at": now,
+    }
+    if tx.execute(stmt.values(values)).rowcount:
+        tx.execute(update(clocks).where(k.schedule_id == schedule_id).values(next_run_at=None, next_slot=None))
+        until = slots.edge_of(tx, schedule_id, now if first is None else min(now, first - TICK))
+        end_spans(tx, [(schedule_id, until)])
+
+
+def hold_frozen(tx: Tx, held: Sequence[DueSchedule]) -> None:
+    """Let the clocks of frozen orgs wait for the end of the freeze, when their slots are recorded as one gap."""
+    org_ids = sorted({due.schedule.org_id for due in held})
+    stmt = select(orgs.c.id, orgs.c.frozen_at, orgs.c.frozen_until).where(orgs.c.id.in_(org_ids)).order_by(orgs.c.id)
+    freezes = {row.id: (row.frozen_at, row.frozen_until) for row in tx.execute(stmt.with_for_update(read=True))}
+    for due in sorted(held, key=lambda due: due.schedule.id):
+        if freezes.get(due.schedule.org_id) == (due.frozen_at, due.frozen_until):
+            same = and_(k.schedule_id == due.schedule.id, k.next_slot == due.next_slot, k.next_run_at.is_not(None))
+            tx.execute(update(clocks).where(same).values(next_run_at=due.frozen_until))
+
+
+def repair_clocks(tx: Tx, now: datetime) -> list[str]:
+    """RECONCILER_GUARANTEES_CHAIN: plan the next slot of enabled schedules that have none; return their ids."""
+    frozen = and_(orgs.c.frozen_at.is_not(None), or_(orgs.c.frozen_until.is_(None), orgs.c.frozen_until > now))
+    unpaused = or_(s.paused_at.is_(None), s.paused_until <= now)
+    stmt = (
+        select(*s, k.next_slot)
+        .select_from(clocks.join(schedules, s.id == k.schedule_id).join(orgs, orgs.c.id == s.org_id))
+        .where(k.next_run_at.is_(None), s.enabled, LIVING, unpaused, s.condition == Condition.OK, ~frozen)
+        .order_by(k.schedule_id)
+        .limit(jobs.CHUNK)
+        .with_for_update(of=clocks, skip_locked=True)
+    )
+    repaired = []
+    for row in tx.execute(stmt).all():
+        schedule = schedule_of(row)
+        upcoming = row.next_slot or triggers.next_slot(schedule.timing, now)
+        if upcoming is None:
+            finish_schedules(tx, [(schedule.id, now)], now)
+        else:
+            set_clock(tx, schedule, upcoming, now)
+            repaired.append(schedule.id)
+    return repaired
+
+
+def run_now(
+    tx: Tx,
+    schedule: Schedule,
+    payload: Any,
+    overlap: Overlap,
+    trace: str | None,
+    now: datetime,
+    trigger: str = "manual",
+) -> str:
+    """Add a job outside the slots, under an overlap policy; the next slot is unchanged. Returns its id, or the id of a
+    waiting job with the same input where one job may wait. Raises Conflict if the policy allows no job now."""
+    own_input = payload != schedule.input
+    schedule = replace(schedule, overlap=overlap, input=payload)
+    if schedule.serial_key:
+        lock_keys(tx, [schedule.serial_key])
+    busy = jobs.of_schedules(tx, [schedule.id]).get(schedule.id, [])
+    if skips_for_overlap(schedule, {schedule.id: busy}):
+        raise Conflict(f"schedule {schedule.name}: job {busy[0].id} is not done yet, and its overlap policy is skip")
+    waiting = next((row.id for row in busy if row.solo_key is not None or is_waiting_request(row)), None)
+    if schedule.keeps_one_waiting and waiting is not None:
+        if jobs.payload_of(tx, waiting) != payload:
+            raise Conflict(
+                f"schedule {schedule.name}: job {waiting} waits with another input, and the overlap policy lets one "
+                "job wait; cancel that job, wait until it starts, or run with overlap queue_all"
+            )
+        return str(waiting)
+    if overlap is Overlap.REPLACE:
+        stop_replaced(tx, busy, now)
+    # the next slot may replace this job while it waits (solo), unless it has an input of its own
+    job = new_job(schedule, Fire(now, now, schedule.keeps_one_waiting and not own_input), new_id())
+    job = replace(job, slot=None, job_key=None, trigger=trigger, trace=trace)
+    jobs.add(tx, [job], now)
+    return job.id
+
+
+def is_waiting_request(row: Any) -> bool:
+    """Return whether a job was requested outside the slots and has not started."""
+    return row.trigger == "manual" and row.state in (State.READY, State.BLOCKED, State.LATER)
+
+
+def new_job(schedule: Schedule, fire: Fire, job_id: str) -> NewJob:
+    """Return the job of a slot."""
+    timing = schedule.timing
+    return NewJob(
+        id=job_id,
+        org_id=schedule.org_id,
+        kind=schedule.kind,
+        target=schedule.target,
+        route=schedule.route,
+        payload=schedule.input,
+        run_at=fire.run_at,
+        trigger=trigger_text(schedule),
+        queue=schedule.queue,
+        priority=schedule.priority,
+        serial_key=schedule.serial_key,
+        solo_key=schedule.id if fire.solo else None,
+        job_key=f"{schedule.id}:{fire.slot.isoformat()}",
+        schedule_id=schedule.id,
+        slot=fire.slot,
+        trace=fire.trace,
+        terms=Terms(
+            timeout=schedule.timeout,
+            retry=schedule.retry,
+            deadline_at=fire.run_at + schedule.start_deadline if schedule.start_deadline is not None else None,
+            window_until=triggers.window_close(timing, fire.slot) if timing.window else None,
+            window=timing.window,
+            zone=timing.zone,
+            grant_id=schedule.grant_id,
+        ),
+    )
+
+
+def trigger_text(schedule: Schedule) -> str:
+    """Return the text by which runs show what triggered them."""
+    match schedule.timing.trigger:
+        case Cron(expression):
+            return f"{'cron_dependency' if schedule.source.startswith('trigger:') else 'schedule'}:{expression}"
+        case Every(span, _):
+            return f"schedule:every {span.total_seconds():g}s"
+        case Once():
+            return "schedule:once"
