@@ -16,8 +16,10 @@ from rota.db.dialect import Tx
 from rota.db.tables import events, runs, workflow_runs
 from rota.kinds.workflows.manager import deploy_all
 from rota.kinds.workflows.rules import legal
-from rota.kinds.workflows.store import workflows as store
-from rota.kinds.workflows.store.workflows import Published
+from rota.kinds.workflows.store import events as events_store
+from rota.kinds.workflows.store import upkeep, workflows
+from rota.kinds.workflows.store.consumer_jobs import ensure_consumer_job
+from rota.kinds.workflows.store.records import NewEvent
 from tests.acceptance.cluster import Cluster, Process, until
 from tests.acceptance.conftest import MakeCluster
 
@@ -86,14 +88,14 @@ async def test_each_of_ten_thousand_inputs_has_one_output_while_workers_are_kill
         crashed = await one.rows(select(func.count()).where(runs.c.status == "crashed"))
         print(f"killed {len(one.processes) - 2} workers, {crashed[0][0]} runs crashed, {len(lines)} deliveries")
         assert len(one.processes) > 3
-        assert await one.db.read(store.orphans) == []
+        assert await one.db.read(upkeep.orphaned_events) == []
 
 
 def publish(tx: Tx, org_id: str, numbers: range, now: datetime) -> None:
-    flow = store.get(tx, org_id, "stages", hold=True)
-    new = [Published("raw", str(number), number) for number in numbers]
-    store.publish(tx, flow, new, now, source="test")
-    store.arm(tx, flow, now)
+    workflow = workflows.get(tx, org_id, "stages", hold=True)
+    new_events = [NewEvent("raw", str(number), number) for number in numbers]
+    events_store.publish(tx, workflow, new_events, now, source="test")
+    ensure_consumer_job(tx, workflow, now)
 
 
 async def kill_now_and_then(one: Cluster, workers: list[Process]) -> None:

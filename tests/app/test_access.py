@@ -379,7 +379,7 @@ async def make_script(api: Api, name: str) -> str:
             return Prepare()
 
     manager = WorkflowManager(api.engine, api.org_id)
-    fields, producers = manager.wanted(flow, "script", flow.dump() | {"route": "scripts"})
+    fields, producers = manager.declared_rows(flow, "script", flow.dump() | {"route": "scripts"})
     return await api.db.tx(scripts_store.deploy, api.org_id, None, fields, producers, CANARY, None, NINE)
 
 

@@ -17,7 +17,7 @@ from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx, insert_rows
 from rota.db.tables import logs
 from rota.engine import jobs, runs
-from rota.kinds.workflows.store import workflows
+from rota.kinds.workflows.store import workflow_runs
 from rota.testing import world
 from tests.app.live_api import LiveApi
 from tests.workflows.inbox import broken_step, make_inbox
@@ -249,20 +249,18 @@ async def test_a_workflow_that_rota_itself_failed_stops_and_says_so_everywhere(
         await opened.wait()
         one.clock.set(datetime.now(UTC))
         with capture_logs() as lines, monkeypatch.context() as broken:
-            broken.setattr(workflows, "prepared", broken_step)
+            broken.setattr(workflow_runs, "save_decision", broken_step)
             await client.post("/workflows/inbox/topics/mail/events", json={"message_id": "1", "payload": "a"})
             await one.advance(seconds=1)
         (told,) = [data for name, _, data in await following if name == "workflow.stopped"]
         errors = [line for line in lines if line["log_level"] == "error"]
-        assert "a workflow stopped" in {line["event"] for line in errors}
+        assert "a workflow stopped because Rota failed internally" in {line["event"] for line in errors}
         assert (told["name"], told["reason"]) == ("inbox", "internal")
         run = (await client.get(f"/runs/{told['id']}")).json()
         assert (run["status"], run["reason"], run["phase"]) == ("failed", "internal", "preparing")
         shown = (await client.get("/workflows/inbox")).json()
         assert (shown["status"], shown["attention"]) == ("needs_attention", 1)
-        assert shown["issue"].startswith(
-            "Rota itself failed: KeyError: 'a bug'; nothing more is tried until somebody resumes it"
-        )
+        assert shown["issue"].startswith("Rota failed internally: KeyError: 'a bug'; resume it to retry")
         await one.advance(hours=1)
         assert inbox.sheets.rows == []
         assert (await client.post("/workflows/inbox/$resume")).status_code == 200

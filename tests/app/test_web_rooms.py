@@ -198,19 +198,19 @@ async def test_a_workflow_tells_how_it_stands_and_what_went_in_and_out(api: Api,
     inbox.mail.append("a")
     await one.advance(minutes=5)
     listed = words((await web.get("/workflows")).text)
-    assert "inbox Idle nothing checks every 5 minutes in 5m 0 waiting" in listed
+    assert "inbox Idle none checks every 5 minutes in 5m 0 pending" in listed
     shown = await web.get("/workflows/inbox")
     text = words(shown.text)
     assert "row for a" in text
-    assert "took in 1 mail" in text
+    assert "published 1 mail" in text
     assert "sheets.append" in text
-    assert "All that came in is done" in text
+    assert "All inputs are done" in text
     drawn = shown.text.partition('class="chart network"')[2].partition("</svg></div>")[0]
     assert re.findall(r'class="heading">(\w+)<', drawn) == ["Producers", "Topics", "Consumers", "Topics", "Consumers"]
     assert re.findall(r'class="name">(\w+)<', drawn) == ["poll", "mail", "AddRow", "rows", "Tell"]
     assert drawn.count('class="arrow') == 4
     assert '<details class="card fold">' in shown.text
-    assert "committed" in text.partition("Inside")[2]
+    assert "committed" in text.partition("Details")[2]
     await api.call("POST", "/workflows/inbox/$pause", {"reason": "räumen"})
     await api.call("POST", "/workflows/inbox/topics/mail/events", {"message_id": "old", "title": "from May"})
     await api.clock.advance(timedelta(days=8))
@@ -218,8 +218,8 @@ async def test_a_workflow_tells_how_it_stands_and_what_went_in_and_out(api: Api,
     assert "Stopped" in text
     assert "räumen" in text
     assert "from May stale" in text
-    assert "1 waiting" in text
-    assert "1 input waits for longer than a week" in words((await web.get("/workflows")).text)
+    assert "1 pending" in text
+    assert "1 input is pending for longer than a week" in words((await web.get("/workflows")).text)
 
 
 async def test_a_workflow_is_run_paused_resumed_and_given_events_by_forms(api: Api, web: httpx.AsyncClient) -> None:
@@ -227,7 +227,7 @@ async def test_a_workflow_is_run_paused_resumed_and_given_events_by_forms(api: A
     await one.drain()
     path = f"/workflows/{(await api.get('/workflows'))['items'][0]['id']}"
     inbox.calls.clear()
-    assert "inbox was asked to run" in await done(web, await fill(web, path, f"{path}/$run"))
+    assert "inbox is queued" in await done(web, await fill(web, path, f"{path}/$run"))
     await one.drain()
     assert inbox.count("poll") == 1
     assert "Paused" in await done(web, await fill(web, path, f"{path}/$pause", reason="räumen"))
@@ -237,7 +237,7 @@ async def test_a_workflow_is_run_paused_resumed_and_given_events_by_forms(api: A
     assert "Seven" in await done(web, await fill(web, path, events, message_id="7", payload='"seven"', title="Seven"))
     await one.drain()
     assert inbox.sheets.rows == []
-    assert "inbox goes on" in await done(web, await fill(web, path, f"{path}/$resume"))
+    assert "inbox continues" in await done(web, await fill(web, path, f"{path}/$resume"))
     await one.drain()
     assert inbox.sheets.rows == ["seven"]
     assert f"{path}/$resume" not in (await web.get(path)).text
@@ -259,10 +259,12 @@ async def test_inputs_are_stale_when_they_wait_for_a_week(api: Api, web: httpx.A
         api.clock.set(begun + after)
         shown = await api.get("/workflows/inbox")
         stale = [one["message_id"] for one in (await api.get("/workflows/inbox/inputs"))["items"] if one["stale"]]
-        words_of = re.search(r"(\d+ inputs? waits?) for longer than a week", words((await web.get("/workflows")).text))
+        words_of = re.search(
+            r"(\d+ inputs? (?:is|are) pending) for longer than a week", words((await web.get("/workflows")).text)
+        )
         told.append((shown["stale_inputs"], shown["attention"], stale, words_of and words_of[1]))
     assert told == [
-        (0, 1, [], None), (1, 2, ["derived"], "1 input waits"), (2, 3, ["own", "derived"], "2 inputs wait"),
+        (0, 1, [], None), (1, 2, ["derived"], "1 input is pending"), (2, 3, ["own", "derived"], "2 inputs are pending"),
     ]  # fmt: skip
     assert "2 for longer than a week" in words((await web.get("/workflows/inbox")).text)
     await api.call("POST", "/workflows/inbox/$resume")
@@ -285,7 +287,7 @@ async def test_an_input_is_skipped_by_its_form(api: Api, web: httpx.AsyncClient)
     assert (line["resource_id"], line["after"]["result"]) == (path.rpartition("/")[2], first)
     refused = await api.call("POST", f"{path}/events/{first}/$skip")
     assert (refused.status_code, refused.json()["detail"]) == (
-        409, f"event {first}: it is skipped already, and nothing that came of it waits",
+        409, f"event {first} is already skipped, and no event derived from it is pending",
     )  # fmt: skip
     assert f"{path}/events/{first}/$skip" not in (await web.get(path)).text
     assert f"{path}/events/{second}/$skip" in (await web.get(path)).text
@@ -348,7 +350,7 @@ async def test_a_stuck_workflow_offers_only_what_makes_sense(
     form = form_on(shown.text, f"{path}/$resolve")
     assert form.required == {"resolution", "audit_reason"}
     chosen = {**form.fields, "resolution": offered[0], "audit_reason": "I looked"}
-    assert "inbox goes on" in await done(web, await web.post(form.action, data=chosen))
+    assert "inbox continues" in await done(web, await web.post(form.action, data=chosen))
     assert await because(api, "workflows.resolve") == "I looked"
     await one.drain()
     text = words((await web.get(path)).text)

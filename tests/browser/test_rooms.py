@@ -65,10 +65,10 @@ def test_a_workflow_that_does_not_know_what_happened_is_resolved(reader: Reader,
     page.get_by_label("Applied", exact=False).first.check()
     page.locator("form[action$='$resolve'] [name=audit_reason]").fill("the bank's site shows it")
     page.locator("form[action$='$resolve'] button").click()
-    expect(page.locator(".flash")).to_contain_text("pay-invoices goes on")
+    expect(page.locator(".flash")).to_contain_text("pay-invoices continues")
     reader.sees("#status", "Idle")
-    reader.sees("#lately li", f"pay Invoice {name}")
-    expect(page.locator("#outputs li").filter(has_text=name)).to_contain_text("a person said so")
+    reader.sees("#recent li", f"pay Invoice {name}")
+    expect(page.locator("#outputs li").filter(has_text=name)).to_contain_text("resolved by an operator")
     line = live_server.call("GET", "/audit?action=workflows.resolve")["items"][0]
     assert line["after"]["because"] == "the bank's site shows it"
 

@@ -30,8 +30,9 @@ from rota.engine import reports as engine_reports
 from rota.kinds.pipelines import store as pipelines_store
 from rota.kinds.workflows import reports as workflows_reports
 from rota.kinds.workflows.rules import EventStatus, HandlerKind
-from rota.kinds.workflows.store import workflows
-from rota.kinds.workflows.store.workflows import Begun
+from rota.kinds.workflows.store import effects, events, operators, upkeep, workflows
+from rota.kinds.workflows.store.consumer_jobs import ensure_consumer_job
+from rota.kinds.workflows.store.records import StartedRun, WorkflowRow
 from tests.databases import copy_sqlite
 from tests.postgres import create_database, drop_database
 
@@ -85,7 +86,7 @@ INSERT INTO schedule_stats (schedule_id, failure_count, skipped_count) SELECT id
 """
 
 FLOW, FLOW_RUN = f"W{1:025}", f"X{1:025}"
-RUN = Begun(FLOW_RUN, FLOW, "Take", HandlerKind.CONSUMER, Phase.PREPARING, None, NOW)
+RUN = StartedRun(FLOW_RUN, FLOW, "Take", HandlerKind.CONSUMER, Phase.PREPARING, None, NOW)
 FILL_FLOWS = """
 INSERT INTO workflows (id, org_id, name, description, source, version, declaration, created_at, updated_at)
 SELECT 'W' || lpad(n::text, 25, '0'), '{org}', 'flow' || n, '', 'code:x', '1', '{{"topics": ["in"], "route": "r"}}',
@@ -155,17 +156,26 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     "who changed a thing": (lambda tx: dashboard.history(tx, ORG, "schedules", "S1"), {"ix_audit_log_resource"}),
     "workers": (lambda tx: engine_reports.list_workers(tx), set()),
     "schedules with nothing planned": (lambda tx: diagnostics.unplanned(tx, NOW), {"ix_clocks_held"}),
-    "a workflow with its handlers": (lambda tx: held_flow(tx), set()),
-    "what a workflow needs": (lambda tx: workflows.arm(tx, held_flow(tx), NOW), {"ix_jobs_solo"}),
-    "events that wait": (lambda tx: workflows.peek(tx, FLOW, "in", 100), {"ix_events_pending"}),
-    "the first event that waits": (lambda tx: workflows.oldest(tx, FLOW, ["in"]), {"ix_events_pending"}),
-    "to take events": (lambda tx: workflows.take(tx, RUN, {"in": take_some(tx)}, EventStatus.CONSUMED, NOW), set()),
-    "to consume what a run took": (lambda tx: workflows.consume(tx, RUN, NOW), {"ix_events_taken"}),
-    "inputs of what a run took": (lambda tx: workflows.roots(tx, workflows.taken_of(tx, RUN)), {"ix_events_taken"}),
-    "to skip an event": (lambda tx: [workflows.skip(tx, ORG, "flow1", one, NOW) for one in take_some(tx)[:1]], set()),
-    "an open effect of a run": (lambda tx: workflows.open_effect(tx, FLOW_RUN), set()),
-    "orphans": (lambda tx: workflows.orphans(tx), {"ix_events_taken"}),
-    "to prune events": (lambda tx: workflows.prune(tx, NOW, 500), {"ix_events_done"}),
+    "a workflow with its handlers": (lambda tx: locked_workflow(tx), set()),
+    "the job of the consumers": (lambda tx: ensure_consumer_job(tx, locked_workflow(tx), NOW), {"ix_jobs_solo"}),
+    "pending events": (lambda tx: events.peek(tx, FLOW, "in", 100), {"ix_events_pending"}),
+    "the oldest pending event": (lambda tx: events.oldest_pending(tx, FLOW, ["in"]), {"ix_events_pending"}),
+    "to reserve events": (
+        lambda tx: events.reserve(tx, RUN, {"in": pending_ids(tx)}, EventStatus.CONSUMED, NOW),
+        set(),
+    ),
+    "to consume the events of a run": (lambda tx: events.consume(tx, RUN, NOW), {"ix_events_taken"}),
+    "inputs of the events of a run": (
+        lambda tx: events.inputs_of(tx, events.reserved_events(tx, RUN)),
+        {"ix_events_taken"},
+    ),
+    "to skip an event": (
+        lambda tx: [operators.skip_event(tx, ORG, "flow1", event_id, NOW) for event_id in pending_ids(tx)[:1]],
+        set(),
+    ),
+    "an open effect of a run": (lambda tx: effects.open_effect(tx, FLOW_RUN), set()),
+    "orphaned events": (lambda tx: upkeep.orphaned_events(tx), {"ix_events_taken"}),
+    "to prune events": (lambda tx: upkeep.prune_events(tx, NOW, 500), {"ix_events_done"}),
     "to prune runs": (lambda tx: runs.prune(tx, ORG, NOW, ["success"], 500), {"ix_runs_recorded"}),
     "a workflow in words": (
         lambda tx: workflows_reports.workflow(tx, ORG, FLOW, NOW),
@@ -173,18 +183,18 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     ),
     "inputs that wait": (lambda tx: workflows_reports.list_inputs(tx, ORG, FLOW, NOW, status="pending"), set()),
     "inputs that are done": (lambda tx: workflows_reports.list_inputs(tx, ORG, FLOW, NOW, status="done"), set()),
-    "what waits in topics": (lambda tx: workflows_reports.waiting(tx, ORG, FLOW), {"ix_events_pending"}),
+    "what waits in topics": (lambda tx: workflows_reports.count_pending(tx, ORG, FLOW), {"ix_events_pending"}),
     "events of a workflow": (lambda tx: workflows_reports.list_events(tx, ORG, FLOW), set()),
     "outputs of a workflow": (lambda tx: workflows_reports.list_outputs(tx, ORG, FLOW), set()),
 }
 
 
-def held_flow(tx: Tx) -> workflows.Flow:
+def locked_workflow(tx: Tx) -> WorkflowRow:
     return workflows.get(tx, ORG, "flow1", hold=True)
 
 
-def take_some(tx: Tx) -> list[str]:
-    return [one.id for one in workflows.peek(tx, FLOW, "in", 100)]
+def pending_ids(tx: Tx) -> list[str]:
+    return [event.id for event in events.peek(tx, FLOW, "in", 100)]
 
 
 OURS = ("events", "causes", "handlers", "workflows", "workflow_runs", "effects")
@@ -289,12 +299,12 @@ def test_postgresql_takes_events_by_their_ids(
     def explained(tx: Connection) -> list[str]:
         found: list[tuple[str, Any]] = []
         with caught(tx.engine, found):
-            workflows.oldest(tx, FLOW, ["in"])
+            events.oldest_pending(tx, FLOW, ["in"])
             if filled:
-                workflows.take(tx, RUN, {"in": take_some(tx)}, EventStatus.CONSUMED, NOW)
+                events.reserve(tx, RUN, {"in": pending_ids(tx)}, EventStatus.CONSUMED, NOW)
             else:
                 with pytest.raises(LogicError, match="not pending"):
-                    workflows.take(tx, RUN, {"in": [FLOW_RUN]}, EventStatus.CONSUMED, NOW)
+                    events.reserve(tx, RUN, {"in": [FLOW_RUN]}, EventStatus.CONSUMED, NOW)
         return ["\n".join(tx.exec_driver_sql(f"EXPLAIN {text}", values).scalars()) for text, values in found]
 
     plans = run_in(url, explained)

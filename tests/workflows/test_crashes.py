@@ -21,7 +21,7 @@ from rota import Applied, NotApplied, Prepare, Rota, Workflow, mutation
 from rota.core.states import Phase, Status
 from rota.db.tables import effects, events, runs, workflow_runs
 from rota.kinds.workflows.rules import legal
-from rota.kinds.workflows.store import workflows as store
+from rota.kinds.workflows.store import upkeep
 from rota.testing import MONDAY, World, count_from_here, crash_point, dies_at, world
 from tests.databases import copy_sqlite, empty_postgres
 
@@ -124,7 +124,7 @@ def test_a_crash_at_every_statement_of_a_run(clean_url: str, sqlite_template: Pa
         known = await one.engine.db.read(lambda tx: list(tx.execute(select(effects.c.status))))
         assert [row.status for row in known].count("applied") == 2
         assert {row.status for row in known} <= {"applied", "failed"}
-        assert await one.engine.db.read(store.orphans) == []
+        assert await one.engine.db.read(upkeep.orphaned_events) == []
 
     every = bool(os.environ.get("ROTA_TEST_EVERY_POINT"))
     first = 1 + 3 * (call == "write") + clean_url.startswith("sqlite")

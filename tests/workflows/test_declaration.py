@@ -59,7 +59,7 @@ class Next(Take):
         (with_producer(schedule="5m"), "workflow w, producer poll: '5m' is not a schedule"),
         (with_consumer(Take, subscribe=[]), "workflow w, consumer Take: [] is empty"),
         (with_consumer(Take, subscribe=["nope"]), "workflow w, consumer Take: 'nope' is not a topic"),
-        (with_consumer(Nothing), "workflow w, consumer Nothing: 'prepare' is missing"),
+        (with_consumer(Nothing), "workflow w, consumer Nothing: 'prepare' is not defined"),
         (with_consumer(Sync), "workflow w, consumer Sync: 'prepare' is not an async function"),
         (with_consumer(Take, publishes=["in"]), "workflow w, consumer Take: ['in'] is published nowhere"),
         (with_consumer(Next, publishes=["out"]), "workflow w, consumer Next: 'out' is published, but no consumer"),

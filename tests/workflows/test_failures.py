@@ -26,8 +26,9 @@ from rota.engine import orgs
 from rota.engine.maintenance import Maintenance
 from rota.kinds.workflows import reports as views
 from rota.kinds.workflows.rules import EffectStatus, legal
+from rota.kinds.workflows.store import effects as effects_store
 from rota.kinds.workflows.store import upkeep
-from rota.kinds.workflows.store import workflows as store
+from rota.kinds.workflows.store import workflow_runs as workflow_runs_store
 from rota.testing import World, world
 from tests.workflows.inbox import Inbox, broken_step, make_inbox
 from tests.workflows.test_runs import rows, statuses
@@ -69,8 +70,8 @@ async def test_a_transient_failure_backs_off_and_starts_fresh(clean_url: str) ->
         inbox.trouble["prepare"] = [TransientError("busy"), TransientError("busy")]
         await one_mail(one, inbox)  # the first of them hits the look at deploy
         shown = await one.workflow("inbox")
-        assert (shown["status"], shown["issue"]) == ("idle", "trying again in 10s: busy")
-        with pytest.raises(Conflict, match="waits to try again"):
+        assert (shown["status"], shown["issue"]) == ("idle", "retrying in 10s: busy")
+        with pytest.raises(Conflict, match="it retries at"):
             await one.workflows.run("inbox")
         before = one.clock.now()
         await one.advance(seconds=9)
@@ -92,7 +93,7 @@ async def test_after_five_tries_a_person_is_asked(clean_url: str) -> None:
         await one.advance(hours=1)
         shown = await one.workflow("inbox")
         assert shown["status"] == "needs_attention"
-        assert "tried often enough: down" in shown["issue"]
+        assert "no retries left: down" in shown["issue"]
         assert inbox.count("prepare") == 6
         polls = inbox.count("poll")
         await one.advance(hours=1)
@@ -138,7 +139,7 @@ async def test_with_isolate_the_others_go_on(clean_url: str) -> None:
         shown = await one.workflow("inbox")
         assert (shown["status"], shown["issue"]) == (
             "needs_attention",
-            "AddRow failed and is put aside; the rest goes on",
+            "AddRow failed and is on hold; the other handlers continue",
         )
         await one.workflows.resume("inbox")
         await one.drain()
@@ -183,7 +184,7 @@ async def test_an_error_of_a_host_call_ends_the_run_even_if_it_is_swallowed(clea
         assert calls == ["prepare", "swallowed"]
         (run,) = await one.runs(status=Status.FAILED)
         assert run["reason"] == "logic"
-        assert "publish while preparing is not allowed" in run["error"]["message"]
+        assert "publish is not allowed while preparing" in run["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -393,15 +394,15 @@ async def test_a_mutation_moves_only_as_its_table_allows(clean_url: str) -> None
         await one_mail(one, inbox)
         (effect,) = await rows(one, select(effects.c.id))
         now = one.clock.now()
-        await one.engine.db.tx(store.move_effect, effect.id, EffectStatus.APPLIED, now)  # a repeat
+        await one.engine.db.tx(effects_store.move_effect, effect.id, EffectStatus.APPLIED, now)  # a repeat
         for status in (
             EffectStatus.FAILED,
             EffectStatus.NEEDS_RECONCILE,
             EffectStatus.INDETERMINATE,
             EffectStatus.IN_FLIGHT,
         ):
-            with pytest.raises(Conflict, match="it is applied"):
-                await one.engine.db.tx(store.move_effect, effect.id, status, now)
+            with pytest.raises(Conflict, match="is applied and cannot become"):
+                await one.engine.db.tx(effects_store.move_effect, effect.id, status, now)
         assert await effect_status(one) == ["applied"]
 
 
@@ -437,7 +438,7 @@ async def test_nobody_knows_so_the_service_is_asked_again_and_mutate_is_not_call
         await one_mail(one, inbox)
         assert await effect_status(one) == ["needs_reconcile"]
         outputs, _ = await one.engine.db.read(views.list_outputs, one.org_id, "inbox")
-        assert outputs[0]["warning"] == "it gave no answer; its service will be asked"
+        assert outputs[0]["warning"] == "no answer; its service will be asked whether it happened"
         await one.advance(seconds=70)
         assert inbox.sheets.rows == ["a"]
         assert (inbox.count("mutate"), inbox.sheets.asked) == (1, 4)
@@ -457,16 +458,16 @@ async def unclear(one: World, inbox: Inbox) -> None:
     assert await effect_status(one) == ["indeterminate"]
     shown = await one.workflow("inbox")
     assert shown["status"] == "needs_attention"
-    assert "say whether it was applied" in shown["issue"]
+    assert "resolve it as applied" in shown["issue"]
 
 
 async def test_a_person_says_it_was_applied(clean_url: str) -> None:
     inbox = make_inbox()
     async with world(inbox.app, database_url=clean_url) as one:
         await unclear(one, inbox)
-        with pytest.raises(Conflict, match="nobody knows"):
+        with pytest.raises(Conflict, match="unknown outcome"):
             await one.workflows.resume("inbox")
-        with pytest.raises(Conflict, match="say whether"):
+        with pytest.raises(Conflict, match="resolve it as applied"):
             await one.workflows.resolve("inbox", "approve", None, "ada")
         await one.workflows.resolve("inbox", "applied", {"row": 7}, "ada")
         await one.drain()
@@ -532,7 +533,7 @@ async def test_what_is_not_waiting_cannot_be_resolved(clean_url: str) -> None:
     inbox = make_inbox()
     async with world(inbox.app, database_url=clean_url) as one:
         await one.drain()
-        with pytest.raises(Conflict, match="nothing in it waits"):
+        with pytest.raises(Conflict, match="no run that needs a decision"):
             await one.workflows.resolve("inbox", "skip", None, "ada")
         with pytest.raises(Invalid, match="resolution"):
             await one.workflows.resolve("inbox", "maybe", None, "ada")
@@ -547,12 +548,12 @@ async def test_our_own_bug_stops_the_workflow(clean_url: str, monkeypatch: pytes
     inbox = make_inbox()
     async with world(inbox.app, database_url=clean_url) as one:
         await one.drain()
-        monkeypatch.setattr(store, "prepared", broken_step)
+        monkeypatch.setattr(workflow_runs_store, "save_decision", broken_step)
         await one_mail(one, inbox)
         monkeypatch.undo()
         shown = await one.workflow("inbox")
         assert shown["status"] == "needs_attention"
-        assert shown["issue"].startswith("Rota itself failed")
+        assert shown["issue"].startswith("Rota failed internally")
 
 
 async def test_reservations_that_nobody_answers_for_are_reported_not_released(clean_url: str) -> None:
@@ -560,14 +561,14 @@ async def test_reservations_that_nobody_answers_for_are_reported_not_released(cl
     async with world(inbox.app, database_url=clean_url) as one:
         await one.drain()
         await one.publish("inbox", "mail", message_id="1", payload="a")
-        assert await one.engine.db.read(store.orphans) == []
+        assert await one.engine.db.read(upkeep.orphaned_events) == []
 
         def strand(tx: Any) -> None:
             tx.execute(events.update().values(status="reserved", reserved_by="01J00000000000000000000000"))
 
         await one.engine.db.tx(strand)
         await one.drain()
-        assert [row.topic for row in await one.engine.db.read(store.orphans)] == ["mail"]
+        assert [row.topic for row in await one.engine.db.read(upkeep.orphaned_events)] == ["mail"]
         assert await statuses(one) == ["mail 1 reserved"]
 
 
@@ -590,7 +591,7 @@ async def test_a_second_mutation_is_refused(clean_url: str) -> None:
         await one.publish("twice", "in", message_id="1")
         await one.drain()
         (run,) = await one.runs(status=Status.FAILED)
-        assert "a mutation is the last thing" in run["error"]["message"]
+        assert "a mutation must be the last call" in run["error"]["message"]
         assert seen.sheets.rows == [1]
 
 

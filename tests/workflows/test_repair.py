@@ -14,7 +14,7 @@ from rota.core.errors import Conflict
 from rota.core.states import Phase, Status
 from rota.kinds.workflows.rules import legal
 from rota.kinds.workflows.scripts.repair import CommandRepairer
-from rota.kinds.workflows.store import workflows as store
+from rota.kinds.workflows.store import upkeep
 from rota.testing import MONDAY, World, count_from_here, dies_at, world
 from tests.workflows.inbox import Sheets
 from tests.workflows.letters import (
@@ -178,8 +178,8 @@ async def test_where_a_person_is_asked_nothing_happens_without_them(clean_url: s
         await deploy(one, ASKS)
         await send(one, "1", title="a")
         assert await history(one) == [FAILED]
-        assert "version 1.1 would repair it: accept or reject that" in (await one.workflow("letters"))["issue"]
-        with pytest.raises(Conflict, match=r"1\.0 is accepted"):
+        assert "version 1.1 would repair it: accept or reject it" in (await one.workflow("letters"))["issue"]
+        with pytest.raises(Conflict, match=r"version 1\.0 of workflow 'letters' is accepted"):
             await one.workflows.decide("letters", "1.0", True, None, "ada")
         await one.workflows.decide("letters", "1.1", False, "it changes nothing", "ada")
         await one.drain()
@@ -199,7 +199,7 @@ async def test_a_person_who_was_faster_wins(clean_url: str, tmp_path: Path) -> N
         await deploy(one, right, "letters")
         await one.workflows.resume("letters")
         await one.drain()
-        with pytest.raises(Conflict, match=r"does not wait for version 1\.1 any more"):
+        with pytest.raises(Conflict, match=r"no longer needs version 1\.1"):
             await one.workflows.decide("letters", "1.1", True, None, "ada")
         assert (await one.workflow("letters"))["version"] == "2.0"
 
@@ -312,7 +312,7 @@ def test_a_crash_at_every_step_of_a_repair(clean_url: str, sqlite_template: Path
         for run in [run for run in runs if run["handler_id"] == "Copy"]:
             assert run["attempt"] == 1 or run["retry_of"] == before
             before = run["id"]
-        assert await one.engine.db.read(store.orphans) == []
+        assert await one.engine.db.read(upkeep.orphaned_events) == []
 
     every = bool(os.environ.get("ROTA_TEST_EVERY_POINT"))
     step = 1 if every else 11

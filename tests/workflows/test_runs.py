@@ -47,7 +47,7 @@ async def test_mail_becomes_rows_once_each(clean_url: str) -> None:
         assert (shown["status"], shown["issue"], shown["pending"]) == ("idle", None, 0)
         assert shown["schedule"] == "checks every 5 minutes"
         assert shown["next_check"] == "in 5m"
-        assert "row for c → passed on 1 row" in [line["text"] for line in shown["recent"]]
+        assert "row for c → published 1 row" in [line["text"] for line in shown["recent"]]
 
 
 async def test_an_idle_workflow_calls_nobody(clean_url: str) -> None:
@@ -143,7 +143,7 @@ async def test_run_now_is_refused_while_a_run_is_active(clean_url: str) -> None:
         refused: list[str] = []
 
         async def ask() -> None:
-            with pytest.raises(Conflict, match="a run is active") as caught:
+            with pytest.raises(Conflict, match="has an active run") as caught:
                 await one.workflows.run("inbox")
             refused.append(caught.value.message)
             assert (await one.workflow("inbox"))["status"] == "running"

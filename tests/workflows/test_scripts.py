@@ -41,7 +41,7 @@ async def test_a_script_runs_as_a_program_does(clean_url: str) -> None:
         assert sorted(tuple(row) for row in found) == [("mail", "consumed"), ("rows", "consumed")]
         seen = await one.workflow("letters")
         assert (seen["id"], seen["status"], seen["version"], seen["source"]) == (made, "idle", "1.0", "script")
-        assert [one["text"] for one in seen["recent"]] == ["handled 1 event", "a row → passed on 1 row"]
+        assert [one["text"] for one in seen["recent"]] == ["handled 1 event", "a row → published 1 row"]
 
 
 async def test_producers_of_scripts_have_schedules(clean_url: str) -> None:
@@ -68,7 +68,7 @@ async def test_each_version_is_kept_and_runs_say_which_one_they_ran(clean_url: s
         assert '-            title="a row",\n+            title="another row",' in found["diff"]
         assert (await one.workflows.version("letters", "3.0", "1.0"))["diff"] == ""
         assert (await one.workflows.version("letters", "1.0"))["against"] is None
-        with pytest.raises(NotFound, match=r"no version 9\.9"):
+        with pytest.raises(NotFound, match=r"version '9\.9' of workflow 'letters' not found"):
             await one.workflows.version("letters", "9.9")
 
 
@@ -91,9 +91,9 @@ async def test_what_cannot_work_is_refused_and_nothing_is_stored(clean_url: str)
         with pytest.raises(NotFound):
             await one.workflow("letters")
         await deploy(one)
-        with pytest.raises(Conflict, match="there is one already"):
+        with pytest.raises(Conflict, match="already exists"):
             await deploy(one)
-        with pytest.raises(Conflict, match="keeps its name"):
+        with pytest.raises(Conflict, match="cannot be renamed"):
             await deploy(one, PRODUCER, "letters")
         assert await versions(one) == [("1.0", "accepted")]
 
@@ -101,11 +101,11 @@ async def test_what_cannot_work_is_refused_and_nothing_is_stored(clean_url: str)
 async def test_scripts_and_programs_do_not_take_each_others_names(clean_url: str) -> None:
     inbox = make_inbox()
     async with world(inbox.app, database_url=clean_url) as one:
-        with pytest.raises(Conflict, match="there is one already"):
+        with pytest.raises(Conflict, match="already exists"):
             await deploy(one, SCRIPT.replace('"letters"', '"inbox"'))
         with pytest.raises(Conflict, match="from code:test"):
             await deploy(one, SCRIPT.replace('"letters"', '"inbox"'), "inbox")
-        with pytest.raises(Conflict, match="a program declares it"):
+        with pytest.raises(Conflict, match="declared by a program"):
             await one.workflows.delete("inbox")
 
 
@@ -155,7 +155,7 @@ async def test_a_host_call_that_failed_ends_the_run_though_the_script_swallows_i
         ("open('/etc/passwd')", "failed: logic", "Operation not permitted"),
         ("return 1", "failed: logic", "must return a Prepare"),
         ("from rota import AuthError; raise AuthError('log in again')", "paused: approval", "log in again"),
-        ("await ctx.call('sheets.append', row=1)", "failed: logic", "while preparing is not allowed"),
+        ("await ctx.call('sheets.append', row=1)", "failed: logic", "is not allowed while preparing"),
     ],
 )
 async def test_what_goes_wrong_in_a_script_is_told_and_the_worker_goes_on(

@@ -202,7 +202,7 @@ def wrong_about(one: Handler, topics: Sequence[str], subscribed: Collection[str]
     if not one.subscribe:
         yield [], "is empty: `subscribe` names the topics that it reads"
     if "prepare" not in one.steps:
-        yield "prepare", "is missing"
+        yield "prepare", "is not defined in the consumer's class"
     if one.publishes and "next" not in one.steps:
         yield list(one.publishes), "is published nowhere: `publishes` needs a `next`"
 

@@ -1,7 +1,7 @@
-"""What a handler can ask of its host, through one door: `ask(what, params)`, JSON in and out.
+"""The host of a handler: serves its requests by one method, `ask(request, params)`, JSON in and out.
 
-A handler in this process asks through `Context`; one in the sandbox sends the same words over a socket. Whatever
-a call raises ends the run with its class, also if the handler swallows it.
+A handler in this process calls it through `Context`; one in the sandbox sends the same requests over a socket. A
+request that fails ends the run with the class of the failure, also if the handler catches the exception.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from rota.engine.runner import WorkFailed
 from rota.kinds.workflows.connectors.base import Applied, Connectors, Method, NotApplied, Unsure, surely_failed
 from rota.kinds.workflows.declaration import Handler, Mutation
 from rota.kinds.workflows.rules import ALLOWED, RECONCILE, EffectStatus, Op, Outcome, may_call
-from rota.kinds.workflows.store import workflows
-from rota.kinds.workflows.store.workflows import Begun, Decided, Published
+from rota.kinds.workflows.store import effects, events, workflow_runs
+from rota.kinds.workflows.store.records import Decision, EventRow, NewEvent, StartedRun
 
-PEEK_MOST = 1000
+PEEK_LIMIT = 1000  # events of one peek
 
 log = structlog.get_logger("rota.workflows")
 
@@ -43,91 +43,95 @@ class Event:
     payload: Any
     title: str | None
     status: str
-    attempt: int  # how often it was reserved, counting the next time
+    attempt: int  # the number of its next reservation, from 1
     created_at: datetime
 
     @classmethod
-    def load(cls, told: Mapping[str, Any]) -> "Event":
-        return cls(**{**told, "created_at": datetime.fromisoformat(told["created_at"])})
+    def load(cls, fields: Mapping[str, Any]) -> "Event":
+        return cls(**{**fields, "created_at": datetime.fromisoformat(fields["created_at"])})
 
 
 class Host:
-    """One run's host: does what the phase allows, remembers what failed and what is to be published."""
+    """The host of one run: serves requests that the phase allows, keeps the first failure and the events to publish."""
 
-    def __init__(self, engine: Engine, connectors: Connectors, handler: Handler, job: Job, run: Begun) -> None:
+    def __init__(self, engine: Engine, connectors: Connectors, handler: Handler, job: Job, run: StartedRun) -> None:
         self.engine, self.connectors, self.handler, self.job, self.run = engine, connectors, handler, job, run
         self.phase = run.phase
         self.title: str | None = None
-        self.decided: Decided | None = None  # by `prepare`, and not yet written down
-        self.published: list[Published] = []
+        self.decision: Decision | None = None  # of `prepare`, not yet saved
+        self.published: list[NewEvent] = []
         self.mutation: Mutation | None = None
         self.failure: Failure | None = None
 
-    async def ask(self, what: str, params: Mapping[str, Any]) -> Any:
+    async def ask(self, request: str, params: Mapping[str, Any]) -> Any:
+        """Serve a request of the handler. Raises WorkFailed; after one failure, for every request."""
         if self.failure is not None:
-            raise WorkFailed(self.failure)  # the run is over; nothing more is done for it
+            raise WorkFailed(self.failure)
         try:
-            doors: dict[str, Callable[..., Awaitable[Any]]]
-            doors = {"publish": self.publish, "peek": self.peek, "get": self.get, "call": self.call}
-            if what not in doors:
-                raise LogicError(f"{what} is not something a handler can ask for")
-            return await doors[what](**params)
+            methods: dict[str, Callable[..., Awaitable[Any]]]
+            methods = {"publish": self.publish, "peek": self.peek, "get": self.get, "call": self.call}
+            if request not in methods:
+                raise LogicError(f"unknown request {request!r}; a handler can {', '.join(methods)}")
+            return await methods[request](**params)
         except Exception as error:
             self.failure = failure_of(error)
             raise WorkFailed(self.failure) from error
 
-    def allow(self, op: Op, what: str) -> None:
-        """Phase permissions."""
+    def check_phase(self, op: Op, request: str) -> None:
+        """Raise LogicError if the phase of the run does not allow a request."""
         if self.mutation is not None and self.phase is Phase.MUTATING:
             raise LogicError(
-                f"{self.handler.name}: {what} after the mutation; a mutation is the last thing in `mutate`"
+                f"{self.handler.name}: {request} after the mutation; a mutation must be the last call in `mutate`"
             )
         if op not in ALLOWED[self.phase]:
-            may = ", ".join(sorted(ALLOWED[self.phase]))
-            raise LogicError(f"{self.handler.name}: {what} while {self.phase.value} is not allowed; allowed is {may}")
+            allowed = ", ".join(sorted(ALLOWED[self.phase]))
+            raise LogicError(
+                f"{self.handler.name}: {request} is not allowed while {self.phase.value}; allowed: {allowed}"
+            )
 
     # events
 
     async def publish(self, topic: Any, message_id: Any, payload: Any, title: Any = None) -> None:
-        """Kept until the run commits: what fails publishes nothing."""
-        self.allow(Op.PUBLISH, "publish")
-        for one in [topic] if isinstance(topic, str) else topic:
-            if one not in self.handler.publishes:
-                raise LogicError(f"{self.handler.name}: {one} is not among the topics that it publishes to")
-            self.published.append(read_event(one, message_id, payload, title))
+        """Keep an event until the run commits; a failed run publishes nothing."""
+        self.check_phase(Op.PUBLISH, "publish")
+        for name in [topic] if isinstance(topic, str) else topic:
+            if name not in self.handler.publishes:
+                raise LogicError(f"{self.handler.name}: {name} is not among the topics that it publishes to")
+            self.published.append(read_event(name, message_id, payload, title))
 
     async def peek(self, topic: str, limit: int = 100) -> list[dict[str, Any]]:
-        self.subscribed(topic)
-        most = parse.whole(limit, "limit", 1, PEEK_MOST)
-        return [told(row) for row in await self.read(workflows.peek, self.run.workflow_id, topic, most)]
+        self.check_subscribed(topic)
+        most = parse.whole(limit, "limit", 1, PEEK_LIMIT)
+        return [dump_event(row) for row in await self.read(events.peek, self.run.workflow_id, topic, most)]
 
     async def get(self, topic: str, ids: Sequence[str]) -> list[dict[str, Any]]:
-        self.subscribed(topic)
-        wanted = [parse.text(one, "ids", 50) for one in ids]
-        return [told(row) for row in await self.read(workflows.by_ids, self.run.workflow_id, topic, wanted)]
+        self.check_subscribed(topic)
+        wanted = [parse.text(event_id, "ids", 50) for event_id in ids]
+        return [dump_event(row) for row in await self.read(events.by_ids, self.run.workflow_id, topic, wanted)]
 
-    def subscribed(self, topic: str) -> None:
-        self.allow(Op.PEEK, "peek")
+    def check_subscribed(self, topic: str) -> None:
+        self.check_phase(Op.PEEK, "peek")
         if topic not in self.handler.subscribe:
             raise LogicError(f"{self.handler.name}: {topic} is not among the topics that it subscribes to")
 
-    # the world outside
+    # connectors
 
     async def call(self, name: str, params: Mapping[str, Any]) -> Any:
+        """Call a method of a connector that the workflow declares."""
         if self.handler.connectors is not None and not may_call(name, self.handler.connectors):
             raise LogicError(f"{self.handler.name}: {name} is not among the connectors that its workflow declares")
         method = self.connectors.find(name)
-        self.allow(method.op, name)
+        self.check_phase(method.op, name)
         if method.op is Op.READ:
             async with asyncio.timeout(self.engine.settings.handler_limit.total_seconds()):
                 return await method.invoke(params)
         return await self.mutate(method, parse.payload(dict(params), "params"))
 
     async def mutate(self, method: Method, params: Mapping[str, Any]) -> Any:
-        """Write it down, do it, write down what became of it."""
-        self.mutation = Mutation("none")  # whatever happens now, there is no second one
+        """Record a mutation, try it, and record its status."""
+        self.mutation = Mutation("none")  # set before the call: a second mutation is refused in any case
         effect_id = new_id()
-        await self.write(workflows.call, effect_id, method.name, params, self.title, self.engine.clock.now())
+        await self.write(effects.record_effect, effect_id, method.name, params, self.title, self.engine.clock.now())
         try:
             async with asyncio.timeout(self.engine.settings.handler_limit.total_seconds()):
                 result = storable(await method.invoke(params, effect_id))
@@ -139,64 +143,67 @@ class Host:
         return await self.applied(effect_id, result)
 
     async def reconcile(
-        self, method: Method, effect_id: str, params: Mapping[str, Any], asked: int, error: Exception | None = None
+        self, method: Method, effect_id: str, params: Mapping[str, Any], attempts: int, error: Exception | None = None
     ) -> Any:
-        """UNKNOWN_IS_NOT_FAILED: ask the service what became of a mutation that gave no answer."""
-        why = "the worker died during it" if error is None else f"{type(error).__name__}: {error}"
+        """UNKNOWN_IS_NOT_FAILED: ask the service for the outcome of a mutation that gave no answer. Raises WorkFailed
+        unless it was applied."""
+        why = "its worker died" if error is None else f"{type(error).__name__}: {error}"
         failure = Failure(FailureClass.INDETERMINATE, "Unanswered", f"{method.name} gave no answer ({why})")
         if method.reconcile is None:
             await self.settle(effect_id, EffectStatus.INDETERMINATE, error=failure.dump())
             raise WorkFailed(failure)
         try:
             async with asyncio.timeout(self.engine.settings.reconcile_limit.total_seconds()):
-                found = await method.ask(effect_id, params)
-        except Exception as trouble:
-            log.warning("a mutation could not be reconciled", call=method.name, effect=effect_id, error=repr(trouble))
-            found = Unsure()
-        match found:
+                answer = await method.ask(effect_id, params)
+        except Exception as problem:
+            log.warning("a mutation could not be reconciled", call=method.name, effect=effect_id, error=repr(problem))
+            answer = Unsure()
+        match answer:
             case Applied(result):
                 return await self.applied(effect_id, storable(result))
             case NotApplied():
                 known = failure_of(error) if error is not None else Failure(FailureClass.TRANSIENT, "NotApplied", why)
-                await self.settle(effect_id, EffectStatus.FAILED, error=known.dump(), asked=asked)
+                await self.settle(effect_id, EffectStatus.FAILED, error=known.dump(), reconcile_attempts=attempts)
                 raise WorkFailed(known)
             case Unsure():
-                last = asked >= RECONCILE.max_retries
+                last = attempts >= RECONCILE.max_retries
                 status = EffectStatus.INDETERMINATE if last else EffectStatus.NEEDS_RECONCILE
-                await self.settle(effect_id, status, error=failure.dump(), asked=asked)
-                again = None if last else RECONCILE.delay(asked + 1)
+                await self.settle(effect_id, status, error=failure.dump(), reconcile_attempts=attempts)
+                again = None if last else RECONCILE.delay(attempts + 1)
                 raise WorkFailed(Failure(failure.failure_class, failure.type, failure.message, reconcile_after=again))
 
     async def applied(self, effect_id: str, result: Any) -> Any:
         await self.settle(effect_id, EffectStatus.APPLIED, result=result)
         self.mutation = Mutation("applied", result)
-        self.run = replace(self.run, outcome=Outcome.APPLIED, result=result)  # the commit keeps what is known
+        self.run = replace(
+            self.run, outcome=Outcome.APPLIED, result=result
+        )  # the commit does not reset a known outcome
         return result
 
-    async def settle(self, effect_id: str, status: EffectStatus, **known: Any) -> None:
-        await self.write(workflows.settle, effect_id, status, self.engine.clock.now(), **known)
+    async def settle(self, effect_id: str, status: EffectStatus, **values: Any) -> None:
+        await self.write(effects.settle, effect_id, status, self.engine.clock.now(), **values)
 
     # the database
 
-    async def write_decision(self) -> None:
-        if self.decided is not None:
-            one, self.decided = self.decided, None
-            await self.write(workflows.prepared, one.result, one.wanted, one.wake_at, self.engine.clock.now())
+    async def save_decision(self) -> None:
+        if self.decision is not None:
+            decision, self.decision = self.decision, None
+            await self.write(workflow_runs.save_decision, decision, self.engine.clock.now())
 
-    async def write_emitting(self) -> None:
-        """Record that the run is past its mutation, once what `prepare` decided is in the database."""
-        if self.decided is None and self.run.phase is not Phase.EMITTING:
-            await self.write(workflows.emitting, self.engine.clock.now())
+    async def move_to_emitting(self) -> None:
+        """Record that the run is past its mutation; without effect before the decision of `prepare` is saved."""
+        if self.decision is None and self.run.phase is not Phase.EMITTING:
+            await self.write(workflow_runs.move_to_emitting, self.engine.clock.now())
 
     async def read(self, step: Any, *args: Any) -> Any:
         return await retry_until_available(lambda: self.engine.db.read(step, *args))
 
-    async def write(self, step: Any, *args: Any, **named: Any) -> Any:
-        return await retry_until_available(lambda: self.engine.db.tx(step, self.job, self.run, *args, **named))
+    async def write(self, step: Any, *args: Any, **kwargs: Any) -> Any:
+        return await retry_until_available(lambda: self.engine.db.tx(step, self.job, self.run, *args, **kwargs))
 
 
 class Context:
-    """What a handler is given: `now`, `log`, and the ways to its host."""
+    """The first argument of a handler's step: `now`, `log`, and the requests to its host."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -206,54 +213,64 @@ class Context:
     async def publish(
         self, topic: str | Sequence[str], *, message_id: str, payload: Any = None, title: str | None = None
     ) -> None:
-        """Put an event into a topic, or into several. The same `message_id` again replaces it while it is pending, and
-        does nothing once somebody has taken it."""
-        given = {"topic": topic, "message_id": message_id, "payload": payload, "title": title}
-        await self._host.ask("publish", given)
+        """Put an event into a topic, or into several. The same `message_id` again replaces a pending event, and is a
+        no-op once a run has reserved it."""
+        params = {"topic": topic, "message_id": message_id, "payload": payload, "title": title}
+        await self._host.ask("publish", params)
 
     async def peek(self, topic: str, limit: int = 100) -> list[Event]:
-        """Pending events of a topic, oldest first."""
-        return [Event.load(one) for one in await self._host.ask("peek", {"topic": topic, "limit": limit})]
+        """Return pending events of a topic, oldest first."""
+        return [Event.load(fields) for fields in await self._host.ask("peek", {"topic": topic, "limit": limit})]
 
     async def get(self, topic: str, ids: Sequence[str]) -> list[Event]:
-        """Events by their ids, in any status."""
-        return [Event.load(one) for one in await self._host.ask("get", {"topic": topic, "ids": list(ids)})]
+        """Return events by their ids, in any status."""
+        return [Event.load(fields) for fields in await self._host.ask("get", {"topic": topic, "ids": list(ids)})]
 
     async def call(self, name: str, /, **params: Any) -> Any:
         """Call a method of a connector: `await ctx.call("sheets.append_row", sheet="Mail", row=[…])`."""
         return await self._host.ask("call", {"name": name, "params": params})
 
 
-def told(row: Any) -> dict[str, Any]:
+def dump_event(row: EventRow) -> dict[str, Any]:
     return {
-        "id": row.id, "topic": row.topic, "message_id": row.message_id, "payload": row.payload, "title": row.title,
-        "status": row.status, "attempt": row.attempt, "created_at": row.created_at.isoformat(),
-    }  # fmt: skip
+        "id": row.id,
+        "topic": row.topic,
+        "message_id": row.message_id,
+        "payload": row.payload,
+        "title": row.title,
+        "status": row.status,
+        "attempt": row.attempt,
+        "created_at": row.created_at.isoformat(),
+    }
 
 
-def read_event(topic: str, message_id: Any, payload: Any, title: Any = None) -> Published:
-    """An event as it came from outside."""
-    checked = None if title is None else parse.text(title, "title", 500)
-    wanted = parse.text(message_id, "message_id", 500, required=True)
-    return Published(topic, wanted, parse.payload(payload, "payload"), checked)
+def read_event(topic: str, message_id: Any, payload: Any, title: Any = None) -> NewEvent:
+    """Return the event of untrusted fields. Raises Invalid."""
+    return NewEvent(
+        topic=topic,
+        message_id=parse.text(message_id, "message_id", 500, required=True),
+        payload=parse.payload(payload, "payload"),
+        title=None if title is None else parse.text(title, "title", 500),
+    )
 
 
 def storable(result: Any) -> Any:
-    """What a mutation returned, if it can be kept; it happened all the same."""
+    """Return the result of a mutation, or None with a warning if it cannot be stored: the mutation was applied."""
     try:
         return parse.payload(result, "result")
     except Invalid as error:
-        log.warning("the result of a mutation is not kept", error=error.message)
+        log.warning("the result of a mutation cannot be stored", error=error.message)
         return None
 
 
-def failure_of(error: BaseException, ours: bool = False) -> Failure:
-    """The class of a failure. What user code and connectors raise is theirs; the rest is our own bug."""
+def failure_of(error: BaseException, internal: bool = False) -> Failure:
+    """Classify an exception. With `internal`, or by its module, it is a bug of Rota and not of a handler or
+    connector."""
     if isinstance(error, WorkFailed):
         return error.failure
-    found = classify(error)
-    ours = ours or type(error).__module__.startswith(("rota.", "sqlalchemy"))
-    if ours and not isinstance(error, WorkError | Invalid):
-        log.error("a workflow failed because of Rota itself", exc_info=error)
-        return Failure(FailureClass.INTERNAL, found.type, found.message, found.traceback)
-    return found
+    failure = classify(error)
+    internal = internal or type(error).__module__.startswith(("rota.", "sqlalchemy"))
+    if internal and not isinstance(error, WorkError | Invalid):
+        log.error("a workflow failed because of an internal error of Rota", exc_info=error)
+        return Failure(FailureClass.INTERNAL, failure.type, failure.message, failure.traceback)
+    return failure

@@ -1,4 +1,4 @@
-"""The commands for workflows: deploy what a program declares or somebody uploads, publish, run, pause, resolve."""
+"""Commands for workflows: deploy declarations of programs and uploaded scripts, publish, run, pause, resolve."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,70 +23,74 @@ from rota.kinds.workflows.scripts import store as scripts_store
 from rota.kinds.workflows.scripts.diff import script_diff
 from rota.kinds.workflows.scripts.library import Scripts
 from rota.kinds.workflows.scripts.sandbox import SCRIPT_LIMIT
-from rota.kinds.workflows.store import workflows as store
-from rota.kinds.workflows.store.upkeep import producer_schedule
+from rota.kinds.workflows.store import deployment, operators, workflows
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowManager:
-    """What can be asked of the workflows of one org."""
+    """The commands for the workflows of one org. Each raises NotFound, Invalid or Conflict."""
 
     engine: Engine
     org_id: str
 
     async def publish(self, key: str, topic: str, body: Mapping[str, Any]) -> tuple[str, str]:
-        """An event from outside: its id, and `created`, `replaced` or `kept`."""
+        """Publish an event from outside; returns its id, and `created`, `replaced` or `kept`."""
         form = parse.Form(body, frozenset({"message_id", "payload", "title"}))
         form.done()
-        new = read_event(topic, body.get("message_id"), body.get("payload"), body.get("title"))
-        given = (self.org_id, key, topic, new, self.engine.clock.now())
-        event_id, became, wakes = await self.engine.db.tx(store.publish_outside, *given)
+        event = read_event(topic, body.get("message_id"), body.get("payload"), body.get("title"))
+        now = self.engine.clock.now()
+        event_id, result, wakes = await self.engine.db.tx(operators.publish, self.org_id, key, topic, event, now)
         if wakes:
             self.engine.signal("ready")
-        return event_id, became
+        return event_id, result
 
     async def run(self, key: str) -> list[str]:
         now = self.engine.clock.now()
-        return await self.engine.clocked(lambda tx: store.run_now(tx, self.org_id, key, now))
+        return await self.engine.clocked(lambda tx: operators.run_now(tx, self.org_id, key, now))
 
     async def pause(self, key: str, reason: str) -> str:
-        why, now = parse.text(reason, "reason", 1000), self.engine.clock.now()
-        return await self.engine.clocked(lambda tx: store.pause(tx, self.org_id, key, why, now))
+        text, now = parse.text(reason, "reason", 1000), self.engine.clock.now()
+        return await self.engine.clocked(lambda tx: operators.pause(tx, self.org_id, key, text, now))
 
     async def resume(self, key: str) -> str:
         now = self.engine.clock.now()
-        return await self.engine.clocked(lambda tx: store.resume(tx, self.org_id, key, now))
+        return await self.engine.clocked(lambda tx: operators.resume(tx, self.org_id, key, now))
 
     async def skip(self, key: str, event_id: str) -> str:
         now = self.engine.clock.now()
-        return await self.engine.clocked(lambda tx: store.skip(tx, self.org_id, key, event_id, now))
+        return await self.engine.clocked(lambda tx: operators.skip_event(tx, self.org_id, key, event_id, now))
 
     async def resolve(self, key: str, resolution: Any, result: Any, by: str) -> str:
-        how, now = choice(Resolution, resolution, "resolution"), self.engine.clock.now()
-        found = parse.payload(result, "result")
-        return await self.engine.clocked(lambda tx: store.resolve(tx, self.org_id, key, how, found, by, now))
+        chosen, now = choice(Resolution, resolution, "resolution"), self.engine.clock.now()
+        payload = parse.payload(result, "result")
+        return await self.engine.clocked(lambda tx: operators.resolve(tx, self.org_id, key, chosen, payload, by, now))
 
     async def deploy(self, workflow: Workflow, source: str, org: str) -> str | None:
-        """Make the database say what a program declares; the id of what changed."""
+        """Make the database match a program's declaration; returns the workflow's id, or None if it matches already."""
         declaration = workflow.dump() | {"route": route_of(org, workflow.name)}
-        fields, producers = self.wanted(workflow, source, declaration)
+        fields, producers = self.declared_rows(workflow, source, declaration)
         now = self.engine.clock.now()
-        return await self.engine.clocked(lambda tx: store.deploy(tx, self.org_id, fields, producers, now))
+        return await self.engine.clocked(lambda tx: deployment.deploy(tx, self.org_id, fields, producers, now))
 
-    def wanted(
+    def declared_rows(
         self, workflow: Workflow, source: str, declaration: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Schedule]]:
-        """The row of a workflow, and the schedules of its producers."""
+        """Return the columns of a workflow, and the schedules of its producers by handler."""
         now = self.engine.clock.now()
         producers = {
-            handler["name"]: producer_schedule(self.org_id, workflow.name, source, declaration["route"], handler, now)
+            handler["name"]: deployment.producer_schedule(
+                self.org_id, workflow.name, source, declaration["route"], handler, now
+            )
             for handler in declaration["handlers"]
             if handler["schedule"] is not None
         }
         fields = {
-            "name": workflow.name, "description": workflow.description, "source": source, "version": workflow.version,
+            "name": workflow.name,
+            "description": workflow.description,
+            "source": source,
+            "version": workflow.version,
             "declaration": declaration,
-        }  # fmt: skip
+        }
         return fields, producers
 
     # scripts
@@ -98,53 +102,57 @@ class WorkflowManager:
         return runner.scripts
 
     async def check(self, source: Any) -> Workflow:
-        """What a script declares; stores nothing. Raises Invalid, with the line and the reason."""
+        """Return what a script declares; stores nothing. Raises Invalid with the line and the reason."""
         return await self.scripts.declared_in(parse.text(source, "script", SCRIPT_LIMIT, required=True), self.org_id)
 
     async def upload(self, key: str | None, body: Mapping[str, Any], by: str | None) -> str:
-        """A new workflow, or the next major version of the one named by `key`, from the file that declares it."""
+        """Deploy a script: a new workflow, or the next major version of the one named by `key`; returns its id."""
         if key is not None:
-            await self.engine.db.read(store.get, self.org_id, key)
+            await self.engine.db.read(workflows.get, self.org_id, key)
         workflow = await self.check(body.get("script"))
         if body.get("name") not in (None, workflow.name):
             raise Invalid("name", body["name"], f"is not the name that the script declares: {workflow.name}")
         route = await self.engine.db.read(scripts_store.route_for, self.org_id, workflow.dump())
-        fields, producers = self.wanted(workflow, store.SCRIPT, workflow.dump() | {"route": route})
+        fields, producers = self.declared_rows(workflow, workflows.SCRIPT, workflow.dump() | {"route": route})
         now, source = self.engine.clock.now(), str(body["script"])
         return await self.engine.clocked(
             lambda tx: scripts_store.deploy(tx, self.org_id, key, fields, producers, source, by, now)
         )
 
     async def roll_back(self, key: str, version: Any, by: str | None) -> str:
-        """An earlier version's file, as the next major version."""
-        wanted = parse.text(version, "version", 20, required=True)
-        one = await self.engine.db.read(lambda tx: scripts_store.version(tx, store.get(tx, self.org_id, key), wanted))
-        if one.source is None:
-            raise Conflict(f"workflow {key}: version {wanted} has no file")
-        return await self.upload(key, {"script": one.source}, by)
+        """Deploy the file of an earlier version as the next major version."""
+        number = parse.text(version, "version", 20, required=True)
+        row = await self.engine.db.read(
+            lambda tx: scripts_store.get_version(tx, workflows.get(tx, self.org_id, key), number)
+        )
+        if row.source is None:
+            raise Conflict(f"version {number} of workflow {key!r} has no file")
+        return await self.upload(key, {"script": row.source}, by)
 
     async def version(self, key: str, version: str, against: str | None = None) -> Record:
-        """One version with its file, and what it changed: against the one that was live before it, or another."""
+        """Return a version with its file, and its diff against the one that was live before it, or another."""
 
         def read(tx: Tx) -> tuple[Record, str | None, str, str]:
-            flow = store.get(tx, self.org_id, key)
-            one = scripts_store.version(tx, flow, version)
-            other = scripts_store.before(tx, flow, one) if against is None else scripts_store.version(tx, flow, against)
-            found = scripts_store.told(one, flow)
-            old, new = ("" if row is None else row.source or "" for row in (other, one))
-            name = None if other is None else f"{other.major}.{other.minor}"
-            del found["declaration"]
-            return found, name, old, new
+            workflow = workflows.get(tx, self.org_id, key)
+            row = scripts_store.get_version(tx, workflow, version)
+            if against is None:
+                other = scripts_store.previous_version(tx, workflow, row)
+            else:
+                other = scripts_store.get_version(tx, workflow, against)
+            fields = scripts_store.describe(row, workflow)
+            del fields["declaration"]
+            old_name = None if other is None else f"{other.major}.{other.minor}"
+            return fields, old_name, "" if other is None else other.source or "", row.source or ""
 
-        found, name, old, new = await self.engine.db.read(read)
-        return {**found, "against": name, "diff": await compute(script_diff, old, new, name or "", version)}
+        fields, old_name, old, new = await self.engine.db.read(read)
+        return {**fields, "against": old_name, "diff": await compute(script_diff, old, new, old_name or "", version)}
 
     async def delete(self, key: str) -> str:
         now = self.engine.clock.now()
         return await self.engine.clocked(lambda tx: scripts_store.delete(tx, self.org_id, key, now))
 
     async def decide(self, key: str, version: str, accept: bool, why: Any, by: str) -> str:
-        """Accept or reject a repair that waits for a person."""
+        """Accept or reject a repair that waits for an operator."""
         now, reason = self.engine.clock.now(), parse.text(why or "", "reason", 1000)
         return await self.engine.clocked(
             lambda tx: scripts_store.decide(tx, self.org_id, key, version, accept, reason, by, now)
@@ -152,7 +160,7 @@ class WorkflowManager:
 
 
 async def deploy_all(engine: Engine, org: str, app: str | None, workflows: Mapping[str, Workflow]) -> None:
-    """At start: deploy a program's workflows, and pause those that vanished from it. Any number of processes may."""
+    """Deploy a program's workflows at start, and pause those that it no longer declares. Safe in several processes."""
     org_id = await engine.db.read(orgs.org_by_slug, org)
     assert org_id is not None  # the program's tasks were declared in it
     source, now = f"code:{Path(app).stem if app else 'app'}", engine.clock.now()
@@ -161,4 +169,4 @@ async def deploy_all(engine: Engine, org: str, app: str | None, workflows: Mappi
         acting = engine.acting(Act(org_id, system, "workflows", "deploy", workflow.name))
         await WorkflowManager(acting, org_id).deploy(workflow, source, org)
     if app is not None:
-        await engine.db.tx(store.retire, org_id, source, list(workflows), now)
+        await engine.db.tx(deployment.pause_undeclared, org_id, source, list(workflows), now)

@@ -1,12 +1,12 @@
-"""What people see of workflows: how it stands, in plain words, and what came in and went out. Reads only.
+"""Read models of workflows: status and issue in plain words, inputs, outputs, events, runs. Reads only.
 
-Phases, handlers and flags stay out of the first view; `inside` and `runs` show them to developers.
+Phases, handlers and flags are not in the first view; `list_handlers` and `list_runs` return them for developers.
 """
 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, literal_column, select, union_all
+from sqlalchemy import Select, and_, func, literal_column, select, union_all
 
 from rota.core.model import WORKFLOW, serial_key_of_target
 from rota.core.policy import RECONCILIATION
@@ -14,279 +14,316 @@ from rota.core.redact import redacted
 from rota.core.states import Phase, State
 from rota.core.timing import triggers
 from rota.core.timing.describe import listing, plural, short_span
+from rota.db import tables
 from rota.db.dialect import Tx
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, page_by
-from rota.db.tables import causes, clocks, effects, events, handlers, schedules, workflow_runs, workflows
-from rota.db.tables import runs as ledger
-from rota.engine import jobs as queue
-from rota.engine.reports import run
-from rota.kinds.workflows.rules import OPEN_EFFECTS, STALE, EffectStatus, EventStatus, HandlerKind, Outcome, Resolution
+from rota.engine import jobs
+from rota.engine import reports as engine_reports
+from rota.kinds.workflows.rules import (
+    OPEN_EFFECTS,
+    STALE_AFTER,
+    EffectStatus,
+    EventStatus,
+    HandlerKind,
+    Outcome,
+    Resolution,
+)
 from rota.kinds.workflows.scripts import store as scripts_store
-from rota.kinds.workflows.store import workflows as store
+from rota.kinds.workflows.store import events, operators, workflows
+from rota.kinds.workflows.store.effects import open_effect
+from rota.kinds.workflows.store.phases import find_run
+from rota.kinds.workflows.store.records import OpenEffect, RunRow, WorkflowRow
+from rota.kinds.workflows.store.workflow_runs import PAUSED
 
-w, h, e, x, f = workflows.c, handlers.c, events.c, workflow_runs.c, effects.c
+w, h, e, f = tables.workflows.c, tables.handlers.c, tables.events.c, tables.effects.c
+x, runs, clocks, causes = tables.workflow_runs.c, tables.runs.c, tables.clocks.c, tables.causes.c
 
-RECENT = 10
-IS_OPEN = f.status.in_([literal_column(f"'{one.value}'") for one in OPEN_EFFECTS])  # as its index has it
+RECENT_RUNS = 10
+IS_OPEN = f.status.in_([literal_column(f"'{status.value}'") for status in OPEN_EFFECTS])  # literals, as in its index
 WARNINGS = {
-    EffectStatus.IN_FLIGHT: "under way",
-    EffectStatus.NEEDS_RECONCILE: "it gave no answer; its service will be asked",
-    EffectStatus.INDETERMINATE: "nobody knows whether it happened; somebody has to say so",
+    EffectStatus.IN_FLIGHT: "in flight",
+    EffectStatus.NEEDS_RECONCILE: "no answer; its service will be asked whether it happened",
+    EffectStatus.INDETERMINATE: "outcome unknown; an operator must resolve it",
 }
 
 
 def workflow(tx: Tx, org_id: str, key: str, now: datetime) -> Record:
-    """One workflow as people see it."""
-    return described(tx, store.get(tx, org_id, key), now)
+    """Return one workflow as the API and the dashboard show it. Raises NotFound."""
+    return describe(tx, workflows.get(tx, org_id, key), now)
 
 
-def brief(tx: Tx, org_id: str, key: str) -> Record:
-    """What of a workflow people change."""
-    flow = store.get(tx, org_id, key)
-    same = ("id", "name", "version", "source", "paused_at", "pause_reason")
-    return {name: getattr(flow, name) for name in same}
+def audited_fields(tx: Tx, org_id: str, key: str) -> Record:
+    """Return the fields of a workflow that commands change, for the audit log."""
+    row = workflows.get(tx, org_id, key)
+    names = ("id", "name", "version", "source", "paused_at", "pause_reason")
+    return {name: getattr(row, name) for name in names}
 
 
 def list_workflows(tx: Tx, org_id: str, now: datetime, *, limit: int = PAGE_ROWS, cursor: str | None = None) -> Page:
-    """By name."""
-    stmt = select(workflows).where(w.org_id == org_id, w.deleted_at.is_(None))
-    return page_by(
-        tx, stmt, w.name, limit, cursor, lambda row: described(tx, store.with_handlers(tx, dict_of(row)), now)
-    )
+    """Return workflows by name."""
+    stmt = select(tables.workflows).where(w.org_id == org_id, w.deleted_at.is_(None))
+
+    def show(row: Any) -> Record:
+        return describe(tx, workflows.with_handlers(tx, dict_of(row)), now)
+
+    return page_by(tx, stmt, w.name, limit, cursor, show)
 
 
-def described(tx: Tx, flow: Any, now: datetime) -> Record:
-    status, issue = standing(tx, flow, now)
-    words, next_at = timing(tx, flow)
-    waiting = func.count().label("n")
-    counted = select(waiting).where(e.workflow_id == flow.id, store.is_pending())
-    stale = stale_inputs(tx, flow, now)
-    blocked = select(waiting).where(f.workflow_id == flow.id, IS_OPEN, f.status != EffectStatus.IN_FLIGHT)
+def describe(tx: Tx, row: WorkflowRow, now: datetime) -> Record:
+    status, issue = status_and_issue(tx, row, now)
+    schedule, next_at = timing(tx, row)
+    count = func.count().label("n")
+    pending = select(count).where(e.workflow_id == row.id, events.is_pending())
+    stale = count_stale_inputs(tx, row, now)
+    unknown = select(count).where(f.workflow_id == row.id, IS_OPEN, f.status != EffectStatus.IN_FLIGHT)
     return {
-        "id": flow.id, "name": flow.name, "description": flow.description, "status": status, "issue": issue,
-        "schedule": words, "next_check_at": next_at,
+        "id": row.id,
+        "name": row.name,
+        "description": row.description,
+        "status": status,
+        "issue": issue,
+        "schedule": schedule,
+        "next_check_at": next_at,
         "next_check": None if next_at is None else f"in {short_span(next_at - now)}" if next_at > now else "now",
-        "recent": recent(tx, flow), "pending": int(tx.execute(counted).scalar_one()), "stale_inputs": stale,
-        "attention": int(tx.execute(blocked).scalar_one()) + stale + (status == "needs_attention"),
-        "paused_at": flow.paused_at, "pause_reason": flow.pause_reason, "version": flow.version,
-        "source": flow.source, "topics": flow.declaration["topics"], "created_at": flow.created_at,
-        "updated_at": flow.updated_at,
-    }  # fmt: skip
+        "recent": recent_runs(tx, row),
+        "pending": int(tx.execute(pending).scalar_one()),
+        "stale_inputs": stale,
+        "attention": int(tx.execute(unknown).scalar_one()) + stale + (status == "needs_attention"),
+        "paused_at": row.paused_at,
+        "pause_reason": row.pause_reason,
+        "version": row.version,
+        "source": row.source,
+        "topics": row.declaration["topics"],
+        "created_at": row.created_at,
+        "updated_at": row.updated_at,
+    }
 
 
-def standing(tx: Tx, flow: Any, now: datetime) -> tuple[str, str | None]:
-    """Running, idle, needs attention or stopped; and what is the matter, in plain words."""
-    head = queue.head_of(tx, serial_key_of_target(WORKFLOW, flow.org_id, flow.name))
+def status_and_issue(tx: Tx, row: WorkflowRow, now: datetime) -> tuple[str, str | None]:
+    """Return running, idle, needs_attention or stopped; and the issue in words, if there is one."""
+    head = jobs.head_of(tx, serial_key_of_target(WORKFLOW, row.org_id, row.name))
     failed = None
     if head is not None and head.last_run_id is not None:
-        failed = tx.execute(select(ledger).where(ledger.c.id == head.last_run_id)).one_or_none()
-    what = "" if failed is None or not failed.error else redacted(failed.error["message"])
-    if flow.paused_at is not None:
-        return "stopped", f"paused: {flow.pause_reason}" if flow.pause_reason else "paused"
-    if head is not None and head.state == State.PARKED and head.parked_reason != store.PAUSED:
-        repair = (
-            scripts_store.words(tx, flow, head.last_run_id)
-            if head.last_run_id and flow.source == store.SCRIPT
-            else None
-        )
+        failed = tx.execute(select(tables.runs).where(runs.id == head.last_run_id)).one_or_none()
+    error = "" if failed is None or not failed.error else redacted(failed.error["message"])
+    if row.paused_at is not None:
+        return "stopped", f"paused: {row.pause_reason}" if row.pause_reason else "paused"
+    if head is not None and head.state == State.PARKED and head.parked_reason != PAUSED:
+        repair = None
+        if head.last_run_id and row.source == workflows.SCRIPT:
+            repair = scripts_store.repair_status(tx, row, head.last_run_id)
         if repair is not None:
-            return repair[0], f"it failed: {what}; {repair[1]}"
-        effect = store.open_effect(tx, head.last_run_id) if head.last_run_id else None
-        return "needs_attention", parked_words(head.parked_reason, what, effect)
-    aside = store.held(flow)
-    if aside:
-        return "needs_attention", f"{listing(aside)} failed and is put aside; the rest goes on"
+            return repair[0], f"it failed: {error}; {repair[1]}"
+        effect = open_effect(tx, head.last_run_id) if head.last_run_id else None
+        return "needs_attention", parked_issue(head.parked_reason, error, effect)
+    held = row.held_runs()
+    if held:
+        return "needs_attention", f"{listing(held)} failed and is on hold; the other handlers continue"
     if head is not None and head.state == State.RETRY:
-        return "idle", f"trying again in {short_span(max(head.run_at, now) - now)}: {what}"
+        return "idle", f"retrying in {short_span(max(head.run_at, now) - now)}: {error}"
     return ("idle" if head is None else "running"), None
 
 
-def parked_words(reason: str | None, what: str, effect: Any = None) -> str:
-    """Why a workflow waits for a person. An effect that was in flight is named: its outcome is not known."""
-    crashed = "it took its worker down three times"
+def parked_issue(reason: str | None, error: str, effect: OpenEffect | None = None) -> str:
+    """Return why a parked workflow needs an operator. A mutation in flight is named, because its outcome is unknown."""
+    crashed = "it crashed its worker three times"
     if reason == "quarantined" and effect is not None:
         title = f"{effect.call} ({effect.title})" if effect.title else effect.call
-        return f"{crashed} while {title} was in flight; record whether it was applied, not_applied, or skip it"
+        return f"{crashed} while {title} was in flight; resolve it as applied, not_applied or skip"
     return {
-        queue.UNROUTABLE: "no running worker has its program",
-        "approval": f"waiting for you: {what}",
-        "reconciliation": f"{what}; say whether it was applied, not_applied, or skip it",
-        "transient": f"it was tried often enough: {what}; resume it when the other side is well",
-        "internal": f"Rota itself failed: {what}; nothing more is tried until somebody resumes it",
+        jobs.UNROUTABLE: "no running worker has its program",
+        "approval": f"waiting for you: {error}",
+        "reconciliation": f"{error}; resolve it as applied, not_applied or skip",
+        "transient": f"no retries left: {error}; resume it when the service is available again",
+        "internal": f"Rota failed internally: {error}; resume it to retry",
         "quarantined": f"{crashed}; deploy a version that does not, then resume",
-    }.get(reason or "", f"it failed: {what}; deploy a version that does not, then resume")
+    }.get(reason or "", f"it failed: {error}; deploy a version that does not, then resume")
 
 
 def decision(tx: Tx, org_id: str, key: str) -> Record:
-    """What a person can say about a workflow now: whether resuming it does something, and which resolutions of the run
-    that waits make sense."""
-    flow = store.get(tx, org_id, key)
-    stuck, aside = store.waits_for_person(tx, flow), store.held(flow)
+    """Return what an operator can do about a workflow now: whether it can be resumed, and the resolutions that fit the
+    run that needs a decision."""
+    row = workflows.get(tx, org_id, key)
+    stuck, held = operators.stuck_job(tx, row), row.held_runs()
     reason = None if stuck is None else stuck.parked_reason
-    run_id = stuck.last_run_id if stuck is not None else next(iter(aside.values()), None)
+    run_id = stuck.last_run_id if stuck is not None else next(iter(held.values()), None)
     if stuck is None and run_id is not None:
-        reason = tx.execute(select(ledger.c.reason).where(ledger.c.id == run_id)).scalar()
-    row = None if reason == store.PAUSED else tx.execute(select(workflow_runs).where(x.id == run_id)).one_or_none()
-    effect = None if row is None else store.open_effect(tx, row.id)
-    stands = (stuck is not None or bool(aside)) and reason != RECONCILIATION and effect is None
-    told = None if effect is None else {"call": effect.call, "params": effect.params, "title": effect.title}
+        reason = tx.execute(select(runs.reason).where(runs.id == run_id)).scalar()
+    run = None if reason == PAUSED else find_run(tx, run_id)
+    effect = None if run is None else open_effect(tx, run.id)
+    failed = (stuck is not None or bool(held)) and reason != RECONCILIATION and effect is None
+    shown = None if effect is None else {"call": effect.call, "params": effect.params, "title": effect.title}
     return {
-        "resumable": flow.paused_at is not None or stands, "run_id": None if row is None else row.id, "effect": told,
-        "resolutions": [] if row is None else sensible(row, effect, reason),
-    }  # fmt: skip
+        "resumable": row.paused_at is not None or failed,
+        "run_id": None if run is None else run.id,
+        "effect": shown,
+        "resolutions": [] if run is None else valid_resolutions(run, effect, reason),
+    }
 
 
-def sensible(row: Any, effect: Any, reason: str | None) -> list[Resolution]:
-    """Which resolutions say something about a run: of an effect of which nobody knows, or of a failure."""
+def valid_resolutions(run: RunRow, effect: OpenEffect | None, reason: str | None) -> list[Resolution]:
+    """Return the resolutions that fit a run: those for a mutation with an unknown outcome, or those for a failure."""
     if effect is not None:
         return [Resolution.APPLIED, Resolution.NOT_APPLIED, Resolution.SKIP, Resolution.TRY_AGAIN]
     first = [Resolution.APPROVE if reason == "approval" else Resolution.TRY_AGAIN, Resolution.REJECT]
-    early = row.phase in (Phase.EXECUTING, Phase.PREPARING)
-    return first if early or row.mutation_outcome == Outcome.APPLIED else [*first, Resolution.SKIP]
+    early = run.phase in (Phase.EXECUTING, Phase.PREPARING)
+    return first if early or run.mutation_outcome == Outcome.APPLIED else [*first, Resolution.SKIP]
 
 
-def waiting(tx: Tx, org_id: str, key: str) -> dict[str, int]:
-    """How many events wait in each topic."""
-    mine = and_(e.workflow_id == store.get(tx, org_id, key).id, store.is_pending())
-    counted = select(e.topic, func.count().label("n")).where(mine).group_by(e.topic)
-    rows = tx.execute(counted)
+def count_pending(tx: Tx, org_id: str, key: str) -> dict[str, int]:
+    """Return the number of pending events by topic."""
+    pending = and_(e.workflow_id == workflows.get(tx, org_id, key).id, events.is_pending())
+    rows = tx.execute(select(e.topic, func.count().label("n")).where(pending).group_by(e.topic))
     return {row.topic: int(row.n) for row in rows}
 
 
-def timing(tx: Tx, flow: Any) -> tuple[str | None, datetime | None]:
-    """When its producers run, in words; and when something happens by itself next."""
-    joined = handlers.outerjoin(schedules, schedules.c.id == h.schedule_id)
-    joined = joined.outerjoin(clocks, clocks.c.schedule_id == h.schedule_id)
-    found = list(
-        tx.execute(
-            select(schedules.c.timing, clocks.c.next_run_at, h.wake_at)
-            .select_from(joined)
-            .where(h.workflow_id == flow.id)
-        )
-    )
-    words = dict.fromkeys(triggers.describe(triggers.load(one.timing)) for one in found if one.timing is not None)
-    moments = [moment for one in found for moment in (one.next_run_at, one.wake_at) if moment is not None]
-    return f"checks {listing(words)}" if words else None, min(moments, default=None)
+def timing(tx: Tx, row: WorkflowRow) -> tuple[str | None, datetime | None]:
+    """Return when the producers run, in words; and when a handler runs by itself next."""
+    joined = tables.handlers.outerjoin(tables.schedules, tables.schedules.c.id == h.schedule_id)
+    joined = joined.outerjoin(tables.clocks, clocks.schedule_id == h.schedule_id)
+    stmt = select(tables.schedules.c.timing, clocks.next_run_at, h.wake_at).select_from(joined)
+    handlers = list(tx.execute(stmt.where(h.workflow_id == row.id)))
+    words = dict.fromkeys(triggers.describe(triggers.load(each.timing)) for each in handlers if each.timing is not None)
+    times = [at for handler in handlers for at in (handler.next_run_at, handler.wake_at) if at is not None]
+    return f"checks {listing(words)}" if words else None, min(times, default=None)
 
 
-def recent(tx: Tx, flow: Any) -> list[Record]:
-    """What it did lately, newest first; runs that found nothing to do are left out."""
-    stmt = select(
-        workflow_runs, ledger.c.status, ledger.c.reason, ledger.c.outcome, ledger.c.finished_at, ledger.c.error
-    )
-    stmt = (
-        stmt.join(ledger, ledger.c.id == x.id).where(x.workflow_id == flow.id).order_by(x.id.desc()).limit(3 * RECENT)
-    )
-    told = [{"at": row.finished_at, "run_id": row.id, "text": activity(row)} for row in tx.execute(stmt)]
-    return [one for one in told if one["text"]][:RECENT]
+def recent_runs(tx: Tx, row: WorkflowRow) -> list[Record]:
+    """Return the latest runs in words, newest first, without those that had nothing to do."""
+    stmt = select(tables.workflow_runs, runs.status, runs.reason, runs.outcome, runs.finished_at, runs.error)
+    stmt = stmt.join(tables.runs, runs.id == x.id).where(x.workflow_id == row.id)
+    latest = tx.execute(stmt.order_by(x.id.desc()).limit(3 * RECENT_RUNS))
+    shown = [{"at": run.finished_at, "run_id": run.id, "text": run_in_words(run)} for run in latest]
+    return [run for run in shown if run["text"]][:RECENT_RUNS]
 
 
-def activity(row: Any) -> str | None:
-    done = row.outcome or {}
-    if row.status != "success":
-        return f"{row.status}: {redacted((row.error or {}).get('message', row.reason))}"
-    published = [of_topic(count, topic) for topic, count in (done.get("published") or {}).items()]
-    if row.handler_type == HandlerKind.PRODUCER:
-        return f"took in {listing(published)}" if published else None
-    if not done.get("taken"):
+def run_in_words(run: Any) -> str | None:
+    """Return what a run did, or None if it had nothing to do."""
+    outcome = run.outcome or {}
+    if run.status != "success":
+        return f"{run.status}: {redacted((run.error or {}).get('message', run.reason))}"
+    published = [count_in_topic(count, topic) for topic, count in (outcome.get("published") or {}).items()]
+    if run.handler_type == HandlerKind.PRODUCER:
+        return f"published {listing(published)}" if published else None
+    if not outcome.get("taken"):
         return None
-    parts = [done.get("title") or f"handled {plural(done['taken'], 'event')}"]
-    parts += ["effect skipped"] if done.get("mutation") == "skipped" else []
-    return " → ".join([*parts, *(["passed on " + listing(published)] if published else [])])
+    parts = [outcome.get("title") or f"handled {plural(outcome['taken'], 'event')}"]
+    parts += ["effect skipped"] if outcome.get("mutation") == "skipped" else []
+    return " → ".join([*parts, *(["published " + listing(published)] if published else [])])
 
 
-def of_topic(count: int, topic: str) -> str:
+def count_in_topic(count: int, topic: str) -> str:
     """`1 item`, `2 items`, whether the topic is called item or items."""
     return plural(count, topic if topic.endswith("ss") else topic.removesuffix("s"))
 
 
-def stale_inputs(tx: Tx, flow: Any, now: datetime) -> int:
-    """Inputs that are older than they should be and not done."""
-    old = and_(e.id.in_(open_inputs(flow.id)), e.created_at <= now - STALE)
-    return int(tx.execute(select(func.count()).select_from(events).where(old)).scalar_one())
+def count_stale_inputs(tx: Tx, row: WorkflowRow, now: datetime) -> int:
+    """Return the number of inputs that are not done and older than STALE_AFTER."""
+    stale = and_(e.id.in_(open_inputs(row.id)), e.created_at <= now - STALE_AFTER)
+    return int(tx.execute(select(func.count()).select_from(tables.events).where(stale)).scalar_one())
 
 
 def open_inputs(workflow_id: str) -> Select[Any]:
-    """The ids of inputs that are not done: something that goes back to them waits, or a run has it."""
-    mine = select(e.id, e.source).where(e.workflow_id == workflow_id)
-    taken = mine.where(store.is_one_of("reserved", "skipped"), e.status == EventStatus.RESERVED)
-    waits = union_all(mine.where(store.is_pending()), taken).cte("waits")
-    derived = select(causes.c.input_id).join(waits, waits.c.id == causes.c.event_id)
-    return select(select(waits.c.id).where(waits.c.source.is_not(None)).union(derived).subquery().c.id)
+    """Select the ids of inputs that are not done: they, or events derived from them, are pending or reserved."""
+    own = select(e.id, e.source).where(e.workflow_id == workflow_id)
+    reserved = own.where(events.is_in_status("reserved", "skipped"), e.status == EventStatus.RESERVED)
+    unfinished = union_all(own.where(events.is_pending()), reserved).cte("unfinished")
+    derived = select(causes.input_id).join(unfinished, unfinished.c.id == causes.event_id)
+    return select(select(unfinished.c.id).where(unfinished.c.source.is_not(None)).union(derived).subquery().c.id)
 
 
-# what came in, what went out
+# lists
 
 
 def list_events(
-    tx: Tx, org_id: str, key: str, *, topic: str | None = None, status: str | None = None, limit: int = PAGE_ROWS,
+    tx: Tx,
+    org_id: str,
+    key: str,
+    *,
+    topic: str | None = None,
+    status: str | None = None,
+    limit: int = PAGE_ROWS,
     cursor: str | None = None,
-) -> Page:  # fmt: skip
-    """Newest first."""
-    flow = store.get(tx, org_id, key)
-    stmt = matching(select(events).where(e.workflow_id == flow.id), (e.topic, topic), (e.status, status))
-    found, more = newest(tx, stmt, e.id, limit, cursor)
-    links = select(causes).where(causes.c.event_id.in_([one["id"] for one in found]))
-    known: dict[str, list[str]] = {}
+) -> Page:
+    """Return events of a workflow, newest first."""
+    row = workflows.get(tx, org_id, key)
+    stmt = matching(select(tables.events).where(e.workflow_id == row.id), (e.topic, topic), (e.status, status))
+    items, next_cursor = page_by(tx, stmt, e.id, limit, cursor, descending=True)
+    links = select(tables.causes).where(causes.event_id.in_([event["id"] for event in items]))
+    inputs: dict[str, list[str]] = {}
     for link in tx.execute(links):
-        known.setdefault(link.event_id, []).append(link.input_id)
-    for one in found:
-        one["caused_by"] = sorted(known.get(one["id"], [one["id"]] if one["source"] else []))
-        del one["workflow_id"]
-    return found, more
+        inputs.setdefault(link.event_id, []).append(link.input_id)
+    for event in items:
+        event["caused_by"] = sorted(inputs.get(event["id"], [event["id"]] if event["source"] else []))
+        del event["workflow_id"]
+    return items, next_cursor
 
 
 def list_inputs(
-    tx: Tx, org_id: str, key: str, now: datetime, *, status: str | None = None, limit: int = PAGE_ROWS,
+    tx: Tx,
+    org_id: str,
+    key: str,
+    now: datetime,
+    *,
+    status: str | None = None,
+    limit: int = PAGE_ROWS,
     cursor: str | None = None,
-) -> Page:  # fmt: skip
-    """What came in from outside, newest first: `pending` while anything that goes back to it is not done."""
-    flow = store.get(tx, org_id, key)
-    pending = e.id.in_(open_inputs(flow.id))
+) -> Page:
+    """Return inputs of a workflow, newest first: `pending` until all events derived from it are done."""
+    row = workflows.get(tx, org_id, key)
+    pending = e.id.in_(open_inputs(row.id))
     stmt = select(e.id, e.topic, e.source, e.message_id, e.title, e.status, e.created_at, pending.label("pending"))
-    stmt = stmt.where(e.workflow_id == flow.id, e.source.is_not(None))
+    stmt = stmt.where(e.workflow_id == row.id, e.source.is_not(None))
     if status is not None:
         skipped = and_(e.status == EventStatus.SKIPPED, ~pending)
-        wanted = {"pending": pending, "skipped": skipped, "done": and_(~pending, e.status != EventStatus.SKIPPED)}
-        stmt = stmt.where(wanted[status])
-    found, more = newest(tx, stmt, e.id, limit, cursor)
-    for one in found:
-        still = one.pop("pending")
-        one["status"] = "pending" if still else "skipped" if one["status"] == EventStatus.SKIPPED else "done"
-        one["stale"] = bool(still) and one["created_at"] <= now - STALE
-    return found, more
+        done = and_(~pending, e.status != EventStatus.SKIPPED)
+        stmt = stmt.where({"pending": pending, "skipped": skipped, "done": done}[status])
+    items, next_cursor = page_by(tx, stmt, e.id, limit, cursor, descending=True)
+    for item in items:
+        is_pending = bool(item.pop("pending"))
+        item["status"] = "pending" if is_pending else "skipped" if item["status"] == EventStatus.SKIPPED else "done"
+        item["stale"] = is_pending and item["created_at"] <= now - STALE_AFTER
+    return items, next_cursor
 
 
 def list_outputs(tx: Tx, org_id: str, key: str, *, limit: int = PAGE_ROWS, cursor: str | None = None) -> Page:
-    """What it did to the world outside, newest first. What surely did not happen is in the history of runs alone."""
-    flow = store.get(tx, org_id, key)
+    """Return mutations of a workflow, newest first, without those that certainly failed."""
+    row = workflows.get(tx, org_id, key)
     columns = (
-        f.id, f.run_id, f.call, f.params, f.title, f.status, f.result, f.inputs, f.resolved_by, f.created_at,
+        f.id,
+        f.run_id,
+        f.call,
+        f.params,
+        f.title,
+        f.status,
+        f.result,
+        f.inputs,
+        f.resolved_by,
+        f.created_at,
         f.updated_at,
-    )  # fmt: skip
-    stmt = select(*columns).where(f.workflow_id == flow.id, f.status != EffectStatus.FAILED.value)
-    found, more = newest(tx, stmt, f.id, limit, cursor)
-    return [{**one, "warning": WARNINGS.get(one["status"])} for one in found], more
+    )
+    stmt = select(*columns).where(f.workflow_id == row.id, f.status != EffectStatus.FAILED.value)
+    items, next_cursor = page_by(tx, stmt, f.id, limit, cursor, descending=True)
+    return [{**item, "warning": WARNINGS.get(item["status"])} for item in items], next_cursor
 
 
 def list_runs(tx: Tx, org_id: str, key: str, *, limit: int = PAGE_ROWS, cursor: str | None = None) -> Page:
-    """Attempts with their phases, newest first."""
-    flow = store.get(tx, org_id, key)
-    stmt = select(x.id).where(x.workflow_id == flow.id)
-    found, more = newest(tx, stmt, x.id, limit, cursor)
-    return [run(tx, org_id, one["id"]) for one in found], more
+    """Return attempts with their phases, newest first."""
+    row = workflows.get(tx, org_id, key)
+    stmt = select(x.id).where(x.workflow_id == row.id)
+    items, next_cursor = page_by(tx, stmt, x.id, limit, cursor, descending=True)
+    return [engine_reports.run(tx, org_id, item["id"]) for item in items], next_cursor
 
 
-def inside(tx: Tx, org_id: str, key: str) -> list[Record]:
-    """The handlers with their flags and states, for developers."""
-    flow = store.get(tx, org_id, key)
-    declared = {one["name"]: one for one in flow.declaration["handlers"]}
-    columns = (h.name, h.type, h.state, h.dirty, h.wake_at, h.schedule_id, h.held_run_id, clocks.c.next_run_at)
-    joined = handlers.outerjoin(clocks, clocks.c.schedule_id == h.schedule_id)
-    stmt = select(*columns).select_from(joined).where(h.workflow_id == flow.id).order_by(h.name)
-    same = ("subscribe", "publishes", "schedule")
-    return [dict_of(row) | {field: declared.get(row.name, {}).get(field) for field in same} for row in tx.execute(stmt)]
-
-
-def newest(tx: Tx, stmt: Select[Any], key: ColumnElement[str], limit: int, cursor: str | None) -> Page:
-    return page_by(tx, stmt, key, limit, cursor, descending=True)
+def list_handlers(tx: Tx, org_id: str, key: str) -> list[Record]:
+    """Return the handlers with their flags and states, by name."""
+    row = workflows.get(tx, org_id, key)
+    declared = {declaration["name"]: declaration for declaration in row.declaration["handlers"]}
+    columns = (h.name, h.type, h.state, h.dirty, h.wake_at, h.schedule_id, h.held_run_id, clocks.next_run_at)
+    joined = tables.handlers.outerjoin(tables.clocks, clocks.schedule_id == h.schedule_id)
+    stmt = select(*columns).select_from(joined).where(h.workflow_id == row.id).order_by(h.name)
+    fields = ("subscribe", "publishes", "schedule")
+    return [
+        dict_of(handler) | {field: declared.get(handler.name, {}).get(field) for field in fields}
+        for handler in tx.execute(stmt)
+    ]

@@ -15,7 +15,7 @@ from rota.core.policy import WAKE_MAX, WAKE_MIN, Backoff, Retry
 from rota.core.states import PHASE_MOVES, Phase, Status
 from rota.core.timing.triggers import parse_instant
 
-STALE = timedelta(days=7)  # an input that is not done by then is worth a look
+STALE_AFTER = timedelta(days=7)  # an input that is not done by then is worth a look
 RECONCILE = Retry(5, 10_000, Backoff.EXPONENTIAL, 600_000)  # how often a service is asked what became of an effect
 
 
@@ -112,7 +112,7 @@ class VersionOutcome(StrEnum):
     SUPERSEDED = "superseded"  # the run that it would repair does not wait any more
 
 
-REPAIRS = 2  # that are tried before a person is asked: the third failure in a row is theirs
+REPAIRS_PER_FAILURE = 2  # tried before an operator is asked: the third failure in a row needs a decision
 REPAIR_HOW = ("auto", "ask", "off")
 
 

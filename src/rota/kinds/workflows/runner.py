@@ -1,4 +1,4 @@
-"""Runs workflows: one handler at a time, from checkpoint to checkpoint."""
+"""The Runner of workflows: runs one handler at a time, from checkpoint to checkpoint."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -25,12 +25,13 @@ from rota.kinds.workflows import maintenance, reports
 from rota.kinds.workflows.connectors.base import Connectors
 from rota.kinds.workflows.declaration import Mutation, Prepare, Workflow
 from rota.kinds.workflows.handler_host import Context, Host, failure_of
-from rota.kinds.workflows.rules import HandlerKind, check_prepared, clamp_wake
+from rota.kinds.workflows.rules import EffectStatus, HandlerKind, check_prepared, clamp_wake
 from rota.kinds.workflows.scripts import store as scripts_store
 from rota.kinds.workflows.scripts.library import Scripts
 from rota.kinds.workflows.scripts.sandbox import Sandbox
-from rota.kinds.workflows.store import workflows as store
-from rota.kinds.workflows.store.workflows import Begun, Decided, Overtaken
+from rota.kinds.workflows.store import workflow_runs, workflows
+from rota.kinds.workflows.store.events import EventsSkipped
+from rota.kinds.workflows.store.records import Decision, StartedRun
 
 log = structlog.get_logger("rota.workflows")
 
@@ -44,20 +45,25 @@ class WorkflowRunner:
         cancel_refusal="a workflow's run that began is not canceled; pause the workflow, or resolve it",
         retry_refusal="it has ended, and what a workflow did is not done again",
     )
-    describers: Mapping[str, Describe] = MappingProxyType({"workflows": reports.brief})
+    describers: Mapping[str, Describe] = MappingProxyType({"workflows": reports.audited_fields})
 
     def __init__(
-        self, workflows: Mapping[str, Workflow], connectors: Connectors, db: Database, org: str = "default",
-        sandbox: Sandbox | None = None, repairs: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        workflows: Mapping[str, Workflow],
+        connectors: Connectors,
+        db: Database,
+        org: str = "default",
+        sandbox: Sandbox | None = None,
+        repairs: bool = False,
+    ) -> None:
         self.workflows, self.connectors, self.db, self.org = workflows, connectors, db, org
         self.scripts, self.repairs = Scripts(sandbox or Sandbox(), db), repairs
-        for one in workflows.values():
-            one.check()
+        for workflow in workflows.values():
+            workflow.check()
 
     def routes(self) -> Collection[str]:
-        ours = {route_of(self.org, name) for name in self.workflows}
-        return ours | {scripts_store.ROUTE, f"{scripts_store.ROUTE}:{self.org}"}
+        declared = {route_of(self.org, name) for name in self.workflows}
+        return declared | {scripts_store.SCRIPT_ROUTE, f"{scripts_store.SCRIPT_ROUTE}:{self.org}"}
 
     async def close(self) -> None:
         await self.scripts.sandbox.close()
@@ -69,152 +75,176 @@ class WorkflowRunner:
         await maintenance.prune(engine, now)
 
     async def resolve(self, org_id: str, target: str, payload: Any) -> str:  # noqa: ARG002
-        raise Invalid("kind", WORKFLOW, "is not scheduled by hand: a workflow declares when its producers run")
+        raise Invalid("kind", WORKFLOW, "cannot be scheduled: a workflow declares when its producers run")
 
     def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
-        return {target, store.get(tx, org_id, target).id}
+        return {target, workflows.get(tx, org_id, target).id}
 
     async def prepare(self, ctx: RunContext) -> None:
-        """Choose the handler and begin its run, in one step: from here on it is written down."""
+        """Choose the handler and begin its run, in one transaction."""
         job, now = ctx.job, ctx.engine.clock.now()
         try:
-            run = ctx.info.work or await self.db.tx(store.begin, job, ctx.run_id, ctx.attempt, now)
+            run = ctx.info.work or await self.db.tx(workflow_runs.begin, job, ctx.run_id, ctx.attempt, now)
         except LeaseLost as error:
             raise SetAside from error
         if isinstance(run, str):
             ctx.engine.wake.signal("ready")
-            if run in (store.PAUSED, "yield"):
+            if run in (workflow_runs.PAUSED, workflow_runs.YIELD):
                 raise SetAside
-            raise Skipped("superseded" if run == "idle" else run)
-        workflow = await self.scripts.live(job.org_id, job.target) if of_script(job) else self.workflows.get(job.target)
+            raise Skipped("superseded" if run == workflow_runs.IDLE else run)
+        workflow = await self.scripts.live(job.org_id, job.target) if is_script(job) else self.workflows.get(job.target)
         ctx.info.work, ctx.info.name, ctx.info.marked = (run, workflow), job.target, True
         ctx.info.resource = run.workflow_id
         ctx.info.default_timeout = False  # an operator must reconcile an interrupted mutation
         ctx.info.version = None if workflow is None else workflow.version
 
     async def execute(self, ctx: RunContext) -> Any:
-        run: Begun
+        run: StartedRun
         run, workflow = ctx.info.work
-        connectors = (
-            self.connectors if ctx.job.route != scripts_store.ROUTE else Connectors()
-        )  # not those of another org
+        any_org = ctx.job.route == scripts_store.SCRIPT_ROUTE  # this program's connectors may be of another org
+        connectors = Connectors() if any_org else self.connectors
         try:
             if workflow is None or run.handler not in workflow.handlers:
-                raise LogicError(f"workflow {ctx.job.target}: this program has no handler {run.handler} any more")
+                raise LogicError(f"handler {run.handler!r} of workflow {ctx.job.target!r} not found in this program")
             handler = workflow.handlers[run.handler]
             try:
                 return await self.attempt(ctx, Host(ctx.engine, connectors, handler, ctx.job, run))
-            except Overtaken:  # a person skipped what it was about to take: it decides once more
+            except EventsSkipped:  # `prepare` decides again, without the events that an operator skipped
                 return await self.attempt(ctx, Host(ctx.engine, connectors, handler, ctx.job, run))
         except LeaseLost as error:
             raise SetAside from error
         except Exception as error:
-            failure = failure_of(error, ours=True)  # what handlers raise, `step` has told apart
+            failure = failure_of(error, internal=True)  # `step` has classified what handlers raise
             if failure.failure_class is FailureClass.INTERNAL:
-                log.error("a workflow stopped", workflow=ctx.job.target, handler=run.handler, error=failure.message)
-            if workflow is not None and workflow.isolate and (ended := given_up(ctx, run, failure)) is not None:
-                return await self.put_aside(ctx, run, ended)
+                log.error(
+                    "a workflow stopped because Rota failed internally",
+                    workflow=ctx.job.target,
+                    handler=run.handler,
+                    error=failure.message,
+                )
+            if workflow is not None and workflow.isolate and (ended := final_result(ctx, run, failure)) is not None:
+                return await self.hold_handler(ctx, run, ended)
             raise WorkFailed(failure) from error
 
     async def attempt(self, ctx: RunContext, host: Host) -> Written:
+        """Run the steps of the handler and commit. Raises WorkFailed, LeaseLost or EventsSkipped."""
         state, outcome = await (produce(host) if host.handler.kind is HandlerKind.PRODUCER else consume(host))
-        state, now, lines = parse.payload(state, "state"), ctx.engine.clock.now(), ctx.log.take(last=True)
-        ended = replace(ending(ctx, host.run), outcome=outcome, finished_at=now)
-        told = (state, host.published, ctx.worker, ended, lines, now, host.decided, ctx.has_room())
-        then, work = await host.write(store.commit, *told) or (None, None)
-        return Written(ended, then, work)
+        state, now, log_lines = parse.payload(state, "state"), ctx.engine.clock.now(), ctx.log.take(last=True)
+        ended = replace(successful_result(ctx, host.run), outcome=outcome, finished_at=now)
+        followed = await host.write(
+            workflow_runs.commit,
+            state,
+            host.published,
+            ctx.worker,
+            ended,
+            log_lines,
+            now,
+            decision=host.decision,
+            follows=ctx.has_room(),
+        )
+        next_attempt, next_run = followed or (None, None)
+        return Written(ended, next_attempt, next_run)
 
-    async def put_aside(self, ctx: RunContext, run: Begun, ended: AttemptResult) -> Written:
-        now, lines = ctx.engine.clock.now(), ctx.log.take(last=True)
+    async def hold_handler(self, ctx: RunContext, run: StartedRun, ended: AttemptResult) -> Written:
+        """End a failed run and hold its handler, while the others continue."""
+        now, log_lines = ctx.engine.clock.now(), ctx.log.take(last=True)
 
         def step(tx: Tx) -> None:
-            store.put_aside(tx, ctx.job, run, ctx.worker, ended, lines, now)
+            workflow_runs.hold_handler(tx, ctx.job, run, ctx.worker, ended, log_lines, now)
             self.follow(tx, [ended], now)
 
         await retry_until_available(lambda: self.db.tx(step))
         return Written(ended)
 
     def follow(self, tx: Tx, ended: Sequence[AttemptResult], now: datetime) -> None:
-        """A script that failed because it is wrong is repaired, where there is a repairer: what asks for it stands in
-        the transaction that ends the run."""
-        for one in ended:
-            wrong = (one.status, one.reason) == (Status.FAILED, FailureClass.LOGIC.value)
-            if self.repairs and wrong and of_script(one.job):
-                scripts_store.ask(tx, store.get(tx, one.job.org_id, one.job.target), one.run_id, now)
+        """Ask for a repair of scripts that failed with a logic error, in the transaction that ends their run."""
+        for result in ended:
+            failed = (result.status, result.reason) == (Status.FAILED, FailureClass.LOGIC.value)
+            if self.repairs and failed and is_script(result.job):
+                workflow = workflows.get(tx, result.job.org_id, result.job.target)
+                scripts_store.ask_for_repair(tx, workflow, result.run_id, now)
 
 
 async def produce(host: Host) -> tuple[Any, Mapping[str, Any]]:
+    """Run a producer; returns its new state and the outcome of the run."""
     state = await step(host, "produce", host.run.state)
-    return state, {"published": counted(host)}
+    return state, {"published": count_published(host)}
 
 
 async def consume(host: Host) -> tuple[Any, Mapping[str, Any]]:
-    """Prepare, mutate, next; from where this attempt starts. What `prepare` decided is written down before it is acted
-    on; where it has no effect outside, with the commit."""
+    """Run prepare, mutate and next of a consumer, from the phase where this attempt starts; returns its new state and
+    the outcome of the run. The decision of `prepare` is saved before it is acted on; without a mutation, by the
+    commit."""
     run, handler = host.run, host.handler
-    told = run.prepared or await prepare(host)
-    prepared = Prepare(**told)
+    decided = run.prepared or await prepare(host)
+    prepared = Prepare(**decided)
     host.title = prepared.title
-    taken = sum(len(ids) for ids in told["reservations"].values())
+    reserved = sum(len(ids) for ids in decided["reservations"].values())
     if run.phase is Phase.MUTATING:
-        await ask_again(host)
-    elif run.outcome is None and taken and "mutate" in handler.steps:
-        await host.write_decision()
+        await reconcile_again(host)
+    elif run.outcome is None and reserved and "mutate" in handler.steps:
+        await host.save_decision()
         host.phase = Phase.MUTATING
         await step(host, "mutate", prepared)
     mutation = host.mutation or Mutation("none" if run.outcome is None else run.outcome.value, run.result)
     state = None
     if "next" in handler.steps:
-        await host.write_emitting()
+        await host.move_to_emitting()
         host.phase = Phase.EMITTING
         try:
             state = await step(host, "next", prepared, mutation)
         except WorkFailed:
-            if host.decided is not None:  # the person who decides about this run sees which events it is about
-                await host.write_decision()
-                await host.write_emitting()
+            if host.decision is not None:  # so that the operator who resolves the run sees its events
+                await host.save_decision()
+                await host.move_to_emitting()
             raise
-    return state, {"title": prepared.title, "taken": taken, "mutation": mutation.status, "published": counted(host)}
+    return state, {
+        "title": prepared.title,
+        "taken": reserved,
+        "mutation": mutation.status,
+        "published": count_published(host),
+    }
 
 
 async def prepare(host: Host) -> Mapping[str, Any]:
-    found = await step(host, "prepare", host.run.state)
-    if not isinstance(found, Prepare):
-        raise LogicError(f"{host.handler.name}: prepare must return a Prepare, not {type(found).__name__}")
-    told = parse.payload(found.dump(), "prepare")
-    wanted = check_prepared(told, host.handler.subscribe)
-    wake_at, wrong = clamp_wake(
-        told["wake_at"], host.engine.clock.now(), host.engine.settings.wake_min, host.engine.settings.wake_max
-    )
-    if wrong is not None:
-        log.warning("a wake time is wrong; looking again soon", handler=host.handler.name, error=wrong)
-    told = {**told, "reservations": wanted, "wake_at": wake_at and wake_at.isoformat()}
-    host.decided = Decided(told, wanted, wake_at)
-    return told
+    """Run `prepare` and return its decision as JSON. Raises WorkFailed, LogicError or Invalid."""
+    prepared = await step(host, "prepare", host.run.state)
+    if not isinstance(prepared, Prepare):
+        raise LogicError(f"{host.handler.name}: prepare must return a Prepare, not {type(prepared).__name__}")
+    fields = parse.payload(prepared.dump(), "prepare")
+    reservations = check_prepared(fields, host.handler.subscribe)
+    settings = host.engine.settings
+    wake_at, problem = clamp_wake(fields["wake_at"], host.engine.clock.now(), settings.wake_min, settings.wake_max)
+    if problem is not None:
+        log.warning("invalid wake_at; the consumer wakes at the minimum", handler=host.handler.name, error=problem)
+    fields = {**fields, "reservations": reservations, "wake_at": wake_at and wake_at.isoformat()}
+    host.decision = Decision(fields, reservations, wake_at)
+    return fields
 
 
-async def ask_again(host: Host) -> None:
-    """The attempt before left a mutation of which nobody knows."""
+async def reconcile_again(host: Host) -> None:
+    """Reconcile the mutation that the attempt before left with an unknown outcome. Raises WorkFailed."""
     effect = host.run.effect
+    assert effect is not None  # an attempt starts in MUTATING only with an open effect
     method = host.connectors.find(effect.call)
-    if effect.status == "indeterminate":
+    if effect.status is EffectStatus.INDETERMINATE:
         raise WorkFailed(Failure(FailureClass.INDETERMINATE, "Unanswered", f"{effect.call} gave no answer"))
-    asked = effect.reconcile_attempts + 1
     try:
-        await host.reconcile(method, effect.id, effect.params, asked)
+        await host.reconcile(method, effect.id, effect.params, effect.reconcile_attempts + 1)
     finally:
         host.mutation = host.mutation or Mutation("none")
 
 
 async def step(host: Host, name: str, *args: Any) -> Any:
-    """One step of a handler. What a host call raised stands above whatever the handler made of it."""
+    """Run one step of a handler. A failure of a host call ends the run, also if the handler catches it. Raises
+    WorkFailed."""
     call, seconds = host.handler.steps[name], host.engine.settings.handler_limit.total_seconds()
     try:
         async with asyncio.timeout(seconds) as limit:
             result = await call(Context(host), *args)
     except TimeoutError as error:
         if limit.expired():
-            text = f"{host.handler.name}: {name} still ran after {seconds:g} s"
+            text = f"{host.handler.name}: {name} exceeded its limit of {seconds:g} s"
             raise WorkFailed(Failure(FailureClass.TIMEOUT, "Timeout", text)) from error
         raise WorkFailed(host.failure or failure_of(error)) from error
     except Exception as error:
@@ -224,19 +254,19 @@ async def step(host: Host, name: str, *args: Any) -> Any:
     return result
 
 
-def counted(host: Host) -> dict[str, int]:
-    topics = [one.topic for one in host.published]
+def count_published(host: Host) -> dict[str, int]:
+    topics = [event.topic for event in host.published]
     return {topic: topics.count(topic) for topic in dict.fromkeys(topics)}
 
 
-def ending(ctx: RunContext, run: Begun) -> AttemptResult:
+def successful_result(ctx: RunContext, run: StartedRun) -> AttemptResult:
     now = ctx.engine.clock.now()
     return AttemptResult(ctx.job, Status.SUCCESS, None, now, ctx.run_id, ctx.attempt, run.started_at, info=ctx.info)
 
 
-def given_up(ctx: RunContext, run: Begun, failure: Failure) -> AttemptResult | None:
-    """How a run ends whose handler is put aside, if nothing more is tried by itself."""
-    ended = replace(ending(ctx, run), error=failure.dump(), counts=True)
+def final_result(ctx: RunContext, run: StartedRun, failure: Failure) -> AttemptResult | None:
+    """Return how a failed run ends, or None if it is retried."""
+    ended = replace(successful_result(ctx, run), error=failure.dump(), counts=True)
     match after_failure(failure, None, ctx.job.tries + 1, ctx.engine.settings.transient_retry):
         case RetryAfter():
             return None
@@ -246,8 +276,8 @@ def given_up(ctx: RunContext, run: Begun, failure: Failure) -> AttemptResult | N
             return replace(ended, status=Status.FAILED, reason=failure.failure_class.value)
 
 
-def of_script(job: Job) -> bool:
-    return job.route.startswith(scripts_store.ROUTE)
+def is_script(job: Job) -> bool:
+    return job.route.startswith(scripts_store.SCRIPT_ROUTE)
 
 
 def route_of(org: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Workflows: how each stands, in words; what came in and went out; and what a person can do about it."""
+"""Pages of workflows: status and issue, inputs and outputs, versions, and the commands of operators."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from markupsafe import Markup
 from rota.frame.web.drawings import Arrow, Box, levels, network
 from rota.frame.web.pages import Look, Place, asked, engine_of, older, page, preferences
 from rota.frame.web.sessions import Viewer
-from rota.kinds.workflows import reports as views
+from rota.kinds.workflows import reports
 from rota.kinds.workflows.manager import WorkflowManager
 from rota.kinds.workflows.rules import HandlerKind, Resolution
 from rota.kinds.workflows.scripts import store as scripts_store
@@ -18,85 +18,97 @@ from rota.kinds.workflows.store.workflows import SCRIPT
 router = APIRouter()
 
 PLACES = [Place("/workflows", "Workflows", "f", "flow", 1)]
-ROWS = 25
-SHOWN = 20  # inputs, outputs, events and runs on the page of one
-VERSIONS = 10  # of a script, with what each changed
-STANDING = {"running": "Running", "idle": "Idle", "needs_attention": "Needs attention", "stopped": "Stopped"}
-MEANS = {
-    Resolution.APPROVE: "Go on: what it lacked is there now, and the run is tried again.",
-    Resolution.REJECT: "Give this run up: it has failed, its events are skipped, and the workflow goes on.",
-    Resolution.APPLIED: "It happened: the run goes on from there, and it is not done again.",
-    Resolution.NOT_APPLIED: "It did not happen: the run starts anew and does it.",
-    Resolution.SKIP: "Go on without it: the effect is left out and its events are skipped.",
-    Resolution.TRY_AGAIN: "Try again what failed, as if for the first time.",
+WORKFLOWS_PER_PAGE = 25
+ITEMS_SHOWN = 20  # of inputs, outputs, events and runs each, on the page of a workflow
+VERSIONS_SHOWN = 10  # of a script, with their diffs
+STATUS_TEXTS = {"running": "Running", "idle": "Idle", "needs_attention": "Needs attention", "stopped": "Stopped"}
+RESOLUTION_TEXTS = {
+    Resolution.APPROVE: "Retry the run: what it lacked is available now.",
+    Resolution.REJECT: "Give up this run: it is failed, its events are skipped, and the workflow continues.",
+    Resolution.APPLIED: "It happened: the run continues after it and does not repeat it.",
+    Resolution.NOT_APPLIED: "It did not happen: the run starts again and does it.",
+    Resolution.SKIP: "Continue without it: the mutation and its events are skipped.",
+    Resolution.TRY_AGAIN: "Retry the failed run with all its tries.",
 }
-ASK_AGAIN = "Ask the service once more whether it happened; it is not done twice."
+RECONCILE_AGAIN = "Ask the service again whether it happened; it is not repeated."
 
 
 @router.get("/workflows")
 async def list_all(request: Request, caller: Viewer) -> Response:
-    engine, given = engine_of(request), asked(request, "cursor")
-    found = engine.db.read(views.list_workflows, caller.org_id, engine.clock.now(), limit=ROWS, cursor=given["cursor"])
-    items, cursor = await found
-    return page(request, "workflows.html", items=items, older=older(request, cursor), standing=STANDING)
+    engine, cursor = engine_of(request), asked(request, "cursor")["cursor"]
+    items, next_cursor = await engine.db.read(
+        reports.list_workflows, caller.org_id, engine.clock.now(), limit=WORKFLOWS_PER_PAGE, cursor=cursor
+    )
+    return page(request, "workflows.html", items=items, older=older(request, next_cursor), status_texts=STATUS_TEXTS)
 
 
 @router.get("/workflows/{key:path}")  # a name may have slashes
 async def read(request: Request, caller: Viewer, key: str) -> Response:
     engine, db, org_id = engine_of(request), engine_of(request).db, caller.org_id
     now = engine.clock.now()
-    one = await db.read(views.workflow, org_id, key, now)
-    key = one["id"]
-    handlers, waiting = await db.read(views.inside, org_id, key), await db.read(views.waiting, org_id, key)
-    inputs, _ = await db.read(views.list_inputs, org_id, key, now, status="pending", limit=SHOWN)
-    outputs, _ = await db.read(views.list_outputs, org_id, key, limit=SHOWN)
-    events, _ = await db.read(views.list_events, org_id, key, limit=SHOWN)
-    runs, _ = await db.read(views.list_runs, org_id, key, limit=SHOWN)
-    decision = await db.read(views.decision, org_id, key)
+    workflow = await db.read(reports.workflow, org_id, key, now)
+    key = workflow["id"]
+    handlers = await db.read(reports.list_handlers, org_id, key)
+    pending = await db.read(reports.count_pending, org_id, key)
+    inputs, _ = await db.read(reports.list_inputs, org_id, key, now, status="pending", limit=ITEMS_SHOWN)
+    outputs, _ = await db.read(reports.list_outputs, org_id, key, limit=ITEMS_SHOWN)
+    events, _ = await db.read(reports.list_events, org_id, key, limit=ITEMS_SHOWN)
+    runs, _ = await db.read(reports.list_runs, org_id, key, limit=ITEMS_SHOWN)
+    decision = await db.read(reports.decision, org_id, key)
     versions = []
-    if one["source"] == SCRIPT:
+    if workflow["source"] == SCRIPT:
         manager = WorkflowManager(engine, org_id)
-        found, _ = await db.read(scripts_store.list_versions, org_id, key, limit=VERSIONS)
-        versions = [await manager.version(key, each["version"]) for each in found]
-    means = MEANS | ({Resolution.TRY_AGAIN: ASK_AGAIN} if decision["effect"] else {})
+        listed, _ = await db.read(scripts_store.list_versions, org_id, key, limit=VERSIONS_SHOWN)
+        versions = [await manager.version(key, version["version"]) for version in listed]
+    resolution_texts = RESOLUTION_TEXTS | ({Resolution.TRY_AGAIN: RECONCILE_AGAIN} if decision["effect"] else {})
     return page(
-        request, "workflow.html", one=one, standing=STANDING, handlers=handlers, inputs=inputs, outputs=outputs,
-        events=events, runs=runs, decision=decision, means=means, versions=versions,
-        drawn=drawing(one["topics"], handlers, waiting, Look(preferences(request), now)),
-    )  # fmt: skip
+        request,
+        "workflow.html",
+        workflow=workflow,
+        status_texts=STATUS_TEXTS,
+        handlers=handlers,
+        inputs=inputs,
+        outputs=outputs,
+        events=events,
+        runs=runs,
+        decision=decision,
+        resolution_texts=resolution_texts,
+        versions=versions,
+        drawing=draw(workflow["topics"], handlers, pending, Look(preferences(request), now)),
+    )
 
 
-def drawing(
-    topics: Sequence[str], handlers: Sequence[Mapping[str, Any]], waiting: Mapping[str, int], look: Look
+def draw(
+    topics: Sequence[str], handlers: Sequence[Mapping[str, Any]], pending: Mapping[str, int], look: Look
 ) -> Markup:
-    """Producers, topics and consumers, from left to right as events go."""
-    boxes = {f"t:{one}": Box(f"t:{one}", one, in_topic(waiting.get(one, 0)), "topic") for one in topics}
+    """Draw producers, topics and consumers, from left to right as events flow."""
+    boxes = {f"t:{topic}": Box(f"t:{topic}", topic, topic_text(pending.get(topic, 0)), "topic") for topic in topics}
     arrows: list[Arrow] = []
-    for one in handlers:
-        name, aside = f"h:{one['name']}", "aside" if one["held_run_id"] else ""
-        boxes[name] = Box(name, one["name"], of_handler(one, look), f"{one['type']} {aside}".strip())
-        arrows += [(f"t:{topic}", name, "takes") for topic in one["subscribe"] or ()]
-        arrows += [(name, f"t:{topic}", "gives") for topic in one["publishes"] or ()]
-    given = {end for start, end, _ in arrows if start.startswith("h:")}
-    outside = [key for key in boxes if key.startswith("t:") and key not in given]
-    first = [f"h:{one['name']}" for one in handlers if one["type"] == HandlerKind.PRODUCER]
-    arrows_and_outside = [*arrows, *(("", key, "") for key in outside)]  # what comes from outside stands with topics
-    level = dict(levels([*first, ""], arrows_and_outside))
+    for handler in handlers:
+        key, css_class = f"h:{handler['name']}", "aside" if handler["held_run_id"] else ""
+        boxes[key] = Box(key, handler["name"], handler_text(handler, look), f"{handler['type']} {css_class}".strip())
+        arrows += [(f"t:{topic}", key, "takes") for topic in handler["subscribe"] or ()]
+        arrows += [(key, f"t:{topic}", "gives") for topic in handler["publishes"] or ()]
+    published = {end for start, end, _ in arrows if start.startswith("h:")}
+    unpublished = [key for key in boxes if key.startswith("t:") and key not in published]
+    producers = [f"h:{handler['name']}" for handler in handlers if handler["type"] == HandlerKind.PRODUCER]
+    from_outside = [("", key, "") for key in unpublished]  # a virtual start, so that these are in the topics' column
+    level = dict(levels([*producers, ""], [*arrows, *from_outside]))
     for key in boxes:
         level.setdefault(key, 1 if key.startswith("t:") else 2)
     columns = []
     for number in sorted({level[key] for key in boxes}):
         heading = "Topics" if number % 2 else "Consumers" if number else "Producers"
-        columns.append((heading, [one for key, one in boxes.items() if level[key] == number]))
+        columns.append((heading, [box for key, box in boxes.items() if level[key] == number]))
     return network(columns, arrows, f"{len(handlers)} producers and consumers, and {len(topics)} topics between them")
 
 
-def in_topic(count: int) -> str:
-    return f"{count:,} waiting" if count else "nothing waits"
+def topic_text(count: int) -> str:
+    return f"{count:,} pending" if count else "no events"
 
 
-def of_handler(one: Mapping[str, Any], look: Look) -> str:
-    if one["held_run_id"]:
-        return "put aside"
-    at = one["next_run_at"] or one["wake_at"]
+def handler_text(handler: Mapping[str, Any], look: Look) -> str:
+    if handler["held_run_id"]:
+        return "on hold"
+    at = handler["next_run_at"] or handler["wake_at"]
     return f"next {look.away(at)}" if at and at > look.now else "next now" if at else "woken by events"

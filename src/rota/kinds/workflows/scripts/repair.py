@@ -83,7 +83,7 @@ class RepairRunner:
             outcome, why, source, declaration = await self.judge(ctx, failure)
         now = ctx.engine.clock.now()
         became = await retry_until_available(
-            lambda: db.tx(store.settle, repair_id, base, outcome, why, source, declaration, now)
+            lambda: db.tx(store.settle_repair, repair_id, base, outcome, why, source, declaration, now)
         )
         ctx.engine.wake.signal("ready")
         return {"outcome": became, "why": why}

@@ -1,10 +1,10 @@
-"""Versions of workflows that are scripts: which one is live, and what repairers made of failures.
+"""Versions of script workflows: which one is live, and the repairs of failed runs.
 
-A repair is a row from the moment its run failed: `asked`, with a job that carries its id. Whoever dies on the way, the
-row and the job are there, and the step that decides about it also makes it live and lets the workflow go on.
+A repair is inserted by the transaction that ends the failed run: a row with outcome `asked`, and a job with its id. If
+a worker dies, another takes the job; the transaction that settles a repair also makes it live and resumes the workflow.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,280 +15,332 @@ from rota.core.ids import new_id
 from rota.core.model import WORKFLOW, NewJob, Schedule, serial_key_of_target
 from rota.core.redact import redacted
 from rota.core.states import Phase, State, Status
+from rota.db import tables
 from rota.db.dialect import Tx, insert_new, insert_rows, lock_keys, notify
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, page_by
-from rota.db.tables import effects, events, handlers, jobs, scripts, workflow_runs, workflows
-from rota.engine import jobs as queue
-from rota.engine import orgs, schedules
-from rota.engine import runs as ledger
-from rota.kinds.workflows.rules import OPEN_EFFECTS, REPAIRS, EventStatus, VersionOutcome
-from rota.kinds.workflows.store import workflows as flows
+from rota.engine import jobs, orgs, runs, schedules
+from rota.kinds.workflows.rules import REPAIRS_PER_FAILURE, EventStatus, VersionOutcome
+from rota.kinds.workflows.store import deployment, events, operators, workflows
+from rota.kinds.workflows.store.effects import has_open_effect
+from rota.kinds.workflows.store.phases import find_run
+from rota.kinds.workflows.store.records import WorkflowRow
 from rota.kinds.workflows.store.workflows import SCRIPT
 
 REPAIR = "repair"  # the kind of the jobs, and their route
-ROUTE = "scripts"  # of workflows that any worker can run; those with connectors need one with a program of their org
-SHOWN = 10  # events of a topic that a repairer sees
+SCRIPT_ROUTE = "scripts"  # of scripts that any worker can run; those with connectors need a worker of their org
+FAILURE_EVENTS = 10  # events of a topic that a repairer gets
 
-w, s, x, e, h = workflows.c, scripts.c, workflow_runs.c, events.c, handlers.c
-BRIEF = (
-    s.id, s.workflow_id, s.major, s.minor, s.outcome, s.why, s.run_id, s.created_by, s.decided_by, s.created_at,
+w, s, x, e, h = tables.workflows.c, tables.scripts.c, tables.workflow_runs.c, tables.events.c, tables.handlers.c
+LISTED_COLUMNS = (
+    s.id,
+    s.workflow_id,
+    s.major,
+    s.minor,
+    s.outcome,
+    s.why,
+    s.run_id,
+    s.created_by,
+    s.decided_by,
+    s.created_at,
     s.decided_at,
-)  # fmt: skip
+)
 
 
 # versions
 
 
 def route_for(tx: Tx, org_id: str, declaration: Mapping[str, Any]) -> str:
-    return f"{ROUTE}:{orgs.slug_of(tx, org_id)}" if declaration["connectors"] else ROUTE
+    """Return the route of a script: with connectors, that of workers with a program of its org."""
+    return f"{SCRIPT_ROUTE}:{orgs.slug_of(tx, org_id)}" if declaration["connectors"] else SCRIPT_ROUTE
 
 
 def deploy(
-    tx: Tx, org_id: str, key: str | None, fields: Mapping[str, Any], producers: Mapping[str, Schedule], source: str,
-    by: str | None, now: datetime,
-) -> str:  # fmt: skip
-    """A version by a person: the first of a new workflow, or the next of the one named by `key`."""
+    tx: Tx,
+    org_id: str,
+    key: str | None,
+    fields: Mapping[str, Any],
+    producers: Mapping[str, Schedule],
+    source: str,
+    by: str | None,
+    now: datetime,
+) -> str:
+    """Deploy a major version: the first of a new workflow, or the next of the one named by `key`; returns the
+    workflow's id. Raises NotFound, or Conflict about the name."""
     name, major = fields["name"], 1
     if key is not None:
-        flow = flows.get(tx, org_id, key, hold=True)
-        if flow.name != name:
-            raise Conflict(f"workflow {flow.name}: the script declares {name}; a workflow keeps its name")
-        major += tx.execute(select(func.max(s.major)).where(s.workflow_id == flow.id)).scalar() or 0
+        workflow = workflows.get(tx, org_id, key, hold=True)
+        if workflow.name != name:
+            raise Conflict(f"workflow {workflow.name!r} cannot be renamed, but the script declares {name!r}")
+        major += tx.execute(select(func.max(s.major)).where(s.workflow_id == workflow.id)).scalar() or 0
     elif tx.execute(select(w.id).where(w.org_id == org_id, w.name == name)).first() is not None:
-        raise Conflict(f"workflow {name}: there is one already; PUT makes its next version")
-    made = flows.deploy(tx, org_id, {**fields, "source": SCRIPT, "version": f"{major}.0"}, producers, now)
-    assert made is not None  # its version is new
-    row = version_row(made, major, 0, VersionOutcome.ACCEPTED, now) | {
-        "source": source, "declaration": fields["declaration"], "created_by": by, "decided_by": by, "decided_at": now,
-    }  # fmt: skip
-    insert_rows(tx, scripts, [row])
-    return made
+        raise Conflict(f"workflow {name!r} already exists; PUT makes its next version")
+    version = {**fields, "source": SCRIPT, "version": f"{major}.0"}
+    workflow_id = deployment.deploy(tx, org_id, version, producers, now)
+    assert workflow_id is not None  # its version is new
+    row = version_row(workflow_id, major, 0, VersionOutcome.ACCEPTED, now) | {
+        "source": source,
+        "declaration": fields["declaration"],
+        "created_by": by,
+        "decided_by": by,
+        "decided_at": now,
+    }
+    insert_rows(tx, tables.scripts, [row])
+    return workflow_id
 
 
 def version_row(workflow_id: str, major: int, minor: int, outcome: VersionOutcome, now: datetime) -> dict[str, Any]:
-    blank = dict.fromkeys(("source", "declaration", "why", "run_id", "created_by", "decided_by", "decided_at"))
-    return blank | {
-        "id": new_id(), "workflow_id": workflow_id, "major": major, "minor": minor, "outcome": outcome.value,
+    empty = dict.fromkeys(("source", "declaration", "why", "run_id", "created_by", "decided_by", "decided_at"))
+    return empty | {
+        "id": new_id(),
+        "workflow_id": workflow_id,
+        "major": major,
+        "minor": minor,
+        "outcome": outcome.value,
         "created_at": now,
-    }  # fmt: skip
+    }
 
 
-def live(tx: Tx, org_id: str, key: str) -> Any:
-    """The version of a workflow that runs now, with its declaration."""
-    flow = flows.get(tx, org_id, key)
-    return flow, version(tx, flow, flow.version)
+def live(tx: Tx, org_id: str, key: str) -> tuple[WorkflowRow, Any]:
+    """Return a workflow and the row of its live version. Raises NotFound."""
+    workflow = workflows.get(tx, org_id, key)
+    return workflow, get_version(tx, workflow, workflow.version)
 
 
-def version(tx: Tx, flow: Any, number: str) -> Any:
+def get_version(tx: Tx, workflow: WorkflowRow, number: str) -> Any:
+    """Return the row of a version such as `2.1`. Raises NotFound."""
     major, _, minor = number.partition(".")
-    found = None
+    row = None
     if major.isdigit() and minor.isdigit() and len(number) < 12:
-        mine = and_(s.workflow_id == flow.id, s.major == int(major), s.minor == int(minor))
-        found = tx.execute(select(scripts).where(mine)).one_or_none()
-    if found is None:
-        raise NotFound(f"workflow {flow.name}: it has no version {number}")
-    return found
+        same = and_(s.workflow_id == workflow.id, s.major == int(major), s.minor == int(minor))
+        row = tx.execute(select(tables.scripts).where(same)).one_or_none()
+    if row is None:
+        raise NotFound(f"version {number!r} of workflow {workflow.name!r} not found")
+    return row
 
 
-def before(tx: Tx, flow: Any, one: Any) -> Any | None:
-    """The version that was live when this one was made."""
-    earlier = or_(s.major < one.major, and_(s.major == one.major, s.minor < one.minor))
-    stmt = select(scripts).where(s.workflow_id == flow.id, earlier, s.outcome == VersionOutcome.ACCEPTED)
-    return tx.execute(stmt.order_by(s.major.desc(), s.minor.desc()).limit(1)).one_or_none()
+def previous_version(tx: Tx, workflow: WorkflowRow, version: Any) -> Any | None:
+    """Return the row of the version that was live when this one was made."""
+    earlier = or_(s.major < version.major, and_(s.major == version.major, s.minor < version.minor))
+    accepted = and_(s.workflow_id == workflow.id, earlier, s.outcome == VersionOutcome.ACCEPTED)
+    stmt = select(tables.scripts).where(accepted).order_by(s.major.desc(), s.minor.desc()).limit(1)
+    return tx.execute(stmt).one_or_none()
 
 
 def list_versions(
     tx: Tx, org_id: str, key: str, *, repairs: bool = False, limit: int = PAGE_ROWS, cursor: str | None = None
 ) -> Page:
-    """Newest first; or only what repairers made."""
-    flow = flows.get(tx, org_id, key)
-    stmt = select(*BRIEF).where(s.workflow_id == flow.id)
+    """Return versions of a script, or only the repairs, newest first."""
+    workflow = workflows.get(tx, org_id, key)
+    stmt = select(*LISTED_COLUMNS).where(s.workflow_id == workflow.id)
     if repairs:
         stmt = stmt.where(s.minor > 0)
-    return page_by(tx, stmt, s.id, limit, cursor, lambda row: told(row, flow), descending=True)
+    return page_by(tx, stmt, s.id, limit, cursor, lambda row: describe(row, workflow), descending=True)
 
 
-def told(row: Any, flow: Any) -> Record:
-    found = dict_of(row)
-    number = f"{found.pop('major')}.{found.pop('minor')}"
+def describe(row: Any, workflow: WorkflowRow) -> Record:
+    """Return a version as the API shows it."""
+    fields = dict_of(row)
+    number = f"{fields.pop('major')}.{fields.pop('minor')}"
     for name in ("id", "workflow_id"):
-        del found[name]
-    return {"version": number, "live": number == flow.version, **found}
+        del fields[name]
+    return {"version": number, "live": number == workflow.version, **fields}
 
 
 def delete(tx: Tx, org_id: str, key: str, now: datetime) -> str:
-    """Take a script workflow away: what waits in it is given up, what it ran stays in the ledger."""
-    flow = flows.get(tx, org_id, key, hold=True)
-    if flow.source != SCRIPT:
-        raise Conflict(f"workflow {flow.name}: a program declares it ({flow.source}); take it out there")
-    line = serial_key_of_target(WORKFLOW, org_id, flow.name)
-    lock_keys(tx, [line])
-    head = queue.head_of(tx, line)
+    """Delete a script workflow: its jobs are canceled, its events skipped, its runs kept. Returns its id. Raises
+    NotFound, or Conflict if a program declares it or a run is active."""
+    workflow = workflows.get(tx, org_id, key, hold=True)
+    if workflow.source != SCRIPT:
+        raise Conflict(f"workflow {workflow.name!r} is declared by a program ({workflow.source}); remove it there")
+    serial_key = serial_key_of_target(WORKFLOW, org_id, workflow.name)
+    lock_keys(tx, [serial_key])
+    head = jobs.head_of(tx, serial_key)
     if head is not None and head.state == State.RUNNING:
-        raise Conflict(f"workflow {flow.name}: a run is active; pause it, and wait until that has ended")
-    for one in list(tx.execute(select(h.schedule_id).where(h.workflow_id == flow.id)).scalars()):
-        schedules.delete_if_exists(tx, org_id, one, now)
-    queue.withdraw(tx, jobs.c.serial_key == line, Status.CANCELED, "deleted", now, promoting=False)
-    tx.execute(handlers.delete().where(h.workflow_id == flow.id))
+        raise Conflict(f"workflow {workflow.name!r} has an active run; pause it and wait until the run has ended")
+    for schedule_id in list(tx.execute(select(h.schedule_id).where(h.workflow_id == workflow.id)).scalars()):
+        schedules.delete_if_exists(tx, org_id, schedule_id, now)
+    jobs.withdraw(tx, tables.jobs.c.serial_key == serial_key, Status.CANCELED, "deleted", now, promoting=False)
+    tx.execute(tables.handlers.delete().where(h.workflow_id == workflow.id))
     for status in (EventStatus.PENDING, EventStatus.RESERVED):
-        waits = and_(e.workflow_id == flow.id, e.status == literal_column(f"'{status.value}'"))
-        tx.execute(update(events).where(waits).values(status=EventStatus.SKIPPED.value, updated_at=now))
-    gone = {"name": flow.id, "deleted_at": now, "updated_at": now, "paused_at": now, "pause_reason": "deleted"}
-    tx.execute(update(workflows).where(w.id == flow.id).values(gone))
-    return str(flow.id)
+        unfinished = and_(e.workflow_id == workflow.id, e.status == literal_column(f"'{status.value}'"))
+        skipped = {"status": EventStatus.SKIPPED.value, "updated_at": now}
+        tx.execute(update(tables.events).where(unfinished).values(skipped))
+    deleted = {"name": workflow.id, "deleted_at": now, "updated_at": now, "paused_at": now, "pause_reason": "deleted"}
+    tx.execute(update(tables.workflows).where(w.id == workflow.id).values(deleted))
+    return workflow.id
 
 
 # repair
 
 
-def ask(tx: Tx, flow: Any, run_id: str, now: datetime) -> bool:
-    """Have a failed run repaired, unless that was tried often enough. The row and its job stand together."""
-    major = int(flow.version.partition(".")[0])
-    if flow.declaration["repair"] == "off" or spent(tx, flow, run_id) >= REPAIRS or unclear(tx, flow):
+def ask_for_repair(tx: Tx, workflow: WorkflowRow, run_id: str, now: datetime) -> bool:
+    """Insert a repair of a failed run and its job. False if repairs are off or used up, or a mutation has an unknown
+    outcome."""
+    if workflow.declaration["repair"] == "off" or has_open_effect(tx, workflow.id):
         return False
-    last = tx.execute(select(func.max(s.minor)).where(s.workflow_id == flow.id, s.major == major)).scalar() or 0
-    row = version_row(flow.id, major, last + 1, VersionOutcome.ASKED, now) | {"run_id": run_id}
-    if not insert_new(tx, scripts, [row], ("id",)):
-        return False  # somebody else asks for another handler just now; this one waits for a person
-    job = NewJob(flow.org_id, REPAIR, flow.name, {"id": row["id"]}, now, f"run:{run_id}", route=REPAIR)
-    queue.enqueue(tx, [job], now)
+    if count_repairs(tx, workflow, run_id) >= REPAIRS_PER_FAILURE:
+        return False
+    major = major_of(workflow)
+    last = tx.execute(select(func.max(s.minor)).where(s.workflow_id == workflow.id, s.major == major)).scalar() or 0
+    row = version_row(workflow.id, major, last + 1, VersionOutcome.ASKED, now) | {"run_id": run_id}
+    if not insert_new(tx, tables.scripts, [row], ("id",)):
+        return False  # race: a repair of another handler has this version number; an operator decides about this run
+    job = NewJob(workflow.org_id, REPAIR, workflow.name, {"id": row["id"]}, now, f"run:{run_id}", route=REPAIR)
+    jobs.enqueue(tx, [job], now)
     return True
 
 
-def spent(tx: Tx, flow: Any, run_id: str) -> int:
-    """How many repairs were made for a handler since a run of it was committed, or a person wrote a new version."""
+def count_repairs(tx: Tx, workflow: WorkflowRow, run_id: str) -> int:
+    """Return how many repairs of a run's handler were made since its last commit, of the live major version."""
     handler = select(x.handler_id).where(x.id == run_id).scalar_subquery()
-    same = and_(x.workflow_id == flow.id, x.handler_id == handler)
-    done = tx.execute(select(func.max(x.id)).where(same, x.phase == Phase.COMMITTED.value)).scalar()
-    failed = scripts.join(workflow_runs, x.id == s.run_id)
-    mine = and_(s.workflow_id == flow.id, s.major == int(flow.version.partition(".")[0]), same, x.id > (done or ""))
-    return int(tx.execute(select(func.count()).select_from(failed).where(mine)).scalar_one())
+    same = and_(x.workflow_id == workflow.id, x.handler_id == handler)
+    committed = tx.execute(select(func.max(x.id)).where(same, x.phase == Phase.COMMITTED.value)).scalar()
+    joined = tables.scripts.join(tables.workflow_runs, x.id == s.run_id)
+    since = and_(s.workflow_id == workflow.id, s.major == major_of(workflow), same, x.id > (committed or ""))
+    return int(tx.execute(select(func.count()).select_from(joined).where(since)).scalar_one())
 
 
-def unclear(tx: Tx, flow: Any) -> bool:
-    """Whether there is an effect of which nobody knows: then nothing is changed before that is known."""
-    some = select(effects.c.id).where(effects.c.workflow_id == flow.id, effects.c.status.in_(OPEN_EFFECTS))
-    return tx.execute(some).first() is not None
+def major_of(workflow: WorkflowRow) -> int:
+    return int(workflow.version.partition(".")[0])
 
 
-def waits(tx: Tx, flow: Any, run_id: str) -> bool:
-    """Whether a failed run is still what its workflow, or its handler, waits for."""
-    stuck = flows.waits_for_person(tx, flow)
-    here = stuck is not None and stuck.state == State.PARKED and stuck.last_run_id == run_id
-    return here or run_id in flows.held(flow).values()
+def is_stuck_on(tx: Tx, workflow: WorkflowRow, run_id: str) -> bool:
+    """Return whether a workflow, or one of its handlers, still waits because of this failed run."""
+    stuck = operators.stuck_job(tx, workflow)
+    parked = stuck is not None and stuck.state == State.PARKED and stuck.last_run_id == run_id
+    return parked or run_id in workflow.held_runs().values()
 
 
 def failure(tx: Tx, repair_id: str) -> Record | None:
-    """What a repairer is told, without secrets; None if there is nothing to repair any more."""
-    row = tx.execute(select(scripts).where(s.id == repair_id)).one()
-    flow = flow_of(tx, row)
-    if row.outcome != VersionOutcome.ASKED or not waits(tx, flow, row.run_id):
+    """Return the failure that a repair is asked for, redacted; None if it no longer needs a repair."""
+    row = tx.execute(select(tables.scripts).where(s.id == repair_id)).one()
+    workflow = workflows.get_by_id(tx, row.workflow_id)
+    if row.outcome != VersionOutcome.ASKED or not is_stuck_on(tx, workflow, row.run_id):
         return None
-    run = tx.execute(select(workflow_runs).where(x.id == row.run_id)).one()
-    ended, base = ledger.get(tx, flow.org_id, row.run_id), version(tx, flow, flow.version)
-    handler = flow.handlers.get(run.handler_id)
-    found: dict[str, list[Any]] = {}
+    run = find_run(tx, row.run_id)
+    assert run is not None
+    ended, base = runs.get(tx, workflow.org_id, row.run_id), get_version(tx, workflow, workflow.version)
+    handler = workflow.handlers.get(run.handler_id)
+    inputs: dict[str, list[Any]] = {}
     for topic in handler.subscribe if handler is not None else ():
-        mine = e.reserved_by == run.id
-        taken = select(events).where(e.workflow_id == flow.id, e.topic == topic, mine).order_by(e.id).limit(SHOWN)
-        rows = list(tx.execute(taken)) or flows.peek(tx, flow.id, topic, SHOWN)
-        found[topic] = [{"message_id": one.message_id, "payload": one.payload} for one in rows]
-    same = and_(s.workflow_id == flow.id, s.major == row.major, s.minor > 0, s.minor < row.minor)
-    earlier = tx.execute(select(scripts).where(same).order_by(s.minor))
-    hidden = redacted({
-        "phase": run.phase, "error": ended.error if ended is not None else None,
-        "inputs": {
-            "state": handler.state if handler is not None else None, "events": found, "prepared": run.prepare_result,
-            "mutation": {"status": run.mutation_outcome, "result": run.mutation_result},
-        },
-    })  # fmt: skip
+        reserved = and_(e.workflow_id == workflow.id, e.topic == topic, e.reserved_by == run.id)
+        stmt = select(tables.events).where(reserved).order_by(e.id).limit(FAILURE_EVENTS)
+        rows: Sequence[Any] = tx.execute(stmt).all() or events.peek(tx, workflow.id, topic, FAILURE_EVENTS)
+        inputs[topic] = [{"message_id": event.message_id, "payload": event.payload} for event in rows]
+    earlier = and_(s.workflow_id == workflow.id, s.major == row.major, s.minor > 0, s.minor < row.minor)
+    proposals = tx.execute(select(tables.scripts).where(earlier).order_by(s.minor))
+    redacted_fields = redacted(
+        {
+            "phase": run.phase.value,
+            "error": ended.error if ended is not None else None,
+            "inputs": {
+                "state": handler.state if handler is not None else None,
+                "events": inputs,
+                "prepared": run.prepare_result,
+                "mutation": {"status": run.mutation_outcome, "result": run.mutation_result},
+            },
+        }
+    )
     return {
-        "workflow": flow.name, "version": flow.version, "handler": run.handler_id, "run_id": run.id,
-        "source": base.source, **hidden,
+        "workflow": workflow.name,
+        "version": workflow.version,
+        "handler": run.handler_id,
+        "run_id": run.id,
+        "source": base.source,
+        **redacted_fields,
         "proposals": [
-            {"version": f"{one.major}.{one.minor}", "outcome": one.outcome, "why": one.why, "source": one.source}
-            for one in earlier
+            {
+                "version": f"{proposal.major}.{proposal.minor}",
+                "outcome": proposal.outcome,
+                "why": proposal.why,
+                "source": proposal.source,
+            }
+            for proposal in proposals
         ],
-        "declaration": base.declaration, "org_id": flow.org_id,
-    }  # fmt: skip
+        "declaration": base.declaration,
+        "org_id": workflow.org_id,
+    }
 
 
-def settle(
-    tx: Tx, repair_id: str, base: str, outcome: VersionOutcome, why: str | None, source: str | None,
-    declaration: Mapping[str, Any] | None, now: datetime,
-) -> str:  # fmt: skip
-    """Write down what became of a repair. If it is accepted it is live from here on and its workflow goes on; if it is
-    refused, another one is asked for while the budget lasts."""
-    row = tx.execute(select(scripts).where(s.id == repair_id)).one()
-    flow = flow_of(tx, row, hold=True)
-    row = tx.execute(select(scripts).where(s.id == repair_id)).one()  # as it is now that nobody else can change it
+def settle_repair(
+    tx: Tx,
+    repair_id: str,
+    base: str,
+    outcome: VersionOutcome,
+    why: str | None,
+    source: str | None,
+    declaration: Mapping[str, Any] | None,
+    now: datetime,
+) -> str:
+    """Write the outcome of a repair and return it. An accepted one becomes live and its workflow is resumed; after a
+    refused one another is asked for, up to the limit. A repair that is settled already is not changed."""
+    row = tx.execute(select(tables.scripts).where(s.id == repair_id)).one()
+    workflow = workflows.get_by_id(tx, row.workflow_id, hold=True)
+    row = tx.execute(select(tables.scripts).where(s.id == repair_id)).one()  # again, now that the workflow is locked
     if row.outcome != VersionOutcome.ASKED:
         return str(row.outcome)
-    if flow.version != base or not waits(tx, flow, row.run_id) or unclear(tx, flow):
-        outcome, why = VersionOutcome.SUPERSEDED, why or "the workflow went on meanwhile"
+    if workflow.version != base or not is_stuck_on(tx, workflow, row.run_id) or has_open_effect(tx, workflow.id):
+        outcome, why = VersionOutcome.SUPERSEDED, why or "the workflow continued before the repair was ready"
     values = {"outcome": outcome.value, "why": why, "source": source, "declaration": declaration, "decided_at": now}
     if outcome is VersionOutcome.WAITING:
         values["decided_at"] = None
-    tx.execute(update(scripts).where(s.id == row.id).values(values))
+    tx.execute(update(tables.scripts).where(s.id == row.id).values(values))
     if outcome is VersionOutcome.ACCEPTED:
-        go_live(tx, flow, row, declaration or {}, now)
+        make_live(tx, workflow, row, declaration or {}, now)
     elif outcome is VersionOutcome.REFUSED:
-        ask(tx, flow, row.run_id, now)
-    touch(tx, flow, now)
+        ask_for_repair(tx, workflow, row.run_id, now)
+    touch(tx, workflow, now)
     return outcome.value
 
 
-def flow_of(tx: Tx, row: Any, hold: bool = False) -> flows.Flow:
-    """The workflow of a version, also one that is deleted."""
-    stmt = select(workflows).where(w.id == row.workflow_id)
-    found = tx.execute(stmt.with_for_update() if hold else stmt).one()
-    return flows.with_handlers(tx, dict(zip(w.keys(), found, strict=True)))
-
-
-def go_live(tx: Tx, flow: Any, row: Any, declaration: Mapping[str, Any], now: datetime) -> None:
-    values = {"version": f"{row.major}.{row.minor}", "declaration": declaration, "updated_at": now}
-    tx.execute(update(workflows).where(w.id == flow.id).values(values))
-    fresh = flows.get(tx, flow.org_id, flow.id)
-    flows.go_on(tx, fresh, flows.waits_for_person(tx, fresh), now)
+def make_live(tx: Tx, workflow: WorkflowRow, version: Any, declaration: Mapping[str, Any], now: datetime) -> None:
+    """Make a repair the live version and retry the failed run."""
+    values = {"version": f"{version.major}.{version.minor}", "declaration": declaration, "updated_at": now}
+    tx.execute(update(tables.workflows).where(w.id == workflow.id).values(values))
+    changed = workflows.get(tx, workflow.org_id, workflow.id)
+    operators.retry_stuck(tx, changed, operators.stuck_job(tx, changed), now)
     notify(tx, "ready")
 
 
-def touch(tx: Tx, flow: Any, now: datetime) -> None:
-    """Whoever follows what changes sees it."""
-    tx.execute(update(workflows).where(w.id == flow.id).values(updated_at=now))
+def touch(tx: Tx, workflow: WorkflowRow, now: datetime) -> None:
+    """Set `updated_at`, from which the event stream reads changes."""
+    tx.execute(update(tables.workflows).where(w.id == workflow.id).values(updated_at=now))
 
 
 def decide(tx: Tx, org_id: str, key: str, number: str, accept: bool, why: str, by: str, now: datetime) -> str:
-    """What a person says about a repair that waits for one."""
-    flow = flows.get(tx, org_id, key, hold=True)
-    row = version(tx, flow, number)
+    """Accept or reject a repair that waits for an operator; returns the workflow's id. Raises NotFound or Conflict."""
+    workflow = workflows.get(tx, org_id, key, hold=True)
+    row = get_version(tx, workflow, number)
     if row.outcome != VersionOutcome.WAITING:
-        raise Conflict(f"workflow {flow.name}: version {number} is {row.outcome}; nobody has to decide about it")
-    if accept and (unclear(tx, flow) or not waits(tx, flow, row.run_id)):
-        raise Conflict(f"workflow {flow.name}: it does not wait for version {number} any more; reject it")
+        text = f"version {number} of workflow {workflow.name!r} is {row.outcome}"
+        raise Conflict(f"{text}; only a waiting version can be accepted or rejected")
+    if accept and (has_open_effect(tx, workflow.id) or not is_stuck_on(tx, workflow, row.run_id)):
+        raise Conflict(f"workflow {workflow.name!r} no longer needs version {number}; reject it")
     outcome = VersionOutcome.ACCEPTED if accept else VersionOutcome.REJECTED
     values = {"outcome": outcome.value, "why": why or None, "decided_by": by, "decided_at": now}
-    tx.execute(update(scripts).where(s.id == row.id).values(values))
+    tx.execute(update(tables.scripts).where(s.id == row.id).values(values))
     if accept:
-        go_live(tx, flow, row, row.declaration, now)
-    elif waits(tx, flow, row.run_id):
-        ask(tx, flow, row.run_id, now)
-    touch(tx, flow, now)
-    return str(flow.id)
+        make_live(tx, workflow, row, row.declaration, now)
+    elif is_stuck_on(tx, workflow, row.run_id):
+        ask_for_repair(tx, workflow, row.run_id, now)
+    touch(tx, workflow, now)
+    return workflow.id
 
 
-def words(tx: Tx, flow: Any, run_id: str) -> tuple[str, str] | None:
-    """How a workflow stands whose failed run was to be repaired, and that in words; None if that was not tried."""
-    mine = and_(s.workflow_id == flow.id, s.minor > 0, s.major == int(flow.version.partition(".")[0]))
-    found = list(tx.execute(select(*BRIEF).where(mine).order_by(s.minor.desc()).limit(REPAIRS)))
-    if not found or not spent(tx, flow, run_id):
+def repair_status(tx: Tx, workflow: WorkflowRow, run_id: str) -> tuple[str, str] | None:
+    """Return the status of a workflow whose failed run is being repaired, and the issue in words; None if no repair was
+    asked for."""
+    repairs = and_(s.workflow_id == workflow.id, s.minor > 0, s.major == major_of(workflow))
+    stmt = select(*LISTED_COLUMNS).where(repairs).order_by(s.minor.desc()).limit(REPAIRS_PER_FAILURE)
+    rows = list(tx.execute(stmt))
+    if not rows or not count_repairs(tx, workflow, run_id):
         return None
-    last = found[0]
+    last = rows[0]
     number = f"{last.major}.{last.minor}"
     if last.outcome == VersionOutcome.ASKED:
         return "idle", "it is being repaired"
     if last.outcome == VersionOutcome.WAITING:
-        return "needs_attention", f"version {number} would repair it: accept or reject that"
-    tried = [f"{one.major}.{one.minor} {one.why or 'did not help'}" for one in found[::-1]]
+        return "needs_attention", f"version {number} would repair it: accept or reject it"
+    tried = [f"{row.major}.{row.minor} {row.why or 'did not help'}" for row in rows[::-1]]
     text = f"it could not be repaired ({'; '.join(tried)}): deploy a version that does not fail, then resume"
     return "needs_attention", text

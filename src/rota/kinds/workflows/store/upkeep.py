@@ -1,24 +1,25 @@
-"""What maintenance mends in workflows: producers whose schedule is gone, consumers that miss events which wait."""
+"""Maintenance of workflows: producers whose schedule is gone, consumers that miss pending events, orphaned
+reservations, old events."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import and_, func, literal, or_, select
+from sqlalchemy import and_, delete, func, literal, or_, select
 
-from rota.core import parse
-from rota.core.model import WORKFLOW, Schedule, record, serial_key_of_target
-from rota.core.parse import Defaults
+from rota.core.model import WORKFLOW, record, serial_key_of_target
 from rota.core.states import Phase
-from rota.db.dialect import Tx
-from rota.db.tables import events, handlers, jobs, schedules, workflow_runs, workflows
-from rota.engine import jobs as queue
-from rota.engine import schedules as schedule_store
-from rota.kinds.workflows.rules import HandlerKind
-from rota.kinds.workflows.store import workflows as flows
+from rota.db import tables
+from rota.db.dialect import Tx, is_listed, listed
+from rota.engine import jobs, schedules
+from rota.kinds.workflows.rules import EventStatus, HandlerKind
+from rota.kinds.workflows.store import events, workflows
+from rota.kinds.workflows.store.consumer_jobs import ensure_consumer_job
+from rota.kinds.workflows.store.deployment import producer_schedule
 
-w, h, e, r, s, j = workflows.c, handlers.c, events.c, workflow_runs.c, schedules.c, jobs.c
+w, h, e, r = tables.workflows.c, tables.handlers.c, tables.events.c, tables.workflow_runs.c
+s, j, causes = tables.schedules.c, tables.jobs.c, tables.causes.c
+
+WORKFLOWS_PER_CHECK = 1000  # whose consumers one check for missed events looks at
 
 
 @record
@@ -34,97 +35,132 @@ class HandlerRef:
         return f"{self.workflow}.{self.handler}"
 
 
-def producer_schedule(
-    org_id: str, workflow: str, source: str, route: str, handler: Mapping[str, Any], now: datetime
-) -> Schedule:
-    """The schedule that a producer's declaration asks for."""
-    body = {
-        **handler["schedule"], "name": f"{workflow}.{handler['name']}", "kind": WORKFLOW, "target": workflow,
-        "input": {"handler": handler["name"]},
-    }  # fmt: skip
-    made = parse.parse_schedule(
-        body, org_id=org_id, defaults={WORKFLOW: Defaults()}, now=now, source=source, by=None
-    )  # fmt: skip
-    return replace(made, route=route)
+@record
+class OrphanedEvent:
+    """A reserved event whose run neither runs nor waits."""
+
+    workflow_id: str
+    id: str
+    topic: str
+    reserved_by: str
 
 
 def lost_producers(tx: Tx, limit: int = 100) -> list[HandlerRef]:
-    """Producers whose schedule was deleted."""
-    joined = handlers.join(workflows, w.id == h.workflow_id).outerjoin(schedules, s.id == h.schedule_id)
-    lost = and_(h.type == HandlerKind.PRODUCER, w.deleted_at.is_(None), or_(s.id.is_(None), s.deleted_at.is_not(None)))
-    stmt = select(w.org_id, w.name, h.name.label("handler")).select_from(joined).where(lost)
+    """Return producers whose schedule was deleted."""
+    joined = tables.handlers.join(tables.workflows, w.id == h.workflow_id)
+    joined = joined.outerjoin(tables.schedules, s.id == h.schedule_id)
+    deleted = or_(s.id.is_(None), s.deleted_at.is_not(None))
+    stmt = select(w.org_id, w.name, h.name.label("handler")).select_from(joined)
+    stmt = stmt.where(h.type == HandlerKind.PRODUCER, w.deleted_at.is_(None), deleted)
     return [
         HandlerRef(row.org_id, row.name, row.handler) for row in tx.execute(stmt.order_by(w.id, h.name).limit(limit))
     ]
 
 
-def plan_again(tx: Tx, lost: HandlerRef, now: datetime) -> bool:
-    """Make the schedule of a producer again, under the grant of the one that was deleted. False if it is there."""
-    flow = flows.get(tx, lost.org_id, lost.workflow, hold=True)
-    handler = flow.handlers.get(lost.handler)
-    declared = [one for one in flow.declaration["handlers"] if one["name"] == lost.handler and one["schedule"]]
-    if handler is None or not declared:
+def restore_schedule(tx: Tx, lost: HandlerRef, now: datetime) -> bool:
+    """Insert the schedule of a producer again, under the grant of the deleted one. False if it has a schedule."""
+    workflow = workflows.get(tx, lost.org_id, lost.workflow, hold=True)
+    handler = workflow.handlers.get(lost.handler)
+    declarations = [
+        declaration
+        for declaration in workflow.declaration["handlers"]
+        if declaration["name"] == lost.handler and declaration["schedule"]
+    ]
+    if handler is None or not declarations:
         return False
-    if handler.schedule_id is not None and schedule_store.exists(tx, lost.org_id, handler.schedule_id):
+    if handler.schedule_id is not None and schedules.exists(tx, lost.org_id, handler.schedule_id):
         return False
-    made = producer_schedule(lost.org_id, flow.name, flow.source, flows.route_of(flow), declared[0], now)
+    declared = producer_schedule(lost.org_id, workflow.name, workflow.source, workflow.route, declarations[0], now)
     grant_id = tx.execute(select(s.grant_id).where(s.id == handler.schedule_id)).scalar_one_or_none()
-    made = replace(made, grant_id=grant_id)
-    schedule_store.insert(tx, [made], now)
-    flows.note(tx, handler, schedule_id=made.id)
+    schedule = replace(declared, grant_id=grant_id)
+    schedules.insert(tx, [schedule], now)
+    workflows.update_handler(tx, handler, schedule_id=schedule.id)
     return True
 
 
 def stranded_consumers(tx: Tx, limit: int = 100) -> list[HandlerRef]:
-    """Consumers of idle workflows that have no reason to run although an event waits that came after their last look.
-    An event that was seen and left waiting is no reason: the consumer decided so."""
-    waiting = tx.execute(
-        select(e.workflow_id, e.topic, func.max(e.updated_at).label("at")).where(flows.is_pending())
+    """Return consumers of idle workflows that are not dirty although an event is pending that came after their last
+    run began. An event that was seen and left pending does not count: the consumer decided so."""
+    pending = tx.execute(
+        select(e.workflow_id, e.topic, func.max(e.updated_at).label("at"))
+        .where(events.is_pending())
         .group_by(e.workflow_id, e.topic)
-    ).all()  # fmt: skip
+    ).all()
     newest: dict[str, dict[str, datetime]] = {}
-    for workflow_id, topic, came_at in waiting:
-        newest.setdefault(workflow_id, {})[topic] = came_at
-    idle = and_(h.type == HandlerKind.CONSUMER, h.dirty.is_(False), h.held_run_id.is_(None), w.deleted_at.is_(None))
-    stmt = select(h.workflow_id, h.name, h.subscribe, w.org_id, w.name.label("workflow")).select_from(
-        handlers.join(workflows, w.id == h.workflow_id)
+    for workflow_id, topic, at in pending:
+        newest.setdefault(workflow_id, {})[topic] = at
+    idle = and_(
+        h.type == HandlerKind.CONSUMER,
+        h.dirty.is_(False),
+        h.held_run_id.is_(None),
+        w.deleted_at.is_(None),
+        w.paused_at.is_(None),
     )
+    joined = tables.handlers.join(tables.workflows, w.id == h.workflow_id)
+    stmt = select(h.workflow_id, h.name, h.subscribe, w.org_id, w.name.label("workflow")).select_from(joined)
     stranded: list[HandlerRef] = []
-    for row in tx.execute(stmt.where(idle, w.paused_at.is_(None), h.workflow_id.in_(list(newest)[:1000]))):
-        came = [newest[row.workflow_id][topic] for topic in row.subscribe if topic in newest[row.workflow_id]]
-        if not came or queue.head_of(tx, serial_key_of_target(WORKFLOW, row.org_id, row.workflow)) is not None:
+    for row in tx.execute(stmt.where(idle, h.workflow_id.in_(list(newest)[:WORKFLOWS_PER_CHECK]))):
+        by_topic = newest[row.workflow_id]
+        published = [by_topic[topic] for topic in row.subscribe if topic in by_topic]
+        if not published or jobs.head_of(tx, serial_key_of_target(WORKFLOW, row.org_id, row.workflow)) is not None:
             continue
-        looks = and_(r.workflow_id == row.workflow_id, r.handler_id == row.name, r.phase == Phase.COMMITTED)
-        looked_at = tx.execute(
-            select(r.created_at).where(looks).order_by(r.id.desc()).limit(1)
-        ).scalar_one_or_none()  # fmt: skip
-        if looked_at is None or looked_at < max(came):
+        committed = and_(r.workflow_id == row.workflow_id, r.handler_id == row.name, r.phase == Phase.COMMITTED)
+        last_run = select(r.created_at).where(committed).order_by(r.id.desc()).limit(1)
+        began_at = tx.execute(last_run).scalar_one_or_none()
+        if began_at is None or began_at < max(published):
             stranded.append(HandlerRef(row.org_id, row.workflow, row.name))
     return stranded[:limit]
 
 
-def waiting_consumers(tx: Tx, limit: int = 100) -> list[HandlerRef]:
-    """Consumers that need to run and have no job for it, because a grant did not hold when it would have begun."""
+def consumers_without_job(tx: Tx, limit: int = 100) -> list[HandlerRef]:
+    """Return consumers that need to run and have no job, because a grant did not hold when it would have begun."""
     has_job = select(literal(1)).where(j.solo_key == w.id).exists()
     live = and_(w.deleted_at.is_(None), w.paused_at.is_(None))
-    needs = and_(h.type == HandlerKind.CONSUMER, h.dirty, h.held_run_id.is_(None), live)
-    joined = handlers.join(workflows, w.id == h.workflow_id)
+    needs_run = and_(h.type == HandlerKind.CONSUMER, h.dirty, h.held_run_id.is_(None), live)
+    joined = tables.handlers.join(tables.workflows, w.id == h.workflow_id)
     stmt = select(w.org_id, w.name, h.name.label("handler")).select_from(joined)
-    rows = tx.execute(stmt.where(needs, ~has_job).order_by(w.id, h.name).limit(limit))
+    rows = tx.execute(stmt.where(needs_run, ~has_job).order_by(w.id, h.name).limit(limit))
     return [HandlerRef(row.org_id, row.name, row.handler) for row in rows]
 
 
-def queue_again(tx: Tx, waiting: HandlerRef, now: datetime) -> bool:
-    """Give a workflow a job for what its consumers need."""
-    return flows.arm(tx, flows.get(tx, waiting.org_id, waiting.workflow, hold=True), now)
+def queue_consumer(tx: Tx, consumer: HandlerRef, now: datetime) -> bool:
+    """Give the workflow of a consumer its job. False if it has one."""
+    return ensure_consumer_job(tx, workflows.get(tx, consumer.org_id, consumer.workflow, hold=True), now)
 
 
-def look_again(tx: Tx, stranded: HandlerRef, now: datetime) -> bool:
-    """Give a consumer a job for the events that wait. False if it is no longer stranded."""
-    flow = flows.get(tx, stranded.org_id, stranded.workflow, hold=True)
-    handler = flow.handlers.get(stranded.handler)
+def wake_stranded(tx: Tx, stranded: HandlerRef, now: datetime) -> bool:
+    """Give a stranded consumer a job for the pending events. False if it is no longer stranded."""
+    workflow = workflows.get(tx, stranded.org_id, stranded.workflow, hold=True)
+    handler = workflow.handlers.get(stranded.handler)
     if handler is None or stranded not in stranded_consumers(tx):
         return False
-    flows.note(tx, handler, dirty=True)
-    flows.arm(tx, flow, now)
+    workflows.update_handler(tx, handler, dirty=True)
+    ensure_consumer_job(tx, workflow, now)
     return True
+
+
+def orphaned_events(tx: Tx, limit: int = 20) -> list[OrphanedEvent]:
+    """Return reserved events whose run neither runs nor waits. This is an inconsistency of unknown cause: it is only
+    reported, and an operator decides, because handling the events again could repeat an effect."""
+    runs = tables.runs.c
+    running = select(literal(1)).where(j.run_id == e.reserved_by).exists()
+    attempt = tables.runs.join(tables.jobs, and_(j.id == runs.job_id, j.last_run_id == runs.id))
+    retried = select(literal(1)).select_from(attempt).where(runs.id == e.reserved_by).exists()
+    held = select(literal(1)).where(h.workflow_id == e.workflow_id, h.held_run_id == e.reserved_by).exists()
+    reserved = and_(events.is_in_status("reserved", "skipped"), e.status == EventStatus.RESERVED)
+    stmt = select(e.workflow_id, e.id, e.topic, e.reserved_by).where(reserved, ~running, ~retried, ~held)
+    return [OrphanedEvent(**row._asdict()) for row in tx.execute(stmt.limit(limit))]
+
+
+def prune_events(tx: Tx, before: datetime, limit: int) -> int:
+    """Delete the oldest events that were done before this time; returns how many. An input is kept as long as the
+    events derived from it."""
+    has_derived = select(literal(1)).where(causes.input_id == e.id).exists()
+    old = select(e.id).where(events.is_in_status("consumed", "skipped"), e.updated_at < before, ~has_derived)
+    ids = tx.execute(old.order_by(e.updated_at).limit(limit)).scalars().all()
+    for stmt in (
+        delete(tables.causes).where(is_listed(tx, causes.event_id, "ids")),
+        delete(tables.events).where(is_listed(tx, e.id, "ids")),
+    ):
+        tx.execute(stmt, {"ids": listed(tx, ids)})
+    return len(ids)

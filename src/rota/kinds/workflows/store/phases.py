@@ -1,0 +1,74 @@
+"""The guarded move of a run from phase to phase."""
+
+import functools
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Text, and_, exists, select, update
+
+from rota.core.errors import Conflict, LeaseLost
+from rota.core.model import Job
+from rota.core.states import Phase
+from rota.db import tables
+from rota.db.dialect import Batch, Given, Tx, hot, is_listed, listed
+from rota.engine import jobs
+from rota.kinds.workflows.rules import HandlerKind, Outcome, may_move
+from rota.kinds.workflows.store.records import RunRow, StartedRun
+
+r, j = tables.workflow_runs.c, tables.jobs.c
+
+
+def find_run(tx: Tx, run_id: str | None) -> RunRow | None:
+    """Return the row of a run, or None if it has none."""
+    row = tx.execute(select(tables.workflow_runs).where(r.id == run_id)).one_or_none() if run_id else None
+    if row is None:
+        return None
+    columns = row._asdict()
+    outcome = columns["mutation_outcome"]
+    enums = {
+        "handler_type": HandlerKind(columns["handler_type"]),
+        "phase": Phase(columns["phase"]),
+        "mutation_outcome": Outcome(outcome) if outcome else None,
+    }
+    return RunRow(**{**columns, **enums})
+
+
+def move_phase(tx: Tx, job: Job, run: StartedRun, to: Phase, now: datetime, **values: Any) -> bool:
+    """PHASE_MOVES_FORWARD: move a run to a later phase and set columns. False if it is in that phase already, because
+    the answer to the first try was lost. Raises LeaseLost, or Conflict for a move that is not allowed."""
+    batch = phase_batch(tuple(values))
+    params, shape = batch.given(tx, [(run.id, job.id, job.fence, to.value, now, *values.values())])
+    earlier = listed(tx, [phase.value for phase in Phase if may_move(phase, to)])
+    if update_phase(tx, Given({**params, "earlier": earlier}, (*shape, *values))):
+        return True
+    before = tx.execute(select(r.phase).where(r.id == run.id)).scalar_one()
+    if before == to:
+        return False
+    check_lease(tx, job)
+    raise Conflict(f"run {run.id} cannot move from phase {before} to {to}")
+
+
+@functools.cache
+def phase_batch(names: tuple[str, ...]) -> Batch:
+    columns = {name: r[name].type for name in names}
+    return Batch("moved", run=Text(), job=Text(), fence=j.fence.type, phase=Text(), at=r.updated_at.type, **columns)
+
+
+@hot
+def update_phase(tx: Tx, alike: tuple[str, ...], *names: str) -> Any:
+    new = phase_batch(names).table(tx, alike)
+    running = select(j.id).where(jobs.held(new.c.job, new.c.fence)).with_for_update(of=tables.jobs).cte("running")
+    movable = and_(r.id == new.c.run, is_listed(tx, r.phase, "earlier"), exists(select(running.c.id)))
+    values = {"phase": new.c.phase, "updated_at": new.c.at, **{name: new.c[name] for name in names}}
+    return update(tables.workflow_runs).where(movable).values(values).returning(r.id)
+
+
+def check_lease(tx: Tx, job: Job) -> None:
+    """NO_MOVE_WITHOUT_THE_LEASE: lock the job's row. Raises LeaseLost if this worker no longer owns the job."""
+    owned = select(j.id).where(j.id == job.id, j.fence == job.fence, jobs.RUNS).with_for_update()
+    if tx.execute(owned).first() is None:
+        raise lease_lost(job)
+
+
+def lease_lost(job: Job) -> LeaseLost:
+    return LeaseLost(f"job {job.id}: this worker no longer owns its lease")

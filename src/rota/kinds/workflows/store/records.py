@@ -1,0 +1,142 @@
+"""Records of the tables of workflows, built by column name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from rota.core.model import record
+from rota.core.states import Phase
+from rota.kinds.workflows.rules import EffectStatus, HandlerKind, Outcome
+
+
+@dataclass(slots=True)
+class HandlerRow:
+    """A row of `handlers`. `update_handler` changes it together with the database."""
+
+    workflow_id: str
+    name: str
+    type: str
+    subscribe: list[str]
+    schedule_id: str | None
+    state: Any
+    dirty: bool
+    wake_at: datetime | None
+    held_run_id: str | None
+
+    @property
+    def is_consumer(self) -> bool:
+        return self.type == HandlerKind.CONSUMER
+
+
+@dataclass(slots=True)
+class WorkflowRow:
+    """A row of `workflows`, with its handlers by name."""
+
+    id: str
+    org_id: str
+    name: str
+    description: str
+    source: str
+    version: str
+    declaration: dict[str, Any]
+    paused_at: datetime | None
+    pause_reason: str | None
+    created_at: datetime
+    updated_at: datetime
+    deleted_at: datetime | None
+    handlers: dict[str, HandlerRow]
+
+    @property
+    def route(self) -> str:
+        """The route of its jobs: the program that declares it, or that of scripts."""
+        return str(self.declaration["route"])
+
+    def held_runs(self) -> dict[str, str]:
+        """The failed run of each handler that is on hold, by the handler's name."""
+        return {row.name: row.held_run_id for row in self.handlers.values() if row.held_run_id is not None}
+
+
+@record
+class NewEvent:
+    """An event to be published."""
+
+    topic: str
+    message_id: str
+    payload: Any
+    title: str | None = None
+
+
+@dataclass(slots=True)
+class EventRow:
+    """A row of `events`."""
+
+    id: str
+    workflow_id: str
+    topic: str
+    message_id: str
+    payload: Any
+    title: str | None
+    status: str
+    source: str | None
+    reserved_by: str | None
+    created_by: str | None
+    attempt: int
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(slots=True)
+class RunRow:
+    """A row of `workflow_runs`."""
+
+    id: str
+    workflow_id: str
+    handler_id: str
+    handler_type: HandlerKind
+    retry_of: str | None
+    phase: Phase
+    prepare_result: dict[str, Any] | None
+    mutation_outcome: Outcome | None
+    mutation_result: Any
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(slots=True)
+class OpenEffect:
+    """A mutation whose outcome is not known."""
+
+    id: str
+    call: str
+    params: Any
+    title: str | None
+    status: EffectStatus
+    reconcile_attempts: int
+
+
+@record
+class StartedRun:
+    """A run that has begun, as it is in the database."""
+
+    id: str
+    workflow_id: str
+    handler: str
+    kind: HandlerKind
+    phase: Phase
+    state: Any
+    started_at: datetime
+    prepared: Mapping[str, Any] | None = None
+    outcome: Outcome | None = None
+    result: Any = None
+    effect: OpenEffect | None = None  # a mutation of the attempt before, whose outcome is not known
+    retry_of: str | None = None
+
+
+@record
+class Decision:
+    """The result of `prepare`, not yet in the database: as JSON, the events to reserve by topic, the wake-up time."""
+
+    result: Mapping[str, Any]
+    reservations: Mapping[str, list[str]]
+    wake_at: datetime | None
