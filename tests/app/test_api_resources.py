@@ -204,7 +204,7 @@ async def test_metrics_count_and_name_no_org(api: Api) -> None:
     ended = AttemptResult(
         begun.job, Status.SUCCESS, None, NINE, begun.run_id, 1, begun.job.run_at + timedelta(seconds=0.2)
     )
-    api.engine.meter.ended([ended], 1)
+    api.engine.metrics.ended([ended], 1)
     api.client.headers.pop("authorization")
     text = (await api.client.get("/metrics")).text
     for line in (

@@ -34,10 +34,10 @@ async def test_the_rehearsal_waits_until_the_worker_is_not_full(
     worker: Any = SimpleNamespace(prefetch=SimpleNamespace(free_places=0))
     node.worker = worker
 
-    async def rehearse(*_: Any) -> None:
+    async def warm_up(*_: Any) -> None:
         begun.set()
 
-    monkeypatch.setattr(main, "rehearse", rehearse)
+    monkeypatch.setattr(main, "warm_up", warm_up)
     engine: Any = None
     warming = asyncio.ensure_future(node.warm_up(engine))
     with pytest.raises(TimeoutError):
@@ -48,10 +48,10 @@ async def test_the_rehearsal_waits_until_the_worker_is_not_full(
 
 
 async def test_a_rehearsal_that_is_cut_short_ends_nothing(node: main.Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def rehearse(*_: Any) -> None:
+    async def warm_up(*_: Any) -> None:
         raise Unavailable("the database is out of reach")
 
-    monkeypatch.setattr(main, "rehearse", rehearse)
+    monkeypatch.setattr(main, "warm_up", warm_up)
     engine: Any = None
     await node.warm_up(engine)
 

@@ -57,7 +57,7 @@ async def test_a_slot_skipped_for_overlap_is_counted_but_uses_up_no_run(harness:
     await harness.run_until(at("9:45"))
     stats = await harness.stats()
     assert (stats.fired, stats.skipped_count) == (1, 3)
-    assert harness.engine.meter.fired == 1
+    assert harness.engine.metrics.fired == 1
     await harness.release()
     await harness.run_until(at("11:00"))
     assert await harness.fired_slots() == ["9:10", "9:50", "10:00"]

@@ -455,7 +455,7 @@ async def test_the_third_crash_quarantines(harness: Harness) -> None:
         await Maintenance(harness.engine, harness.worker.id).rescue()
         assert len(await harness.queue()) == (1 if n < 3 else 0)
     assert await harness.history() == ["manual #1 crashed", "manual #2 crashed", "manual #3 failed: quarantined"]
-    assert harness.engine.meter.runs == {("task", "crashed"): 2, ("task", "failed"): 1}
+    assert harness.engine.metrics.runs == {("task", "crashed"): 2, ("task", "failed"): 1}
 
 
 async def test_a_crashed_run_is_followed_by_a_marked_isolated_attempt(harness: Harness) -> None:

@@ -163,7 +163,7 @@ async def test_a_run_that_finds_no_room_stays_pending_and_is_used_again(harness:
     await harness.run_until(at("9:32"))
     (run,) = await harness.rows(select(runs))
     assert (run.job_id, run.attempt, run.status, clock_text(run.slot)) == (job.id, 1, "success", "9:30")
-    assert harness.engine.meter.runs == {("pipeline", "success"): 1}
+    assert harness.engine.metrics.runs == {("pipeline", "success"): 1}
     await harness.run_until(at("10:00"))
     assert await harness.verdicts() == ["9:30 ran", "10:00 ran"]
 

@@ -22,7 +22,7 @@ from rota.db.notify import Wake
 from rota.engine import orgs, workers
 from rota.engine.commands import Engine
 from rota.engine.extensions import Extensions
-from rota.engine.metrics import Meter
+from rota.engine.metrics import Metrics
 from rota.frame.http.maintenance import prune_idempotency_keys
 from rota.kinds.graphs.registry import GraphRegistry
 from rota.kinds.graphs.runner import GraphRunner
@@ -222,7 +222,7 @@ class Rota:
         if self._engine is None or self._engine[1].is_closed():
             settings = Settings.load()
             self._own = open_database(settings.database_url)
-            self.use(make_engine(settings, self, None, self._own, SystemClock(), Wake(), Meter()))
+            self.use(make_engine(settings, self, None, self._own, SystemClock(), Wake(), Metrics()))
         assert self._engine is not None
         engine, loop = self._engine
         if loop is asyncio.get_running_loop():
@@ -260,7 +260,7 @@ EXTENSIONS = Extensions(describers={"billing": billing_reports.changed}, prunes=
 
 
 def make_engine(
-    settings: Settings, program: Rota, app: str | None, db: Database, clock: SystemClock, wake: Wake, meter: Meter
+    settings: Settings, program: Rota, app: str | None, db: Database, clock: SystemClock, wake: Wake, metrics: Metrics
 ) -> Engine:
     place = settings.warehouse_dir or settings.data_dir / "warehouse"
     executor = executor_here(place, settings.pipeline_slots)
@@ -283,7 +283,7 @@ def make_engine(
         HostRunner(db, clock),
     )
     return Engine(
-        db, clock, wake, {runner.kind: runner for runner in runners}, settings.engine_settings(), meter, EXTENSIONS
+        db, clock, wake, {runner.kind: runner for runner in runners}, settings.engine_settings(), metrics, EXTENSIONS
     )
 
 

@@ -36,11 +36,11 @@ from rota.db.retry import retry_until_available
 from rota.engine import orgs, tracing, workers
 from rota.engine.commands import Engine
 from rota.engine.maintenance import Maintenance
-from rota.engine.metrics import Meter
+from rota.engine.metrics import Metrics
 from rota.engine.runner import capture_output
 from rota.engine.scheduler import Scheduler
 from rota.engine.supervision import start_supervised
-from rota.engine.warmup import rehearse
+from rota.engine.warmup import warm_up
 from rota.engine.worker import Worker
 from rota.engine.worker.active_run import ActiveRuns
 from rota.engine.worker.worker import LAST_WRITE_SECONDS
@@ -146,7 +146,7 @@ class Node:
         self.stopping = False
         self.attempts: ActiveRuns = {}  # by job, of all registrations of this process
         self.closing: list[asyncio.Task[None]] = []  # registrations that lost their lease record what they came to
-        self.meter = Meter()
+        self.metrics = Metrics()
         self.on_prepared: Callable[[], None] = lambda: None  # called when all that the program declares is stored
         self.heard: Callable[[], None] = lambda: None  # tells the API of this process that something happened
 
@@ -168,7 +168,7 @@ class Node:
         capture_output()
         self.loop, self.wake = asyncio.get_running_loop(), Wake(lambda _: self.heard())
         db = open_database(self.settings.database_url)
-        engine = make_engine(self.settings, self.program, self.app, db, self.clock, self.wake, self.meter)
+        engine = make_engine(self.settings, self.program, self.app, db, self.clock, self.wake, self.metrics)
         self.program.use(engine)
         try:
             await retry_until_available(lambda: self.prepare(engine), STARTING)
@@ -219,7 +219,7 @@ class Node:
         while self.worker is not None and not self.worker.prefetch.free_places:
             await real_sleep(SETTLED)
         try:
-            await rehearse(engine, self.program.org)
+            await warm_up(engine, self.program.org)
         except Unavailable as error:
             log.warning("the first slots may be late: the rehearsal was cut short", error=error.message)
         except Exception:  # our own bug; work goes on without it
@@ -302,8 +302,8 @@ class ApiThread(threading.Thread):
         db = open_database(settings.database_url)
         clock = self.node.clock if self.node else SystemClock()
         wake = Wake(self.node.signal if self.node else None)
-        meter = self.node.meter if self.node else Meter()
-        engine = make_engine(settings, self.program, None, db, clock, wake, meter)
+        metrics = self.node.metrics if self.node else Metrics()
+        engine = make_engine(settings, self.program, None, db, clock, wake, metrics)
         await retry_until_available(lambda: self.prepare(engine), STARTING)
         if is_loopback(settings.host):  # who reads its terminal may log in; others read the logs of servers elsewhere
             self.link = await db.tx(logins.first_link, clock.now())

@@ -162,7 +162,7 @@ class ServiceBuilder:
         settings = Settings.load(**given)
         node = Node(settings, self.program, None)
         db, clock = open_database(settings.database_url), node.clock
-        engine = make_engine(settings, self.program, None, db, clock, Wake(), node.meter)
+        engine = make_engine(settings, self.program, None, db, clock, Wake(), node.metrics)
 
         @contextlib.asynccontextmanager
         async def lifespan(app: FastAPI) -> AsyncIterator[None]:

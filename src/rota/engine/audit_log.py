@@ -1,6 +1,6 @@
 """The audit log: each write of a person or a program leaves a line there, in the transaction that makes it.
 
-A command does not have to remember this. It is given a database that does: see `Engine.acting`.
+A command does not have to remember this. It is given a database that does: see `Engine.audited_as`.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ DESCRIBERS: Mapping[str, Describe] = {  # of resources before and after a change
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class AuditEntry:
     """Who is about to change what, and from where they ask."""
 
     org_id: str
@@ -49,10 +49,12 @@ class Act:
     admin: bool = False  # whether they may use what belongs to others: admins, and programs at their start
 
 
-class Told:
+class AuditedDatabase:
     """A database whose transactions tell the audit log what they did. Reads are nobody's business."""
 
-    def __init__(self, db: Database, act: Act, clock: Clock, describers: Mapping[str, Describe] = DESCRIBERS) -> None:
+    def __init__(
+        self, db: Database, act: AuditEntry, clock: Clock, describers: Mapping[str, Describe] = DESCRIBERS
+    ) -> None:
         self.db, self.act, self.clock, self.describers = db, act, clock, describers
         self.url, self.survives_partition, self.writers = db.url, db.survives_partition, db.writers
 
@@ -84,7 +86,7 @@ class Told:
 
 def write(
     tx: Tx,
-    act: Act,
+    act: AuditEntry,
     before: Record | None,
     result: object,
     now: datetime,
@@ -113,7 +115,9 @@ def write(
     audit_rows.append(tx, line)
 
 
-def describe(tx: Tx, act: Act, key: str | None, now: datetime, describers: Mapping[str, Describe]) -> Record | None:
+def describe(
+    tx: Tx, act: AuditEntry, key: str | None, now: datetime, describers: Mapping[str, Describe]
+) -> Record | None:
     if act.resource == "freeze":
         return reports.freeze(tx, act.org_id, now)
     describer = describers.get(act.resource)

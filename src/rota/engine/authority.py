@@ -9,16 +9,16 @@ from rota.core.model import Job, Schedule
 from rota.core.policy import Billing, Failure, FailureClass
 from rota.db.dialect import Tx
 from rota.engine import billing_accounts, grants, orgs
-from rota.engine.audit_log import Act
+from rota.engine.audit_log import AuditEntry
 from rota.engine.runner import Runners, Skipped
 
 
-def may_use(act: Act | None, owner_id: str) -> bool:
+def may_use(act: AuditEntry | None, owner_id: str) -> bool:
     """Whether the author of an act may use or revoke a grant of this owner. Without an act, the program itself does."""
     return act is None or act.admin or act.user_id == owner_id
 
 
-def check_owner(tx: Tx, act: Act | None, org_id: str, grant_id: str) -> None:
+def check_owner(tx: Tx, act: AuditEntry | None, org_id: str, grant_id: str) -> None:
     """Raise Refused if the author of an act may neither use nor revoke a grant, NotFound if it does not exist."""
     if not may_use(act, grants.get(tx, org_id, grant_id).owner_id):
         raise Refused(f"grant {grant_id}: only its owner or an admin may use or revoke it")
@@ -34,7 +34,7 @@ def check_grant(tx: Tx, runners: Runners, schedule: Schedule, now: datetime) -> 
 
 
 def with_grant(
-    tx: Tx, runners: Runners, act: Act | None, schedule: Schedule, now: datetime, before: Schedule | None = None
+    tx: Tx, runners: Runners, act: AuditEntry | None, schedule: Schedule, now: datetime, before: Schedule | None = None
 ) -> Schedule:
     """Return the schedule with a grant that allows what it does. A named grant must be the author's to use, unless the
     schedule had it before for the same work. Where the kind needs a grant and none is named, the schedule keeps the

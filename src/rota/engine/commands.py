@@ -32,12 +32,12 @@ from rota.engine import (
     tracing,
 )
 from rota.engine import jobs as queue
-from rota.engine.audit_log import DESCRIBERS, Act, Told
+from rota.engine.audit_log import DESCRIBERS, AuditedDatabase, AuditEntry
 from rota.engine.authority import check_grant, check_may_begin, check_owner, with_grant
 from rota.engine.billing_accounts import MAX_CREDITS
 from rota.engine.compute import compute
 from rota.engine.extensions import DeletesWithSchedule, DescribesResources, Extensions, HasTraits, KindTraits
-from rota.engine.metrics import Meter
+from rota.engine.metrics import Metrics
 from rota.engine.runner import Runners
 
 R = TypeVar("R")
@@ -86,13 +86,13 @@ class Engine:
         wake: Wake,
         runners: Runners,
         settings: EngineSettings,
-        meter: Meter | None = None,
+        metrics: Metrics | None = None,
         extensions: Extensions = NO_EXTENSIONS,
     ) -> None:
         self.db, self.clock, self.wake, self.runners, self.settings = db, clock, wake, runners, settings
-        self.meter, self.extensions = meter or Meter(), extensions
+        self.metrics, self.extensions = metrics or Metrics(), extensions
         self.tracing = tracing.found()
-        self.act: Act | None = None  # for whom it acts; None: the program itself
+        self.act: AuditEntry | None = None  # for whom it acts; None: the program itself
         self.defaults = {kind: runner.defaults for kind, runner in runners.items()}
         self.describers = {**DESCRIBERS, **extensions.describers}
         self.traits: dict[str, KindTraits] = {}
@@ -106,10 +106,10 @@ class Engine:
         """How work of a kind is treated."""
         return self.traits.get(kind, PLAIN)
 
-    def acting(self, act: Act, db: Database | None = None) -> Self:
+    def audited_as(self, act: AuditEntry, db: Database | None = None) -> Self:
         """The same engine, on the same database or the given one; the audit log records what it writes as this act."""
         engine = copy.copy(self)
-        engine.db, engine.act = Told(db or self.db, act, self.clock, self.describers), act
+        engine.db, engine.act = AuditedDatabase(db or self.db, act, self.clock, self.describers), act
         return engine
 
     def signal(self, topic: str) -> None:
@@ -201,7 +201,7 @@ class Engine:
                 new = with_grant(tx, self.runners, self.act, new, now, due.schedule)
             return schedules.replace_schedule(tx, due, replace(new, route=route), now, expected)
 
-        return await self.clocked(step)
+        return await self.write_and_wake(step)
 
     async def delete_schedule(self, org_id: str, key: str, *, expected: int | None = None, force: bool = False) -> None:
         """Take a schedule away; its slots and runs stay, what runs finishes. Raises Conflict if it is managed
@@ -214,18 +214,18 @@ class Engine:
                 raise Conflict(f"schedule '{due.schedule.name}' is managed by {due.schedule.managed_by}")
             return self.delete_locked(tx, due, now, expected)
 
-        await self.clocked(step)
+        await self.write_and_wake(step)
 
     async def pause_schedule(self, org_id: str, key: str, *, reason: str = "", until: Any = None) -> Schedule:
         now = self.clock.now()
         end = self.future(until, "until", now)
         why = parse.text(reason, "reason", 1000)
-        return await self.clocked(lambda tx: pauses.pause(tx, schedules.lock(tx, org_id, key), why, end, now))
+        return await self.write_and_wake(lambda tx: pauses.pause(tx, schedules.lock(tx, org_id, key), why, end, now))
 
     async def resume_schedule(self, org_id: str, key: str, *, gap: Any = "skip") -> Schedule:
         now = self.clock.now()
         policy = choice(Misfire, gap, "gap")
-        return await self.clocked(lambda tx: pauses.resume(tx, schedules.lock(tx, org_id, key), policy, now))
+        return await self.write_and_wake(lambda tx: pauses.resume(tx, schedules.lock(tx, org_id, key), policy, now))
 
     async def pause_many(
         self, org_id: str, wanted: Mapping[str, Any], *, reason: str = "", until: Any = None
@@ -233,7 +233,7 @@ class Engine:
         """Pause all schedules that `wanted` finds; returns them."""
         now = self.clock.now()
         end, why = self.future(until, "until", now), parse.text(reason, "reason", 1000)
-        return await self.each(org_id, wanted, lambda tx, due: pauses.pause(tx, due, why, end, now))
+        return await self.change_many(org_id, wanted, lambda tx, due: pauses.pause(tx, due, why, end, now))
 
     async def resume_many(self, org_id: str, wanted: Mapping[str, Any], *, gap: Any = "skip") -> list[Schedule]:
         """End the pauses of all schedules that `wanted` finds; returns those that were paused."""
@@ -241,7 +241,7 @@ class Engine:
         if wanted.get("paused") is False:
             return []
         paused = {**wanted, "paused": True}
-        return await self.each(org_id, paused, lambda tx, due: pauses.resume(tx, due, policy, now))
+        return await self.change_many(org_id, paused, lambda tx, due: pauses.resume(tx, due, policy, now))
 
     async def enable_many(self, org_id: str, wanted: Mapping[str, Any], *, enabled: bool) -> list[Schedule]:
         """Enable or disable all schedules that `wanted` finds; returns those that changed. Left out are producers of
@@ -259,7 +259,7 @@ class Engine:
                 return None
             return schedules.replace_schedule(tx, due, new, now)
 
-        return await self.each(org_id, {**wanted, "enabled": not enabled}, change)
+        return await self.change_many(org_id, {**wanted, "enabled": not enabled}, change)
 
     async def delete_many(self, org_id: str, wanted: Mapping[str, Any]) -> list[Schedule]:
         """Take away all schedules that `wanted` finds and that are not managed elsewhere; returns them."""
@@ -270,7 +270,7 @@ class Engine:
                 return None
             return self.delete_locked(tx, due, now)
 
-        return await self.each(org_id, wanted, delete)
+        return await self.change_many(org_id, wanted, delete)
 
     def deletable(self, schedule: Schedule, force: bool) -> bool:
         """Whether a person may delete a schedule: not while a workflow, a trigger or a program would miss it."""
@@ -289,7 +289,7 @@ class Engine:
     async def skip_next(self, org_id: str, key: str, *, reason: str = "") -> datetime:
         now = self.clock.now()
         why = parse.text(reason, "reason", 1000)
-        return await self.clocked(lambda tx: pauses.skip_next(tx, schedules.lock(tx, org_id, key), why, now))
+        return await self.write_and_wake(lambda tx: pauses.skip_next(tx, schedules.lock(tx, org_id, key), why, now))
 
     async def run_now(
         self, org_id: str, key: str, *, overlap: Any = None, trace: str | None = None,
@@ -312,7 +312,7 @@ class Engine:
                 check_owner(tx, self.act, org_id, due.schedule.grant_id)
             return firing.run_now(tx, due.schedule, payload, policy or due.schedule.overlap, trace, now)
 
-        return await self.clocked(step)
+        return await self.write_and_wake(step)
 
     async def backfill(
         self,
@@ -339,7 +339,7 @@ class Engine:
         wanted = await compute(before.unfired, most, reprocess=reprocess)
         if dry_run or not wanted:
             return wanted
-        return await self.clocked(
+        return await self.write_and_wake(
             lambda tx: backfill.fire_past(tx, before, wanted, reprocess=reprocess, now=self.clock.now())
         )
 
@@ -350,7 +350,7 @@ class Engine:
         await self.db.tx(pauses.freeze, org_id, why, self.future(until, "until", now), now)
 
     async def unfreeze(self, org_id: str) -> None:
-        await self.clocked(lambda tx: pauses.unfreeze(tx, org_id, self.clock.now()))
+        await self.write_and_wake(lambda tx: pauses.unfreeze(tx, org_id, self.clock.now()))
 
     # grants
 
@@ -397,7 +397,7 @@ class Engine:
                 queue.request_cancel(tx, grants.jobs_under(tx, org_id, grant_id), "grant_revoked", now)
             return grant_id
 
-        revoked = await self.clocked(step)
+        revoked = await self.write_and_wake(step)
         self.signal("cancel")
         return revoked
 
@@ -442,7 +442,7 @@ class Engine:
         ]  # fmt: skip
         keyless = not any(job.serial_key or job.job_key for job in new)
         run = self.db.statement if keyless else self.db.tx  # there is nothing to lock or to look for
-        return await self.clocked(lambda tx: queue.enqueue(tx, new, now, key_mode), run)
+        return await self.write_and_wake(lambda tx: queue.enqueue(tx, new, now, key_mode), run)
 
     async def cancel(self, org_id: str, key: str, *, by: str = "operator") -> str:
         """Stop a job, by its id or the id of its current run: at once if it waits, through its worker if it runs.
@@ -466,7 +466,7 @@ class Engine:
             queue.withdraw(tx, queue.c.id == job.id, Status.CANCELED, by, now)
             return str(job.id)
 
-        job_id = await self.clocked(step)
+        job_id = await self.write_and_wake(step)
         self.signal("cancel")
         return job_id
 
@@ -499,16 +499,16 @@ class Engine:
             )  # fmt: skip
             return queue.enqueue(tx, [again], now, "preserve")[0]
 
-        return await self.clocked(step)
+        return await self.write_and_wake(step)
 
     async def set_queue(self, org_id: str, name: str, *, max_running: int | None, paused: bool) -> str:
         """How many jobs of a queue may run at once, and whether any may start."""
         now = self.clock.now()
-        return await self.clocked(lambda tx: queue.set_queue(tx, org_id, name, max_running, paused, now))
+        return await self.write_and_wake(lambda tx: queue.set_queue(tx, org_id, name, max_running, paused, now))
 
     # helpers
 
-    async def each(
+    async def change_many(
         self, org_id: str, wanted: Mapping[str, Any], change: Callable[[Tx, DueSchedule], Schedule | None]
     ) -> list[Schedule]:
         """Change schedules, some at a time: others want to write too. Returns those that changed; a schedule that was
@@ -524,7 +524,7 @@ class Engine:
         changed: list[Schedule] = []
         for start in range(0, len(ids), SOME):
             some = ids[start : start + SOME]
-            changed += await self.clocked(partial(step, some=some))
+            changed += await self.write_and_wake(partial(step, some=some))
         return changed
 
     def current_trace(self) -> str | None:
@@ -535,7 +535,7 @@ class Engine:
         """The route of a schedule's target, which must exist and take its input."""
         return await self.runners[schedule.kind].resolve(schedule.org_id, schedule.target, schedule.input)
 
-    async def clocked(self, step: Callable[[Tx], R], run: Callable[..., Awaitable[R]] | None = None) -> R:
+    async def write_and_wake(self, step: Callable[[Tx], R], run: Callable[..., Awaitable[R]] | None = None) -> R:
         """Run a step that may move due moments, then wake the scheduler and the worker of this process."""
         result = await (run or self.db.tx)(step)
         self.signal("clocks")

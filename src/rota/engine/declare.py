@@ -10,7 +10,7 @@ import structlog
 from rota.core import parse
 from rota.core.errors import Conflict, DataRefused, RotaError, Unavailable
 from rota.engine import schedules
-from rota.engine.audit_log import Act
+from rota.engine.audit_log import AuditEntry
 from rota.engine.commands import GONE, Engine
 
 NOWHERE: Mapping[str, str] = {}
@@ -34,21 +34,21 @@ async def declare_schedules(
     known = {schedule.name: schedule for schedule in found if not engine.traits_of(schedule.kind).declares_schedules}
     new = [body for body in wanted if body["name"] not in known]
 
-    def acting(verb: str, name: object) -> Engine:
+    def audited_as(verb: str, name: object) -> Engine:
         target = str(name) if verb != "create" else None
-        return engine.acting(Act(org_id, system, "schedules", verb, target, admin=True))
+        return engine.audited_as(AuditEntry(org_id, system, "schedules", verb, target, admin=True))
 
     for body in new:
         with naming(str(body["name"]), places):
-            await create(acting("create", body["name"]), org_id, body, source, system)
+            await create(audited_as("create", body["name"]), org_id, body, source, system)
     for body in wanted:
         if body["name"] in known:
             with naming(str(body["name"]), places):
-                await update(acting("edit", body["name"]), org_id, known[body["name"]], body)
+                await update(audited_as("edit", body["name"]), org_id, known[body["name"]], body)
     for name in sorted(set(known) - {str(body["name"]) for body in wanted}):
         if known[name].paused_at is None:
             log.warning("schedule vanished from the program; paused", schedule=name)
-            await acting("pause", name).pause_schedule(org_id, name, reason=GONE)
+            await audited_as("pause", name).pause_schedule(org_id, name, reason=GONE)
 
 
 @contextmanager

@@ -105,5 +105,5 @@ async def prune_in_chunks(db: Database, step: Callable[..., int], *args: Any) ->
 def record_repair(engine: "Engine", repaired: str, count: int) -> None:
     """Count and log repairs, if there were any."""
     if count:
-        engine.meter.repairs[repaired] += count
+        engine.metrics.repairs[repaired] += count
         log.warning("repaired", what=repaired, count=count)

@@ -18,7 +18,7 @@ from rota.engine import workers
 log = structlog.get_logger("rota.keeper")
 
 
-class Keeper:
+class LeaseKeeper:
     def __init__(
         self,
         url: str,

@@ -67,7 +67,7 @@ class Maintenance:
         taken, more = 0, True
         while more:
             count, more, crashed = await self.db.tx(self.take_over, worker)
-            self.engine.meter.ended(crashed, 0)
+            self.engine.metrics.ended(crashed, 0)
             taken += count
         if not await self.db.read(workers.lives, worker):
             log.warning("a worker's lease ran out; its jobs go to others", worker=worker, jobs=taken)

@@ -11,7 +11,7 @@ LATE = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.
 
 
 @dataclass(slots=True)
-class Meter:
+class Metrics:
     looked: float | None = None  # when the scheduler here last knew what is due, on the stopwatch
     fired: int = 0
     refused: int = 0  # results of workers that had lost their lease

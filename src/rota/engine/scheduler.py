@@ -119,7 +119,7 @@ class Scheduler:
         transaction is left to do then."""
         soon = self.clock.now() + POLL_AHEAD
         rows, next_job_at, next_schedule_at, truncated = await self.db.read(read_due, self.kinds, soon, self.orgs)
-        self.engine.meter.looked = self.polled_at = stopwatch()
+        self.engine.metrics.looked = self.polled_at = stopwatch()
         planned: list[PlannedSchedule] = []
         broken: list[Broken] = []
         for start in range(0, len(rows), FIRE_BATCH_ROWS):
@@ -252,7 +252,7 @@ class Scheduler:
             log.error("slot could not be fired; skipped", schedule=due.schedule.id, error=error.message)
             await self.db.tx(firing.fail_slots, due, plan, error.message, now)
             return set()
-        self.engine.meter.fired += len(fired.fires)
+        self.engine.metrics.fired += len(fired.fires)
         self.engine.wake.signal("ready" if len(fired.leased_jobs) < len(fired.fires) else "taken")
         return set(fired.schedule_ids)
 

@@ -32,7 +32,7 @@ class TakenBack(Exception):
         self.ended = ended
 
 
-async def rehearse(engine: Engine, org: str) -> None:
+async def warm_up(engine: Engine, org: str) -> None:
     org_id = await engine.db.read(orgs.org_by_slug, org)
     if org_id is None:
         return

@@ -201,9 +201,9 @@ def enter(request: Request, then: str, token: str) -> Response:
 
 def act_of(
     request: Request, org_id: str, user_id: str, verb: str, session_id: str, key_id: str | None
-) -> audit_log.Act:
+) -> audit_log.AuditEntry:
     request_id = structlog.contextvars.get_contextvars().get("request_id")
-    return audit_log.Act(org_id, user_id, "sessions", verb, session_id, key_id, address_of(request), request_id)
+    return audit_log.AuditEntry(org_id, user_id, "sessions", verb, session_id, key_id, address_of(request), request_id)
 
 
 def storable(text: str) -> str:

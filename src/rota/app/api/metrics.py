@@ -12,7 +12,7 @@ from rota.core.clock import stopwatch, system_time
 from rota.core.errors import Unavailable
 from rota.engine import reports as engine_reports
 from rota.engine.commands import Engine
-from rota.engine.metrics import LATE, Meter
+from rota.engine.metrics import LATE, Metrics
 from rota.frame.http.auth import authenticate
 from rota.frame.http.exposure import is_local
 
@@ -37,7 +37,7 @@ async def metrics(request: Request) -> Response:
         state.gauges = (stopwatch(), gauges)
     offset = (engine.clock.now() - system_time()).total_seconds()
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Told([*counters(engine.meter), *gauges_of(gauges, offset)]))
+    registry.register(Told([*counters(engine.metrics), *gauges_of(gauges, offset)]))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -49,27 +49,27 @@ class Told(Collector):
         yield from self.told
 
 
-def counters(meter: Meter) -> Iterator[Metric]:
-    yield CounterMetricFamily("rota_fires", "slots that were fired here", meter.fired)
+def counters(metrics: Metrics) -> Iterator[Metric]:
+    yield CounterMetricFamily("rota_fires", "slots that were fired here", metrics.fired)
     ended = CounterMetricFamily("rota_runs", "runs that ended here", labels=["kind", "status"])
-    for (kind, status), count in list(meter.runs.items()):
+    for (kind, status), count in list(metrics.runs.items()):
         ended.add_metric([kind, status], count)
     yield ended
-    yield CounterMetricFamily("rota_refused_results", "results of runs whose lease was lost", meter.refused)
+    yield CounterMetricFamily("rota_refused_results", "results of runs whose lease was lost", metrics.refused)
     repairs = CounterMetricFamily("rota_repairs", "what the reconciler mended", labels=["what"])
-    for what, count in list(meter.repairs.items()):
+    for what, count in list(metrics.repairs.items()):
         repairs.add_metric([what], count)
     yield repairs
     late = HistogramMetricFamily("rota_lateness_seconds", "from when a slot was due to its first start")
     edges, total = [*(str(edge) for edge in LATE), "+Inf"], 0
     buckets = []
-    for edge, count in zip(edges, list(meter.late), strict=True):
+    for edge, count in zip(edges, list(metrics.late), strict=True):
         total += count
         buckets.append((edge, total))
-    late.add_metric([], buckets, meter.late_sum)
+    late.add_metric([], buckets, metrics.late_sum)
     yield late
-    if meter.looked is not None:
-        age = stopwatch() - meter.looked
+    if metrics.looked is not None:
+        age = stopwatch() - metrics.looked
         yield GaugeMetricFamily("rota_scheduler_heartbeat_age_seconds", "since the scheduler here last looked", age)
 
 

@@ -87,7 +87,7 @@ class Completer:
         lost_ids = {result.run_id for result in lost}
         ended = [result for result in batch if not result.not_started and result.run_id not in lost_ids] + list(lost)
         log_ended(ended)
-        self.engine.meter.ended(ended, len(lost))
+        self.engine.metrics.ended(ended, len(lost))
         for result in lost:
             log.error("lease lost before the result came: recorded as lost", job=result.job.id, run=result.run_id)
         self.engine.wake.notify_followers()

@@ -22,7 +22,7 @@ from rota.core.states import Move, Status
 from rota.db.retry import retry_until_available
 from rota.engine import orgs, runs, workers
 from rota.engine.commands import Engine
-from rota.engine.heartbeat import Keeper
+from rota.engine.heartbeat import LeaseKeeper
 from rota.engine.runner import Learns
 from rota.engine.supervision import start_supervised
 from rota.engine.worker.active_run import ActiveRuns
@@ -56,7 +56,7 @@ class Worker:
         self.completer = Completer(registration, self.prefetch)
         self.executor = Executor(registration, self.active, self.prefetch, self.completer)
         self.cancellation = Cancellation(registration, self.active, self.prefetch.waiting, self.completer)
-        self.keeper: Keeper | None = None
+        self.keeper: LeaseKeeper | None = None
         self.learned: tuple[int, float] = (-1, 0.0)  # at which change and when `learn` last read
 
     @property
@@ -120,10 +120,10 @@ class Worker:
         if isinstance(clock, SystemClock):
             self.keeper = self.start_keeper(clock)
 
-    def start_keeper(self, clock: SystemClock) -> Keeper:
+    def start_keeper(self, clock: SystemClock) -> LeaseKeeper:
         """Renew the lease in a thread, which reports cancel requests and the loss of the lease to this loop."""
         loop = asyncio.get_running_loop()
-        keeper = Keeper(
+        keeper = LeaseKeeper(
             self.engine.db.url,
             clock,
             self.id,

@@ -15,7 +15,7 @@ from starlette.types import Scope
 
 from rota.core.errors import Refused
 from rota.core.model import HOST_JOB, Schedule
-from rota.engine.audit_log import Act
+from rota.engine.audit_log import AuditEntry
 from rota.engine.commands import Engine
 from rota.frame.http.guessing import Bucket, Failures, network_of
 
@@ -221,7 +221,7 @@ async def note_caller(
         authentication: Authentication = request.app.state.authentication
         later.add_task(authentication.record_key_use, caller.key_id, now)  # after the answer
     if request.method in VERBS:
-        request.state.engine = engine.acting(act_of(request, caller), request.scope.get(REQUEST_DATABASE))
+        request.state.engine = engine.audited_as(act_of(request, caller), request.scope.get(REQUEST_DATABASE))
 
 
 def at_least(
@@ -292,10 +292,10 @@ def route_path(scope: Scope) -> str:
     return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
-def act_of(request: Request, caller: Caller) -> Act:
+def act_of(request: Request, caller: Caller) -> AuditEntry:
     """What a request is about to do, by its route."""
     last = str(request.scope["route"].path).rpartition("/")[2]
-    return Act(
+    return AuditEntry(
         caller.org_id, caller.user_id, resource_of(request), last[1:] if last[0] == "$" else VERBS[request.method],
         target_of(request), caller.key_id, address_of(request),
         structlog.contextvars.get_contextvars().get("request_id"), reason_of(request), caller.role >= Role.ADMIN,

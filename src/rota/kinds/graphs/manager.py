@@ -69,7 +69,7 @@ class GraphManager:
             )  # fmt: skip
             return jobs.enqueue(tx, [job], now, key_mode)[0]
 
-        return await self.engine.clocked(step)
+        return await self.engine.write_and_wake(step)
 
     def authority(self, tx: Tx, graph_id: str, grant_id: str | None, by: str, now: datetime, until: datetime) -> str:
         if grant_id is None:

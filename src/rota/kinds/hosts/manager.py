@@ -70,7 +70,7 @@ class HostManager:
             open_batch(tx, job, now)
             return jobs.enqueue(tx, [job], now)[0]
 
-        return await self.engine.clocked(step)
+        return await self.engine.write_and_wake(step)
 
     async def target_id(self, target: str) -> str:
         """A target of host jobs (`NAME`, `servers:NAME,…` or `labels:…`) with the ids of servers for their names. A
@@ -91,7 +91,7 @@ class HostManager:
     async def resolve(self, job_id: str, applied: bool, outcome: Any) -> str:
         """Say whether a job happened of which nobody knows."""
         now = self.engine.clock.now()
-        return await self.engine.clocked(lambda tx: resolve(tx, self.org_id, job_id, applied, outcome, now))
+        return await self.engine.write_and_wake(lambda tx: resolve(tx, self.org_id, job_id, applied, outcome, now))
 
     async def job(self, job_id: str) -> Record:
         return await self.engine.db.read(host_job, self.org_id, job_id)

@@ -14,7 +14,7 @@ from rota.core.model import Schedule
 from rota.db.dialect import Tx
 from rota.db.paging import Record
 from rota.engine import orgs, schedules, workers
-from rota.engine.audit_log import Act
+from rota.engine.audit_log import AuditEntry
 from rota.engine.commands import Engine
 from rota.kinds.pipelines import store
 from rota.kinds.pipelines.executor import Executor
@@ -73,7 +73,7 @@ class PipelineManager:
         row, now = await self.row(path), self.engine.clock.now()
         if row.source == "code":
             raise Conflict(f"pipeline {path}: a program declares it, and would declare it again; take it out there")
-        await self.engine.clocked(lambda tx: store.remove(tx, store.get(tx, self.org_id, path, lock=True), now))
+        await self.engine.write_and_wake(lambda tx: store.remove(tx, store.get(tx, self.org_id, path, lock=True), now))
 
     async def find(self, key: str) -> Record:
         return await self.engine.db.read(store.describe, self.org_id, key)
@@ -134,7 +134,7 @@ class PipelineManager:
                 schedules.insert(tx, [schedule], now)
             return made
 
-        return await self.trigger(path, await self.engine.clocked(step)), token
+        return await self.trigger(path, await self.engine.write_and_wake(step)), token
 
     async def edit_trigger(self, path: str, trigger_id: str, body: Mapping[str, Any]) -> Record:
         await self.trigger(path, trigger_id)
@@ -147,13 +147,13 @@ class PipelineManager:
         changes = {name: value for name, value in found.items() if value is not None}
         now = self.engine.clock.now()
         if changes:
-            await self.engine.clocked(lambda tx: store.change_trigger(tx, self.org_id, trigger_id, changes, now))
+            await self.engine.write_and_wake(lambda tx: store.change_trigger(tx, self.org_id, trigger_id, changes, now))
         return await self.trigger(path, trigger_id)
 
     async def delete_trigger(self, path: str, trigger_id: str) -> None:
         await self.trigger(path, trigger_id)
         now = self.engine.clock.now()
-        await self.engine.clocked(lambda tx: store.remove_trigger(tx, self.org_id, trigger_id, now))
+        await self.engine.write_and_wake(lambda tx: store.remove_trigger(tx, self.org_id, trigger_id, now))
 
     async def trigger(self, path: str, trigger_id: str) -> Record:
         return await self.engine.db.read(store.trigger, self.org_id, path, trigger_id)
@@ -241,7 +241,7 @@ async def fire_webhook(engine: Engine, token: str) -> str:
             return None, None
         return store.fire(tx, [row.id], now).get(row.id), store.ready_at(row)
 
-    job_id, ready_at = await engine.clocked(step)
+    job_id, ready_at = await engine.write_and_wake(step)
     if ready_at is None:
         raise NotFound("there is no webhook of this token")
     if job_id is None:
@@ -258,7 +258,7 @@ async def declare(engine: Engine, org: str, declared: PipelineRegistry) -> None:
     if org_id is None:
         raise NotFound(f"org {org!r} not found; make it first, or declare for another")
     system = await engine.db.tx(orgs.system_user, org_id, now)
-    manager = PipelineManager(engine.acting(Act(org_id, system, "pipelines", "declare")), org_id)
+    manager = PipelineManager(engine.audited_as(AuditEntry(org_id, system, "pipelines", "declare")), org_id)
     rows = [row_of(manager, one, system) for one in declared.known.values()]
     await manager.engine.db.tx(store.sync, org_id, rows, now)
 

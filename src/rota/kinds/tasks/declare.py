@@ -5,7 +5,7 @@ from typing import Any
 
 from rota.core.errors import NotFound
 from rota.engine import orgs
-from rota.engine.audit_log import Act
+from rota.engine.audit_log import AuditEntry
 from rota.engine.commands import Engine
 from rota.engine.declare import NOWHERE, declare_schedules
 from rota.kinds.tasks import store
@@ -27,7 +27,7 @@ async def declare(
         raise NotFound(f"org {org!r} not found; make it first, or declare for another")
     system = await engine.db.tx(orgs.system_user, org_id, now)
     if declared:
-        audited = engine.acting(Act(org_id, system, "tasks", "declare")).db
+        audited = engine.audited_as(AuditEntry(org_id, system, "tasks", "declare")).db
         await audited.tx(store.sync, org_id, declared, now)
     if app is not None:
         await declare_schedules(engine, org_id, app, wanted, system, places)

@@ -117,7 +117,7 @@ class TaskManager:
             store.remove(tx, task)
             return str(task.id)
 
-        await self.engine.clocked(step)
+        await self.engine.write_and_wake(step)
         self.runner.forget(self.org_id)
 
     async def save(self, task: TaskIn) -> Record:

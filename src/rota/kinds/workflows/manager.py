@@ -12,7 +12,7 @@ from rota.core.policy import choice
 from rota.db.dialect import Tx
 from rota.db.paging import Record
 from rota.engine import orgs
-from rota.engine.audit_log import Act
+from rota.engine.audit_log import AuditEntry
 from rota.engine.commands import Engine
 from rota.engine.compute import compute
 from rota.kinds.workflows.declaration import Workflow
@@ -46,31 +46,33 @@ class WorkflowManager:
 
     async def run(self, key: str) -> list[str]:
         now = self.engine.clock.now()
-        return await self.engine.clocked(lambda tx: operators.run_now(tx, self.org_id, key, now))
+        return await self.engine.write_and_wake(lambda tx: operators.run_now(tx, self.org_id, key, now))
 
     async def pause(self, key: str, reason: str) -> str:
         text, now = parse.text(reason, "reason", 1000), self.engine.clock.now()
-        return await self.engine.clocked(lambda tx: operators.pause(tx, self.org_id, key, text, now))
+        return await self.engine.write_and_wake(lambda tx: operators.pause(tx, self.org_id, key, text, now))
 
     async def resume(self, key: str) -> str:
         now = self.engine.clock.now()
-        return await self.engine.clocked(lambda tx: operators.resume(tx, self.org_id, key, now))
+        return await self.engine.write_and_wake(lambda tx: operators.resume(tx, self.org_id, key, now))
 
     async def skip(self, key: str, event_id: str) -> str:
         now = self.engine.clock.now()
-        return await self.engine.clocked(lambda tx: operators.skip_event(tx, self.org_id, key, event_id, now))
+        return await self.engine.write_and_wake(lambda tx: operators.skip_event(tx, self.org_id, key, event_id, now))
 
     async def resolve(self, key: str, resolution: Any, result: Any, by: str) -> str:
         chosen, now = choice(Resolution, resolution, "resolution"), self.engine.clock.now()
         payload = parse.payload(result, "result")
-        return await self.engine.clocked(lambda tx: operators.resolve(tx, self.org_id, key, chosen, payload, by, now))
+        return await self.engine.write_and_wake(
+            lambda tx: operators.resolve(tx, self.org_id, key, chosen, payload, by, now)
+        )
 
     async def deploy(self, workflow: Workflow, source: str, org: str) -> str | None:
         """Make the database match a program's declaration; returns the workflow's id, or None if it matches already."""
         declaration = workflow.dump() | {"route": route_of(org, workflow.name)}
         fields, producers = self.declared_rows(workflow, source, declaration)
         now = self.engine.clock.now()
-        return await self.engine.clocked(lambda tx: deployment.deploy(tx, self.org_id, fields, producers, now))
+        return await self.engine.write_and_wake(lambda tx: deployment.deploy(tx, self.org_id, fields, producers, now))
 
     def declared_rows(
         self, workflow: Workflow, source: str, declaration: Mapping[str, Any]
@@ -115,7 +117,7 @@ class WorkflowManager:
         route = await self.engine.db.read(scripts_store.route_for, self.org_id, workflow.dump())
         fields, producers = self.declared_rows(workflow, workflows.SCRIPT, workflow.dump() | {"route": route})
         now, source = self.engine.clock.now(), str(body["script"])
-        return await self.engine.clocked(
+        return await self.engine.write_and_wake(
             lambda tx: scripts_store.deploy(tx, self.org_id, key, fields, producers, source, by, now)
         )
 
@@ -149,12 +151,12 @@ class WorkflowManager:
 
     async def delete(self, key: str) -> str:
         now = self.engine.clock.now()
-        return await self.engine.clocked(lambda tx: scripts_store.delete(tx, self.org_id, key, now))
+        return await self.engine.write_and_wake(lambda tx: scripts_store.delete(tx, self.org_id, key, now))
 
     async def decide(self, key: str, version: str, accept: bool, why: Any, by: str) -> str:
         """Accept or reject a repair that waits for an operator."""
         now, reason = self.engine.clock.now(), parse.text(why or "", "reason", 1000)
-        return await self.engine.clocked(
+        return await self.engine.write_and_wake(
             lambda tx: scripts_store.decide(tx, self.org_id, key, version, accept, reason, by, now)
         )
 
@@ -166,7 +168,7 @@ async def deploy_all(engine: Engine, org: str, app: str | None, workflows: Mappi
     source, now = f"code:{Path(app).stem if app else 'app'}", engine.clock.now()
     system = await engine.db.tx(orgs.system_user, org_id, now)
     for workflow in workflows.values():
-        acting = engine.acting(Act(org_id, system, "workflows", "deploy", workflow.name))
-        await WorkflowManager(acting, org_id).deploy(workflow, source, org)
+        audited_as = engine.audited_as(AuditEntry(org_id, system, "workflows", "deploy", workflow.name))
+        await WorkflowManager(audited_as, org_id).deploy(workflow, source, org)
     if app is not None:
         await engine.db.tx(deployment.pause_undeclared, org_id, source, list(workflows), now)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from rota.access.api.people import SECRET
 from rota.core import parse
 from rota.core.errors import Invalid
-from rota.engine.audit_log import Act
+from rota.engine.audit_log import AuditEntry
 from rota.frame.http.auth import Unauthenticated, address_of, guesser, key_text
 from rota.frame.http.contract import answer, read_body
 from rota.frame.http.guessing import Failures
@@ -50,8 +50,8 @@ async def pair(request: Request) -> Response:
     if found is None:
         count_failure(request, "pairing")
         raise Unauthenticated("this pairing token is not known here")
-    act = Act(found.org_id, found.created_by, "hosts", "pair", address=address_of(request))
-    host_id, known_as, key = await engine.acting(act).db.tx(hosts.pair, found, name, engine.clock.now())
+    act = AuditEntry(found.org_id, found.created_by, "hosts", "pair", address=address_of(request))
+    host_id, known_as, key = await engine.audited_as(act).db.tx(hosts.pair, found, name, engine.clock.now())
     return answer({"host_id": host_id, "name": known_as, "agent_key": key}, 201, SECRET)
 
 

@@ -4,7 +4,7 @@ from sqlalchemy import func, select
 
 from rota.db.dialect import Tx
 from rota.db.tables import jobs, runs, schedules, slots
-from rota.engine.warmup import rehearse
+from rota.engine.warmup import warm_up
 from tests.engine.harness import Harness
 
 
@@ -15,5 +15,5 @@ async def test_a_rehearsal_leaves_nothing_behind(harness: Harness) -> None:
         ]
 
     before = await harness.db.read(count)
-    await rehearse(harness.engine, "default")
+    await warm_up(harness.engine, "default")
     assert await harness.db.read(count) == before
