@@ -31,8 +31,7 @@ from rota.db.crash_points import at_each_statement
 from rota.db.dialect import Tx
 from rota.db.migrate import migrate
 from rota.db.notify import Wake
-from rota.engine import orgs, workers
-from rota.engine import reports as engine_reports
+from rota.engine import orgs, run_reports, workers
 from rota.engine.commands import Engine, EngineSettings
 from rota.engine.maintenance import Maintenance
 from rota.engine.runner import Runner
@@ -130,7 +129,7 @@ class World:
 
     async def runs(self, **wanted: Any) -> list[dict[str, Any]]:
         """The ledger, oldest first."""
-        found, _ = await self.engine.db.read(lambda tx: engine_reports.list_runs(tx, self.org_id, limit=200, **wanted))
+        found, _ = await self.engine.db.read(lambda tx: run_reports.list_runs(tx, self.org_id, limit=200, **wanted))
         return found[::-1]
 
 

@@ -8,8 +8,7 @@ import pytest
 from rota import Retry, Rota, TransientError
 from rota.core.errors import Conflict
 from rota.core.states import Status, shown_status
-from rota.engine import failing, overview
-from rota.engine import reports as engine_reports
+from rota.engine import failing, overview, run_reports
 from rota.testing import World, world
 from tests.app.conftest import Api
 
@@ -55,11 +54,11 @@ async def test_an_attempt_that_is_retried_is_not_failing(migrated_url: str) -> N
     async with world(plant.app, database_url=migrated_url) as installation:
         await installation.advance(hours=1)
         assert await failing_now(installation) == []
-        listed, _ = await installation.engine.db.read(engine_reports.list_runs, installation.org_id)
+        listed, _ = await installation.engine.db.read(run_reports.list_runs, installation.org_id)
         first = next(run for run in listed if run["status"] == Status.PAUSED)
         assert (first["reason"], shown_status(first), first["retry_at"] is not None) == ("transient", "retrying", True)
         await installation.advance(minutes=30)
-        listed, _ = await installation.engine.db.read(engine_reports.list_runs, installation.org_id)
+        listed, _ = await installation.engine.db.read(run_reports.list_runs, installation.org_id)
         assert {shown_status(run) for run in listed} == {"success", "retried"}
         counts = (
             await installation.engine.db.read(overview.overview, installation.org_id, [], installation.clock.now())
@@ -103,9 +102,7 @@ async def test_an_acknowledgement_names_a_person_and_holds_until_the_next_succes
         await installation.advance(hours=1)
         assert await failing_now(installation) == [("nightly", 3, False)]
         success = next(
-            run
-            for run in (await engine.db.read(engine_reports.list_runs, org_id))[0]
-            if run["status"] == Status.SUCCESS
+            run for run in (await engine.db.read(run_reports.list_runs, org_id))[0] if run["status"] == Status.SUCCESS
         )
         with pytest.raises(Conflict, match="did not fail: its status is success"):
             await engine.db.tx(failing.acknowledge, org_id, success["id"], None, "", now())

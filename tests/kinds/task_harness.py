@@ -10,8 +10,7 @@ from rota.app.application import Rota, load_app
 from rota.core.clock import ManualClock
 from rota.db.connection import open_database
 from rota.db.notify import Wake
-from rota.engine import artifacts
-from rota.engine import reports as engine_reports
+from rota.engine import artifacts, run_reports
 from rota.engine.commands import Engine, EngineSettings
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
@@ -60,14 +59,14 @@ class TaskHarness(Harness):
         return await self.last_run(job_id)
 
     async def last_run(self, job_id: str) -> Record:
-        job = await self.db.read(engine_reports.job, self.org_id, job_id)
-        return await self.db.read(engine_reports.run, self.org_id, job["run_ids"][-1])
+        job = await self.db.read(run_reports.job, self.org_id, job_id)
+        return await self.db.read(run_reports.run, self.org_id, job["run_ids"][-1])
 
     async def artifact(self, run: Record) -> Any:
         return (await self.db.read(artifacts.get, self.org_id, run["artifact_id"]))["data"]
 
     async def logs(self, run: Record) -> list[str]:
-        lines, _ = await self.db.read(engine_reports.run_logs, self.org_id, run["id"], limit=200)
+        lines, _ = await self.db.read(run_reports.run_logs, self.org_id, run["id"], limit=200)
         return [line["text"] for line in lines]
 
     async def work(self) -> None:

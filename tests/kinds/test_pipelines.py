@@ -16,8 +16,7 @@ from rota.core.states import Status
 from rota.db.dialect import Tx
 from rota.db.tables import jobs, logs, pipeline_triggers, runs
 from rota.engine import jobs as queue
-from rota.engine import orgs
-from rota.engine import reports as engine_reports
+from rota.engine import orgs, run_reports
 from rota.engine.maintenance import Maintenance
 from rota.engine.runner import RunContext
 from rota.kinds.pipelines import store as pipelines_store
@@ -548,7 +547,7 @@ async def test_runs_are_found_by_the_parts_of_the_path(harness: PipelineHarness)
         await harness.run(path)
 
     async def found(**wanted: Any) -> set[str]:
-        items, _ = await harness.db.read(engine_reports.list_runs, harness.org_id, **wanted)
+        items, _ = await harness.db.read(run_reports.list_runs, harness.org_id, **wanted)
         return {one["target"] for one in items}
 
     assert await found(namespace="sales") == {"sales/bronze/a", "sales/silver/a"}

@@ -10,7 +10,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from rota.core.ids import trace_id_of, traceparent
-from rota.engine import reports as engine_reports
+from rota.engine import run_reports
 from rota.engine.scheduler import Scheduler
 from rota.engine.tracing import Tracing
 from rota.graphs import GraphError, GraphRequest, LlmCaller, TextDelta
@@ -28,7 +28,7 @@ def heard(graphs: Graphs) -> Heard:
 
 
 async def wire(graphs: Graphs, run_id: str) -> dict[str, Any]:
-    return await graphs.harness.db.read(engine_reports.run, graphs.harness.org_id, run_id)
+    return await graphs.harness.db.read(run_reports.run, graphs.harness.org_id, run_id)
 
 
 async def test_a_trace_leads_from_the_slot_through_the_queue_to_the_call_of_a_model(

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, TypeVar, overload
 
+from rota.access import reports as access_reports
 from rota.app.settings import Settings
 from rota.billing import reports as billing_reports
 from rota.core import parse
@@ -256,7 +257,16 @@ def place_of_call() -> str:
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-EXTENSIONS = Extensions(describers={"billing": billing_reports.changed}, prunes=(prune_idempotency_keys,))
+EXTENSIONS = Extensions(
+    describers={
+        "orgs": lambda tx, _, key: access_reports.org(tx, key),
+        "users": access_reports.user,
+        "api-keys": access_reports.api_key,
+        "grants": billing_reports.grant,
+        "billing": billing_reports.changed,
+    },
+    prunes=(prune_idempotency_keys,),
+)
 
 
 def make_engine(

@@ -23,7 +23,8 @@ from rota.db.paging import (
     read_page,
     within,
 )
-from rota.db.tables import billing_accounts, charge_receipts, credit_ledger, schedules, users, virtual_keys
+from rota.db.tables import billing_accounts, charge_receipts, credit_ledger, grants, schedules, users, virtual_keys
+from rota.engine import grants as engine_grants
 from rota.engine.reports import schedule_id_of
 
 By = Literal["schedule", "graph", "grant", "day"]
@@ -175,3 +176,26 @@ def read_rank(cursor: str, by: By) -> tuple[Any, str]:
     if not rank.isascii() or not rank.isdigit() or len(rank) > 18:
         raise invalid_cursor(cursor)
     return int(rank), key
+
+
+# grants
+
+
+def list_grants(tx: Tx, org_id: str, *, limit: int = PAGE_ROWS, cursor: str | None = None) -> Page:
+    """The grants of an org, newest first."""
+    stmt = select(grants).where(grants.c.org_id == org_id)
+    return page_by(tx, stmt, grants.c.id, limit, cursor, grant_record, descending=True)
+
+
+def grant(tx: Tx, org_id: str, grant_id: str) -> Record:
+    return grant_record(engine_grants.get(tx, org_id, grant_id))
+
+
+def grant_record(row: Any) -> Record:
+    limits = {"per_day": row.budget_per_day, "total": row.budget_total}
+    return {
+        "id": row.id, "owner_id": row.owner_id, "billing_account_id": row.billing_account_id, "scopes": row.scopes,
+        "schedule_id": row.schedule_id, "expires_at": row.expires_at, "revoked_at": row.revoked_at,
+        "budget": limits if any(one is not None for one in limits.values()) else None, "spent": row.spent_total,
+        "created_at": row.created_at,
+    }  # fmt: skip

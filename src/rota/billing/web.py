@@ -6,7 +6,6 @@ from fastapi import APIRouter, Request, Response
 
 from rota.billing import reports
 from rota.engine import dashboard, grants
-from rota.engine import reports as engine_reports
 from rota.frame.http.auth import Role
 from rota.frame.web.pages import Place, asked, engine_of, older, page
 from rota.frame.web.sessions import Viewer
@@ -26,7 +25,7 @@ async def list_grants(request: Request, caller: Viewer) -> Response:
     """Grants, what lapses soon, and the account of whoever looks; an admin sees what all of the org used."""
     engine, db = engine_of(request), engine_of(request).db
     now, given = engine.clock.now(), asked(request, "cursor")
-    items, cursor = await db.read(engine_reports.list_grants, caller.org_id, cursor=given["cursor"])
+    items, cursor = await db.read(reports.list_grants, caller.org_id, cursor=given["cursor"])
     may_read = caller.reads("billing")
     account_id = await db.read(reports.account_of, caller.org_id, caller.user_id) if may_read else None
     account = await db.read(reports.account, caller.org_id, account_id) if account_id else None

@@ -181,3 +181,16 @@ def texts_of(value: Any) -> set[str]:
         members = value.values() if isinstance(value, Mapping) else value
         return set[str]().union(*map(texts_of, members))
     return {str(value)} if value is not None and len(str(value)) >= 4 else set()
+
+
+def public_task(found: dict[str, Any]) -> dict[str, Any]:
+    """A task, or what a run kept of it, for readers without the scope `shell`: values of `env` and all of `stdin` are
+    hidden, secrets in `parameters` and `command` where they are recognised."""
+    shown = {**found}
+    if isinstance(found.get("env"), Mapping):
+        shown["env"] = dict.fromkeys(found["env"], HIDDEN)
+    if found.get("stdin"):
+        shown["stdin"] = HIDDEN
+    shown |= {name: redacted(found[name]) for name in ("parameters", "command") if found.get(name) is not None}
+    options = found.get("options")
+    return {**shown, "options": public_task(options)} if isinstance(options, dict) else shown

@@ -8,11 +8,10 @@ import orjson
 from sqlalchemy import Select, func, select
 
 from rota.core.errors import Invalid, NotFound
-from rota.core.redact import redacted
+from rota.core.redact import public_task, redacted
 from rota.db.dialect import Tx, insert_rows
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, read_cursor, read_page
 from rota.db.tables import artifacts, runs, task_versions
-from rota.engine import reports
 
 a, r, v = artifacts.c, runs.c, task_versions.c
 
@@ -53,7 +52,7 @@ def get(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> Record:
     if run is None:
         raise NotFound(f"artifact {artifact_id!r} not found")
     data = execution(tx, run)
-    data = redacted({**data, "task": reports.public_task(data["task"])}) if public else data
+    data = redacted({**data, "task": public_task(data["task"])}) if public else data
     return {**run_brief(run), "size": len(orjson.dumps(data)), "data": data}
 
 

@@ -12,7 +12,7 @@ import orjson
 from rota.core.clock import Clock
 from rota.core.errors import NotFound
 from rota.core.ids import new_id
-from rota.core.redact import redacted
+from rota.core.redact import public_task, redacted
 from rota.db.connection import Database, P, R, Step
 from rota.db.dialect import Tx
 from rota.db.paging import Record
@@ -24,12 +24,7 @@ LARGE = 2000  # bytes of JSON of one field that are kept
 NOISE = ("updated_at", "created_at", "revision", "next_slot", "words")
 DESCRIBERS: Mapping[str, Describe] = {  # of resources before and after a change; slices add their own
     "schedules": reports.schedule,
-    "tasks": reports.task,
     "queues": reports.queue,
-    "orgs": lambda tx, _, key: reports.org(tx, key),
-    "users": reports.user,
-    "api-keys": reports.api_key,
-    "grants": reports.grant,
 }
 
 
@@ -138,6 +133,6 @@ def made_ids(result: object) -> list[str]:
 
 def small(fields: Record) -> Record | None:
     """Without secrets, nulls and what is too large to keep."""
-    safe = redacted(reports.public_task({name: value for name, value in fields.items() if value is not None}))
+    safe = redacted(public_task({name: value for name, value in fields.items() if value is not None}))
     sizes = {name: len(orjson.dumps(value)) for name, value in safe.items()}
     return {name: value if sizes[name] <= LARGE else f"… ({sizes[name]} bytes)" for name, value in safe.items()}

@@ -11,8 +11,9 @@ from rota.core.errors import NotFound
 from rota.db.dialect import Tx
 from rota.db.paging import Record, dict_of
 from rota.db.tables import clocks, jobs, logs, runs, schedules, slots, trigger_spans, workflow_runs
-from rota.engine import reports
-from rota.engine.reports import slot_query, slot_record, such_as
+from rota.engine import audit_rows, reports, run_reports
+from rota.engine.reports import such_as
+from rota.engine.run_reports import slot_query, slot_record
 from rota.engine.runs import BY_ATTEMPT
 
 STRIP = 30
@@ -53,7 +54,7 @@ def names_of(tx: Tx, ids: Sequence[str]) -> dict[str, str]:
 
 def with_names(tx: Tx, found: Sequence[Record]) -> list[Record]:
     """Schedules, jobs or runs with the names of the servers and tasks that they know by an id."""
-    return reports.with_target_names(tx, [{"target_name": None, **record} for record in found])
+    return run_reports.with_target_names(tx, [{"target_name": None, **record} for record in found])
 
 
 def spans(tx: Tx, schedule_id: str) -> list[Record]:
@@ -67,7 +68,7 @@ def spans(tx: Tx, schedule_id: str) -> list[Record]:
 
 def history(tx: Tx, org_id: str, resource: str, resource_id: str) -> list[Record]:
     """Who changed a thing, newest first."""
-    return reports.list_audit(tx, org_id, limit=HISTORY, resource=resource, resource_id=resource_id)[0]
+    return audit_rows.list_audit(tx, org_id, limit=HISTORY, resource=resource, resource_id=resource_id)[0]
 
 
 def job_of(tx: Tx, org_id: str, key: str) -> Record:
@@ -79,9 +80,9 @@ def job_of(tx: Tx, org_id: str, key: str) -> Record:
     past = tx.execute(select(runs).where(r.org_id == org_id, r.job_id == job_id).order_by(*BY_ATTEMPT)).all()
     if job_id is None or (living is None and not past):
         raise NotFound(f"run {key!r} not found")
-    attempts = [reports.ended_run(row) for row in past]
+    attempts = [run_reports.ended_run(row) for row in past]
     if living is not None:
-        attempts.append(reports.living_run(living))
+        attempts.append(run_reports.living_run(living))
     x, ids = workflow_runs.c, [one["id"] for one in attempts if one["kind"] == "workflow"]
     phases = {row.id: row.phase for row in tx.execute(select(x.id, x.phase).where(x.id.in_(ids)))} if ids else {}
     attempts = [{**one, "phase": phases.get(one["id"])} for one in with_names(tx, attempts)]

@@ -15,7 +15,7 @@ from rota.core.states import Status
 from rota.db.dialect import Tx
 from rota.db.paging import Record, dict_of
 from rota.db.tables import audit_log, hosts, jobs, logs, runs, schedules, workers
-from rota.engine.reports import STARTED
+from rota.engine.run_reports import STARTED
 
 OVERLAP = timedelta(seconds=5)
 LIMIT = 1000

@@ -12,7 +12,8 @@ from rota.db.paging import Record, dict_of
 from rota.db.tables import clocks, jobs, runs, schedules
 from rota.engine import failing, reports
 from rota.engine.jobs import is_in
-from rota.engine.reports import RUNNING, STARTED
+from rota.engine.reports import RUNNING
+from rota.engine.run_reports import STARTED
 
 DAY = timedelta(hours=24)
 FEW = 10

@@ -14,9 +14,11 @@ from rota.db.dialect import Tx
 from rota.db.paging import PAGE_ROWS_MAX, Record, dict_of
 from rota.db.tables import jobs, queues, runs, schedules, slots
 from rota.engine import workers
+from rota.engine.audit_rows import list_audit
 from rota.engine.extensions import ExplainsRoutes
 from rota.engine.jobs import find, is_in
-from rota.engine.reports import RUN, list_audit, schedule_id_of, schedule_query, schedule_record, with_target_names
+from rota.engine.reports import schedule_id_of, schedule_query, schedule_record
+from rota.engine.run_reports import RUN, with_target_names
 from rota.engine.runner import Runners
 from rota.engine.runs import BY_ATTEMPT
 

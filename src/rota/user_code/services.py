@@ -18,8 +18,7 @@ from rota.core.clock import real_sleep, stopwatch
 from rota.core.errors import LogicError, short_repr
 from rota.core.ids import new_id
 from rota.core.states import Status
-from rota.engine import artifacts
-from rota.engine import reports as engine_reports
+from rota.engine import artifacts, run_reports
 from rota.engine.artifacts import JSON
 from rota.engine.commands import Engine
 
@@ -178,7 +177,7 @@ class JobScheduler(LoopBridge):
         return (await self.engine.enqueue(self.org_id, "task", task, [dict(params) or None]))[0]
 
     async def _status(self, job_id: str) -> str:
-        return str((await self.engine.db.read(engine_reports.job, self.org_id, job_id))["status"])
+        return str((await self.engine.db.read(run_reports.job, self.org_id, job_id))["status"])
 
     async def _wait(self, job_id: str, limit: float | None) -> str:
         since, poll_seconds = stopwatch(), FIRST_POLL_SECONDS

@@ -6,14 +6,14 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from rota.access import reports
 from rota.access.api.passwords import check_not_address, read_password
 from rota.access.password_thread import in_password_thread
 from rota.access.store import accounts, logins
 from rota.core import parse
 from rota.core.errors import Invalid
 from rota.core.timing import triggers
-from rota.engine import orgs
-from rota.engine import reports as engine_reports
+from rota.engine import audit_rows, orgs
 from rota.frame.http.auth import ADDING_SCOPES, Admin, InstanceAdmin, Role, Viewer
 from rota.frame.http.contract import Cursor, Limit, Moment, answer, answer_page, engine_of, read_body, time_span
 from rota.frame.http.exposure import base_url_of
@@ -45,7 +45,7 @@ async def create_org(request: Request, _: InstanceAdmin) -> Response:
 async def list_orgs(request: Request, caller: Viewer, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """The caller's own org; all of them for the first key of the installation."""
     mine = None if caller.instance_admin else caller.org_id
-    return answer_page(await engine_of(request).db.read(engine_reports.list_orgs, mine, limit=limit, cursor=cursor))
+    return answer_page(await engine_of(request).db.read(reports.list_orgs, mine, limit=limit, cursor=cursor))
 
 
 @router.patch("/orgs/{slug}", tags=["orgs"])
@@ -63,7 +63,7 @@ async def edit_org(request: Request, _: InstanceAdmin, slug: str) -> Response:
     if changes:
         await engine.db.tx(orgs.edit_org, slug, changes)
         engine.wake.signal("tasks")
-    return answer(await engine.db.read(engine_reports.org, slug))
+    return answer(await engine.db.read(reports.org, slug))
 
 
 # users
@@ -83,7 +83,7 @@ async def create_user(request: Request, caller: Admin) -> Response:
     hashed = await in_password_thread(accounts.hash_password, password)
     now = engine.clock.now()
     user_id = await engine.db.tx(accounts.create_user, caller.org_id, email, name, hashed, role, now)
-    found = await engine.db.read(engine_reports.user, caller.org_id, user_id)
+    found = await engine.db.read(reports.user, caller.org_id, user_id)
     return answer(found, 201, {"location": f"/api/v1/users/{user_id}"})
 
 
@@ -97,12 +97,12 @@ async def list_users(
     role: str | None = None,
 ) -> Response:
     given: dict[str, Any] = {"limit": limit, "cursor": cursor, "email": email, "role": role}
-    return answer_page(await engine_of(request).db.read(engine_reports.list_users, caller.org_id, **given))
+    return answer_page(await engine_of(request).db.read(reports.list_users, caller.org_id, **given))
 
 
 @router.get("/users/{user_id}", tags=["users"])
 async def read_user(request: Request, caller: Admin, user_id: str) -> Response:
-    return answer(await engine_of(request).db.read(engine_reports.user, caller.org_id, user_id))
+    return answer(await engine_of(request).db.read(reports.user, caller.org_id, user_id))
 
 
 @router.patch("/users/{user_id}", tags=["users"])
@@ -128,7 +128,7 @@ async def edit_user(request: Request, caller: Admin, user_id: str) -> Response:
         changes["password_hash"] = await in_password_thread(accounts.hash_password, password)
     changes = {field: value for field, value in changes.items() if value is not None}
     await engine.db.tx(accounts.edit_user, caller.org_id, user_id, changes, engine.clock.now())
-    return answer(await engine.db.read(engine_reports.user, caller.org_id, user_id))
+    return answer(await engine.db.read(reports.user, caller.org_id, user_id))
 
 
 @router.delete("/users/{user_id}", status_code=204, tags=["users"])
@@ -160,7 +160,7 @@ async def create_key(request: Request, caller: Admin) -> Response:
     caller.check_new_key(scopes, expires_at)
     given: dict[str, Any] = {"user_id": caller.user_id, "scopes": scopes, "expires_at": expires_at}
     key_id, text = await engine.db.tx(accounts.issue_key, caller.org_id, name, role, now, **given)
-    found = await engine.db.read(engine_reports.api_key, caller.org_id, key_id)
+    found = await engine.db.read(reports.api_key, caller.org_id, key_id)
     return answer({**found, "key": text}, 201, {**SECRET, "location": f"/api/v1/api-keys/{key_id}"})
 
 
@@ -170,12 +170,12 @@ async def list_keys(
 ) -> Response:
     """Also those that were revoked or have expired; of each only its first characters are known."""
     given: dict[str, Any] = {"limit": limit, "cursor": cursor, "user_id": user_id}
-    return answer_page(await engine_of(request).db.read(engine_reports.list_keys, caller.org_id, **given))
+    return answer_page(await engine_of(request).db.read(reports.list_keys, caller.org_id, **given))
 
 
 @router.get("/api-keys/{key_id}", tags=["api-keys"])
 async def read_key(request: Request, caller: Admin, key_id: str) -> Response:
-    return answer(await engine_of(request).db.read(engine_reports.api_key, caller.org_id, key_id))
+    return answer(await engine_of(request).db.read(reports.api_key, caller.org_id, key_id))
 
 
 @router.delete("/api-keys/{key_id}", status_code=204, tags=["api-keys"])
@@ -226,7 +226,7 @@ async def list_audit(
         "limit": limit, "cursor": cursor, "action": action, "resource": resource, "resource_id": resource_id,
         "user_id": user_id, "key_id": key_id, **time_span(since, until),
     }  # fmt: skip
-    return answer_page(await engine_of(request).db.read(engine_reports.list_audit, caller.org_id, **given))
+    return answer_page(await engine_of(request).db.read(audit_rows.list_audit, caller.org_id, **given))
 
 
 # how fields are read

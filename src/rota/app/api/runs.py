@@ -7,8 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from rota.app.api.streams import log_stream
 from rota.core import parse
 from rota.core.states import Status
-from rota.engine import failing, why
-from rota.engine import reports as engine_reports
+from rota.engine import failing, run_reports, why
 from rota.frame.http.auth import Operator, Viewer
 from rota.frame.http.contract import (
     Cursor,
@@ -49,12 +48,12 @@ async def list_all(
         "status": status, "target": target, "namespace": namespace, "layer": layer, "pipeline": pipeline,
         **time_span(since, until),
     }  # fmt: skip
-    return answer_page(await engine_of(request).db.read(engine_reports.list_runs, caller.org_id, **given))
+    return answer_page(await engine_of(request).db.read(run_reports.list_runs, caller.org_id, **given))
 
 
 @router.get("/runs/{run_id}")
 async def read(request: Request, caller: Viewer, run_id: str) -> Response:
-    return answer(await engine_of(request).db.read(engine_reports.run, caller.org_id, run_id))
+    return answer(await engine_of(request).db.read(run_reports.run, caller.org_id, run_id))
 
 
 @router.get("/runs/{run_id}/$why")
@@ -77,7 +76,7 @@ async def logs(
     if "text/event-stream" in request.headers.get("accept", ""):
         return await log_stream(request, caller, run_id, after)
     db = engine_of(request).db
-    return answer_page(await db.read(engine_reports.run_logs, caller.org_id, run_id, after=after, limit=limit))
+    return answer_page(await db.read(run_reports.run_logs, caller.org_id, run_id, after=after, limit=limit))
 
 
 @router.post("/runs/{run_id}/$cancel", status_code=202)
@@ -131,12 +130,12 @@ async def list_jobs(
 ) -> Response:
     """Newest first; those that wait or run stand before those that ended."""
     given: dict[str, Any] = {"limit": limit, "cursor": cursor, "status": status, "kind": kind, "target": target}
-    return answer_page(await engine_of(request).db.read(engine_reports.list_jobs, caller.org_id, **given))
+    return answer_page(await engine_of(request).db.read(run_reports.list_jobs, caller.org_id, **given))
 
 
 @router.get("/jobs/{job_id}", tags=["jobs"])
 async def read_job(request: Request, caller: Viewer, job_id: str) -> Response:
-    return answer(await engine_of(request).db.read(engine_reports.job, caller.org_id, job_id))
+    return answer(await engine_of(request).db.read(run_reports.job, caller.org_id, job_id))
 
 
 @router.post("/jobs/{job_id}/$cancel", status_code=202, tags=["jobs"])

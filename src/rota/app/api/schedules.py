@@ -12,6 +12,7 @@ from rota.core.policy import choice
 from rota.core.states import Condition, Status
 from rota.core.timing import triggers
 from rota.engine import reports as engine_reports
+from rota.engine import run_reports
 from rota.engine.compute import compute
 from rota.frame.http.auth import Caller, Operator, Viewer
 from rota.frame.http.contract import (
@@ -262,7 +263,7 @@ async def runs(
         "reason": reason,
         **time_span(since, until),
     }
-    return answer_page(await db.read(engine_reports.list_runs, caller.org_id, schedule_id=schedule_id, **given))
+    return answer_page(await db.read(run_reports.list_runs, caller.org_id, schedule_id=schedule_id, **given))
 
 
 @router.get("/{key}/slots")
@@ -280,7 +281,7 @@ async def slots(
     db = engine_of(request).db
     schedule_id = await known_id(request, caller.org_id, key)
     given: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **time_span(since, until)}
-    return answer_page(await db.read(engine_reports.list_slots, caller.org_id, schedule=schedule_id, **given))
+    return answer_page(await db.read(run_reports.list_slots, caller.org_id, schedule=schedule_id, **given))
 
 
 def new_schedules(made: list[Schedule]) -> list[dict[str, Any]]:

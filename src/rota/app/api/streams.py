@@ -21,8 +21,7 @@ from rota.core.errors import Invalid, NotFound, Refused, Unavailable
 from rota.core.states import Status
 from rota.db.column_types import EPOCH
 from rota.db.connection import P, R, Step
-from rota.engine import event_feed
-from rota.engine import reports as engine_reports
+from rota.engine import event_feed, run_reports
 from rota.frame.http.auth import Caller, Role, TooManyStreams, Viewer, authenticate, resource_of
 from rota.frame.http.contract import engine_of
 
@@ -66,7 +65,7 @@ async def job_stream(request: Request, caller: Viewer, job_id: str) -> Streaming
 async def log_stream(request: Request, caller: Caller, run_id: str, after: int) -> StreamingResponse:
     """The lines of a run's log as they are written; ends with the run."""
     db = engine_of(request).db
-    await db.read(engine_reports.run, caller.org_id, run_id)
+    await db.read(run_reports.run, caller.org_id, run_id)
     last = last_event_id(request)
     start = after if last is None else await db.read(event_feed.log_start, run_id, last)
     return EventStream(request, caller, follow_logs(request, caller.org_id, run_id, start))
@@ -107,10 +106,10 @@ async def follow_logs(request: Request, org_id: str, run_id: str, start: int) ->
     known: dict[int, float] = {}  # lines told, and when
     over = False
     async for _ in turns(request):
-        run = await ask(request, engine_reports.run, org_id, run_id)
+        run = await ask(request, run_reports.run, org_id, run_id)
         cursor: str | None = str(start)
         while cursor is not None:
-            lines, cursor = await ask(request, engine_reports.run_logs, org_id, run_id, after=int(cursor))
+            lines, cursor = await ask(request, run_reports.run_logs, org_id, run_id, after=int(cursor))
             yield [("log", str(line["id"]), line) for line in lines if line["id"] not in known]
             known.update((line["id"], stopwatch()) for line in lines if line["id"] not in known)
         if over:  # seen twice: the last lines may be written just after the end

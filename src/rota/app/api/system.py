@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from rota.core import parse
 from rota.core.timing import triggers
 from rota.engine import reports as engine_reports
-from rota.engine import why
+from rota.engine import run_reports, why
 from rota.engine.slot_audit import audit
 from rota.frame.http.auth import Operator, Viewer
 from rota.frame.http.contract import (
@@ -42,7 +42,7 @@ async def list_slots(
     """What became of slots, newest first."""
     given: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **time_span(since, until)}
     db = engine_of(request).db
-    return answer_page(await db.read(engine_reports.list_slots, caller.org_id, schedule=schedule, **given))
+    return answer_page(await db.read(run_reports.list_slots, caller.org_id, schedule=schedule, **given))
 
 
 @router.get("/slots/$audit", tags=["slots"])

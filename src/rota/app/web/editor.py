@@ -24,6 +24,7 @@ from rota.frame.web.sessions import Viewer, read_form
 from rota.kinds.graphs.manager import GraphManager
 from rota.kinds.hosts.store import hosts
 from rota.kinds.pipelines import store as pipelines_store
+from rota.kinds.tasks import reports as tasks_reports
 
 router = APIRouter()
 
@@ -104,7 +105,7 @@ async def targets_of(request: Request, caller: Caller) -> list[tuple[str, str]]:
     """What a schedule can run, with a word about it, as far as the caller may read it."""
     engine, org_id, targets = engine_of(request), caller.org_id, list[tuple[str, str]]()
     if caller.reads("tasks"):
-        tasks, _ = await engine.db.read(engine_reports.list_tasks, org_id, limit=TARGETS)
+        tasks, _ = await engine.db.read(tasks_reports.list_tasks, org_id, limit=TARGETS)
         targets += [(task["name"], "task") for task in tasks]
     if caller.reads("graphs") and "graph" in engine.runners:
         targets += [(graph["id"], "graph") for graph in await GraphManager(engine, org_id).list_all()]

@@ -11,8 +11,7 @@ from rota.core.states import Status
 from rota.core.timing.triggers import parse_instant
 from rota.db import paging
 from rota.db.column_types import EPOCH
-from rota.engine import artifacts, dashboard, why
-from rota.engine import reports as engine_reports
+from rota.engine import artifacts, dashboard, run_reports, why
 from rota.frame.http.auth import Caller
 from rota.frame.web.forms import moment
 from rota.frame.web.pages import Place, asked, engine_of, older, page, preferences
@@ -35,7 +34,7 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     for name in ("since", "until"):
         text = given[name]
         wanted[name] = parse_instant(moment(text, zone), name) if text else None
-    items, cursor = await db.read(engine_reports.list_runs, caller.org_id, limit=ROWS, **wanted)
+    items, cursor = await db.read(run_reports.list_runs, caller.org_id, limit=ROWS, **wanted)
     items = await db.read(dashboard.with_names, items)
     names = await db.read(dashboard.names_of, [one["schedule_id"] for one in items if one["schedule_id"]])
     return page(
@@ -78,7 +77,7 @@ async def lines_of(request: Request, caller: Caller, run_id: str) -> Any:
     cursor: str | None = "0"
     while cursor is not None:
         found, cursor = await engine_of(request).db.read(
-            engine_reports.run_logs, caller.org_id, run_id, after=int(cursor), limit=paging.PAGE_ROWS_MAX
+            run_reports.run_logs, caller.org_id, run_id, after=int(cursor), limit=paging.PAGE_ROWS_MAX
         )
         yield "".join(f"{one['at'].isoformat()} {one['stream']} {one['text']}\n" for one in found)
 

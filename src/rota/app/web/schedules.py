@@ -8,7 +8,7 @@ from rota.app import views
 from rota.core.errors import RotaError
 from rota.core.policy import Misfire, Overlap
 from rota.core.states import Condition
-from rota.engine import dashboard
+from rota.engine import dashboard, run_reports
 from rota.engine import reports as engine_reports
 from rota.frame.web.forms import moment, number
 from rota.frame.web.pages import Place, asked, engine_of, history, older, page, preferences
@@ -53,7 +53,7 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
     coming = await views.upcoming(engine, caller.org_id, found["id"], NEXT)
     runs: list[dict[str, Any]] = []
     if caller.reads("runs"):
-        runs, _ = await db.read(engine_reports.list_runs, caller.org_id, schedule_id=found["id"], limit=RUNS)
+        runs, _ = await db.read(run_reports.list_runs, caller.org_id, schedule_id=found["id"], limit=RUNS)
     ended = [one for one in runs if one["started_at"] and one["finished_at"]][::-1]
     slots = [one["at"] for one in coming["slots"]]
     period = (slots[1] - slots[0]).total_seconds() if len(slots) > 1 else None

@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter, Request, Response
 
+from rota.access import reports as access_reports
 from rota.access.authentication import visible_sessions
 from rota.access.store import logins
 from rota.core.timing.dst import zone_names
@@ -25,8 +26,8 @@ async def settings(request: Request, caller: Viewer) -> Response:
     keys: list[Record] = []
     cursor = None
     if caller.role >= Role.ADMIN:
-        people, _ = await engine.db.read(engine_reports.list_users, caller.org_id, limit=paging.PAGE_ROWS_MAX)
-        keys, cursor = await engine.db.read(engine_reports.list_keys, caller.org_id, cursor=given["cursor"])
+        people, _ = await engine.db.read(access_reports.list_users, caller.org_id, limit=paging.PAGE_ROWS_MAX)
+        keys, cursor = await engine.db.read(access_reports.list_keys, caller.org_id, cursor=given["cursor"])
     logged_in, _ = await engine.db.read(logins.list_sessions, engine.clock.now(), visible_sessions(caller))
     kept = engine.settings
     return page(

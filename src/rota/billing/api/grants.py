@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from rota.billing import reports
 from rota.core import parse
 from rota.engine import grants
-from rota.engine import reports as engine_reports
 from rota.frame.http.auth import Operator, Role, Viewer
 from rota.frame.http.contract import Cursor, Limit, answer, answer_page, answer_part, engine_of, read_body
 
@@ -23,16 +23,14 @@ async def create(request: Request, caller: Operator) -> Response:
     engine = engine_of(request)
     body, admin = await read_body(request), caller.role >= Role.ADMIN
     grant_id = await engine.create_grant(caller.org_id, body, caller.user_id, any_account=admin)
-    found = await engine.db.read(engine_reports.grant, caller.org_id, grant_id)
+    found = await engine.db.read(reports.grant, caller.org_id, grant_id)
     return answer(found, 201, {"location": f"/api/v1/grants/{grant_id}"})
 
 
 @router.get("")
 async def list_all(request: Request, caller: Viewer, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """Newest first."""
-    return answer_page(
-        await engine_of(request).db.read(engine_reports.list_grants, caller.org_id, limit=limit, cursor=cursor)
-    )
+    return answer_page(await engine_of(request).db.read(reports.list_grants, caller.org_id, limit=limit, cursor=cursor))
 
 
 @router.get("/$forecast")
@@ -49,7 +47,7 @@ async def forecast(
 async def read(request: Request, caller: Viewer, grant_id: str) -> Response:
     """One grant, with the names of the schedules that a revocation would stop."""
     db = engine_of(request).db
-    found = await db.read(engine_reports.grant, caller.org_id, grant_id)
+    found = await db.read(reports.grant, caller.org_id, grant_id)
     users = await db.read(grants.users_of, caller.org_id, grant_id)
     return answer({**found, "schedules": users})
 
@@ -61,4 +59,4 @@ async def revoke(request: Request, caller: Operator, grant_id: str) -> Response:
     body: dict[str, Any] = await read_body(request, ["cancel_running"], optional=True)
     stop = parse.flag(body.get("cancel_running", False), "cancel_running")
     await engine.revoke_grant(caller.org_id, grant_id, cancel_running=stop)
-    return answer(await engine.db.read(engine_reports.grant, caller.org_id, grant_id))
+    return answer(await engine.db.read(reports.grant, caller.org_id, grant_id))

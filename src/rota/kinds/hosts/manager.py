@@ -11,8 +11,7 @@ from rota.core.policy import Terms, parse_retry
 from rota.core.redact import redacted
 from rota.db.dialect import Tx
 from rota.db.paging import Record
-from rota.engine import jobs, runs
-from rota.engine import reports as engine_reports
+from rota.engine import jobs, run_reports, runs
 from rota.engine.commands import Engine
 from rota.kinds.hosts.dispatch import resolve
 from rota.kinds.hosts.runner import BATCH_ROUTE, open_batch, servers_of
@@ -99,7 +98,7 @@ class HostManager:
 
 def host_job(tx: Tx, org_id: str, job_id: str) -> Record:
     """A job on a host: as any job, with what was asked of which server, and all its runs."""
-    found = engine_reports.job(tx, org_id, job_id)
+    found = run_reports.job(tx, org_id, job_id)
     if found["kind"] != hosts.KIND:
         raise NotFound(f"host job {job_id!r} not found")
     living, ended = jobs.find(tx, org_id, job_id), runs.of_job(tx, org_id, job_id)

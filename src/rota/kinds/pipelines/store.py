@@ -30,10 +30,10 @@ from rota.db.tables import (
     schedules,
 )
 from rota.engine import jobs as queue
-from rota.engine import reports as engine_reports
+from rota.engine import run_reports
 from rota.engine import runs as ledger
 from rota.engine import schedules as timers
-from rota.engine.reports import such_pipelines
+from rota.engine.run_reports import such_pipelines
 
 p, t, u = pipelines.c, pipeline_triggers.c, pipeline_upstreams.c
 LIVING = p.deleted_at.is_(None)
@@ -162,12 +162,10 @@ def last_runs(tx: Tx, org_id: str, path: str, limit: int) -> list[Record]:
     """Runs of a pipeline, newest first: what waits or runs, then what ended."""
     j, of_kind = jobs.c, runs.c.kind == literal_column("'pipeline'")  # in the text: a partial index serves no parameter
     living = select(jobs).where(j.org_id == org_id, j.kind == "pipeline", j.target == path).order_by(j.id.desc())
-    found = engine_reports.with_target_names(
-        tx, [engine_reports.living_run(row) for row in tx.execute(living.limit(limit))]
-    )
-    ended = select(*engine_reports.RUN).where(of_kind, runs.c.org_id == org_id, runs.c.target == path)
+    found = run_reports.with_target_names(tx, [run_reports.living_run(row) for row in tx.execute(living.limit(limit))])
+    ended = select(*run_reports.RUN).where(of_kind, runs.c.org_id == org_id, runs.c.target == path)
     ended = ended.order_by(runs.c.recorded_at.desc(), runs.c.id.desc()).limit(limit)
-    return (found + [engine_reports.ended_run(row) for row in tx.execute(ended)])[:limit]
+    return (found + [run_reports.ended_run(row) for row in tx.execute(ended)])[:limit]
 
 
 def namespaces(tx: Tx, org_id: str) -> list[Record]:

@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from rota.core.errors import NotFound
+from rota.core.redact import public_task
 from rota.db.paging import Record
 from rota.engine import reports as engine_reports
 from rota.frame.http.auth import Caller, Operator, Viewer
@@ -19,6 +20,7 @@ from rota.frame.http.contract import (
     read_body,
     trace_of,
 )
+from rota.kinds.tasks import reports
 from rota.kinds.tasks.manager import TaskManager, check_own
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
@@ -34,7 +36,7 @@ async def list_all(
     enabled: bool | None = None,
 ) -> Response:
     filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "task_type": task_type, "enabled": enabled}
-    items, next_cursor = await engine_of(request).db.read(engine_reports.list_tasks, caller.org_id, **filters)
+    items, next_cursor = await engine_of(request).db.read(reports.list_tasks, caller.org_id, **filters)
     return answer_page(([visible_task(item, caller) for item in items], next_cursor))
 
 
@@ -148,4 +150,4 @@ async def change(request: Request, caller: Caller, key: str, *, whole: bool) -> 
 
 def visible_task(task: Record, caller: Caller) -> Record:
     """Return a task as the caller may read it: without its secrets, unless they hold the scope `shell`."""
-    return task if caller.holds_shell else engine_reports.public_task(task)
+    return task if caller.holds_shell else public_task(task)

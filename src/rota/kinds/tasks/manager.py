@@ -15,7 +15,7 @@ from rota.db.paging import Record
 from rota.engine import orgs, schedules, workers
 from rota.engine import reports as engine_reports
 from rota.engine.commands import Engine
-from rota.kinds.tasks import store
+from rota.kinds.tasks import reports, store
 from rota.kinds.tasks.registry import COMMAND_OPTIONS, OPTIONS, task_options
 from rota.kinds.tasks.runner import DISABLED_ROUTE, TaskRunner, row_route
 
@@ -84,7 +84,7 @@ class TaskManager:
         if old.source == store.CODE and new_version:
             raise Conflict(f"task {old.name!r} is declared by a program; change it there. It can only be disabled here")
         if fields["name"] != old.name and await self.engine.db.read(
-            engine_reports.schedules_of, self.org_id, old, by_name=True
+            reports.schedules_of, self.org_id, old, by_name=True
         ):
             raise Conflict(
                 f"task {old.name!r} is the target of a schedule by this name; set the schedule's target to its id first"
@@ -111,7 +111,7 @@ class TaskManager:
             task = store.get(tx, self.org_id, key)
             if task.source == store.CODE:
                 raise Conflict(f"task {task.name!r} is declared by a program; disable it, or remove it there")
-            for schedule_id in engine_reports.schedules_of(tx, self.org_id, task):
+            for schedule_id in reports.schedules_of(tx, self.org_id, task):
                 due = schedules.lock(tx, self.org_id, schedule_id)
                 schedules.replace_schedule(tx, due, replace(due.schedule, deleted_at=now), now, None)
             store.remove(tx, task)
@@ -138,15 +138,13 @@ class TaskManager:
         """Return all tasks, or those that are enabled or disabled."""
         tasks, cursor = [], None
         while True:
-            items, cursor = await self.engine.db.read(
-                engine_reports.list_tasks, self.org_id, cursor=cursor, enabled=enabled
-            )
+            items, cursor = await self.engine.db.read(reports.list_tasks, self.org_id, cursor=cursor, enabled=enabled)
             tasks += items
             if cursor is None:
                 return tasks
 
     async def find(self, key: str) -> Record:
-        return await self.engine.db.read(engine_reports.task, self.org_id, key)
+        return await self.engine.db.read(reports.task, self.org_id, key)
 
     async def schema(self, key: str) -> Record | None:
         """Return the JSON Schema of its parameters: of the function if it is registered here, else as a program
@@ -180,7 +178,7 @@ class TaskManager:
         row = await self.row(key)
         check_own(body)
         limit = self.engine.settings.max_schedules_per_task
-        if limit is not None and len(await self.engine.db.read(engine_reports.schedules_of, self.org_id, row)) >= limit:
+        if limit is not None and len(await self.engine.db.read(reports.schedules_of, self.org_id, row)) >= limit:
             raise Conflict(f"task {row.name!r} has {limit} schedules, the maximum; delete one first")
         (schedule,) = await self.engine.create_schedules(
             self.org_id, [{**body, "kind": "task", "target": row.id}], by=self.by
@@ -190,7 +188,7 @@ class TaskManager:
     async def schedule_of(self, key: str, schedule_id: str) -> str:
         """Return `schedule_id`. Raises NotFound unless it is a schedule of this task."""
         row = await self.row(key)
-        if schedule_id not in await self.engine.db.read(engine_reports.schedules_of, self.org_id, row):
+        if schedule_id not in await self.engine.db.read(reports.schedules_of, self.org_id, row):
             raise NotFound(f"schedule {schedule_id!r} of task {row.name!r} not found")
         return schedule_id
 

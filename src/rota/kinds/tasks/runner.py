@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -24,8 +25,9 @@ from rota.db.connection import Database
 from rota.db.dialect import Tx
 from rota.engine import orgs
 from rota.engine.commands import Engine
+from rota.engine.extensions import Describe
 from rota.engine.runner import RunContext, Skipped, WorkFailed
-from rota.kinds.tasks import store
+from rota.kinds.tasks import reports, store
 from rota.kinds.tasks.registry import COMMAND_OPTIONS, VERSION_CHARACTERS, Task, TaskRegistry, task_options
 from rota.user_code import processes
 from rota.user_code.calls import call
@@ -45,6 +47,7 @@ class TaskRunner:
     kind = "task"
     defaults = Defaults()
     under_grant = False
+    describers: Mapping[str, Describe] = MappingProxyType({"tasks": reports.task})
 
     def __init__(
         self, registry: TaskRegistry, db: Database, app: str | None = None, threads: int = 50,

@@ -8,10 +8,12 @@ from starlette.responses import RedirectResponse
 from rota.core.errors import RotaError
 from rota.db.paging import Record
 from rota.engine import reports as engine_reports
+from rota.engine import run_reports
 from rota.frame.web.actions import ask
 from rota.frame.web.forms import by_schema
 from rota.frame.web.pages import Place, asked, engine_of, flash, history, older, page
 from rota.frame.web.sessions import Viewer, read_form
+from rota.kinds.tasks import reports
 from rota.kinds.tasks.api import visible_task
 from rota.kinds.tasks.manager import TaskManager
 
@@ -25,7 +27,7 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     query = asked(request, "task_type", "enabled", "cursor")
     enabled = {"true": True, "false": False}.get(query["enabled"] or "")
     filters: dict[str, Any] = {"task_type": query["task_type"], "enabled": enabled, "cursor": query["cursor"]}
-    items, cursor = await engine_of(request).db.read(engine_reports.list_tasks, caller.org_id, **filters)
+    items, cursor = await engine_of(request).db.read(reports.list_tasks, caller.org_id, **filters)
     items = [visible_task(item, caller) for item in items]
     return page(request, "tasks.html", items=items, older=older(request, cursor), query=query)
 
@@ -39,7 +41,7 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
     if caller.reads("schedules"):
         schedules, _ = await db.read(engine_reports.list_schedules, caller.org_id, targets=targets, sort="id")
     if caller.reads("runs"):
-        runs, _ = await db.read(engine_reports.list_runs, caller.org_id, target=task["name"], kind="task", limit=10)
+        runs, _ = await db.read(run_reports.list_runs, caller.org_id, target=task["name"], kind="task", limit=10)
     changes = await history(request, caller, "tasks", task["id"])
     return page(request, "task.html", task=task, schema=schema, schedules=schedules, runs=runs, changes=changes)
 

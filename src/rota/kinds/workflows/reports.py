@@ -17,8 +17,7 @@ from rota.core.timing.describe import listing, plural, short_span
 from rota.db import tables
 from rota.db.dialect import Tx
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, page_by
-from rota.engine import jobs
-from rota.engine import reports as engine_reports
+from rota.engine import jobs, run_reports
 from rota.kinds.workflows.rules import (
     OPEN_EFFECTS,
     STALE_AFTER,
@@ -312,7 +311,7 @@ def list_runs(tx: Tx, org_id: str, key: str, *, limit: int = PAGE_ROWS, cursor: 
     row = workflows.get(tx, org_id, key)
     stmt = select(x.id).where(x.workflow_id == row.id)
     items, next_cursor = page_by(tx, stmt, x.id, limit, cursor, descending=True)
-    return [engine_reports.run(tx, org_id, item["id"]) for item in items], next_cursor
+    return [run_reports.run(tx, org_id, item["id"]) for item in items], next_cursor
 
 
 def list_handlers(tx: Tx, org_id: str, key: str) -> list[Record]:

@@ -9,7 +9,7 @@ from rota.access.api.people import SECRET
 from rota.core import parse
 from rota.core.errors import Invalid, NotFound
 from rota.core.states import Status
-from rota.engine import reports as engine_reports
+from rota.engine import run_reports
 from rota.frame.http.auth import Admin, Caller, Operator, Viewer
 from rota.frame.http.contract import Cursor, Limit, answer, answer_page, engine_of, read_body
 from rota.kinds.hosts.manager import HostManager, read_labels
@@ -162,9 +162,7 @@ async def list_jobs(
     """Newest first; those that wait or run stand before those that ended."""
     target = server_instance_id and await manager(request, caller).target_id(server_instance_id)
     given: dict[str, Any] = {"limit": limit, "cursor": cursor, "status": status, "target": target}
-    return answer_page(
-        await engine_of(request).db.read(engine_reports.list_jobs, caller.org_id, kind=hosts.KIND, **given)
-    )
+    return answer_page(await engine_of(request).db.read(run_reports.list_jobs, caller.org_id, kind=hosts.KIND, **given))
 
 
 @router.get("/host-jobs/{host_job_id}", tags=["host-jobs"])

@@ -1,0 +1,80 @@
+"""Organisations, users and API keys as records with the field names of the API. Reads only."""
+
+from typing import Any
+
+from sqlalchemy import Select, and_, or_, select
+
+from rota.core.errors import NotFound
+from rota.db.dialect import Tx
+from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, page_by
+from rota.db.tables import api_keys, orgs, users
+
+ORG = (orgs.c.id, orgs.c.slug, orgs.c.name, orgs.c.shell, orgs.c.max_running, orgs.c.created_at)
+
+
+USER = (users.c.id, users.c.email, users.c.name, users.c.role, users.c.created_at, users.c.updated_at)
+
+
+KEY = (
+    api_keys.c.id, api_keys.c.name, api_keys.c.user_id, users.c.name.label("user_name"), api_keys.c.role,
+    api_keys.c.scopes, api_keys.c.prefix, api_keys.c.created_at, api_keys.c.expires_at, api_keys.c.last_used_at,
+    api_keys.c.revoked_at,
+)  # fmt: skip
+
+
+def list_orgs(tx: Tx, org_id: str | None, *, limit: int = PAGE_ROWS, cursor: str | None = None) -> Page:
+    """Every org, or the one that is asked for."""
+    stmt = matching(select(*ORG), (orgs.c.id, org_id))
+    return page_by(tx, stmt, orgs.c.id, limit, cursor)
+
+
+def org(tx: Tx, key: str) -> Record:
+    """An org by its slug or id."""
+    found = tx.execute(select(*ORG).where(or_(orgs.c.slug == key, orgs.c.id == key))).first()
+    if found is None:
+        raise NotFound(f"org {key!r} not found")
+    return dict_of(found)
+
+
+def list_users(
+    tx: Tx,
+    org_id: str,
+    *,
+    limit: int = PAGE_ROWS,
+    cursor: str | None = None,
+    email: str | None = None,
+    role: str | None = None,
+) -> Page:
+    """The people of an org."""
+    u = users.c
+    mine = and_(u.org_id == org_id, u.email.is_not(None), u.deleted_at.is_(None))
+    stmt = matching(select(*USER).where(mine), (u.email, email), (u.role, role))
+    return page_by(tx, stmt, u.id, limit, cursor)
+
+
+def user(tx: Tx, org_id: str, user_id: str) -> Record:
+    u = users.c
+    mine = and_(u.org_id == org_id, u.id == user_id, u.email.is_not(None), u.deleted_at.is_(None))
+    found = tx.execute(select(*USER).where(mine)).one_or_none()
+    if found is None:
+        raise NotFound(f"user {user_id!r} not found")
+    return dict_of(found)
+
+
+def list_keys(
+    tx: Tx, org_id: str, *, limit: int = PAGE_ROWS, cursor: str | None = None, user_id: str | None = None
+) -> Page:
+    """The API keys of an org, also those that were revoked, newest first."""
+    k = api_keys.c
+    stmt: Select[Any] = select(*KEY).join(users, users.c.id == k.user_id).where(k.org_id == org_id)
+    stmt = matching(stmt, (k.user_id, user_id))
+    return page_by(tx, stmt, k.id, limit, cursor, descending=True)
+
+
+def api_key(tx: Tx, org_id: str, key_id: str) -> Record:
+    k = api_keys.c
+    stmt = select(*KEY).join(users, users.c.id == k.user_id).where(k.org_id == org_id, k.id == key_id)
+    found = tx.execute(stmt).one_or_none()
+    if found is None:
+        raise NotFound(f"API key {key_id!r} not found")
+    return dict_of(found)

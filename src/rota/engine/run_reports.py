@@ -1,0 +1,334 @@
+"""Runs, jobs and slots as records with the field names of the API. Reads only."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    and_,
+    case,
+    func,
+    literal_column,
+    or_,
+    select,
+)
+
+from rota.core.errors import NotFound
+from rota.core.ids import trace_id_of
+from rota.core.model import WORKFLOW
+from rota.core.redact import redacted
+from rota.core.states import RAN, State, Status, Verdict
+from rota.core.timing import triggers
+from rota.db.dialect import Tx
+from rota.db.paging import (
+    PAGE_ROWS,
+    PAGE_ROWS_MAX,
+    Page,
+    Record,
+    dict_of,
+    invalid_cursor,
+    matching,
+    older_than,
+    page_by_time,
+    read_cursor,
+    read_page,
+    within,
+    write_cursor,
+)
+from rota.db.tables import (
+    jobs,
+    logs,
+    runs,
+    schedules,
+    server_instances,
+    slots,
+    tasks,
+    workflow_runs,
+)
+from rota.engine.reports import RUNNING, schedule_id_of
+from rota.engine.runs import BY_ATTEMPT
+
+A_WHILE = timedelta(minutes=1)  # more than clocks are apart
+s, j, r, t = schedules.c, jobs.c, runs.c, slots.c
+
+RUN = (
+    r.id, r.job_id, r.kind, r.target, r.target_name, r.target_version, r.schedule_id, r.slot, r.trigger, r.attempt,
+    r.retry_of, r.status, r.reason, r.error, r.outcome, r.queued_at, r.started_at, r.finished_at, r.worker,
+    r.artifact_id, r.trace_id, r.usage, r.input,
+)  # fmt: skip
+JOB_FIELDS = (
+    "status", "kind", "target", "target_name", "attempt", "started_at", "finished_at", "error", "artifact_id",
+)  # fmt: skip
+decided: ColumnElement[Any] = case(  # what became of a slot that fired
+    (t.verdict.is_not(None), t.verdict),
+    (j.id.is_not(None), None),
+    (r.status.in_(sorted(RAN)), Verdict.RAN.value),
+    else_=func.coalesce(r.status, Verdict.RAN.value),  # it left the queue, and retention has taken its runs
+)
+STARTED = and_(RUNNING, j.run_id.is_not(None))  # claimed is not started
+
+
+# runs and jobs
+
+
+def list_runs(
+    tx: Tx,
+    org_id: str,
+    *,
+    limit: int = PAGE_ROWS,
+    cursor: str | None = None,
+    schedule_id: str | None = None,
+    job_id: str | None = None,
+    status: Status | None = None,
+    reason: str | None = None,
+    kind: str | None = None,
+    target: str | None = None,
+    namespace: str | None = None,
+    layer: str | None = None,
+    pipeline: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    last_only: bool = False,
+) -> Page:
+    """Newest first: the pending and running ones, which are jobs, then those that ended, which are the ledger's, in the
+    order of an index that also knows time: a page costs the same however long the history is.
+
+    The cursor says in which part it stands. A run that ends between two pages moves from the part still to be shown
+    to the other one, or was shown already: it may be seen twice, never not at all.
+    """
+    if schedule_id is not None:
+        schedule_id = schedule_id_of(tx, org_id, schedule_id) or schedule_id
+    part, moment, last = read_cursor(cursor, 3) if cursor else ("job", "", "")
+    if part not in ("job", "run"):
+        raise invalid_cursor(cursor)
+    parts = (namespace, layer, pipeline)
+    kind = kind or ("pipeline" if any(parts) else None)
+    items: list[Record] = []
+    if part == "job" and status in (None, Status.PENDING, Status.RUNNING):
+        stmt = select(jobs).where(j.org_id == org_id).order_by(j.id.desc())
+        living = ((j.schedule_id, schedule_id), (j.id, job_id), (j.parked_reason, reason), (j.kind, kind))
+        stmt = matching(stmt, *living).where(*such_pipelines(j.target, *parts))
+        if target is not None:
+            stmt = stmt.where(j.target.in_([target, *ids_of_targets(tx, org_id, target)]))
+        if status is not None:
+            stmt = stmt.where(STARTED if status == Status.RUNNING else ~STARTED)
+        stmt = within(stmt, func.coalesce(j.started_at, j.queued_at, type_=j.queued_at.type), since, until)
+        if last:
+            stmt = stmt.where(j.id < last)
+        items, more = read_page(tx, stmt, limit, living_run, lambda row: ["job", "", row.id])
+        if more:
+            return completed(tx, items), more
+    if status in (Status.PENDING, Status.RUNNING):
+        return completed(tx, items), None
+    stmt = select(*RUN, r.recorded_at).where(r.org_id == org_id).order_by(r.recorded_at.desc(), r.id.desc())
+    ended = ((r.schedule_id, schedule_id), (r.job_id, job_id), (r.reason, reason), (r.kind, kind))
+    stmt = matching(stmt, *ended).where(*such_pipelines(r.target, *parts))
+    if status is not None:  # in the statement's text: a partial index serves no parameter
+        stmt = stmt.where(r.status == literal_column(f"'{status.value}'"))
+    if status not in (None, Status.SUCCESS) or reason is not None:  # a success has no reason
+        stmt = stmt.where(r.status != literal_column("'success'"))  # SQLite does not conclude it by itself
+    if last_only:  # of each job
+        later = runs.alias()
+        again = select(later.c.id).where(later.c.job_id == r.job_id, later.c.attempt > r.attempt).exists()
+        stmt = stmt.where(r.lost_fence == 0, ~again, ~select(j.id).where(j.id == r.job_id).exists())
+    if target is not None:
+        stmt = stmt.where(or_(r.target == target, r.target_name == target))
+    if since is not None:
+        stmt = stmt.where(r.recorded_at >= since - A_WHILE)  # follows from the next line, and has an index
+    stmt = within(stmt, func.coalesce(r.started_at, r.finished_at, type_=r.finished_at.type), since, until)
+    if part == "run" and last:
+        at = triggers.parse_instant(moment, "cursor")
+        stmt = stmt.where(*older_than(r.recorded_at, r.id, at, last))
+    if len(items) == limit:  # the living ones fill the page: only see whether the ledger has any
+        return completed(tx, items), write_cursor("run", "", "") if tx.execute(stmt.limit(1)).first() else None
+    older, more = read_page(
+        tx, stmt, limit - len(items), ended_run, lambda row: ["run", row.recorded_at.isoformat(), row.id]
+    )
+    return completed(tx, items + older), more
+
+
+def such_pipelines(
+    path: ColumnElement[str], namespace: str | None, layer: str | None, name: str | None
+) -> list[ColumnElement[bool]]:
+    """Conditions on the three parts of `namespace/layer/name`; None asks nothing."""
+    found = [] if namespace is None else [path.startswith(f"{namespace}/", autoescape=True)]
+    found += [] if layer is None else [path.contains(f"/{layer}/", autoescape=True)]
+    return found if name is None else [*found, path.endswith(f"/{name}", autoescape=True)]
+
+
+def run(tx: Tx, org_id: str, run_id: str) -> Record:
+    """One run, ended or still running."""
+    living = tx.execute(select(jobs).where(j.org_id == org_id, j.run_id == run_id, STARTED)).one_or_none()
+    if living is not None:  # looked for first: one that ends between two looks is found by the second
+        return completed(tx, [living_run(living)])[0]
+    ended = tx.execute(select(*RUN).where(r.org_id == org_id, r.id == run_id)).one_or_none()
+    if ended is None:
+        raise NotFound(f"run {run_id!r} not found")
+    return completed(tx, [ended_run(ended)])[0]
+
+
+def completed(tx: Tx, found: list[Record]) -> list[Record]:
+    """Runs with what other tables have about them."""
+    return with_target_names(tx, with_phases(tx, found))
+
+
+def ids_of_targets(tx: Tx, org_id: str, name: str) -> list[str]:
+    """The ids of the tasks and server instances that have a name."""
+    t, v = tasks.c, server_instances.c
+    both = (
+        select(t.id)
+        .where(t.org_id == org_id, t.name == name)
+        .union_all(select(v.id).where(v.org_id == org_id, v.name == name))
+    )
+    return list(tx.execute(both).scalars())
+
+
+def with_target_names(tx: Tx, found: list[Record]) -> list[Record]:
+    """Runs with the names of the tasks and server instances that they know by an id. A run that began has recorded the
+    name of its target then; one whose worker or agent was lost may have recorded the id."""
+    ids = {run["target"] for run in found if run["target_name"] in (None, run["target"])}
+    if not ids:
+        return found
+    t, v = tasks.c, server_instances.c
+    both = select(t.id, t.name).where(t.id.in_(ids)).union_all(select(v.id, v.name).where(v.id.in_(ids)))
+    names = {row.id: row.name for row in tx.execute(both)}
+    return [{**run, "target_name": names.get(run["target"]) or run["target_name"] or run["target"]} for run in found]
+
+
+def with_retry_times(tx: Tx, found: list[Record]) -> list[Record]:
+    """Runs with `retry_at`: when the next attempt of the job is planned, if it waits for one after this run."""
+    ids = {run["job_id"] for run in found if run["finished_at"] is not None and run["status"] != Status.SUCCESS}
+    waiting = select(j.last_run_id, j.run_at).where(j.id.in_(ids), j.state == literal_column(f"'{State.RETRY.value}'"))
+    planned = {row.last_run_id: row.run_at for row in tx.execute(waiting)} if ids else {}
+    return [{**run, "retry_at": planned.get(run["id"])} for run in found]
+
+
+def with_phases(tx: Tx, found: list[Record]) -> list[Record]:
+    """Runs with `retry_at`; those of workflows with what they have beside a status."""
+    found = with_retry_times(tx, found)
+    ids = [one["id"] for one in found if one["kind"] == WORKFLOW and one["id"] is not None]
+    rows = tx.execute(select(workflow_runs).where(workflow_runs.c.id.in_(ids))) if ids else ()
+    same = ("workflow_id", "handler_id", "handler_type", "phase", "mutation_outcome", "prepare_result",
+            "mutation_result", "updated_at")  # fmt: skip
+    known = {row.id: {name: getattr(row, name) for name in (*same, "retry_of")} for row in rows}
+    return [{**one, **redacted(known.get(one["id"], {}))} for one in found]
+
+
+def job(tx: Tx, org_id: str, job_id: str) -> Record:
+    """One job: from the queue while it lives, else from its last run."""
+    living = tx.execute(select(jobs).where(j.org_id == org_id, j.id == job_id)).one_or_none()
+    stmt = select(*RUN).where(r.org_id == org_id, r.job_id == job_id).order_by(*BY_ATTEMPT)
+    ended = [ended_run(row) for row in tx.execute(stmt)]
+    run_ids = [one["id"] for one in ended]
+    if living is not None:
+        shown = living_run(living)
+        run_ids += [shown["id"]] if shown["id"] else []
+    elif ended:
+        shown = ended[-1]
+    else:
+        raise NotFound(f"job {job_id!r} not found")
+    (shown,) = with_target_names(tx, [shown])
+    submitted_at = ended[0]["queued_at"] if ended else shown["queued_at"]
+    return {
+        "id": job_id,
+        "submitted_at": submitted_at,
+        **{field: shown[field] for field in JOB_FIELDS},
+        "run_ids": run_ids,
+    }
+
+
+def list_jobs(tx: Tx, /, org_id: str, **wanted: Any) -> Page:
+    """Jobs, newest first: as they stand, or as they ended."""
+    found, more = list_runs(tx, org_id, last_only=True, **wanted)
+    return [
+        {"id": one["job_id"], "submitted_at": one["queued_at"], **{field: one[field] for field in JOB_FIELDS}}
+        for one in found
+    ], more
+
+
+def run_logs(tx: Tx, org_id: str, run_id: str, *, after: int = 0, limit: int = PAGE_ROWS_MAX) -> Page:
+    """Log lines of a run, oldest first."""
+    run(tx, org_id, run_id)  # another org's run is not found
+    columns = (logs.c.id, logs.c.at, logs.c.stream, logs.c.text)
+    stmt = select(*columns).where(logs.c.run_id == run_id, logs.c.id > after).order_by(logs.c.id).limit(limit + 1)
+    found = [dict_of(row) for row in tx.execute(stmt)]
+    return found[:limit], str(found[limit - 1]["id"]) if len(found) > limit else None
+
+
+def living_run(row: Any) -> Record:
+    """A run that has not ended, from its job. It has no id before it has started."""
+    started = row.state == State.RUNNING and row.run_id is not None
+    return {
+        "id": row.run_id if started else None, "job_id": row.id, "kind": row.kind, "target": row.target,
+        "target_name": None, "target_version": None, "schedule_id": row.schedule_id, "slot": row.slot,
+        "trigger": row.trigger, "attempt": row.attempt if started else row.attempt + 1, "retry_of": row.last_run_id,
+        "status": (Status.RUNNING if started else Status.PENDING).value, "reason": row.parked_reason, "error": None,
+        "outcome": None, "queued_at": row.queued_at, "started_at": row.started_at if started else None,
+        "finished_at": None, "worker": row.lease_owner if started else None, "artifact_id": None,
+        "trace_id": row.trace[3:35] if row.trace else trace_id_of(row.id), "usage": None,
+        "input": redacted(row.payload),
+    }  # fmt: skip
+
+
+def ended_run(row: Any) -> Record:
+    """A run that ended. One of a task that began is its own artifact."""
+    found = dict_of(row)
+    found.pop("recorded_at", None)
+    found["trace_id"] = found["trace_id"] or trace_id_of(row.job_id)
+    found |= {field: redacted(found[field]) for field in ("input", "outcome", "error")}
+    if found["kind"] == "task" and found["started_at"] is not None:
+        found["artifact_id"] = found["id"]
+    return found
+
+
+# slots
+
+
+def list_slots(
+    tx: Tx,
+    org_id: str,
+    *,
+    limit: int = PAGE_ROWS,
+    cursor: str | None = None,
+    schedule: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    verdict: str | None = None,
+) -> Page:
+    """What became of slots, newest first. A fired slot's verdict follows from its job and runs."""
+    stmt = slot_query().where(s.org_id == org_id)
+    if schedule is not None:
+        stmt = stmt.where(t.schedule_id == (schedule_id_of(tx, org_id, schedule) or schedule))
+    if since is not None:
+        stmt = stmt.where(func.coalesce(t.last_slot, t.slot, type_=t.slot.type) >= since)
+    if until is not None:
+        stmt = stmt.where(t.slot < until)
+    if verdict is not None:
+        stmt = stmt.where(decided == verdict)
+    return page_by_time(tx, stmt, t.slot, t.schedule_id, limit, cursor, slot_record)
+
+
+def slot_query() -> Select[Any]:
+    attempts = select(func.max(r.attempt)).where(r.job_id == t.job_id, r.lost_fence == 0)
+    last = attempts.correlate(slots).scalar_subquery()
+    columns = (
+        t.schedule_id, s.name.label("schedule_name"), t.slot, t.last_slot, t.count, decided.label("verdict"),
+        func.coalesce(t.reason, r.reason).label("reason"), t.note, t.into_slot,
+        func.coalesce(j.run_id, r.id).label("run_id"), r.status, j.id.label("living"), j.run_id.label("running"),
+    )  # fmt: skip
+    joined = (
+        slots.join(schedules, s.id == t.schedule_id)
+        .outerjoin(jobs, j.id == t.job_id)
+        .outerjoin(runs, and_(r.job_id == t.job_id, r.attempt == last, r.lost_fence == 0))
+    )
+    return select(*columns).select_from(joined)
+
+
+def slot_record(row: Any) -> Record:
+    found = dict_of(row)
+    living, running = found.pop("living"), found.pop("running")
+    if living is not None:
+        found["status"] = (Status.RUNNING if running else Status.PENDING).value
+        found["run_id"] = running
+    return {**found, "status": found["status"] or found["verdict"]}

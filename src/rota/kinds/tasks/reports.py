@@ -1,0 +1,61 @@
+"""Tasks as records with the field names of the API. Reads only."""
+
+from typing import Any
+
+from sqlalchemy import Select, and_, or_, select
+
+from rota.core.errors import NotFound
+from rota.db.dialect import Tx
+from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, page_by
+from rota.db.tables import schedules, tasks
+
+s = schedules.c
+TASK = (
+    tasks.c.id, tasks.c.name, tasks.c.task_type, tasks.c.command, tasks.c.parameters, tasks.c.enabled, tasks.c.source,
+    tasks.c.version, tasks.c.options, tasks.c.created_at, tasks.c.updated_at,
+)  # fmt: skip
+
+
+TASK_OPTIONS = (
+    "retry",
+    "timeout",
+    "isolation",
+    "cache_ttl",
+    "env",
+    "cwd",
+    "stdin",
+    "memory_mb",
+    "delete_with_schedule",
+)
+
+
+def list_tasks(
+    tx: Tx, org_id: str, *, limit: int = PAGE_ROWS, cursor: str | None = None, task_type: str | None = None,
+    enabled: bool | None = None,
+) -> Page:  # fmt: skip
+    stmt: Select[Any] = select(*TASK).where(tasks.c.org_id == org_id)
+    stmt = matching(stmt, (tasks.c.task_type, task_type), (tasks.c.enabled, enabled))
+    return page_by(tx, stmt, tasks.c.id, limit, cursor, task_record)
+
+
+def task(tx: Tx, org_id: str, key: str) -> Record:
+    """A task by its id or name."""
+    mine = and_(tasks.c.org_id == org_id, or_(tasks.c.id == key, tasks.c.name == key))
+    found = tx.execute(select(*TASK).where(mine).order_by(tasks.c.id != key)).first()
+    if found is None:
+        raise NotFound(f"task {key!r} not found")
+    return task_record(found)
+
+
+def task_record(row: Any) -> Record:
+    """Its options stand beside its other fields, as they are written."""
+    found = dict_of(row)
+    options = found.pop("options") or {}
+    return {**found, **{name: options.get(name) for name in TASK_OPTIONS}}
+
+
+def schedules_of(tx: Tx, org_id: str, task: Any, by_name: bool = False) -> list[str]:
+    """The ids of the living schedules that run a task; or only of those that know it by its name."""
+    named = s.target == task.name if by_name else s.target.in_([task.id, task.name])
+    stmt = select(s.id).where(s.org_id == org_id, s.kind == "task", named, s.deleted_at.is_(None))
+    return list(tx.execute(stmt.order_by(s.id)).scalars())
