@@ -54,7 +54,7 @@ async def phases(engine: Engine, org_id: str, gauge: Gauge) -> dict[str, float]:
     )  # fmt: skip  # a long lease and no keeper: heartbeats are no job's cost
     with phase("enqueue"):
         await engine.enqueue(org_id, "task", "quiet", [{}] * JOBS)
-    with mock.patch.object(worker.prefetch, "start_waiting"), phase("claim"):  # nothing starts before all is claimed
+    with mock.patch.object(worker.prefetch, "start_waiting", return_value=None), phase("claim"):  # starting comes next
         await worker.prefetch.claim()
     with phase("start"):
         worker.prefetch.start_waiting()

@@ -73,7 +73,7 @@ class Worker:
         now, longest = stopwatch(), 2 * POLL_SECONDS
         claimed_at, results, stored_at = self.prefetch.claimed_at, self.completer.results, self.completer.stored_at
         if now - claimed_at > longest:
-            return f"has not looked for work for {now - claimed_at:.0f} s"
+            return f"has not polled for ready jobs for {now - claimed_at:.0f} s"
         if results and now - stored_at > longest:
             return f"has {len(results)} results that could not be stored for {now - stored_at:.0f} s"
         return None
