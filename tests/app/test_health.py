@@ -18,7 +18,7 @@ from sqlalchemy import text as sql
 from rota.app import health
 from rota.app.application import Rota
 from rota.app.health import Readiness
-from rota.app.main import Node
+from rota.app.node import Node
 from rota.app.settings import Settings
 from rota.core.errors import Unavailable
 from rota.core.ids import new_id

@@ -12,23 +12,25 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from rota.app import main
+from rota.app import node as node_module
 from rota.app.application import Rota
 from rota.app.settings import Settings
 from rota.app.signals import Shutdown
 from rota.core.errors import Unavailable
+from rota.engine import warmup
 from rota.kinds.tasks.declare import declare
 from tests.app.command_line import run
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> main.Node:
-    monkeypatch.setattr(main, "SETTLED", 0.01)
-    monkeypatch.setattr(gc, "freeze", lambda: None)  # the tests' own objects are garbage one day
-    return main.Node(Settings.load(data_dir=tmp_path), Rota(), None)
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> node_module.Node:
+    monkeypatch.setattr(node_module, "WARM_UP_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(gc, "freeze", lambda: None)  # objects of tests must stay collectable
+    return node_module.Node(Settings.load(data_dir=tmp_path), Rota(), None)
 
 
-async def test_the_rehearsal_waits_until_the_worker_is_not_full(
-    node: main.Node, monkeypatch: pytest.MonkeyPatch
+async def test_the_warm_up_waits_until_the_worker_is_not_full(
+    node: node_module.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = asyncio.Event()
     worker: Any = SimpleNamespace(prefetch=SimpleNamespace(free_places=0))
@@ -37,7 +39,7 @@ async def test_the_rehearsal_waits_until_the_worker_is_not_full(
     async def warm_up(*_: Any) -> None:
         begun.set()
 
-    monkeypatch.setattr(main, "warm_up", warm_up)
+    monkeypatch.setattr(warmup, "warm_up", warm_up)
     engine: Any = None
     warming = asyncio.ensure_future(node.warm_up(engine))
     with pytest.raises(TimeoutError):
@@ -47,11 +49,13 @@ async def test_the_rehearsal_waits_until_the_worker_is_not_full(
     await warming
 
 
-async def test_a_rehearsal_that_is_cut_short_ends_nothing(node: main.Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interrupted_warm_up_does_not_stop_the_node(
+    node: node_module.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def warm_up(*_: Any) -> None:
         raise Unavailable("the database is out of reach")
 
-    monkeypatch.setattr(main, "warm_up", warm_up)
+    monkeypatch.setattr(warmup, "warm_up", warm_up)
     engine: Any = None
     await node.warm_up(engine)
 
@@ -79,7 +83,9 @@ def test_a_database_that_does_not_exist_is_one_sentence_and_exit_code_1(
     assert "secret-word" not in answer.stderr
 
 
-async def test_a_start_goes_on_when_the_database_blinks(node: main.Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_goes_on_when_the_database_blinks(
+    node: node_module.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     main.migrate(node.settings)
     failures = [Unavailable("the connection was lost"), Unavailable("connection refused")]
     prepared = asyncio.Event()
@@ -89,7 +95,7 @@ async def test_a_start_goes_on_when_the_database_blinks(node: main.Node, monkeyp
             raise failures.pop()
         await declare(*given)
 
-    monkeypatch.setattr(main, "declare", blinking)
+    monkeypatch.setattr(node_module, "declare", blinking)
     node.on_prepared = prepared.set
     shutdown = Shutdown()
     running = asyncio.ensure_future(node.run(shutdown))

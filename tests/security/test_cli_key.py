@@ -8,7 +8,7 @@ import typer
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from rota.app import main
+from rota.app import api_thread
 from rota.app.cli import app
 from rota.app.doctor import tls_finding
 from rota.app.settings import Settings
@@ -76,7 +76,7 @@ def test_the_command_line_warns_without_tls(server: str, warned: bool, capsys: p
 def test_a_server_and_the_doctor_warn_without_tls(host: str, public_url: str, warned: bool, tmp_path: Path) -> None:
     settings = Settings(host=host, public_url=public_url, data_dir=tmp_path)
     with capture_logs() as logs:
-        main.announce(settings, "http://somewhere:1", None)
+        api_thread.announce(settings, "http://somewhere:1", None)
     events = [line["event"] for line in logs]
     assert events == (["keys and passwords reach this server without TLS"] if warned else [])
     assert tls_finding(settings).verdict == ("note" if warned else "ok")

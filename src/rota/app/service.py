@@ -21,8 +21,8 @@ from rota.app.api import schedules as schedule_routes
 from rota.app.api import system as system_routes
 from rota.app.api.streams import router as streams
 from rota.app.application import Rota, make_engine
-from rota.app.main import Node, keep_time, move_in, rows_of
 from rota.app.mounting import StartedGuard
+from rota.app.node import Node, declared_tasks, set_up_installation, sync_clock
 from rota.app.settings import Settings
 from rota.app.signals import Shutdown
 from rota.db.connection import open_database
@@ -169,11 +169,11 @@ class ServiceBuilder:
             capture_output()
             await asyncio.to_thread(migrate, settings.database_url)
             self.program.use(engine)
-            org_id = await move_in(engine, settings)
+            org_id = await set_up_installation(engine, settings)
             if self.declares:
                 name = self.info.display_name
                 await declare_pipelines(engine, self.program.org, self.program.pipelines)
-                program, rows = self.program, rows_of(self.program, name)
+                program, rows = self.program, declared_tasks(self.program, name)
                 await declare(engine, program.org, name, rows, program.schedules, program.schedule_places)
             system = await db.tx(orgs.system_user, org_id, clock.now())
             if not self.auth:
@@ -217,7 +217,7 @@ async def working(app: FastAPI, node: Node, engine: Engine) -> AsyncIterator[Non
     shutdown = Shutdown()
     loops = [
         start_supervised("worker", lambda: node.work(engine, shutdown)),
-        start_supervised("clock", lambda: keep_time(engine.db, node.clock)),
+        start_supervised("clock", lambda: sync_clock(engine.db, node.clock)),
     ]
     try:
         yield

@@ -1,0 +1,175 @@
+"""API thread: API and dashboard of a process, the socket they listen on, and the files that announce their URL."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+import structlog
+import uvloop
+
+from rota.access.store import logins
+from rota.access.store.logins import Link
+from rota.app.application import Rota, make_engine
+from rota.app.data_dir import write_secret
+from rota.app.node import DATABASE_START_SECONDS, Node, declared_tasks, set_up_installation, sync_clock
+from rota.app.settings import Settings
+from rota.app.transport import TLS_REMEDY, without_tls
+from rota.core.addresses import is_loopback
+from rota.core.clock import SystemClock
+from rota.core.errors import RotaError, Unavailable
+from rota.db.connection import open_database
+from rota.db.notify import Wake
+from rota.db.retry import retry_until_available
+from rota.engine.commands import Engine
+from rota.engine.metrics import Metrics
+from rota.engine.supervision import start_supervised
+from rota.kinds.pipelines.manager import declare as declare_pipelines
+from rota.kinds.tasks.declare import declare
+
+if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
+
+log = structlog.get_logger("rota")
+
+
+class ApiThread(threading.Thread):
+    """Serves API and dashboard on its own event loop, so that tasks that block the node's loop do not block them."""
+
+    def __init__(
+        self, settings: Settings, program: Rota, app: str | None, sock: socket.socket, node: Node | None
+    ) -> None:
+        super().__init__(name="rota-api", daemon=True)
+        self.settings, self.program, self.app, self.sock, self.node = settings, program, app, sock, node
+        self.ready = threading.Event()
+        self.server: uvicorn.Server | None = None
+        self.api: FastAPI | None = None
+        self.link: Link | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self.serve())
+        except RotaError as error:
+            print(f"error: {error.message}", file=sys.stderr)
+            os._exit(1)
+        except BaseException:
+            log.exception("API thread failed")
+            os._exit(1)
+
+    async def serve(self) -> None:
+        import uvicorn  # imported here: a worker needs none of it, and starts sooner without
+
+        from rota.app.asgi import create_site
+        from rota.app.connections import HEAD_BYTES, Connection
+        from rota.frame.http.exposure import Exposure
+
+        settings = self.settings
+        db = open_database(settings.database_url)
+        clock = self.node.clock if self.node else SystemClock()
+        wake = Wake(self.node.signal if self.node else None)
+        metrics = self.node.metrics if self.node else Metrics()
+        engine = make_engine(settings, self.program, None, db, clock, wake, metrics)
+        await retry_until_available(lambda: self.prepare(engine), DATABASE_START_SECONDS)
+        if is_loopback(settings.host):  # elsewhere other people may read the log that the link is printed to
+            self.link = await db.tx(logins.first_link, clock.now())
+        self.api = create_site(
+            engine,
+            db,
+            loops=self.node.problems if self.node else None,
+            service_token=settings.service_token,
+            trace_url=settings.trace_url,
+            guarded_hosts=settings.guarded_hosts(is_loopback(settings.host)),
+            exposure=Exposure(settings.public_url, bool(settings.trusted_proxies)),
+        )
+        self.loop = asyncio.get_running_loop()
+        if self.node is not None:
+            self.node.on_wake_up = self.wake_streams
+        config = uvicorn.Config(
+            self.api,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=5,
+            lifespan="off",
+            http=Connection,
+            h11_max_incomplete_event_size=HEAD_BYTES,
+            proxy_headers=bool(
+                settings.trusted_proxies
+            ),  # else clients could forge the address that login attempts are counted by
+            forwarded_allow_ips=settings.trusted_proxies or [],
+        )
+        self.server = uvicorn.Server(config)
+        loops = [start_supervised("clock", lambda: sync_clock(db, clock))]
+        if self.node is None:  # long polls of agents wait for events of other processes
+            loops.append(start_supervised("wake-ups", lambda: wake.listen(db)))
+        self.ready.set()
+        try:
+            await self.server.serve(sockets=[self.sock])
+            if not self.api.state.closing:
+                raise RuntimeError("the API server stopped unexpectedly")
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await db.close()
+
+    async def prepare(self, engine: Engine) -> None:
+        """Store tasks and pipelines that the program declares. Idempotent."""
+        await set_up_installation(engine, self.settings)
+        await declare_pipelines(engine, self.program.org, self.program.pipelines)
+        await declare(engine, self.program.org, None, declared_tasks(self.program, self.app), [])
+
+    def wake_streams(self) -> None:
+        """Wake the event streams, if any is open. Thread-safe; called for every wake-up."""
+        if self.api is not None and self.api.state.streams and self.loop is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.api.state.engine.wake.notify_followers)
+
+    def stop(self) -> None:
+        """Close streams and connections; wait up to 10 s for the thread."""
+        if self.server is not None and self.api is not None:
+            self.server.should_exit = True
+            self.api.state.closing = True
+            self.wake_streams()
+        self.join(timeout=10)
+
+
+@contextlib.contextmanager
+def listening_socket(settings: Settings) -> Iterator[tuple[socket.socket, str]]:
+    """Bind host and port, before anything else starts; yields socket and URL. Raises Unavailable."""
+    sock = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((settings.host, settings.port))
+    except OSError as error:
+        raise Unavailable(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; choose another with --port"
+        ) from error
+    url = f"http://{settings.host}:{sock.getsockname()[1]}"
+    try:
+        yield sock, url
+    finally:
+        for name in ("server.json", "login.url"):
+            (settings.data_dir / name).unlink(missing_ok=True)
+        sock.close()
+
+
+def announce(settings: Settings, url: str, link: Link | None) -> None:
+    """Print the server's URL and write it to `server.json` of the data directory, where `admin.key` exists by now."""
+    note = orjson.dumps({"url": url, "pid": os.getpid()}).decode()
+    write_secret(settings.data_dir / "server.json", note)  # written at once: a reader never sees half of it
+    print(f"Rota is up at {url} (API docs: {url}/docs)", file=sys.stderr)
+    if without_tls(settings):
+        log.warning("keys and passwords reach this server without TLS", host=settings.host, remedy=TLS_REMEDY)
+    if link is not None and sys.stderr.isatty():
+        print(f"dashboard, for the next 15 minutes: {url}/login?token={link.token}", file=sys.stderr)
+    elif link is not None:  # others may read the file or journal that stderr is written to
+        write_secret(settings.data_dir / "login.url", f"{url}/login?token={link.token}\n")
+        print(f"dashboard, for the next 15 minutes: the link in {settings.data_dir / 'login.url'}", file=sys.stderr)
+    print(f"data and admin key: {Path(settings.data_dir).absolute()}", file=sys.stderr)
