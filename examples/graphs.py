@@ -28,7 +28,7 @@ class PlayModel(BaseChatModel):
     def _llm_type(self) -> str:
         return "play"
 
-    def bind_tools(self, tools: Sequence[Any], **_: Any) -> "PlayModel":  # type: ignore[override]
+    def bind_tools(self, tools: Sequence[Any], **_: Any) -> "PlayModel":
         return self.model_copy(update={"has_tools": bool(tools)})
 
     def _stream(self, messages: list[BaseMessage], *_: Any, **__: Any) -> Iterator[ChatGenerationChunk]:

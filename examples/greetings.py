@@ -3,6 +3,8 @@
 rota workflow publish greetings names ada --payload '{"name": "Ada"}'
 """
 
+from typing import Any
+
 from rota import Prepare, Workflow
 
 greetings = Workflow("greetings", topics=["names"])
@@ -10,11 +12,11 @@ greetings = Workflow("greetings", topics=["names"])
 
 @greetings.consumer(subscribe=["names"])
 class Greet:
-    async def prepare(self, ctx, state):
+    async def prepare(self, ctx: Any, state: Any) -> Prepare:
         waiting = await ctx.peek("names")
-        for one in waiting:
-            ctx.log.info("Hello %s", one.payload["name"])
+        for event in waiting:
+            ctx.log.info("Hello %s", event.payload["name"])
         return Prepare(
-            reservations={"names": [one.id for one in waiting]},
+            reservations={"names": [event.id for event in waiting]},
             title=f"greeted {len(waiting)}" if waiting else None,
         )

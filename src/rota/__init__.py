@@ -1,4 +1,4 @@
-"""Rota: a durable rota for code."""
+"""Rota: a durable scheduler. Public names are imported on first use, from the modules in `HOMES`."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -96,7 +96,7 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Names are loaded when they are asked for: `rota --help` must not wait for a database driver."""
+    """Import a public name on first use, so that `rota --help` does not wait for a database driver."""
     if name not in HOMES:
         raise AttributeError(f"module 'rota' has no attribute {name!r}")
     return getattr(import_module(HOMES[name]), name)

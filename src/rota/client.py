@@ -1,16 +1,17 @@
-"""A client for programs: `Client` blocks, `AsyncClient` is awaited; both have the same methods.
+"""Client of the API: `Client` blocks, `AsyncClient` is awaited; both have the same methods.
 
     with Client("http://127.0.0.1:8420", key) as rota:
         job_id = rota.run_schedule("nightly")
         print(rota.wait(job_id)["status"])
 
-Calls that are safe to repeat are repeated when the server or the way to it fails: reads, and every POST, because each
-carries an `Idempotency-Key`. What the server refuses is raised as one of the errors below, with its `code`.
+Idempotent calls are retried with backoff when the server or the network fails: reads, PUT, and every POST, because
+each carries an `Idempotency-Key`. Refusals are raised as one of the errors below, with the server's `code`.
 """
 
 import os
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict
 from urllib.parse import quote
@@ -20,19 +21,22 @@ import httpx
 from rota.core.clock import blocking_sleep, real_sleep, stopwatch
 from rota.core.ids import new_id
 
-TRIES = 4
-LONGEST = 30.0  # seconds that a server may ask us to wait between two tries
-AGAIN = (429, 502, 503, 504)
-SAFE = ("GET", "HEAD", "PUT", "POST")  # a POST by its key
-OPEN = ("pending", "running")
-LOOK = 0.5  # seconds between looks at a job
+DEFAULT_TRIES = 4
+MAX_RETRY_AFTER_SECONDS = 30.0  # a longer `Retry-After` is not waited for
+RETRIED_STATUSES = (429, 502, 503, 504)
+RETRIED_METHODS = ("GET", "HEAD", "PUT", "POST")  # POST has an idempotency key
+OPEN_STATUSES = ("pending", "running")
+JOB_POLL_SECONDS = 0.5
 
 Json = dict[str, Any]
-Status = Literal["pending", "running", "success", "failed", "timeout", "canceled", "crashed", "skipped", "missed"] | str
+quoted = partial(quote, safe="")
+Status = Literal[
+    "pending", "running", "success", "failed", "crashed", "lost", "canceled", "paused", "skipped", "missed", "coalesced"
+]
 
 
 class Problem(TypedDict, total=False):
-    """RFC 9457, as the server tells it."""
+    """Problem document (RFC 9457) of a refused request."""
 
     type: str
     title: str
@@ -102,19 +106,19 @@ class Page(TypedDict):
 
 
 class ClientError(Exception):
-    """Something went wrong between a program and the server."""
+    """Base class of all errors of this client."""
 
 
 class Unreachable(ClientError):
-    """No answer: the server is down, or the way to it."""
+    """No response: the server or the network is down."""
 
 
 class TimedOut(ClientError):
-    """No answer in time, or a job that takes longer than the caller wants to wait."""
+    """No response within the timeout, or a job that has not ended within the seconds that `wait` was called with."""
 
 
 class ApiError(ClientError):
-    """The server refused. `code` is stable, `problem` is all that it said."""
+    """The server refused the request. `code` is stable, `problem` is the whole problem document."""
 
     def __init__(self, status: int, problem: Problem) -> None:
         super().__init__(problem.get("detail", f"HTTP {status}"))
@@ -122,37 +126,41 @@ class ApiError(ClientError):
 
 
 class BadRequest(ApiError):
-    """400, 413, 415, 422: what was sent is wrong; `problem["errors"]` names the fields."""
+    """400, 413, 415, 422: the request is invalid; `problem["errors"]` names the fields."""
 
 
 class NotAuthenticated(ApiError):
-    """401: no key, or one that is not good any more."""
+    """401: no key, or one that is unknown, expired or revoked."""
 
 
 class Forbidden(ApiError):
-    """403: this key may not do that."""
+    """403: the key lacks the role or scope."""
 
 
 class NotFound(ApiError):
-    """404: there is no such thing, or it is another org's."""
+    """404: it does not exist, or belongs to another org."""
 
 
 class Conflict(ApiError):
-    """409, 412: it is not in a state that allows this, or has changed since it was read."""
+    """409, 412: its state does not allow this, it already exists, or it has changed since it was read."""
 
 
 class TooManyRequests(ApiError):
-    """429: later."""
+    """429: rate limit; retry later."""
 
 
 class ServerError(ApiError):
-    """5xx: the server's own trouble."""
+    """5xx: the server failed or is unavailable."""
 
 
-KINDS: dict[int, type[ApiError]] = {
-    400: BadRequest, 413: BadRequest, 415: BadRequest, 422: BadRequest, 401: NotAuthenticated, 403: Forbidden,
-    404: NotFound, 409: Conflict, 412: Conflict, 429: TooManyRequests,
-}  # fmt: skip
+ERRORS_BY_STATUS: dict[int, type[ApiError]] = {
+    **dict.fromkeys((400, 413, 415, 422), BadRequest),
+    401: NotAuthenticated,
+    403: Forbidden,
+    404: NotFound,
+    **dict.fromkeys((409, 412), Conflict),
+    429: TooManyRequests,
+}
 
 
 class Client:
@@ -162,12 +170,12 @@ class Client:
         key: str | None = None,
         *,
         timeout: float = 60.0,
-        tries: int = TRIES,
+        tries: int = DEFAULT_TRIES,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """A server by its URL and an API key; else ROTA_SERVER and ROTA_KEY."""
+        """Connect to a server by its URL and an API key, by default those of ROTA_SERVER and ROTA_KEY."""
         self.tries = tries
-        self.http = httpx.Client(**connection(server, key, timeout), transport=transport)
+        self.http = httpx.Client(**http_options(server, key, timeout), transport=transport)
 
     def __enter__(self) -> Self:
         return self
@@ -179,8 +187,8 @@ class Client:
         self.http.close()
 
     def call(self, method: str, path: str, body: Any = None, *, if_match: int | None = None, **query: Any) -> Any:
-        """Any route below /api/v1: its answer, or one of the errors of this module. `if_match` is the revision that
-        was read: Conflict when there is a newer one."""
+        """Call a route below /api/v1; return its JSON or raise one of the errors of this module. `if_match` is the
+        revision that was read: raises Conflict if a newer one exists."""
         request = request_of(self.http, method, path, body, query, if_match)
         for left in reversed(range(self.tries)):
             answer: httpx.Response | httpx.TransportError
@@ -188,14 +196,14 @@ class Client:
                 answer = self.http.send(request)
             except httpx.TransportError as error:
                 answer = error
-            delay = again(request, answer, self.tries - left) if left else None
+            delay = retry_delay(request, answer, self.tries - left) if left else None
             if delay is None:
-                return read(request, answer)
+                return parse_answer(request, answer)
             blocking_sleep(delay)
         raise AssertionError("unreachable")
 
     def pages(self, path: str, **query: Any) -> Iterator[Any]:
-        """The items of a list, page by page."""
+        """Iterate over all items of a list; fetches page by page."""
         cursor = None
         while True:
             page: Page = self.call("GET", path, **{**query, "cursor": cursor})
@@ -218,9 +226,9 @@ class Client:
     def delete_schedule(self, key: str) -> None:
         self.call("DELETE", f"/schedules/{quoted(key)}")
 
-    def run_schedule(self, key: str, **given: Any) -> str:
-        """Run it now, with its own input or the given one; the job's id."""
-        return str(self.call("POST", f"/schedules/{quoted(key)}/$run", given)["job_id"])
+    def run_schedule(self, key: str, **fields: Any) -> str:
+        """Run a schedule now; return the job's id. Fields: input (default: the schedule's), overlap."""
+        return str(self.call("POST", f"/schedules/{quoted(key)}/$run", fields)["job_id"])
 
     def pause_schedule(self, key: str, reason: str = "", until: str | None = None) -> Schedule:
         return self.call("POST", f"/schedules/{quoted(key)}/$pause", {"reason": reason, "until": until})
@@ -229,7 +237,7 @@ class Client:
         return self.call("POST", f"/schedules/{quoted(key)}/$resume", {"gap": gap})
 
     def add_job(self, target: str, **fields: Any) -> str:
-        """Make a job of a task, or with `kind` of a graph, a pipeline or a server; the job's id. Fields: input, queue,
+        """Enqueue a task, or with `kind` a graph, a pipeline or a host job; return the job's id. Fields: input, queue,
         priority, run_at, job_key, key_mode."""
         return str(self.call("POST", "/jobs", {"target": target, **fields})["job_id"])
 
@@ -257,11 +265,11 @@ class Client:
         return str(self.call("POST", f"/runs/{quoted(run_id)}/$retry")["job_id"])
 
     def wait(self, job_id: str, seconds: float = 3600.0) -> Job:
-        """The job when it has ended; raises TimedOut when that takes longer."""
-        end = stopwatch() + seconds
-        while (job := self.job(job_id))["status"] in OPEN:
-            late(job, end, seconds)
-            blocking_sleep(LOOK)
+        """Poll until the job has ended and return it. Raises TimedOut after `seconds`."""
+        deadline = stopwatch() + seconds
+        while (job := self.job(job_id))["status"] in OPEN_STATUSES:
+            check_deadline(job, deadline, seconds)
+            blocking_sleep(JOB_POLL_SECONDS)
         return job
 
 
@@ -272,12 +280,12 @@ class AsyncClient:
         key: str | None = None,
         *,
         timeout: float = 60.0,
-        tries: int = TRIES,
+        tries: int = DEFAULT_TRIES,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """A server by its URL and an API key; else ROTA_SERVER and ROTA_KEY."""
+        """Connect to a server by its URL and an API key, by default those of ROTA_SERVER and ROTA_KEY."""
         self.tries = tries
-        self.http = httpx.AsyncClient(**connection(server, key, timeout), transport=transport)
+        self.http = httpx.AsyncClient(**http_options(server, key, timeout), transport=transport)
 
     async def __aenter__(self) -> Self:
         return self
@@ -291,8 +299,8 @@ class AsyncClient:
         await self.http.aclose()
 
     async def call(self, method: str, path: str, body: Any = None, *, if_match: int | None = None, **query: Any) -> Any:
-        """Any route below /api/v1: its answer, or one of the errors of this module. `if_match` is the revision that
-        was read: Conflict when there is a newer one."""
+        """Call a route below /api/v1; return its JSON or raise one of the errors of this module. `if_match` is the
+        revision that was read: raises Conflict if a newer one exists."""
         request = request_of(self.http, method, path, body, query, if_match)
         for left in reversed(range(self.tries)):
             answer: httpx.Response | httpx.TransportError
@@ -300,14 +308,14 @@ class AsyncClient:
                 answer = await self.http.send(request)
             except httpx.TransportError as error:
                 answer = error
-            delay = again(request, answer, self.tries - left) if left else None
+            delay = retry_delay(request, answer, self.tries - left) if left else None
             if delay is None:
-                return read(request, answer)
+                return parse_answer(request, answer)
             await real_sleep(delay)
         raise AssertionError("unreachable")
 
     async def pages(self, path: str, **query: Any) -> AsyncIterator[Any]:
-        """The items of a list, page by page."""
+        """Iterate over all items of a list; fetches page by page."""
         cursor = None
         while True:
             page: Page = await self.call("GET", path, **{**query, "cursor": cursor})
@@ -331,9 +339,9 @@ class AsyncClient:
     async def delete_schedule(self, key: str) -> None:
         await self.call("DELETE", f"/schedules/{quoted(key)}")
 
-    async def run_schedule(self, key: str, **given: Any) -> str:
-        """Run it now, with its own input or the given one; the job's id."""
-        return str((await self.call("POST", f"/schedules/{quoted(key)}/$run", given))["job_id"])
+    async def run_schedule(self, key: str, **fields: Any) -> str:
+        """Run a schedule now; return the job's id. Fields: input (default: the schedule's), overlap."""
+        return str((await self.call("POST", f"/schedules/{quoted(key)}/$run", fields))["job_id"])
 
     async def pause_schedule(self, key: str, reason: str = "", until: str | None = None) -> Schedule:
         return await self.call("POST", f"/schedules/{quoted(key)}/$pause", {"reason": reason, "until": until})
@@ -342,7 +350,7 @@ class AsyncClient:
         return await self.call("POST", f"/schedules/{quoted(key)}/$resume", {"gap": gap})
 
     async def add_job(self, target: str, **fields: Any) -> str:
-        """Make a job of a task, or with `kind` of a graph, a pipeline or a server; the job's id. Fields: input, queue,
+        """Enqueue a task, or with `kind` a graph, a pipeline or a host job; return the job's id. Fields: input, queue,
         priority, run_at, job_key, key_mode."""
         return str((await self.call("POST", "/jobs", {"target": target, **fields}))["job_id"])
 
@@ -371,21 +379,18 @@ class AsyncClient:
         return str((await self.call("POST", f"/runs/{quoted(run_id)}/$retry"))["job_id"])
 
     async def wait(self, job_id: str, seconds: float = 3600.0) -> Job:
-        """The job when it has ended; raises TimedOut when that takes longer."""
-        end = stopwatch() + seconds
-        while (job := await self.job(job_id))["status"] in OPEN:
-            late(job, end, seconds)
-            await real_sleep(LOOK)
+        """Poll until the job has ended and return it. Raises TimedOut after `seconds`."""
+        deadline = stopwatch() + seconds
+        while (job := await self.job(job_id))["status"] in OPEN_STATUSES:
+            check_deadline(job, deadline, seconds)
+            await real_sleep(JOB_POLL_SECONDS)
         return job
 
 
-# what both share
-
-
-def connection(server: str | None, key: str | None, timeout: float) -> dict[str, Any]:
+def http_options(server: str | None, key: str | None, timeout: float) -> dict[str, Any]:
     url = server or os.environ.get("ROTA_SERVER") or "http://127.0.0.1:8420"
-    text = key or os.environ.get("ROTA_KEY") or ""
-    return {"base_url": url, "headers": {"authorization": f"Bearer {text}"} if text else {}, "timeout": timeout}
+    api_key = key or os.environ.get("ROTA_KEY") or ""
+    return {"base_url": url, "headers": {"authorization": f"Bearer {api_key}"} if api_key else {}, "timeout": timeout}
 
 
 def request_of(
@@ -399,50 +404,47 @@ def request_of(
     headers = {"idempotency-key": new_id()} if method == "POST" else {}
     if if_match is not None:
         headers["if-match"] = f'"{if_match}"'
-    given = {name: value for name, value in query.items() if value is not None}
-    return http.build_request(method, f"/api/v1{path}", json=body, params=given, headers=headers)
+    params = {name: value for name, value in query.items() if value is not None}
+    return http.build_request(method, f"/api/v1{path}", json=body, params=params, headers=headers)
 
 
-def again(request: httpx.Request, answer: httpx.Response | httpx.TransportError, tried: int) -> float | None:
-    """How long to wait before the next try; None when there is none."""
-    if request.method not in SAFE:
+def retry_delay(request: httpx.Request, answer: httpx.Response | httpx.TransportError, tried: int) -> float | None:
+    """Return the seconds to wait before the next try; None if the call must not be retried."""
+    if request.method not in RETRIED_METHODS:
         return None
     if isinstance(answer, httpx.Response):
-        if answer.status_code not in AGAIN:
+        if answer.status_code not in RETRIED_STATUSES:
             return None
-        asked = answer.headers.get("retry-after", "")
-        if asked.isdecimal():
-            return float(asked) if float(asked) <= LONGEST else None
+        retry_after = answer.headers.get("retry-after", "")
+        if retry_after.isdecimal():
+            return float(retry_after) if float(retry_after) <= MAX_RETRY_AFTER_SECONDS else None
     return float(min(0.1 * 2**tried, 5.0) * random.uniform(0.5, 1))
 
 
-def read(request: httpx.Request, answer: httpx.Response | httpx.TransportError) -> Any:
+def parse_answer(request: httpx.Request, answer: httpx.Response | httpx.TransportError) -> Any:
+    """Return the JSON of an answer, the bytes of a download; raise the error that it stands for."""
     if isinstance(answer, httpx.TimeoutException):
         raise TimedOut(f"{request.url.host}:{request.url.port} did not answer in time") from answer
     if isinstance(answer, httpx.TransportError):
         raise Unreachable(f"cannot reach {request.url.host}:{request.url.port}: {answer}") from answer
     if answer.is_success:
         if answer.headers.get("content-disposition", "").startswith("attachment"):
-            return answer.content  # somebody's own file, whatever is in it
+            return answer.content  # the content of an artifact
         return answer.json() if answer.content else None
-    kind = ServerError if answer.status_code >= 500 else KINDS.get(answer.status_code, ApiError)
-    raise kind(answer.status_code, problem_of(answer))
+    error_type = ServerError if answer.status_code >= 500 else ERRORS_BY_STATUS.get(answer.status_code, ApiError)
+    raise error_type(answer.status_code, problem_of(answer))
 
 
 def problem_of(answer: httpx.Response) -> Problem:
     try:
-        found = answer.json()
+        document = answer.json()
     except ValueError:
-        found = None
-    if isinstance(found, dict) and "detail" in found:
-        return Problem(**found)  # type: ignore[typeddict-item]
+        document = None
+    if isinstance(document, dict) and "detail" in document:
+        return Problem(**document)  # type: ignore[typeddict-item]
     return {"code": "unknown", "detail": f"HTTP {answer.status_code} from {answer.url}: is this a Rota server?"}
 
 
-def late(job: Job, end: float, seconds: float) -> None:
-    if stopwatch() > end:
+def check_deadline(job: Job, deadline: float, seconds: float) -> None:
+    if stopwatch() > deadline:
         raise TimedOut(f"job {job['id']} is still {job['status']} after {seconds:g} s")
-
-
-def quoted(text: str) -> str:
-    return quote(text, safe="")

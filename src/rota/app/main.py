@@ -107,7 +107,8 @@ async def check_exposure(settings: Settings) -> None:
         if await retry_until_available(lambda: db.read(accounts.only_first_key), DATABASE_START_SECONDS):
             raise Refused(
                 f"{settings.host} can be reached from other machines, and only the first key protects this server: "
-                "start it on 127.0.0.1 and make a user or a key (`rota user add`, `rota key add`), or add --allow-remote"
+                "start it on 127.0.0.1 and create a user or a key (`rota user add`, `rota key add`), or pass "
+                "--allow-remote"
             )
     finally:
         await db.close()
