@@ -16,10 +16,10 @@ CREATE = {"name": "nightly", "target": "hello", "cron_expression": "0 12 * * *"}
 
 @pytest.fixture
 def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the client waited, without waiting."""
-    found: list[float] = []
-    monkeypatch.setattr(client, "sleep", found.append)
-    return found
+    """The delays between tries; the client does not wait for them."""
+    delays: list[float] = []
+    monkeypatch.setattr(client, "blocking_sleep", delays.append)
+    return delays
 
 
 def answering(*answers: Answer) -> tuple[Client, list[httpx.Request]]:

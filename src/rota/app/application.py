@@ -1,4 +1,4 @@
-"""`Rota`: what a program declares. Importing it starts nothing; `rota up app.py` runs it."""
+"""`Rota`: declarations of a program. Importing it starts nothing; `rota up app.py` runs it."""
 
 import asyncio
 import importlib
@@ -67,7 +67,7 @@ class Rota:
         self.schedules: list[dict[str, Any]] = []
         self.schedule_places: dict[str, str] = {}  # by name: file and line of the declaration
         self._engine: tuple[Engine, asyncio.AbstractEventLoop] | None = None
-        self._own: Database | None = None  # opened here; else the engine is the process's
+        self._own_db: Database | None = None  # opened by `enqueue`; None if the process's engine is used
         self._org_id: str | None = None
 
     @overload
@@ -75,44 +75,44 @@ class Rota:
     @overload
     def task(self, name: str | None = None, **options: Any) -> Callable[[F], F]: ...
     def task(self, name: Any = None, **options: Any) -> Any:
-        """Register a function, under its own name or the given one. Options: retry, timeout, isolation (`process`),
+        """Register a function as a task, by default under its own name. Options: retry, timeout, isolation (`process`),
         version, cache_ttl, memory_mb."""
         if callable(name):
             self.registry.add(Task(name.__name__, function=name))
             return name
 
-        def remember(function: F) -> F:
+        def register(function: F) -> F:
             self.registry.add(Task(name or function.__name__, function=function, **task_options(options)))
             return function
 
-        return remember
+        return register
 
     def shell(self, name: str, command: str, **options: Any) -> None:
-        """Register a command for the system's shell. Options: retry, timeout, env, cwd, stdin, memory_mb, cache_ttl."""
+        """Register a shell command as a task. Options: retry, timeout, env, cwd, stdin, memory_mb, cache_ttl."""
         self.registry.add(Task(name, command=command, **task_options(options)))
 
     def graph(self, name: str, graph: Any, *, provider: str = "langgraph", **options: Any) -> None:
         """Register a graph as `provider:name`: a compiled LangGraph graph or, for the provider `python`, an async
         generator function. Options: version, description, prices (`{model: (input, output)}` in US dollars per million
-        tokens, for calls whose cost the model does not tell)."""
+        tokens, for models that do not report their cost)."""
         self.graphs.add(name, graph, provider, **options)
 
     def pipeline(self, name: str, sql: str | None = None, **options: Any) -> Callable[[F], F]:
-        """Declare a pipeline `namespace/layer/name`: by its SQL or, as a decorator, a function that may ask for a
-        DuckDB connection and returns a relation. Options: reads (the tables that a function reads), after (on whose
-        success it runs), description."""
+        """Declare a pipeline `namespace/layer/name`: by its SQL or, as a decorator, by a function that may take a
+        DuckDB connection and returns a relation. Options: reads (tables that a function reads), after (upstream
+        pipelines on whose success it runs), description."""
 
-        def remember(function: F) -> F:
+        def register(function: F) -> F:
             self.pipelines.add(name, function, None, **options)
             return function
 
         if sql is not None:
             self.pipelines.add(name, None, sql, **options)
-        return remember
+        return register
 
     def workflow(self, workflow: Workflow) -> Workflow:
-        """Register a workflow. One that cannot work is refused: here, or when the program is loaded if its handlers are
-        declared later."""
+        """Register a workflow. Raises Invalid if it is inconsistent: here, or when the program is loaded if its
+        handlers are declared later."""
         if workflow.handlers:
             workflow.check()
         if workflow.name in self.workflows:
@@ -125,16 +125,16 @@ class Rota:
         self.connectors.add(name, connector)
 
     def provide(self, wanted: type, factory: Callable[..., Any], scope: str = "run") -> None:
-        """Inject what the factory makes wherever a task's parameter has this type: once per `run` or `process`."""
+        """Inject the factory's result into task parameters of type `wanted`: created once per `run` or `process`."""
         self.injector.provide(wanted, factory, scope)
 
     def serializer(self, serializer: Serializer) -> None:
-        """Say how values of some type are kept, as results and artifacts."""
+        """Register how values of a type are serialised, as results and artifacts."""
         self.injector.serializers.append(serializer)
 
     @property
     def injectables(self) -> set[type]:
-        """The types that are injected."""
+        """Return the types that are injected."""
         return self.injector.injectables
 
     def schedule(
@@ -149,8 +149,8 @@ class Rota:
         retry: Retry | dict[str, Any] | None = None,
         **fields: Any,
     ) -> None:
-        """Say when a task runs, or a graph or pipeline (`kind="graph"`, `"pipeline"`): by `cron`, `every` interval or
-        once `at` a moment; other fields as in the API."""
+        """Schedule a task, or a graph or pipeline (`kind="graph"`, `"pipeline"`): by `cron`, by interval (`every`) or
+        once (`at`); other fields as in the API. Raises Invalid if the name is declared twice."""
         task = self.registry.name_of(target)
         body: dict[str, Any] = {"name": name, "kind": "task", "target": task, "input": params, **fields}
         if cron is not None:
@@ -161,7 +161,7 @@ class Rota:
             body["run_at"] = at
         if retry is not None:
             body["retry"] = retry.dump() if isinstance(retry, Retry) else retry
-        if any(one["name"] == name for one in self.schedules):
+        if any(schedule["name"] == name for schedule in self.schedules):
             raise Invalid("name", name, "is declared twice")
         self.schedule_places[name] = place_of_call()
         self.schedules.append({key: value for key, value in body.items() if value is not None})
@@ -181,17 +181,17 @@ class Rota:
         job_key: str | None = None,
         **named: Any,
     ) -> str:
-        """Make a job of a task, now or at a moment; returns its id. Parameters come as a mapping, by name, or both.
+        """Enqueue a task, now or at `run_at`; returns the job's id. Parameters: a mapping, keyword arguments, or both.
 
-        Jobs of one `serial_key` run one after the other; a second job of a `job_key` whose first has not ended is a
-        Conflict. Inside a process that runs this program its engine is used, elsewhere one that the settings name:
-        then `await app.close()` at the end.
+        Jobs of one `serial_key` run one after the other. Raises Conflict while another job has the same `job_key`.
+        Inside a process that runs this program its engine is used, elsewhere the database that the settings name: then
+        `await app.close()` at the end.
         """
-        given = {**(params or {}), **named}
-        made = await self._ask(
-            lambda engine: self._make(engine, task, [given or None], run_at, queue, priority, serial_key, job_key)
+        payload = {**(params or {}), **named} or None
+        job_ids = await self._with_engine(
+            lambda engine: self._enqueue(engine, task, [payload], run_at, queue, priority, serial_key, job_key)
         )
-        return made[0]
+        return job_ids[0]
 
     async def enqueue_many(
         self,
@@ -204,53 +204,66 @@ class Rota:
         priority: int = 0,
         serial_key: str | None = None,
     ) -> list[str]:
-        """Make a job for each of these parameters, all or none; returns their ids."""
-        payloads = [None if one is None else dict(one) for one in params]
-        return await self._ask(lambda engine: self._make(engine, task, payloads, run_at, queue, priority, serial_key))
+        """Enqueue a job per item of `params`, in one transaction; returns their ids."""
+        payloads = [None if item is None else dict(item) for item in params]
+        return await self._with_engine(
+            lambda engine: self._enqueue(engine, task, payloads, run_at, queue, priority, serial_key)
+        )
 
     async def close(self) -> None:
-        """Close the database, if `enqueue` opened it."""
-        if self._own is not None:
-            db, self._own, self._engine = self._own, None, None
+        """Close the database that `enqueue` opened, if any."""
+        if self._own_db is not None:
+            db, self._own_db, self._engine = self._own_db, None, None
             await db.close()
 
     def use(self, engine: Engine) -> None:
-        """From now on make jobs through this engine, on the event loop that runs now."""
+        """Enqueue through this engine from now on, on the running event loop."""
         self._engine = engine, asyncio.get_running_loop()
 
-    async def _ask(self, ask: Callable[[Engine], Coroutine[Any, Any, list[str]]]) -> list[str]:
-        """Ask the engine on its own event loop, whichever loop asks."""
+    async def _with_engine(self, command: Callable[[Engine], Coroutine[Any, Any, list[str]]]) -> list[str]:
+        """Run a command on the engine's own event loop, from any loop."""
         if self._engine is None or self._engine[1].is_closed():
             settings = Settings.load()
-            self._own = open_database(settings.database_url)
-            self.use(make_engine(settings, self, None, self._own, SystemClock(), Wake(), Metrics()))
+            self._own_db = open_database(settings.database_url)
+            self.use(make_engine(settings, self, None, self._own_db, SystemClock(), Wake(), Metrics()))
         assert self._engine is not None
         engine, loop = self._engine
         if loop is asyncio.get_running_loop():
-            return await ask(engine)
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ask(engine), loop))
+            return await command(engine)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(command(engine), loop))
 
-    async def _make(
-        self, engine: Engine, task: str | Callable[..., Any], payloads: Sequence[Any], run_at: str | datetime | None,
-        queue: str, priority: int, serial_key: str | None, job_key: str | None = None,
-    ) -> list[str]:  # fmt: skip
-        if self._own is not None and self._org_id is None and isinstance(engine.clock, SystemClock):
+    async def _enqueue(
+        self,
+        engine: Engine,
+        task: str | Callable[..., Any],
+        payloads: Sequence[Any],
+        run_at: str | datetime | None,
+        queue: str,
+        priority: int,
+        serial_key: str | None,
+        job_key: str | None = None,
+    ) -> list[str]:
+        if self._own_db is not None and self._org_id is None and isinstance(engine.clock, SystemClock):
             engine.clock.sync(await engine.db.read(workers.measure))
         if self._org_id is None:
             self._org_id = await engine.db.read(orgs.org_by_slug, self.org)
         if self._org_id is None:
-            raise NotFound(f"org {self.org!r} not found in this database; `rota up` makes the first")
+            raise NotFound(f"org {self.org!r} not found in this database; `rota up` creates the first")
         return await engine.enqueue(
-            self._org_id, "task", self.registry.name_of(task), payloads,
+            self._org_id,
+            "task",
+            self.registry.name_of(task),
+            payloads,
             run_at=None if run_at is None else triggers.parse_instant(run_at, "run_at"),
-            queue_name=parse.name(queue, "queue"), priority=parse.whole(priority, "priority", -100, 100),
+            queue_name=parse.name(queue, "queue"),
+            priority=parse.whole(priority, "priority", -100, 100),
             serial_key=None if serial_key is None else f"{self._org_id}:{parse.label(serial_key, 'serial_key')}",
             job_key=None if job_key is None else parse.label(job_key, "job_key"),
-        )  # fmt: skip
+        )
 
 
 def place_of_call() -> str:
-    """File and line of the code outside Rota that called, for messages about what it declared."""
+    """Return file and line of the caller outside Rota, for messages about its declaration."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
@@ -272,11 +285,12 @@ EXTENSIONS = Extensions(
 def make_engine(
     settings: Settings, program: Rota, app: str | None, db: Database, clock: SystemClock, wake: Wake, metrics: Metrics
 ) -> Engine:
-    place = settings.warehouse_dir or settings.data_dir / "warehouse"
-    executor = executor_here(place, settings.pipeline_slots)
+    """Create the engine of a process, with the runners of all kinds."""
+    warehouse = settings.warehouse_dir or settings.data_dir / "warehouse"
+    executor = executor_here(warehouse, settings.pipeline_slots)
     remote = None
     if settings.graph_endpoint:
-        from rota.kinds.graphs.remote import Remote  # here: its HTTP client takes long to load
+        from rota.kinds.graphs.remote import Remote  # imported here: its HTTP client takes long to load
 
         remote = Remote(settings.graph_endpoint, settings.service_token)
     command, limit = settings.repair_command, timedelta(seconds=settings.repair_timeout_seconds)
@@ -298,12 +312,12 @@ def make_engine(
 
 
 def load_app(where: str) -> Rota:
-    """The `Rota` in a Python file, or at `module:attribute`."""
+    """Load the `Rota` object of a Python file, or at `module:attribute`. Raises Invalid."""
     if where.endswith(".py") or "/" in where:
-        found = [value for value in vars(load_file(where)).values() if isinstance(value, Rota)]
-        if len(found) != 1:
-            raise Invalid("APP", where, f"has {len(found)} Rota objects where one is expected")
-        return found[0]
+        programs = [value for value in vars(load_file(where)).values() if isinstance(value, Rota)]
+        if len(programs) != 1:
+            raise Invalid("APP", where, f"has {len(programs)} Rota objects where one is expected")
+        return programs[0]
     name, _, attribute = where.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     value = getattr(importlib.import_module(name), attribute or "app", None)
@@ -313,7 +327,7 @@ def load_app(where: str) -> Rota:
 
 
 def load_file(where: str) -> ModuleType:
-    """Run a Python file as a module."""
+    """Import a Python file as a module. Raises Invalid if it is not one."""
     path = Path(where).resolve()
     if not path.is_file():
         raise Invalid("APP", where, "is not a file")

@@ -1,4 +1,4 @@
-"""One address for both: the API where it has a route, the dashboard everywhere else."""
+"""ASGI application with API and dashboard: the dashboard gets the requests that the API has no route for."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ from rota.engine.commands import Engine
 
 
 def create_site(engine: Engine, db: Database, *, trace_url: str = "", **more: Any) -> FastAPI:
-    """The API, with the dashboard behind it; see `create_api`."""
+    """Create the API with the dashboard as its fallback; `more` as in `create_api`."""
     api = create_api(engine, db, **more)
-    unknown, web = api.router.default, create_web(engine, db, api, trace_url)
+    not_found, web = api.router.default, create_web(engine, db, api, trace_url)
 
-    async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
+    async def fallback(scope: Scope, receive: Receive, send: Send) -> None:
         page = scope["type"] == "http" and not scope["path"].startswith("/api/")
-        await (web if page else unknown)(scope, receive, send)
+        await (web if page else not_found)(scope, receive, send)
 
-    api.router.default = elsewhere
+    api.router.default = fallback
     return api

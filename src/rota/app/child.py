@@ -1,4 +1,4 @@
-"""The process of an isolated run: loads the program, runs one function, writes the result to a pipe, ends."""
+"""Child process of an isolated run: loads the program, runs one function, writes its result to a pipe, exits."""
 
 import asyncio
 import logging
@@ -25,9 +25,11 @@ from rota.engine.runner import Canceled, RunContext, RunLog, Skipped
 from rota.kinds.graphs.runner import GraphRunner
 from rota.kinds.tasks.runner import TaskRunner
 
+LOG_FLUSH_SECONDS = 0.2
+
 
 def main() -> None:
-    close_memory()  # it knows the URL of the database
+    close_memory()  # it holds the URL of the database
     order = orjson.loads(sys.stdin.buffer.read())
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")  # to the run's log
     os.set_inheritable(order["result_fd"], False)
@@ -58,7 +60,7 @@ async def run_task(order: dict[str, Any], db: Database, program: Rota, settings:
     runner = TaskRunner(program.registry, db, injector=program.injector, threads=1, org=program.org)
     engine = Engine(db, SystemClock(), Wake(), {"task": runner}, settings)
     program.use(engine)
-    ctx = context(order, engine)
+    ctx = make_context(order, engine)
     try:
         return {"outcome": await runner.call(ctx, program.registry.get(order["task"]), order["payload"])}
     finally:
@@ -68,26 +70,26 @@ async def run_task(order: dict[str, Any], db: Database, program: Rota, settings:
 
 
 async def run_graph(order: dict[str, Any], db: Database, program: Rota, settings: EngineSettings) -> dict[str, Any]:
-    """What a graph says and uses is written from here: its worker only hears of the end."""
+    """Run a graph. This process writes its log and usage itself; the worker receives only the result."""
     clock = SystemClock()
     clock.sync(await db.read(workers.measure))
     runner = GraphRunner(program.graphs, db, clock, program.org)
-    ctx = context(order, Engine(db, clock, Wake(), {"graph": runner}, settings))
-    over = asyncio.Event()
-    writing = asyncio.ensure_future(write_log(db, ctx.log, clock, over))
+    ctx = make_context(order, Engine(db, clock, Wake(), {"graph": runner}, settings))
+    ended = asyncio.Event()
+    log_writer = asyncio.ensure_future(write_log(db, ctx.log, clock, ended))
     try:
         outcome = await runner.execute(ctx)
     finally:
-        over.set()
-        await writing
+        ended.set()
+        await log_writer
     return {"outcome": outcome, "artifact_id": ctx.info.artifact_id}
 
 
-async def write_log(db: Database, log: RunLog, clock: SystemClock, over: asyncio.Event) -> None:
-    """Write what a run says, five times a second, and the last of it when it is over."""
+async def write_log(db: Database, log: RunLog, clock: SystemClock, ended: asyncio.Event) -> None:
+    """Flush the run's log every 0.2 s, and its last lines when `ended` is set."""
     last = False
     while not last:
-        last = await clock.wait(over, 0.2)
+        last = await clock.wait(ended, LOG_FLUSH_SECONDS)
         if lines := log.take(last):
             await retry_until_available(partial(db.tx, runs.write_logs, lines))
 
@@ -98,24 +100,40 @@ def dump_failure(failure: Failure) -> dict[str, Any]:
 
 
 def program_of(order: dict[str, Any]) -> Rota:
-    """The program that the worker runs or, where it was given none, that of the function's own file."""
+    """Load the program that the worker runs or, if the worker has none, the one in the function's own file."""
     if order["app"] is not None:
         return load_app(order["app"])
-    found = [value for value in vars(load_file(order["module"])).values() if isinstance(value, Rota)]
-    return found[0] if len(found) == 1 else Rota()
+    programs = [value for value in vars(load_file(order["module"])).values() if isinstance(value, Rota)]
+    return programs[0] if len(programs) == 1 else Rota()
 
 
-def context(order: dict[str, Any], engine: Engine) -> RunContext:
+def make_context(order: dict[str, Any], engine: Engine) -> RunContext:
     now = system_time()
     slot = datetime.fromisoformat(order["slot"]) if order["slot"] else None
     graph = order.get("graph")
     job = Job(
-        id=order["job_id"], org_id=order["org_id"], kind="graph" if graph else "task", target=graph or order["task"],
-        route="", payload=order["payload"], queue="", serial_key=None, schedule_id=order.get("schedule_id"), slot=slot,
-        trigger=order["trigger"], attempt=order["attempt"] - 1, tries=0, crashes=0, rescues=0, fence=order["fence"],
-        queued_at=now, run_at=now, terms=Terms(grant_id=order.get("grant_id")), last_run_id=None,
+        id=order["job_id"],
+        org_id=order["org_id"],
+        kind="graph" if graph else "task",
+        target=graph or order["task"],
+        route="",
+        payload=order["payload"],
+        queue="",
+        serial_key=None,
+        schedule_id=order.get("schedule_id"),
+        slot=slot,
+        trigger=order["trigger"],
+        attempt=order["attempt"] - 1,
+        tries=0,
+        crashes=0,
+        rescues=0,
+        fence=order["fence"],
+        queued_at=now,
+        run_at=now,
+        terms=Terms(grant_id=order.get("grant_id")),
+        last_run_id=None,
         trace=order.get("trace"),
-    )  # fmt: skip
+    )
     log = RunLog(order["run_id"], system_time)
     ctx = RunContext(job, order["run_id"], order["attempt"], order["worker"], log, host=engine)
     ctx.info.name = order.get("name", job.target)

@@ -1,4 +1,4 @@
-"""Connections of the server: uvicorn's, with limits on how long and how large the head of a request may be."""
+"""HTTP connections: uvicorn's protocol with limits on duration and size of the request head (slowloris)."""
 
 import asyncio
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_SECONDS = 20.0  # from the connection, or the first byte of a further request, to the end of its head
+HEAD_SECONDS = 20.0  # from the connection, or the first byte of a further request, to the end of the head
 HEAD_BYTES = 64 * 1024  # of request line and headers
-LINGER_SECONDS = 2.0  # that a client may still send after a refusal: closed at once, it would not read the refusal
+LINGER_SECONDS = 2.0  # between refusal and close: a reset would discard the response before the client reads it
 
 
 class Connection(H11Protocol):
@@ -43,7 +43,7 @@ class Connection(H11Protocol):
             self.refuse("400 Bad Request", msg)
 
     def refuse(self, status: str, message: str) -> None:
-        """Answer, and close the connection when the client has had time to read the answer."""
+        """Send an error response and close the connection after LINGER_SECONDS."""
         self.refused = True
         self.stop_head_timer()
         head = f"HTTP/1.1 {status}\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
@@ -64,6 +64,6 @@ class Connection(H11Protocol):
     def on_slow_head(self) -> None:
         self.head_timer = None
         if not self.conn.trailing_data[0]:
-            self.transport.close()  # nothing was asked
+            self.transport.close()  # idle: no byte of a request arrived
         elif not self.transport.is_closing():
             self.refuse("408 Request Timeout", f"the head of a request must arrive within {HEAD_SECONDS:g} s")

@@ -1,4 +1,4 @@
-"""Files of the data directory: they hold keys, password hashes and results, and only their owner may read them."""
+"""Permissions of the data directory: its files hold keys, password hashes and results, for their owner only."""
 
 import contextlib
 import os
@@ -11,30 +11,32 @@ import structlog
 from rota.app.settings import Settings
 from rota.db.private_files import make_private_dir
 
-OTHERS = 0o077  # what group and others may do
-PATTERNS = ("rota.db*", "rota-own.db*", "admin.key", "server.json*", "login.url", "warehouse")
+GROUP_AND_OTHERS = 0o077  # permission bits
+FILE_PATTERNS = ("rota.db*", "rota-own.db*", "admin.key", "server.json*", "login.url", "warehouse")
 
 log = structlog.get_logger("rota")
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a file that only its owner can read. It replaces what has its name; a link is not followed."""
+    """Write a file with mode 0600, atomically; replaces an existing file or link, which is not followed."""
     make_private_dir(path.parent)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with contextlib.suppress(FileNotFoundError):
-        fresh.unlink()  # left by a process that had the same id and died
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
-        os.fchmod(file.fileno(), 0o600)  # whatever the umask takes away
+        temporary.unlink()  # left by a crashed process with the same pid
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
+        os.fchmod(file.fileno(), 0o600)  # independent of the umask
         file.write(text)
-    fresh.replace(path)
+    temporary.replace(path)
 
 
 def close_to_others(settings: Settings) -> None:
-    """Set the data directory to 0700 and Rota's files to 0600; logs what was open, and what could not be closed."""
+    """Set the data directory to 0700 and Rota's files to 0600; log the paths that were open or stay so."""
     closed, failed = [], []
     for path in open_to_others(settings):
         try:
-            path.chmod(mode_of(path) & ~OTHERS)  # not by a handle: to close one would drop the locks of SQLite
+            path.chmod(
+                mode_of(path) & ~GROUP_AND_OTHERS
+            )  # not fchmod: closing a descriptor would drop SQLite's POSIX locks
             closed.append(str(path))
         except OSError as error:
             failed.append(f"{path}: {error.strerror}")
@@ -47,20 +49,22 @@ def close_to_others(settings: Settings) -> None:
 
 
 def open_to_others(settings: Settings) -> list[Path]:
-    """The data directory and those of Rota's files that others than their owner can reach."""
+    """Return the data directory and Rota's files, as far as group or others have permissions on them."""
     paths = [] if is_shared(settings.data_dir) else [settings.data_dir.absolute()]
-    return [path for path in (*paths, *files_of(settings)) if mode_of(path) & OTHERS]
+    return [path for path in (*paths, *files_of(settings)) if mode_of(path) & GROUP_AND_OTHERS]
 
 
 def is_shared(data_dir: Path) -> bool:
-    """Whether a data directory that is open to others must stay so: one like /tmp, or where the process works."""
+    """Return whether a data directory is shared and must stay open: sticky like /tmp, or the working directory."""
     mode = mode_of(data_dir)
-    return bool(mode & OTHERS) and (bool(mode & stat.S_ISVTX) or Path.cwd().is_relative_to(data_dir.resolve()))
+    return bool(mode & GROUP_AND_OTHERS) and (
+        bool(mode & stat.S_ISVTX) or Path.cwd().is_relative_to(data_dir.resolve())
+    )
 
 
 def files_of(settings: Settings) -> Iterator[Path]:
-    """Rota's files of an installation, as far as they exist."""
-    for pattern in PATTERNS:
+    """Return the existing files of an installation."""
+    for pattern in FILE_PATTERNS:
         yield from settings.data_dir.absolute().glob(pattern)
     if settings.database_url.startswith("sqlite:///"):
         database = Path(settings.database_url.removeprefix("sqlite:///")).absolute()
@@ -71,7 +75,7 @@ def files_of(settings: Settings) -> Iterator[Path]:
 
 
 def mode_of(path: Path) -> int:
-    """0 for what does not exist, and for links: whoever made the link decides about its target."""
+    """Return the permission bits; 0 for missing paths and for links, whose targets are not Rota's."""
     try:
         mode = path.lstat().st_mode
     except OSError:

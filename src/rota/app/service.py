@@ -1,4 +1,4 @@
-"""`ServiceBuilder`: a web application of one's own with Rota inside, for those who start their server themselves."""
+"""`ServiceBuilder`: builds a FastAPI application with an engine inside, to be served by any ASGI server."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ class ServiceInfo:
 
 @dataclass(frozen=True, slots=True)
 class CrudPermissions:
-    """What may be done to things over the API; what may not is answered with 405."""
+    """Operations on tasks that the API allows; others are answered with 405."""
 
     create: bool = True
     read: bool = True
@@ -65,9 +65,9 @@ class CrudPermissions:
     delete: bool = True
 
     def allow(self, route: BaseRoute, path: str) -> bool:
-        """Whether a route of tasks or of their schedules is left in; other operations on tasks always are."""
+        """Return whether a CRUD route of tasks or their schedules is allowed; other operations always are."""
         methods: set[str] = getattr(route, "methods", None) or set()
-        granted = {
+        allowed = {
             "POST": self.create,
             "GET": self.read,
             "PUT": self.update,
@@ -75,24 +75,24 @@ class CrudPermissions:
             "DELETE": self.delete,
         }
         operation = "$" in path and "/$schedule" not in path  # `$execute` changes no row
-        return operation or all(granted.get(method, True) for method in methods)
+        return operation or all(allowed.get(method, True) for method in methods)
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactHierarchy:
-    """What the levels of artifacts are called."""
+    """Names of the levels of artifacts."""
 
     name: str
     level_labels: Mapping[int, str] = field(default_factory=lambda: {0: "execution"})
 
 
 class ServiceBuilder:
-    """Puts an application together:
+    """Builds an application:
 
     app = ServiceBuilder(info=ServiceInfo(display_name="Reports")).with_health().with_tasks().build()
 
     Scheduler and worker run inside it, on any number of its processes. A `program` brings its tasks and schedules.
-    Without `with_auth` every request acts as an admin: keep it on loopback, or behind something that knows people. It
+    Without `with_auth` every request acts as an admin: keep it on loopback, or behind a proxy that authenticates. It
     then refuses Host headers that are not its own (`ROTA_ALLOWED_HOSTS`) and writes from pages of other sites.
 
     In another application: `FastAPI(lifespan=rota.mounted_lifespan(service))`, then `.mount("/rota", service)`.
@@ -100,17 +100,17 @@ class ServiceBuilder:
 
     def __init__(self, info: ServiceInfo, database_url: str | None = None, program: Rota | None = None) -> None:
         self.info, self.database_url, self.program = info, database_url, program or Rota()
-        self.declares = program is not None  # without one, registered functions run only where a task row names them
+        self.declares = program is not None  # without a program, functions run only if a task row names them
         self.routers: list[APIRouter] = []
         self.checks: dict[str, Callable[[], Any]] | None = None
         self.concurrency: int | None = None
-        self.auth = self.validating = False
-        self.starting: list[Hook] = []
-        self.stopping: list[Hook] = []
-        self.extra: list[APIRouter] = []
+        self.auth = self.validate_tasks = False
+        self.startup_hooks: list[Hook] = []
+        self.shutdown_hooks: list[Hook] = []
+        self.extra_routers: list[APIRouter] = []
 
     def with_health(self, checks: Mapping[str, Callable[[], Any]] | None = None) -> Self:
-        """`/health`: the database, and checks of one's own that raise, or answer false, when something is wrong."""
+        """Add `/health`: checks the database and runs `checks`, which raise or return False to report a failure."""
         self.checks = dict(checks or {})
         return self
 
@@ -121,45 +121,45 @@ class ServiceBuilder:
         return self
 
     def with_jobs(self, max_concurrency: int | None = None) -> Self:
-        """Jobs and runs over the API, and how many may run at once."""
+        """Add routes of jobs and runs; limit concurrent runs."""
         self.concurrency = max_concurrency
         self.routers += [run_routes.router, job_routes.router, streams]
         return self
 
     def with_tasks(self, permissions: CrudPermissions | None = None, *, validate_on_startup: bool = False) -> Self:
-        """Tasks over the API; `validate_on_startup` switches off those whose function is gone."""
-        allowed = permissions or CrudPermissions()
-        self.validating = validate_on_startup
-        self.routers.append(chosen(task_routes.router, allowed.allow))
+        """Add routes of tasks; `validate_on_startup` disables those whose function is gone."""
+        crud = permissions or CrudPermissions()
+        self.validate_tasks = validate_on_startup
+        self.routers.append(restricted(task_routes.router, crud.allow))
         return self
 
     def with_schedules(self) -> Self:
-        """Schedules, slots, queues and workers over the API."""
+        """Add routes of schedules, slots, queues and workers."""
         self.routers += [schedule_routes.router, system_routes.router]
         return self
 
     def with_auth(self) -> Self:
-        """Only who has a key comes in. The first one is in `admin.key` of the data directory."""
+        """Require an API key. The first one is in `admin.key` of the data directory."""
         self.auth = True
         self.routers.append(people)
         return self
 
     def include_router(self, router: APIRouter) -> Self:
-        self.extra.append(router)
+        self.extra_routers.append(router)
         return self
 
     def on_startup(self, hook: Hook) -> Self:
-        """Called with the application, in the order of these calls, before work begins."""
-        self.starting.append(hook)
+        """Call `hook` with the application before work begins, in the order of registration."""
+        self.startup_hooks.append(hook)
         return self
 
     def on_shutdown(self, hook: Hook) -> Self:
-        self.stopping.append(hook)
+        self.shutdown_hooks.append(hook)
         return self
 
     def build(self) -> FastAPI:
-        given = {"database_url": self.database_url, "concurrency": self.concurrency}
-        settings = Settings.load(**given)
+        """Create the application; its lifespan migrates the database and runs scheduler and worker."""
+        settings = Settings.load(database_url=self.database_url, concurrency=self.concurrency)
         node = Node(settings, self.program, None)
         db, clock = open_database(settings.database_url), node.clock
         engine = make_engine(settings, self.program, None, db, clock, Wake(), node.metrics)
@@ -184,27 +184,32 @@ class ServiceBuilder:
             app.state.database = Database(settings.database_url)
             app.state.started = True
             try:
-                for hook in self.starting:
-                    await called(hook, app)
-                if self.validating:
+                for hook in self.startup_hooks:
+                    await call_hook(hook, app)
+                if self.validate_tasks:
                     await validate_and_disable_orphaned_tasks(app)
-                async with working(app, node, engine):
+                async with running_worker(app, node, engine):
                     yield
-                for hook in self.stopping:
-                    await called(hook, app)
+                for hook in self.shutdown_hooks:
+                    await call_hook(hook, app)
             finally:
                 app.state.started = False
                 await app.state.database.close()
                 await db.close()
 
         app = create_api(
-            engine, db, routers=self.routers, loops=node.problems, title=self.info.display_name, lifespan=lifespan,
+            engine,
+            db,
+            routers=self.routers,
+            loops=node.problems,
+            title=self.info.display_name,
+            lifespan=lifespan,
             guarded_hosts=settings.guarded_hosts(not self.auth),
-        )  # fmt: skip
+        )
         app.state.started = False
         app.add_middleware(StartedGuard)
         app.version = self.info.version
-        for router in self.extra:
+        for router in self.extra_routers:
             app.include_router(router)
         if self.checks is not None:
             add_health(app, self.checks)
@@ -212,8 +217,8 @@ class ServiceBuilder:
 
 
 @contextlib.asynccontextmanager
-async def working(app: FastAPI, node: Node, engine: Engine) -> AsyncIterator[None]:
-    """Fire and run what is due meanwhile."""
+async def running_worker(app: FastAPI, node: Node, engine: Engine) -> AsyncIterator[None]:
+    """Run scheduler and worker inside the block; drain them at its end."""
     shutdown = Shutdown()
     loops = [
         start_supervised("worker", lambda: node.work(engine, shutdown)),
@@ -229,25 +234,25 @@ async def working(app: FastAPI, node: Node, engine: Engine) -> AsyncIterator[Non
 
 
 async def validate_and_disable_orphaned_tasks(app: FastAPI) -> int:
-    """Switch off the tasks whose function is gone; returns how many those were."""
+    """Disable the tasks whose function is gone; return their number."""
     manager: TaskManager | None = getattr(app.state, "tasks", None)
     return 0 if manager is None else await manager.disable_orphans()
 
 
-def chosen(router: APIRouter, allow: Callable[[BaseRoute, str], bool]) -> APIRouter:
-    """The same router; routes that are not allowed answer 405."""
-    some = APIRouter()
+def restricted(router: APIRouter, allow: Callable[[BaseRoute, str], bool]) -> APIRouter:
+    """Return a copy of the router whose disallowed routes answer 405."""
+    copy = APIRouter()
     for route in router.routes:
         if allow(route, path := getattr(route, "path", "")):
-            some.routes.append(route)
+            copy.routes.append(route)
         else:
             methods = sorted(getattr(route, "methods", None) or ())
-            some.add_api_route(path, switched_off, methods=methods, include_in_schema=False)
-    return some
+            copy.add_api_route(path, not_allowed, methods=methods, include_in_schema=False)
+    return copy
 
 
-async def switched_off() -> Response:
-    raise HTTPException(405, "this service has switched this operation off (CrudPermissions)")
+async def not_allowed() -> Response:
+    raise HTTPException(405, "operation disabled in this service (CrudPermissions)")
 
 
 def add_health(app: FastAPI, checks: Mapping[str, Callable[[], Any]]) -> None:
@@ -256,21 +261,21 @@ def add_health(app: FastAPI, checks: Mapping[str, Callable[[], Any]]) -> None:
 
     @app.get("/health", tags=["health"])
     async def health() -> Response:
-        """The worst of all checks; a check that raises or answers false is unhealthy."""
-        found = {name: await outcome(name, check) for name, check in {"database": database, **checks}.items()}
-        worst = HEALTHY if all(one["state"] == HEALTHY for one in found.values()) else UNHEALTHY
-        return answer({"status": worst, "checks": found}, 200 if worst == HEALTHY else 503)
+        """Run all checks; 503 if one raises or returns False."""
+        results = {name: await run_check(name, check) for name, check in {"database": database, **checks}.items()}
+        status = HEALTHY if all(result["state"] == HEALTHY for result in results.values()) else UNHEALTHY
+        return answer({"status": status, "checks": results}, 200 if status == HEALTHY else 503)
 
 
-async def outcome(name: str, check: Callable[[], Any]) -> dict[str, str | None]:
+async def run_check(name: str, check: Callable[[], Any]) -> dict[str, str | None]:
     try:
-        fine = await called(check) is not False
-        return {"state": HEALTHY if fine else UNHEALTHY, "message": None}
+        healthy = await call_hook(check) is not False
+        return {"state": HEALTHY if healthy else UNHEALTHY, "message": None}
     except Exception as error:
-        log.warning("a health check failed", check=name, error=str(error))
+        log.warning("health check failed", check=name, error=str(error))
         return {"state": UNHEALTHY, "message": f"{type(error).__name__}: {error}"}
 
 
-async def called(hook: Callable[..., Any], *given: Any) -> Any:
-    result = hook(*given)
+async def call_hook(hook: Callable[..., Any], *args: Any) -> Any:
+    result = hook(*args)
     return await result if inspect.isawaitable(result) else result
