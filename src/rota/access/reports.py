@@ -23,17 +23,17 @@ KEY = (
 
 
 def list_orgs(tx: Tx, org_id: str | None, *, limit: int = PAGE_ROWS, cursor: str | None = None) -> Page:
-    """Every org, or the one that is asked for."""
+    """Return a page of all orgs, or only one org."""
     stmt = matching(select(*ORG), (orgs.c.id, org_id))
     return page_by(tx, stmt, orgs.c.id, limit, cursor)
 
 
 def org(tx: Tx, key: str) -> Record:
-    """An org by its slug or id."""
-    found = tx.execute(select(*ORG).where(or_(orgs.c.slug == key, orgs.c.id == key))).first()
-    if found is None:
+    """Return an org by its slug or id. Raises NotFound."""
+    row = tx.execute(select(*ORG).where(or_(orgs.c.slug == key, orgs.c.id == key))).first()
+    if row is None:
         raise NotFound(f"org {key!r} not found")
-    return dict_of(found)
+    return dict_of(row)
 
 
 def list_users(
@@ -45,26 +45,26 @@ def list_users(
     email: str | None = None,
     role: str | None = None,
 ) -> Page:
-    """The people of an org."""
+    """Return a page of the users of an org."""
     u = users.c
-    mine = and_(u.org_id == org_id, u.email.is_not(None), u.deleted_at.is_(None))
-    stmt = matching(select(*USER).where(mine), (u.email, email), (u.role, role))
+    of_org = and_(u.org_id == org_id, u.email.is_not(None), u.deleted_at.is_(None))
+    stmt = matching(select(*USER).where(of_org), (u.email, email), (u.role, role))
     return page_by(tx, stmt, u.id, limit, cursor)
 
 
 def user(tx: Tx, org_id: str, user_id: str) -> Record:
     u = users.c
-    mine = and_(u.org_id == org_id, u.id == user_id, u.email.is_not(None), u.deleted_at.is_(None))
-    found = tx.execute(select(*USER).where(mine)).one_or_none()
-    if found is None:
+    of_org = and_(u.org_id == org_id, u.id == user_id, u.email.is_not(None), u.deleted_at.is_(None))
+    row = tx.execute(select(*USER).where(of_org)).one_or_none()
+    if row is None:
         raise NotFound(f"user {user_id!r} not found")
-    return dict_of(found)
+    return dict_of(row)
 
 
 def list_keys(
     tx: Tx, org_id: str, *, limit: int = PAGE_ROWS, cursor: str | None = None, user_id: str | None = None
 ) -> Page:
-    """The API keys of an org, also those that were revoked, newest first."""
+    """Return a page of the API keys of an org, also revoked ones, newest first."""
     k = api_keys.c
     stmt: Select[Any] = select(*KEY).join(users, users.c.id == k.user_id).where(k.org_id == org_id)
     stmt = matching(stmt, (k.user_id, user_id))
@@ -74,7 +74,7 @@ def list_keys(
 def api_key(tx: Tx, org_id: str, key_id: str) -> Record:
     k = api_keys.c
     stmt = select(*KEY).join(users, users.c.id == k.user_id).where(k.org_id == org_id, k.id == key_id)
-    found = tx.execute(stmt).one_or_none()
-    if found is None:
+    row = tx.execute(stmt).one_or_none()
+    if row is None:
         raise NotFound(f"API key {key_id!r} not found")
-    return dict_of(found)
+    return dict_of(row)

@@ -1,4 +1,4 @@
-"""Accounts, their ledgers and what was charged, for people: records in the wire's field names. Reads only."""
+"""Billing accounts, their ledgers, charges and grants as records with the field names of the API. Reads only."""
 
 from datetime import datetime
 from decimal import Decimal
@@ -54,11 +54,11 @@ def accounts() -> Select[Any]:
 
 
 def account(tx: Tx, org_id: str, account_id: str) -> Record:
-    """One account, also a closed one: its past stays to be read."""
-    found = tx.execute(accounts().where(b.org_id == org_id, b.id == account_id)).one_or_none()
-    if found is None:
+    """Return an account, also a closed one. Raises NotFound."""
+    row = tx.execute(accounts().where(b.org_id == org_id, b.id == account_id)).one_or_none()
+    if row is None:
         raise NotFound(f"billing account {account_id!r} not found")
-    return dict_of(found)
+    return dict_of(row)
 
 
 def account_of(tx: Tx, org_id: str, user_id: str) -> str | None:
@@ -71,61 +71,61 @@ def list_accounts(tx: Tx, org_id: str, *, limit: int = PAGE_ROWS, cursor: str | 
 
 
 def list_keys(tx: Tx, account_id: str, *, limit: int = PAGE_ROWS, cursor: str | None = None) -> Page:
-    """The virtual keys of an account, oldest first."""
+    """Return a page of the virtual keys of an account, oldest first."""
     stmt = select(*KEY).where(v.billing_account_id == account_id)
     return page_by(tx, stmt, v.id, limit, cursor)
 
 
 def key(tx: Tx, org_id: str, key_id: str) -> Record:
-    mine = select(*KEY).join(billing_accounts, b.id == v.billing_account_id).where(b.org_id == org_id, v.id == key_id)
-    found = tx.execute(mine).one_or_none()
-    if found is None:
+    stmt = select(*KEY).join(billing_accounts, b.id == v.billing_account_id).where(b.org_id == org_id, v.id == key_id)
+    row = tx.execute(stmt).one_or_none()
+    if row is None:
         raise NotFound(f"virtual key {key_id!r} not found")
-    return dict_of(found)
+    return dict_of(row)
 
 
-# what moved, and for what
+# ledgers and charges
 
 
 def list_ledger(
     tx: Tx, account_id: str, *, limit: int = PAGE_ROWS, cursor: str | None = None, since: datetime | None = None,
     until: datetime | None = None,
 ) -> Page:  # fmt: skip
-    """What moved on an account, newest first."""
+    """Return a page of the ledger of an account, newest first."""
     stmt: Select[Any] = select(*ENTRY).where(e.billing_account_id == account_id)
     stmt = within(stmt, e.created_at, since, until)
     return page_by(tx, stmt, e.id, limit, cursor, descending=True)
 
 
 def credited(tx: Tx, account_id: str, reference: str) -> Record:
-    """The line of a top-up."""
-    mine = and_(e.billing_account_id == account_id, e.reference == reference, e.reason != CHARGE)
-    return dict_of(tx.execute(select(*ENTRY).where(mine)).one())
+    """Return the ledger entry of a top-up."""
+    of_top_up = and_(e.billing_account_id == account_id, e.reference == reference, e.reason != CHARGE)
+    return dict_of(tx.execute(select(*ENTRY).where(of_top_up)).one())
 
 
 def changed(tx: Tx, org_id: str, item_id: str) -> Record:
-    """What somebody changed about billing, for the audit log: a line of a ledger, an account, or a virtual key."""
+    """Return what the audit log describes of billing by its id: a ledger entry, an account, or a virtual key."""
     entries = select(*ENTRY).join(billing_accounts, b.id == e.billing_account_id)
-    for look in (entries.where(e.id == item_id), accounts().where(b.id == item_id)):
-        if (found := tx.execute(look.where(b.org_id == org_id)).one_or_none()) is not None:
-            return dict_of(found)
+    for stmt in (entries.where(e.id == item_id), accounts().where(b.id == item_id)):
+        if (row := tx.execute(stmt.where(b.org_id == org_id)).one_or_none()) is not None:
+            return dict_of(row)
     return key(tx, org_id, item_id)
 
 
 def list_receipts(
-    tx: Tx, /, org_id: str, account_id: str | None, *, limit: int = PAGE_ROWS, cursor: str | None = None, **wanted: Any
+    tx: Tx, /, org_id: str, account_id: str | None, *, limit: int = PAGE_ROWS, cursor: str | None = None, **filters: Any
 ) -> Page:
-    """What was charged, newest first; of one account, or of all of the org."""
-    stmt = charged(tx, select(*RECEIPT), org_id, account_id, **wanted)
+    """Return a page of charges, newest first, of an account or of the whole org."""
+    stmt = charged(tx, select(*RECEIPT), org_id, account_id, **filters)
     return page_by_time(tx, stmt, c.created_at, c.id, limit, cursor)
 
 
 def usage(
     tx: Tx, /, org_id: str, account_id: str | None, by: By, *, limit: int = PAGE_ROWS, cursor: str | None = None,
-    **wanted: Any,
+    **filters: Any,
 ) -> Page:  # fmt: skip
-    """What was charged, summed: the dearest first, days from the newest. Exact in credits; what it cost the provider
-    is a decimal text in the receipts, and its sum is rounded to ten places."""
+    """Return the sums of charges: the largest first, days from the newest. Exact in credits; the
+    provider's cost is a decimal text in the receipts, and its sum is rounded to ten places."""
     columns = {"schedule": c.schedule_id, "graph": c.target, "grant": c.grant_id, "day": day_of(tx, c.created_at)}
     group: Any = columns[by]
     sums = charged(
@@ -135,7 +135,7 @@ def usage(
             func.count().label("units"), total(c.input_tokens), total(c.output_tokens), total(c.charged_credits),
             func.sum(cast(c.cost_usd, Numeric()), type_=NullType()).label("cost_usd"),  # a float on SQLite
         ),
-        org_id, account_id, **wanted,
+        org_id, account_id, **filters,
     )  # fmt: skip
     summed = sums.group_by(group).subquery("sums")
     u = summed.c
@@ -153,12 +153,12 @@ def charged(
     grant_id: str | None = None, schedule_id: str | None = None, since: datetime | None = None,
     until: datetime | None = None,
 ) -> Select[Any]:  # fmt: skip
-    """Of receipts, those that are asked for. A schedule by its id or name."""
+    """Filter receipts. A schedule is named by its id or name."""
     if schedule_id is not None:
         schedule_id = schedule_id_of(tx, org_id, schedule_id) or schedule_id
-    wanted = ((c.billing_account_id, account_id), (c.run_id, run_id), (c.grant_id, grant_id))
-    mine = matching(stmt.where(c.org_id == org_id), *wanted, (c.schedule_id, schedule_id))
-    return within(mine, c.created_at, since, until)
+    filters = ((c.billing_account_id, account_id), (c.run_id, run_id), (c.grant_id, grant_id))
+    receipts = matching(stmt.where(c.org_id == org_id), *filters, (c.schedule_id, schedule_id))
+    return within(receipts, c.created_at, since, until)
 
 
 def total(column: Any) -> ColumnElement[int]:
@@ -182,7 +182,7 @@ def read_rank(cursor: str, by: By) -> tuple[Any, str]:
 
 
 def list_grants(tx: Tx, org_id: str, *, limit: int = PAGE_ROWS, cursor: str | None = None) -> Page:
-    """The grants of an org, newest first."""
+    """Return a page of the grants of an org, newest first."""
     stmt = select(grants).where(grants.c.org_id == org_id)
     return page_by(tx, stmt, grants.c.id, limit, cursor, grant_record, descending=True)
 
@@ -196,6 +196,6 @@ def grant_record(row: Any) -> Record:
     return {
         "id": row.id, "owner_id": row.owner_id, "billing_account_id": row.billing_account_id, "scopes": row.scopes,
         "schedule_id": row.schedule_id, "expires_at": row.expires_at, "revoked_at": row.revoked_at,
-        "budget": limits if any(one is not None for one in limits.values()) else None, "spent": row.spent_total,
+        "budget": limits if any(limit is not None for limit in limits.values()) else None, "spent": row.spent_total,
         "created_at": row.created_at,
     }  # fmt: skip

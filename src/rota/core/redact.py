@@ -183,14 +183,14 @@ def texts_of(value: Any) -> set[str]:
     return {str(value)} if value is not None and len(str(value)) >= 4 else set()
 
 
-def public_task(found: dict[str, Any]) -> dict[str, Any]:
-    """A task, or what a run kept of it, for readers without the scope `shell`: values of `env` and all of `stdin` are
-    hidden, secrets in `parameters` and `command` where they are recognised."""
-    shown = {**found}
-    if isinstance(found.get("env"), Mapping):
-        shown["env"] = dict.fromkeys(found["env"], HIDDEN)
-    if found.get("stdin"):
+def public_task(task: dict[str, Any]) -> dict[str, Any]:
+    """Return a task, or its snapshot in a run, for readers without the scope `shell`: values of `env` and
+    `stdin` are hidden, and so are the secrets that are recognised in `parameters` and `command`."""
+    shown = {**task}
+    if isinstance(task.get("env"), Mapping):
+        shown["env"] = dict.fromkeys(task["env"], HIDDEN)
+    if task.get("stdin"):
         shown["stdin"] = HIDDEN
-    shown |= {name: redacted(found[name]) for name in ("parameters", "command") if found.get(name) is not None}
-    options = found.get("options")
+    shown |= {name: redacted(task[name]) for name in ("parameters", "command") if task.get(name) is not None}
+    options = task.get("options")
     return {**shown, "options": public_task(options)} if isinstance(options, dict) else shown

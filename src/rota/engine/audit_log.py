@@ -1,6 +1,6 @@
-"""The audit log: each write of a person or a program leaves a line there, in the transaction that makes it.
+"""The audit log: every write by a user or program appends an entry, in the transaction that makes the write.
 
-A command does not have to remember this. It is given a database that does: see `Engine.audited_as`.
+Commands do not append entries themselves: `Engine.audited_as` gives them a database that does.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,8 +20,8 @@ from rota.db.transactions import Transaction
 from rota.engine import audit_rows, reports
 from rota.engine.extensions import Describe
 
-LARGE = 2000  # bytes of JSON of one field that are kept
-NOISE = ("updated_at", "created_at", "revision", "next_slot", "words")
+FIELD_BYTES_MAX = 2000  # of the JSON of a field; larger values are replaced by their size
+UNRECORDED_FIELDS = ("updated_at", "created_at", "revision", "next_slot", "words")
 DESCRIBERS: Mapping[str, Describe] = {  # of resources before and after a change; slices add their own
     "schedules": reports.schedule,
     "queues": reports.queue,
@@ -30,22 +30,22 @@ DESCRIBERS: Mapping[str, Describe] = {  # of resources before and after a change
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """Who is about to change what, and from where they ask."""
+    """Who changes which resource, and from where the request came."""
 
     org_id: str
     user_id: str
     resource: str  # as in the path: `schedules`
-    verb: str  # `create`, `edit`, `delete`, or what the path says: `pause`
+    verb: str  # `create`, `edit`, `delete`, or the action in the path: `pause`
     target: str | None = None  # id or name
     key_id: str | None = None
     address: str | None = None
     request_id: str | None = None
-    reason: str | None = None  # why, in the words of whoever does it
-    admin: bool = False  # whether they may use what belongs to others: admins, and programs at their start
+    reason: str | None = None  # as the caller stated it
+    admin: bool = False  # may use resources of other users: admins, and programs at start
 
 
 class AuditedDatabase:
-    """A database whose transactions tell the audit log what they did. Reads are nobody's business."""
+    """Database wrapper that appends an audit log entry to every write transaction; reads pass through."""
 
     def __init__(
         self, db: Database, act: AuditEntry, clock: Clock, describers: Mapping[str, Describe] = DESCRIBERS
@@ -56,13 +56,13 @@ class AuditedDatabase:
     async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         now = self.clock.now()
 
-        def told(tx: Tx) -> R:
+        def audited_step(tx: Tx) -> R:
             before = describe(tx, self.act, self.act.target, now, self.describers)
             result = step(tx, *args, **kwargs)
             write(tx, self.act, before, result, now, self.describers)
             return result
 
-        return await self.db.tx(told)
+        return await self.db.tx(audited_step)
 
     statement = tx
 
@@ -87,27 +87,28 @@ def write(
     now: datetime,
     describers: Mapping[str, Describe] = DESCRIBERS,
 ) -> None:
-    """One line: of a thing that was made all of it, of a change only what differs. An empty list did nothing."""
+    """Append an entry: all fields of a new resource, or the changed fields. A step that returns an empty list changed
+    nothing."""
     if result == []:
         return
-    made = made_ids(result) if act.target is None else []
-    known = made[0] if len(made) == 1 else (before or {}).get("id", act.target)
-    after = describe(tx, act, known, now, describers)
+    new_ids = made_ids(result) if act.target is None else []
+    resource_id = new_ids[0] if len(new_ids) == 1 else (before or {}).get("id", act.target)
+    after = describe(tx, act, resource_id, now, describers)
     old, new = before or {}, after or {}
-    changed = [field for field in {**old, **new} if field not in NOISE and old.get(field) != new.get(field)]
-    outcome: Record = {"count": len(result)} if isinstance(result, list) and len(made) != 1 else {}
+    changed = [field for field in {**old, **new} if field not in UNRECORDED_FIELDS and old.get(field) != new.get(field)]
+    outcome: Record = {"count": len(result)} if isinstance(result, list) and len(new_ids) != 1 else {}
     if act.target is not None and len(jobs := made_ids(result)) == 1 and not hasattr(result, "id"):
         outcome["result"] = jobs[0]  # the job that was asked for
     if act.reason is not None:
         outcome["because"] = act.reason
-    line = {
+    row = {
         "id": new_id(), "org_id": act.org_id, "at": now, "user_id": act.user_id, "key_id": act.key_id,
-        "action": f"{act.resource}.{act.verb}", "resource": act.resource, "resource_id": known,
+        "action": f"{act.resource}.{act.verb}", "resource": act.resource, "resource_id": resource_id,
         "before": small({field: old.get(field) for field in changed}) if before else None,
         "after": small({**{field: new.get(field) for field in changed}, **outcome}) if after or outcome else None,
         "address": act.address, "request_id": act.request_id,
     }  # fmt: skip
-    audit_rows.append(tx, line)
+    audit_rows.append(tx, row)
 
 
 def describe(
@@ -125,14 +126,16 @@ def describe(
 
 
 def made_ids(result: object) -> list[str]:
-    """The ids in what a step returned: an id, a record, an id with something beside it, or a list of them."""
+    """Return the ids in the result of a step: an id, a record, a tuple that begins with one, or a list of them."""
     items = result if isinstance(result, list) else [result[0] if isinstance(result, tuple) else result]
-    found = (one if isinstance(one, str) else getattr(one, "id", None) for one in items)
-    return [one for one in found if one is not None]
+    ids = (item if isinstance(item, str) else getattr(item, "id", None) for item in items)
+    return [item for item in ids if item is not None]
 
 
 def small(fields: Record) -> Record | None:
-    """Without secrets, nulls and what is too large to keep."""
+    """Return the fields without secrets and nulls; values over FIELD_BYTES_MAX are replaced by their size."""
     safe = redacted(public_task({name: value for name, value in fields.items() if value is not None}))
     sizes = {name: len(orjson.dumps(value)) for name, value in safe.items()}
-    return {name: value if sizes[name] <= LARGE else f"… ({sizes[name]} bytes)" for name, value in safe.items()}
+    return {
+        name: value if sizes[name] <= FIELD_BYTES_MAX else f"… ({sizes[name]} bytes)" for name, value in safe.items()
+    }

@@ -12,7 +12,7 @@ from rota.db.dialect import Tx
 from rota.db.paging import Record, dict_of
 from rota.db.tables import clocks, jobs, logs, runs, schedules, slots, trigger_spans, workflow_runs
 from rota.engine import audit_rows, reports, run_reports
-from rota.engine.reports import such_as
+from rota.engine.reports import schedule_filters
 from rota.engine.run_reports import slot_query, slot_record
 from rota.engine.runs import BY_ATTEMPT
 
@@ -42,7 +42,7 @@ def strip(
 
 def count_schedules(tx: Tx, /, org_id: str, **wanted: Any) -> int:
     """How many living schedules are as wanted, counted up to MOST, along the index of their names."""
-    some = select(s.name).where(s.org_id == org_id, s.deleted_at.is_(None), *such_as(**wanted))
+    some = select(s.name).where(s.org_id == org_id, s.deleted_at.is_(None), *schedule_filters(**wanted))
     counted = select(func.count()).select_from(some.order_by(s.name).limit(MOST).subquery())
     return int(tx.execute(counted).scalar_one())
 

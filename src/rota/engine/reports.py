@@ -1,8 +1,4 @@
-"""Lists and details for people, as plain records in the wire's field names. Reads only.
-
-A list answers with one page and the cursor of the next: the last key that was shown, so that a page costs the same
-however far down it is, and rows that come or go meanwhile shift nothing.
-"""
+"""Schedules, workers, queues and freezes as records with the field names of the API. Reads only."""
 
 import functools
 from collections.abc import Sequence
@@ -81,22 +77,22 @@ def list_schedules(
     limit: int = PAGE_ROWS,
     cursor: str | None = None,
     sort: str = "name",
-    **wanted: Any,
+    **filters: Any,
 ) -> Page:
-    """The living schedules by name or by when they were made (`id`), `-` for backwards: the orders of two indexes, so
-    a page costs the same among ten and among a million."""
+    """Return a page of schedules by name or by `id`, which is the order of their creation; `-` for descending. Both
+    orders have an index."""
     column = s.id if sort.endswith("id") else s.name
-    stmt = schedule_query().where(s.org_id == org_id, s.deleted_at.is_(None), *such_as(**wanted))
+    stmt = schedule_query().where(s.org_id == org_id, s.deleted_at.is_(None), *schedule_filters(**filters))
     return page_by(tx, stmt, column, limit, cursor, schedule_record, descending=sort.startswith("-"))
 
 
-def schedule_ids(tx: Tx, /, org_id: str, **wanted: Any) -> list[str]:
-    """The ids of all living schedules that are as wanted, in their order."""
-    stmt = select(s.id).where(s.org_id == org_id, s.deleted_at.is_(None), *such_as(**wanted))
+def schedule_ids(tx: Tx, /, org_id: str, **filters: Any) -> list[str]:
+    """Return the ids of all schedules that match, ascending."""
+    stmt = select(s.id).where(s.org_id == org_id, s.deleted_at.is_(None), *schedule_filters(**filters))
     return list(tx.execute(stmt.order_by(s.id)).scalars())
 
 
-def such_as(
+def schedule_filters(
     *,
     name: str | None = None,
     kind: str | None = None,
@@ -106,70 +102,86 @@ def such_as(
     condition: str | None = None,
     targets: Sequence[str] | None = None,
 ) -> list[ColumnElement[bool]]:
-    """What can be asked of schedules; None asks nothing."""
+    """Return the conditions of a list of schedules; None does not filter."""
     plain = ((s.kind, kind), (s.enabled, enabled), (s.condition, condition), (s.paused_at.is_not(None), paused))
-    found = [column == value for column, value in plain if value is not None]
+    conditions = [column == value for column, value in plain if value is not None]
     if targets is not None:
-        found.append(s.target.in_(targets))
+        conditions.append(s.target.in_(targets))
     if name is not None:
-        found.append(s.name.icontains(name, autoescape=True))
-    return found if tag is None else [*found, has_tag(tag)]
+        conditions.append(s.name.icontains(name, autoescape=True))
+    return conditions if tag is None else [*conditions, has_tag(tag)]
 
 
 def schedule(tx: Tx, org_id: str, key: str) -> Record:
-    """A living schedule by its id or name."""
-    found = tx.execute(schedule_query().where(by_id_or_name(org_id, key)).order_by(s.id != key)).first()
-    if found is None:
+    """Return a schedule by its id or name. Raises NotFound."""
+    row = tx.execute(schedule_query().where(by_id_or_name(org_id, key)).order_by(s.id != key)).first()
+    if row is None:
         raise NotFound(f"schedule {key!r} not found")
-    return schedule_record(found)
+    return schedule_record(row)
 
 
-def new_schedule(one: Schedule) -> Record:
-    """A schedule that was just stored, as reading it would tell: ten thousand of them need not be read back."""
-    next_slot, next_run_at = first_plan(one, one.created_at) if one.enabled else (None, None)
-    same = (
-        "id", "revision", "condition_reason", "paused_at", "paused_until", "pause_reason", "created_at", "owner_id",
-        "created_by",
-    )  # fmt: skip
+def new_schedule(schedule: Schedule) -> Record:
+    """Return a schedule that was just stored as `schedule` would, without reading it: a request may create 10,000."""
+    next_slot, next_run_at = first_plan(schedule, schedule.created_at) if schedule.enabled else (None, None)
     return {
-        **shown_input(parse.flat(one)), **{field: getattr(one, field) for field in same}, "next_run_at": next_run_at,
-        "next_slot": next_slot, "last_run_at": None, "last_run_id": None, "last_job_id": None, "last_run_status": None,
-        "run_count": 0, "failure_count": 0, "skipped_count": 0, "condition": one.condition.value,
-        "updated_at": one.updated_at, "words": triggers.describe(one.timing), "paused": False, **origin(one.source),
-    }  # fmt: skip
+        **with_redacted_input(parse.flat(schedule)),
+        **{field: getattr(schedule, field) for field in UNCHANGED_FIELDS},
+        **{"last_run_at": None, "last_run_id": None, "last_job_id": None, "last_run_status": None},
+        **{"run_count": 0, "failure_count": 0, "skipped_count": 0},
+        "next_run_at": next_run_at,
+        "next_slot": next_slot,
+        "condition": schedule.condition.value,
+        "words": triggers.describe(schedule.timing),
+        "paused": False,
+        **origin(schedule.source),
+    }
+
+
+UNCHANGED_FIELDS = (  # fields of a schedule that its record has as they are, beside those of a request
+    "id",
+    "revision",
+    "condition_reason",
+    "paused_at",
+    "paused_until",
+    "pause_reason",
+    "created_at",
+    "updated_at",
+    "owner_id",
+    "created_by",
+)
 
 
 def schedule_id_of(tx: Tx, org_id: str, key: str) -> str | None:
-    """The id behind an id or a living name. A deleted schedule is still known by its id: its history stays."""
+    """Return the id for an id or name, also for the id of a deleted schedule: its history remains. None if unknown."""
     known = or_(and_(s.org_id == org_id, s.id == key), by_id_or_name(org_id, key))
     return tx.execute(select(s.id).where(known).order_by(s.id != key)).scalars().first()
 
 
 def schedule_query() -> Select[Any]:
-    # timing as text: a row whose timing nobody can read is still told
+    # timing as text: a row whose timing cannot be parsed is still listed
     return select(*PLAIN, type_coerce(s.timing, Text).label("timing_text")).select_from(
         schedules.join(clocks, k.schedule_id == s.id).join(schedule_stats, st.schedule_id == s.id)
     )
 
 
 def schedule_record(row: Any) -> Record:
-    found = shown_input(dict_of(row))
-    told = timing_record(found.pop("timing_text"))
-    return {**found, "paused": row.paused_at is not None, **told, **origin(row.source)}
+    record = with_redacted_input(dict_of(row))
+    timing = timing_record(record.pop("timing_text"))
+    return {**record, "paused": row.paused_at is not None, **timing, **origin(row.source)}
 
 
 def origin(source: str) -> Record:
-    """Where a schedule comes from, and the name of that: `code:jobs` is the program `jobs`."""
+    """Return where a schedule comes from, and its name there: `code:jobs` is the program `jobs`."""
     kind, _, name = source.partition(":")
     return {"source": kind, "source_ref": name or None}
 
 
-def shown_input(found: Record) -> Record:
-    """What is sent to hosts may hold their passwords."""
-    return {**found, "input": redacted(found["input"])} if found["kind"] == HOST_JOB else found
+def with_redacted_input(record: Record) -> Record:
+    """Redact the input of schedules of host jobs: it may contain passwords of the host."""
+    return {**record, "input": redacted(record["input"])} if record["kind"] == HOST_JOB else record
 
 
-@functools.lru_cache(maxsize=10_000)  # reading a timing and putting it into words is half of what a list costs
+@functools.lru_cache(maxsize=10_000)  # parsing and describing a timing is half the cost of a list
 def timing_record(text: str) -> Record:
     try:
         timing = triggers.load(orjson.loads(text))
@@ -179,7 +191,8 @@ def timing_record(text: str) -> Record:
 
 
 def has_tag(tag: str) -> ColumnElement[bool]:
-    """`tags` is a JSON text. `replace` finds a part of it on both databases, minds case and knows no wildcards."""
+    """Match schedules with a tag. `tags` is a JSON text; `replace` finds a part of it on both databases, case-sensitive
+    and without wildcards."""
     text = type_coerce(s.tags, Text)
     items = literal(",") + func.substr(text, 2, func.length(text) - 2) + ","
     return func.replace(items, f",{orjson.dumps(tag).decode()},", "") != items
@@ -191,8 +204,8 @@ def has_tag(tag: str) -> ColumnElement[bool]:
 def list_workers(
     tx: Tx, org_id: str | None = None, *, limit: int = PAGE_ROWS, cursor: str | None = None, state: str | None = None
 ) -> Page:
-    """Worker processes, newest first. They serve every org: for one org `running` counts its own jobs, and host and pid
-    are shown to org `default` alone. None: everything, for the installation's admin."""
+    """Return a page of workers, newest first. Workers serve every org: for an org, `running` counts its own jobs, and
+    host and pid are shown to org `default` only. Without an org everything is shown."""
     w = workers.c
     counted = select(j.lease_owner, func.count().label("n")).where(RUNNING, *([j.org_id == org_id] if org_id else []))
     shown = org_id is None or slug_of(tx, org_id) == "default"
@@ -203,29 +216,29 @@ def list_workers(
         w.lease_until, func.coalesce(held.c.n, 0).label("running"),
     )  # fmt: skip
     joined = workers.outerjoin(held, held.c.lease_owner == w.id)
-    ours = select(*columns).select_from(joined).where(w.host_id.is_(None))  # an agent is its org's alone
-    stmt = matching(ours, (w.state, state))
+    of_installation = select(*columns).select_from(joined).where(w.host_id.is_(None))  # agents belong to an org
+    stmt = matching(of_installation, (w.state, state))
     return page_by(tx, stmt, w.id, limit, cursor, descending=True)
 
 
 def queue(tx: Tx, org_id: str, name: str) -> Record:
-    found = next((one for one in list_queues(tx, org_id) if one["name"] == name), None)
-    if found is None:
-        raise NotFound(f"queue {name}: it has no work, no limit and no pause")
-    return found
+    record = next((queue for queue in list_queues(tx, org_id) if queue["name"] == name), None)
+    if record is None:
+        raise NotFound(f"queue {name!r} not found: it has no jobs, no limit and is not paused")
+    return record
 
 
 def list_queues(tx: Tx, org_id: str) -> list[Record]:
-    """The queues of an org that have work, a limit or a pause; how much lies in each, by state."""
+    """Return the queues of an org that have jobs, a limit or a pause, with the number of jobs by state."""
     oldest = func.min(case((j.state == State.READY, j.run_at)), type_=j.run_at.type)
     counted = select(j.queue, j.state, func.count().label("n"), oldest.label("oldest")).where(j.org_id == org_id)
     limits = select(queues.c.name, queues.c.max_running, queues.c.paused_at).where(queues.c.org_id == org_id)
-    found: dict[str, Record] = {}
+    records: dict[str, Record] = {}
 
     def entry(name: str) -> Record:
         depth = {state.value: 0 for state in State}
         empty = {"name": name, "depth": depth, "oldest_ready_at": None, "max_running": None, "paused": False}
-        return found.setdefault(name, empty)
+        return records.setdefault(name, empty)
 
     for row in tx.execute(counted.group_by(j.queue, j.state)):
         entry(row.queue)["depth"][row.state] = row.n
@@ -233,11 +246,11 @@ def list_queues(tx: Tx, org_id: str) -> list[Record]:
             entry(row.queue)["oldest_ready_at"] = row.oldest
     for row in tx.execute(limits):
         entry(row.name).update(max_running=row.max_running, paused=row.paused_at is not None)
-    return [found[name] for name in sorted(found)]
+    return [records[name] for name in sorted(records)]
 
 
 def gauges(tx: Tx, now: datetime) -> Record:
-    """How the whole installation stands, in numbers that name no org."""
+    """Return the gauges of the installation, over all orgs."""
     counted = {row[0]: row[1] for row in tx.execute(select(j.state, func.count()).group_by(j.state))}
     oldest = tx.execute(select(func.min(j.run_at)).where(j.state == State.READY)).scalar()
     due = tx.execute(select(func.min(k.next_run_at)).where(k.next_run_at.is_not(None))).scalar()
@@ -251,7 +264,7 @@ def gauges(tx: Tx, now: datetime) -> Record:
 
 
 def freeze(tx: Tx, org_id: str, now: datetime) -> Record:
-    """Whether an org is frozen, since when, until when and why."""
+    """Return whether an org is frozen, since when, until when and why."""
     o = orgs.c
     row = tx.execute(select(o.frozen_at, o.frozen_until, o.freeze_reason).where(o.id == org_id)).one()
     frozen = row.frozen_at is not None and (row.frozen_until is None or row.frozen_until > now)

@@ -49,7 +49,7 @@ from rota.db.tables import (
 from rota.engine.reports import RUNNING, schedule_id_of
 from rota.engine.runs import BY_ATTEMPT
 
-A_WHILE = timedelta(minutes=1)  # more than clocks are apart
+CLOCK_SKEW_MAX = timedelta(minutes=1)  # between the clocks of two machines
 s, j, r, t = schedules.c, jobs.c, runs.c, slots.c
 
 RUN = (
@@ -60,11 +60,11 @@ RUN = (
 JOB_FIELDS = (
     "status", "kind", "target", "target_name", "attempt", "started_at", "finished_at", "error", "artifact_id",
 )  # fmt: skip
-decided: ColumnElement[Any] = case(  # what became of a slot that fired
+verdict_of_slot: ColumnElement[Any] = case(  # of a fired slot it follows from its job and last run
     (t.verdict.is_not(None), t.verdict),
     (j.id.is_not(None), None),
     (r.status.in_(sorted(RAN)), Verdict.RAN.value),
-    else_=func.coalesce(r.status, Verdict.RAN.value),  # it left the queue, and retention has taken its runs
+    else_=func.coalesce(r.status, Verdict.RAN.value),  # no job and no run: retention pruned its runs
 )
 STARTED = and_(RUNNING, j.run_id.is_not(None))  # claimed is not started
 
@@ -91,15 +91,15 @@ def list_runs(
     until: datetime | None = None,
     last_only: bool = False,
 ) -> Page:
-    """Newest first: the pending and running ones, which are jobs, then those that ended, which are the ledger's, in the
-    order of an index that also knows time: a page costs the same however long the history is.
+    """Return a page of runs, newest first: pending and running ones, from `jobs`, then ended ones, from `runs`, in the
+    order of an index.
 
-    The cursor says in which part it stands. A run that ends between two pages moves from the part still to be shown
-    to the other one, or was shown already: it may be seen twice, never not at all.
+    The cursor names the part it is in. A run that ends between two pages moves from the first part to the second: it
+    may be listed twice, but is never missed.
     """
     if schedule_id is not None:
         schedule_id = schedule_id_of(tx, org_id, schedule_id) or schedule_id
-    part, moment, last = read_cursor(cursor, 3) if cursor else ("job", "", "")
+    part, recorded, last = read_cursor(cursor, 3) if cursor else ("job", "", "")
     if part not in ("job", "run"):
         raise invalid_cursor(cursor)
     parts = (namespace, layer, pipeline)
@@ -107,8 +107,8 @@ def list_runs(
     items: list[Record] = []
     if part == "job" and status in (None, Status.PENDING, Status.RUNNING):
         stmt = select(jobs).where(j.org_id == org_id).order_by(j.id.desc())
-        living = ((j.schedule_id, schedule_id), (j.id, job_id), (j.parked_reason, reason), (j.kind, kind))
-        stmt = matching(stmt, *living).where(*such_pipelines(j.target, *parts))
+        job_filters = ((j.schedule_id, schedule_id), (j.id, job_id), (j.parked_reason, reason), (j.kind, kind))
+        stmt = matching(stmt, *job_filters).where(*pipeline_filters(j.target, *parts))
         if target is not None:
             stmt = stmt.where(j.target.in_([target, *ids_of_targets(tx, org_id, target)]))
         if status is not None:
@@ -118,16 +118,18 @@ def list_runs(
             stmt = stmt.where(j.id < last)
         items, more = read_page(tx, stmt, limit, living_run, lambda row: ["job", "", row.id])
         if more:
-            return completed(tx, items), more
+            return with_details(tx, items), more
     if status in (Status.PENDING, Status.RUNNING):
-        return completed(tx, items), None
+        return with_details(tx, items), None
     stmt = select(*RUN, r.recorded_at).where(r.org_id == org_id).order_by(r.recorded_at.desc(), r.id.desc())
-    ended = ((r.schedule_id, schedule_id), (r.job_id, job_id), (r.reason, reason), (r.kind, kind))
-    stmt = matching(stmt, *ended).where(*such_pipelines(r.target, *parts))
-    if status is not None:  # in the statement's text: a partial index serves no parameter
+    run_filters = ((r.schedule_id, schedule_id), (r.job_id, job_id), (r.reason, reason), (r.kind, kind))
+    stmt = matching(stmt, *run_filters).where(*pipeline_filters(r.target, *parts))
+    if status is not None:  # a literal: a partial index serves no parameter
         stmt = stmt.where(r.status == literal_column(f"'{status.value}'"))
     if status not in (None, Status.SUCCESS) or reason is not None:  # a success has no reason
-        stmt = stmt.where(r.status != literal_column("'success'"))  # SQLite does not conclude it by itself
+        stmt = stmt.where(
+            r.status != literal_column("'success'")
+        )  # implied, but SQLite's planner needs it for the partial index
     if last_only:  # of each job
         later = runs.alias()
         again = select(later.c.id).where(later.c.job_id == r.job_id, later.c.attempt > r.attempt).exists()
@@ -135,46 +137,46 @@ def list_runs(
     if target is not None:
         stmt = stmt.where(or_(r.target == target, r.target_name == target))
     if since is not None:
-        stmt = stmt.where(r.recorded_at >= since - A_WHILE)  # follows from the next line, and has an index
+        stmt = stmt.where(r.recorded_at >= since - CLOCK_SKEW_MAX)  # implied by the next line, but has an index
     stmt = within(stmt, func.coalesce(r.started_at, r.finished_at, type_=r.finished_at.type), since, until)
     if part == "run" and last:
-        at = triggers.parse_instant(moment, "cursor")
+        at = triggers.parse_instant(recorded, "cursor")
         stmt = stmt.where(*older_than(r.recorded_at, r.id, at, last))
-    if len(items) == limit:  # the living ones fill the page: only see whether the ledger has any
-        return completed(tx, items), write_cursor("run", "", "") if tx.execute(stmt.limit(1)).first() else None
+    if len(items) == limit:  # jobs fill the page: only check whether runs follow
+        return with_details(tx, items), write_cursor("run", "", "") if tx.execute(stmt.limit(1)).first() else None
     older, more = read_page(
         tx, stmt, limit - len(items), ended_run, lambda row: ["run", row.recorded_at.isoformat(), row.id]
     )
-    return completed(tx, items + older), more
+    return with_details(tx, items + older), more
 
 
-def such_pipelines(
+def pipeline_filters(
     path: ColumnElement[str], namespace: str | None, layer: str | None, name: str | None
 ) -> list[ColumnElement[bool]]:
-    """Conditions on the three parts of `namespace/layer/name`; None asks nothing."""
-    found = [] if namespace is None else [path.startswith(f"{namespace}/", autoescape=True)]
-    found += [] if layer is None else [path.contains(f"/{layer}/", autoescape=True)]
-    return found if name is None else [*found, path.endswith(f"/{name}", autoescape=True)]
+    """Return conditions on the three parts of `namespace/layer/name`; None does not filter."""
+    conditions = [] if namespace is None else [path.startswith(f"{namespace}/", autoescape=True)]
+    conditions += [] if layer is None else [path.contains(f"/{layer}/", autoescape=True)]
+    return conditions if name is None else [*conditions, path.endswith(f"/{name}", autoescape=True)]
 
 
 def run(tx: Tx, org_id: str, run_id: str) -> Record:
-    """One run, ended or still running."""
-    living = tx.execute(select(jobs).where(j.org_id == org_id, j.run_id == run_id, STARTED)).one_or_none()
-    if living is not None:  # looked for first: one that ends between two looks is found by the second
-        return completed(tx, [living_run(living)])[0]
-    ended = tx.execute(select(*RUN).where(r.org_id == org_id, r.id == run_id)).one_or_none()
-    if ended is None:
+    """Return a run, ended or still running. Raises NotFound."""
+    job = tx.execute(select(jobs).where(j.org_id == org_id, j.run_id == run_id, STARTED)).one_or_none()
+    if job is not None:  # read first: a run that ends between the two reads is found by the second
+        return with_details(tx, [living_run(job)])[0]
+    row = tx.execute(select(*RUN).where(r.org_id == org_id, r.id == run_id)).one_or_none()
+    if row is None:
         raise NotFound(f"run {run_id!r} not found")
-    return completed(tx, [ended_run(ended)])[0]
+    return with_details(tx, [ended_run(row)])[0]
 
 
-def completed(tx: Tx, found: list[Record]) -> list[Record]:
-    """Runs with what other tables have about them."""
-    return with_target_names(tx, with_phases(tx, found))
+def with_details(tx: Tx, records: list[Record]) -> list[Record]:
+    """Add what other tables hold about runs."""
+    return with_target_names(tx, with_phases(tx, records))
 
 
 def ids_of_targets(tx: Tx, org_id: str, name: str) -> list[str]:
-    """The ids of the tasks and server instances that have a name."""
+    """Return the ids of tasks and server instances by name."""
     t, v = tasks.c, server_instances.c
     both = (
         select(t.id)
@@ -184,39 +186,39 @@ def ids_of_targets(tx: Tx, org_id: str, name: str) -> list[str]:
     return list(tx.execute(both).scalars())
 
 
-def with_target_names(tx: Tx, found: list[Record]) -> list[Record]:
-    """Runs with the names of the tasks and server instances that they know by an id. A run that began has recorded the
-    name of its target then; one whose worker or agent was lost may have recorded the id."""
-    ids = {run["target"] for run in found if run["target_name"] in (None, run["target"])}
+def with_target_names(tx: Tx, records: list[Record]) -> list[Record]:
+    """Add the names of tasks and server instances to runs that have only their ids: jobs that have not started, and
+    runs whose worker or agent was lost."""
+    ids = {run["target"] for run in records if run["target_name"] in (None, run["target"])}
     if not ids:
-        return found
+        return records
     t, v = tasks.c, server_instances.c
     both = select(t.id, t.name).where(t.id.in_(ids)).union_all(select(v.id, v.name).where(v.id.in_(ids)))
     names = {row.id: row.name for row in tx.execute(both)}
-    return [{**run, "target_name": names.get(run["target"]) or run["target_name"] or run["target"]} for run in found]
+    return [{**run, "target_name": names.get(run["target"]) or run["target_name"] or run["target"]} for run in records]
 
 
-def with_retry_times(tx: Tx, found: list[Record]) -> list[Record]:
-    """Runs with `retry_at`: when the next attempt of the job is planned, if it waits for one after this run."""
-    ids = {run["job_id"] for run in found if run["finished_at"] is not None and run["status"] != Status.SUCCESS}
+def with_retry_times(tx: Tx, records: list[Record]) -> list[Record]:
+    """Add `retry_at` to runs: when the next attempt of the job is planned, if the job waits for one after this run."""
+    ids = {run["job_id"] for run in records if run["finished_at"] is not None and run["status"] != Status.SUCCESS}
     waiting = select(j.last_run_id, j.run_at).where(j.id.in_(ids), j.state == literal_column(f"'{State.RETRY.value}'"))
     planned = {row.last_run_id: row.run_at for row in tx.execute(waiting)} if ids else {}
-    return [{**run, "retry_at": planned.get(run["id"])} for run in found]
+    return [{**run, "retry_at": planned.get(run["id"])} for run in records]
 
 
-def with_phases(tx: Tx, found: list[Record]) -> list[Record]:
-    """Runs with `retry_at`; those of workflows with what they have beside a status."""
-    found = with_retry_times(tx, found)
-    ids = [one["id"] for one in found if one["kind"] == WORKFLOW and one["id"] is not None]
+def with_phases(tx: Tx, records: list[Record]) -> list[Record]:
+    """Add `retry_at` to runs, and phases and results to those of workflows."""
+    records = with_retry_times(tx, records)
+    ids = [record["id"] for record in records if record["kind"] == WORKFLOW and record["id"] is not None]
     rows = tx.execute(select(workflow_runs).where(workflow_runs.c.id.in_(ids))) if ids else ()
     same = ("workflow_id", "handler_id", "handler_type", "phase", "mutation_outcome", "prepare_result",
             "mutation_result", "updated_at")  # fmt: skip
     known = {row.id: {name: getattr(row, name) for name in (*same, "retry_of")} for row in rows}
-    return [{**one, **redacted(known.get(one["id"], {}))} for one in found]
+    return [{**record, **redacted(known.get(record["id"], {}))} for record in records]
 
 
 def job(tx: Tx, org_id: str, job_id: str) -> Record:
-    """One job: from the queue while it lives, else from its last run."""
+    """Return a job: from `jobs` until it ends, then from its last run. Raises NotFound."""
     living = tx.execute(select(jobs).where(j.org_id == org_id, j.id == job_id)).one_or_none()
     stmt = select(*RUN).where(r.org_id == org_id, r.job_id == job_id).order_by(*BY_ATTEMPT)
     ended = [ended_run(row) for row in tx.execute(stmt)]
@@ -238,26 +240,26 @@ def job(tx: Tx, org_id: str, job_id: str) -> Record:
     }
 
 
-def list_jobs(tx: Tx, /, org_id: str, **wanted: Any) -> Page:
-    """Jobs, newest first: as they stand, or as they ended."""
-    found, more = list_runs(tx, org_id, last_only=True, **wanted)
+def list_jobs(tx: Tx, /, org_id: str, **filters: Any) -> Page:
+    """Return a page of jobs, newest first, with their current or last status."""
+    records, more = list_runs(tx, org_id, last_only=True, **filters)
     return [
-        {"id": one["job_id"], "submitted_at": one["queued_at"], **{field: one[field] for field in JOB_FIELDS}}
-        for one in found
+        {"id": record["job_id"], "submitted_at": record["queued_at"], **{field: record[field] for field in JOB_FIELDS}}
+        for record in records
     ], more
 
 
 def run_logs(tx: Tx, org_id: str, run_id: str, *, after: int = 0, limit: int = PAGE_ROWS_MAX) -> Page:
-    """Log lines of a run, oldest first."""
+    """Return log lines of a run, oldest first."""
     run(tx, org_id, run_id)  # another org's run is not found
     columns = (logs.c.id, logs.c.at, logs.c.stream, logs.c.text)
     stmt = select(*columns).where(logs.c.run_id == run_id, logs.c.id > after).order_by(logs.c.id).limit(limit + 1)
-    found = [dict_of(row) for row in tx.execute(stmt)]
-    return found[:limit], str(found[limit - 1]["id"]) if len(found) > limit else None
+    lines = [dict_of(row) for row in tx.execute(stmt)]
+    return lines[:limit], str(lines[limit - 1]["id"]) if len(lines) > limit else None
 
 
 def living_run(row: Any) -> Record:
-    """A run that has not ended, from its job. It has no id before it has started."""
+    """Return a run that has not ended, from its job. It has no id before it starts."""
     started = row.state == State.RUNNING and row.run_id is not None
     return {
         "id": row.run_id if started else None, "job_id": row.id, "kind": row.kind, "target": row.target,
@@ -272,14 +274,14 @@ def living_run(row: Any) -> Record:
 
 
 def ended_run(row: Any) -> Record:
-    """A run that ended. One of a task that began is its own artifact."""
-    found = dict_of(row)
-    found.pop("recorded_at", None)
-    found["trace_id"] = found["trace_id"] or trace_id_of(row.job_id)
-    found |= {field: redacted(found[field]) for field in ("input", "outcome", "error")}
-    if found["kind"] == "task" and found["started_at"] is not None:
-        found["artifact_id"] = found["id"]
-    return found
+    """Return a run that ended. A run of a task that started is its own artifact."""
+    record = dict_of(row)
+    record.pop("recorded_at", None)
+    record["trace_id"] = record["trace_id"] or trace_id_of(row.job_id)
+    record |= {field: redacted(record[field]) for field in ("input", "outcome", "error")}
+    if record["kind"] == "task" and record["started_at"] is not None:
+        record["artifact_id"] = record["id"]
+    return record
 
 
 # slots
@@ -296,7 +298,7 @@ def list_slots(
     until: datetime | None = None,
     verdict: str | None = None,
 ) -> Page:
-    """What became of slots, newest first. A fired slot's verdict follows from its job and runs."""
+    """Return a page of slots with their verdicts, newest first."""
     stmt = slot_query().where(s.org_id == org_id)
     if schedule is not None:
         stmt = stmt.where(t.schedule_id == (schedule_id_of(tx, org_id, schedule) or schedule))
@@ -305,7 +307,7 @@ def list_slots(
     if until is not None:
         stmt = stmt.where(t.slot < until)
     if verdict is not None:
-        stmt = stmt.where(decided == verdict)
+        stmt = stmt.where(verdict_of_slot == verdict)
     return page_by_time(tx, stmt, t.slot, t.schedule_id, limit, cursor, slot_record)
 
 
@@ -313,7 +315,7 @@ def slot_query() -> Select[Any]:
     attempts = select(func.max(r.attempt)).where(r.job_id == t.job_id, r.lost_fence == 0)
     last = attempts.correlate(slots).scalar_subquery()
     columns = (
-        t.schedule_id, s.name.label("schedule_name"), t.slot, t.last_slot, t.count, decided.label("verdict"),
+        t.schedule_id, s.name.label("schedule_name"), t.slot, t.last_slot, t.count, verdict_of_slot.label("verdict"),
         func.coalesce(t.reason, r.reason).label("reason"), t.note, t.into_slot,
         func.coalesce(j.run_id, r.id).label("run_id"), r.status, j.id.label("living"), j.run_id.label("running"),
     )  # fmt: skip
@@ -326,9 +328,9 @@ def slot_query() -> Select[Any]:
 
 
 def slot_record(row: Any) -> Record:
-    found = dict_of(row)
-    living, running = found.pop("living"), found.pop("running")
-    if living is not None:
-        found["status"] = (Status.RUNNING if running else Status.PENDING).value
-        found["run_id"] = running
-    return {**found, "status": found["status"] or found["verdict"]}
+    record = dict_of(row)
+    job_id, run_id = record.pop("living"), record.pop("running")
+    if job_id is not None:
+        record["status"] = (Status.RUNNING if run_id else Status.PENDING).value
+        record["run_id"] = run_id
+    return {**record, "status": record["status"] or record["verdict"]}

@@ -33,7 +33,7 @@ from rota.engine import jobs as queue
 from rota.engine import run_reports
 from rota.engine import runs as ledger
 from rota.engine import schedules as timers
-from rota.engine.run_reports import such_pipelines
+from rota.engine.run_reports import pipeline_filters
 
 p, t, u = pipelines.c, pipeline_triggers.c, pipeline_upstreams.c
 LIVING = p.deleted_at.is_(None)
@@ -145,7 +145,7 @@ def list_pipelines(
     layer: str | None = None, type: str | None = None,
 ) -> Page:  # fmt: skip
     """The living ones, by their paths."""
-    stmt = select(pipelines).where(p.org_id == org_id, LIVING, *such_pipelines(p.path, namespace, layer, None))
+    stmt = select(pipelines).where(p.org_id == org_id, LIVING, *pipeline_filters(p.path, namespace, layer, None))
     stmt = stmt if type is None else stmt.where(p.type == type)
     return page_by(tx, stmt, p.path, limit, cursor, record)
 

@@ -39,23 +39,23 @@ def list_tasks(
 
 
 def task(tx: Tx, org_id: str, key: str) -> Record:
-    """A task by its id or name."""
-    mine = and_(tasks.c.org_id == org_id, or_(tasks.c.id == key, tasks.c.name == key))
-    found = tx.execute(select(*TASK).where(mine).order_by(tasks.c.id != key)).first()
-    if found is None:
+    """Return a task by its id or name. Raises NotFound."""
+    by_id_or_name = and_(tasks.c.org_id == org_id, or_(tasks.c.id == key, tasks.c.name == key))
+    row = tx.execute(select(*TASK).where(by_id_or_name).order_by(tasks.c.id != key)).first()
+    if row is None:
         raise NotFound(f"task {key!r} not found")
-    return task_record(found)
+    return task_record(row)
 
 
 def task_record(row: Any) -> Record:
-    """Its options stand beside its other fields, as they are written."""
-    found = dict_of(row)
-    options = found.pop("options") or {}
-    return {**found, **{name: options.get(name) for name in TASK_OPTIONS}}
+    """Return a task with its options among its other fields, as in requests."""
+    record = dict_of(row)
+    options = record.pop("options") or {}
+    return {**record, **{name: options.get(name) for name in TASK_OPTIONS}}
 
 
 def schedules_of(tx: Tx, org_id: str, task: Any, by_name: bool = False) -> list[str]:
-    """The ids of the living schedules that run a task; or only of those that know it by its name."""
+    """Return the ids of the schedules that run a task; with `by_name` only of those that name it by its name."""
     named = s.target == task.name if by_name else s.target.in_([task.id, task.name])
     stmt = select(s.id).where(s.org_id == org_id, s.kind == "task", named, s.deleted_at.is_(None))
     return list(tx.execute(stmt.order_by(s.id)).scalars())
