@@ -16,7 +16,7 @@ from rota.access.store import accounts
 from rota.app.application import load_app
 from rota.core.ids import new_id
 from rota.db.dialect import Tx
-from rota.engine.commands import EngineSettings
+from rota.engine.engine_settings import EngineSettings
 from rota.kinds.tasks.declare import declare
 from rota.kinds.tasks.registry import task_rows
 

@@ -17,7 +17,8 @@ from rota.core.states import Status
 from rota.db.dialect import Tx
 from rota.db.notify import Wake
 from rota.engine import jobs
-from rota.engine.commands import Engine, EngineSettings
+from rota.engine.commands import Engine
+from rota.engine.engine_settings import EngineSettings
 from rota.engine.scheduler import Scheduler
 from rota.kinds.pipelines import store as pipelines_store
 from rota.kinds.pipelines.executor import executor_here

@@ -26,7 +26,8 @@ from bench.site import ROOT, Kind, Sqlite, make_engine
 from rota.core.timing.triggers import Timing, next_slot, parse_cron
 from rota.db.connection import open_database
 from rota.engine import workers
-from rota.engine.commands import Engine, EngineSettings
+from rota.engine.commands import Engine
+from rota.engine.engine_settings import EngineSettings
 from rota.engine.scheduler import FIRE_BATCH_ROWS, Scheduler
 from rota.engine.worker import Worker
 

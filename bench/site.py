@@ -28,7 +28,8 @@ from rota.db.connection import Database, open_database
 from rota.db.migrate import migrate
 from rota.db.notify import Wake
 from rota.engine import workers
-from rota.engine.commands import Engine, EngineSettings
+from rota.engine.commands import Engine
+from rota.engine.engine_settings import EngineSettings
 from rota.kinds.tasks.declare import declare
 from rota.kinds.tasks.registry import task_rows
 from rota.kinds.tasks.runner import TaskRunner

@@ -15,7 +15,8 @@ from bench.figures import Figure, Size, percentile
 from bench.site import Kind, Site, WrongCount, site
 from rota import Prepare, Rota, Workflow
 from rota.db.notify import Wake
-from rota.engine.commands import Engine, EngineSettings
+from rota.engine.commands import Engine
+from rota.engine.engine_settings import EngineSettings
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
 from rota.kinds.workflows.manager import WorkflowManager, deploy_all

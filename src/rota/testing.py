@@ -32,7 +32,8 @@ from rota.db.dialect import Tx
 from rota.db.migrate import migrate
 from rota.db.notify import Wake
 from rota.engine import orgs, run_reports, workers
-from rota.engine.commands import Engine, EngineSettings
+from rota.engine.commands import Engine
+from rota.engine.engine_settings import EngineSettings
 from rota.engine.maintenance import Maintenance
 from rota.engine.runner import Runner
 from rota.engine.scheduler import Scheduler

@@ -29,7 +29,8 @@ from rota.db.notify import Wake
 from rota.db.tables import jobs, runs, schedules, slots
 from rota.db.tables import workers as worker_rows
 from rota.engine import workers
-from rota.engine.commands import Engine, EngineSettings
+from rota.engine.commands import Engine
+from rota.engine.engine_settings import EngineSettings
 from rota.engine.runner import Runners
 from rota.engine.slot_audit import audit
 from rota.kinds.graphs.runner import GraphRunner

@@ -20,7 +20,8 @@ from rota.core.clock import ManualClock
 from rota.db.dialect import Tx
 from rota.db.notify import Wake
 from rota.db.tables import jobs, runs, schedules, slots
-from rota.engine.commands import Engine, EngineSettings
+from rota.engine.commands import Engine
+from rota.engine.engine_settings import EngineSettings
 from rota.engine.slot_audit import audit
 from tests.acceptance.cluster import Cluster, Process, until
 from tests.acceptance.conftest import MakeCluster

@@ -23,7 +23,8 @@ from rota.db.dialect import Tx
 from rota.db.migrate import migrate
 from rota.db.notify import Wake
 from rota.engine import jobs
-from rota.engine.commands import Engine, EngineSettings
+from rota.engine.commands import Engine
+from rota.engine.engine_settings import EngineSettings
 from rota.engine.runner import Runners
 from rota.graphs import GraphRequest, LlmCaller, TextDelta, UsageReport
 from rota.kinds.graphs.registry import GraphRegistry

@@ -16,7 +16,8 @@ from rota.app.connections import HEAD_BYTES, Connection
 from rota.core.clock import SystemClock
 from rota.db.connection import open_database
 from rota.db.notify import Wake
-from rota.engine.commands import Engine, EngineSettings
+from rota.engine.commands import Engine
+from rota.engine.engine_settings import EngineSettings
 from rota.engine.runner import Runners
 from rota.kinds.graphs.registry import GraphRegistry
 from rota.kinds.graphs.runner import GraphRunner

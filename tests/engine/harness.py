@@ -22,7 +22,8 @@ from rota.db.notify import Wake
 from rota.db.tables import clocks, jobs, orgs, runs, schedule_stats, schedules, slots, trigger_spans
 from rota.engine import jobs as queue
 from rota.engine import workers
-from rota.engine.commands import Engine, EngineSettings
+from rota.engine.commands import Engine
+from rota.engine.engine_settings import EngineSettings
 from rota.engine.runner import RunContext, Runner
 from rota.engine.scheduler import Scheduler
 from rota.engine.slot_audit import audit

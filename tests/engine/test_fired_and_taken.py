@@ -12,7 +12,7 @@ from rota.core.errors import Unavailable
 from rota.db.dialect import insert_rows
 from rota.db.tables import queues, runs
 from rota.engine import firing, scheduler
-from rota.engine.commands import EngineSettings
+from rota.engine.engine_settings import EngineSettings
 from rota.engine.scheduler import POLL_LEAD
 from rota.engine.worker.claim_gate import ClaimGate
 from rota.engine.worker.prefetch import EARLY_FIRE

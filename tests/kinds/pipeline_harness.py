@@ -15,7 +15,8 @@ from rota.db.notify import Wake
 from rota.db.tables import jobs, runs
 from rota.engine import jobs as queue
 from rota.engine import orgs
-from rota.engine.commands import Engine, EngineSettings
+from rota.engine.commands import Engine
+from rota.engine.engine_settings import EngineSettings
 from rota.engine.runner import Busy
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker

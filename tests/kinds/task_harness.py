@@ -11,7 +11,8 @@ from rota.core.clock import ManualClock
 from rota.db.connection import open_database
 from rota.db.notify import Wake
 from rota.engine import artifacts, run_reports
-from rota.engine.commands import Engine, EngineSettings
+from rota.engine.commands import Engine
+from rota.engine.engine_settings import EngineSettings
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
 from rota.kinds.tasks import store as tasks_store

@@ -20,7 +20,8 @@ from rota.db.connection import Database, open_database
 from rota.db.notify import Wake
 from rota.db.retry import retry_until_available
 from rota.engine import runs, workers
-from rota.engine.commands import Engine, EngineSettings
+from rota.engine.commands import Engine
+from rota.engine.engine_settings import EngineSettings
 from rota.engine.runner import Canceled, RunContext, RunLog, Skipped
 from rota.kinds.graphs.runner import GraphRunner
 from rota.kinds.tasks.runner import TaskRunner

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from rota.app import secrets
 from rota.core.errors import Invalid, together
 from rota.core.policy import Backoff, Billing, Retry
-from rota.engine.commands import EngineSettings
+from rota.engine.engine_settings import EngineSettings
 
 SERVICE_TOKEN_CHARACTERS = 32  # at least: a guesser of a short one would succeed
 

@@ -11,7 +11,8 @@ from rota.core import parse
 from rota.core.errors import Conflict, DataRefused, RotaError, Unavailable
 from rota.engine import schedules
 from rota.engine.audit_log import AuditEntry
-from rota.engine.commands import GONE, Engine
+from rota.engine.commands import Engine
+from rota.engine.schedule_commands import UNDECLARED_REASON
 
 NOWHERE: Mapping[str, str] = {}
 
@@ -48,7 +49,7 @@ async def declare_schedules(
     for name in sorted(set(known) - {str(body["name"]) for body in wanted}):
         if known[name].paused_at is None:
             log.warning("schedule vanished from the program; paused", schedule=name)
-            await audited_as("pause", name).pause_schedule(org_id, name, reason=GONE)
+            await audited_as("pause", name).pause_schedule(org_id, name, reason=UNDECLARED_REASON)
 
 
 @contextmanager
@@ -76,7 +77,7 @@ async def create(engine: Engine, org_id: str, body: Mapping[str, Any], source: s
 
 async def update(engine: Engine, org_id: str, old: Any, body: Mapping[str, Any]) -> None:
     """Bring a schedule in line with the program, if they differ. Whether it is enabled is its operator's business."""
-    if old.paused_at is not None and old.pause_reason == GONE:
+    if old.paused_at is not None and old.pause_reason == UNDECLARED_REASON:
         await engine.resume_schedule(org_id, old.name)
     fresh = parse.parse_schedule(
         {**body, "enabled": old.enabled}, org_id=org_id, defaults=engine.defaults, now=old.created_at,

@@ -19,7 +19,7 @@ from rota.core.policy import (
     classify,
 )
 from rota.core.states import Move, Status
-from rota.engine.commands import EngineSettings
+from rota.engine.engine_settings import EngineSettings
 from rota.engine.runner import Busy, Canceled, ChildCrashed, SetAside, Skipped
 from rota.engine.worker.active_run import ActiveRun
 
