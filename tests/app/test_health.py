@@ -69,7 +69,7 @@ async def test_not_ready_while_the_database_does_not_answer(api: Api, monkeypatc
     async def stalled(*_: Any, **__: Any) -> None:
         await asyncio.sleep(60)
 
-    monkeypatch.setattr(health, "READ_SECONDS", 0.05)
+    monkeypatch.setattr(health, "READ_TIMEOUT_SECONDS", 0.05)
     for read in (lost, stalled):
         monkeypatch.setattr(api.db, "read", read)
         assert await ready(api) == (503, ["database_unreachable"])
@@ -109,9 +109,9 @@ async def test_not_ready_while_a_write_waits(api: Api, monkeypatch: pytest.Monke
         return await write(step, *args)
 
     monkeypatch.setattr(api.db, "tx", tx)
-    monkeypatch.setattr(health, "WRITE_SECONDS", 0.05)
+    monkeypatch.setattr(health, "WRITE_TIMEOUT_SECONDS", 0.05)
     assert await ready(api) == (503, ["database_not_writable"])
-    monkeypatch.setattr(health, "WRITE_SECONDS", 20)
+    monkeypatch.setattr(health, "WRITE_TIMEOUT_SECONDS", 20)
     released.set()
     assert await ready(api) == (200, [])
 

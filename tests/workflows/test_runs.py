@@ -263,7 +263,7 @@ async def test_a_producer_whose_schedule_was_deleted_is_planned_again(clean_url:
         await engine.edit_schedule(org_id, "inbox.poll", {"grant_id": grant})
         first = await engine.db.read(schedules.get, org_id, "inbox.poll")
         await engine.db.tx(schedules.delete_if_exists, org_id, first.id, one.clock.now())
-        found = [finding async for finding in doctor.look(engine.db, None, patient=False)]
+        found = [finding async for finding in doctor.check_database(engine.db, None, wake_ups=False)]
         assert ("producers", "wrong") in [(finding.what, finding.verdict) for finding in found]
         await Maintenance(engine).reconcile()
         again = await engine.db.read(schedules.get, org_id, "inbox.poll")

@@ -1,4 +1,4 @@
-"""`rota doctor`: what is right and wrong with an installation, looked at from outside."""
+"""`rota doctor`: checks of an installation from outside its processes."""
 
 import asyncio
 import re
@@ -20,39 +20,40 @@ from rota.engine import diagnostics, jobs, workers
 from rota.engine import reports as engine_reports
 from rota.kinds.workflows.store import upkeep
 
-OFFSET = timedelta(seconds=2)  # between this machine and the database, from which on it is worth a word
-NETWORK = re.compile(r"nfs|cifs|smb|9p|afs|sshfs|gluster|ceph|lustre")
+CLOCK_OFFSET_NOTED = timedelta(seconds=2)  # between this machine and the database
+NETWORK_FILESYSTEMS = re.compile(r"nfs|cifs|smb|9p|afs|sshfs|gluster|ceph|lustre")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     what: str
-    verdict: Literal["ok", "note", "wrong"]  # a note is worth knowing; what is wrong must be mended
+    verdict: Literal["ok", "note", "wrong"]  # a note needs no action, a wrong one does
     detail: str
 
 
 def examine(settings: Settings) -> list[Finding]:
+    """Run all checks on the installation that the settings name."""
     return asyncio.run(gather(settings))
 
 
 async def gather(settings: Settings) -> list[Finding]:
     path = sqlite_path(settings.database_url)
     if path is not None and not path.exists():
-        return [Finding("database", "wrong", f"{path} is not there; `rota up` or `rota migrate` makes it")]
+        return [Finding("database", "wrong", f"{path} does not exist; `rota up` or `rota migrate` creates it")]
     db = open_database(settings.database_url, pool=2)
-    found: list[Finding] = [modes_finding(settings), tls_finding(settings)]
+    findings: list[Finding] = [modes_finding(settings), tls_finding(settings)]
     try:
-        async for one in look(db, path):
-            found.append(one)
+        async for finding in check_database(db, path):
+            findings.append(finding)
     except RotaError as error:
-        found.append(Finding("database", "wrong", error.message))
+        findings.append(Finding("database", "wrong", error.message))
     finally:
         await db.close()
-    return found
+    return findings
 
 
-async def look(db: Database, path: Path | None, *, patient: bool = True) -> AsyncIterator[Finding]:
-    """What is found; listening for wake-ups takes a second, for which not everybody has the patience."""
+async def check_database(db: Database, path: Path | None, *, wake_ups: bool = True) -> AsyncIterator[Finding]:
+    """Yield a finding per check. `wake_ups` includes the test of wake-ups, which takes up to a second."""
     version = await db.read(diagnostics.version)
     if path is None:
         yield Finding("database", "ok", f"PostgreSQL {version} answers")
@@ -64,29 +65,41 @@ async def look(db: Database, path: Path | None, *, patient: bool = True) -> Asyn
     yield Finding("migrations", "wrong" if stale else "ok", stale or "the schema is what this version needs")
     if stale:
         return
-    if patient:
-        heard = await diagnostics.wake_up(db)
-        told = "nothing was heard: work starts when somebody looks, up to seconds late" if heard is None else ""
-        yield Finding("wake-ups", "note" if told else "ok", told or f"heard after {(heard or 0) * 1000:.0f} ms")
+    if wake_ups:
+        delay = await diagnostics.wake_up(db)
+        if delay is None:
+            yield Finding("wake-ups", "note", "no wake-up arrived: jobs start at the next poll, up to seconds late")
+        else:
+            yield Finding("wake-ups", "ok", f"received after {delay * 1000:.0f} ms")
     now = (await db.read(workers.measure)).time
-    off = system_time() - now
-    told = f"this machine is {off.total_seconds():+.2f} s from the database"
-    yield Finding("clock", "ok" if abs(off) < OFFSET else "note", f"{told}; Rota goes by the database's clock")
+    offset = system_time() - now
+    difference = f"this machine is {offset.total_seconds():+.2f} s from the database"
+    yield Finding(
+        "clock", "ok" if abs(offset) < CLOCK_OFFSET_NOTED else "note", f"{difference}; Rota uses the database's clock"
+    )
     alive, _ = await db.read(engine_reports.list_workers, state="alive", limit=paging.PAGE_ROWS_MAX)
-    yield Finding("workers", "ok" if alive else "note", f"{len(alive)} up" if alive else "none is up: nothing runs")
-    later = "a worker takes them over" if alive else "start a worker, which takes them over"
-    for what, names, means in (
-        ("leases", await db.read(workers.expired, now, None), f"of workers that went silent; {later}"),
-        ("orphans", await db.read(workers.dead_with_jobs), f"workers that are gone still hold jobs; {later}"),
-        ("serial keys", await db.read(jobs.headless), f"have jobs that wait for nobody; {later}"),
-        ("unplanned", await db.read(diagnostics.unplanned, now), f"schedules have nothing planned; {later}"),
-        ("producers", await names_of(db, upkeep.lost_producers), f"have lost their schedule; {later}"),
-        ("consumers", await names_of(db, upkeep.stranded_consumers), f"do not see events that wait; {later}"),
-        ("overdue", await db.read(diagnostics.overdue, now), "schedules were due and did not fire: is a worker up?"),
-        ("broken", await db.read(diagnostics.broken), "schedules are broken; `rota schedule show` says why"),
+    yield Finding(
+        "workers",
+        "ok" if alive else "note",
+        f"{len(alive)} alive" if alive else "no worker is alive: nothing fires or runs",
+    )
+    remedy = "a worker repairs this within seconds" if alive else "start a worker, which repairs this"
+    for check, names, meaning in (
+        ("leases", await db.read(workers.expired, now, None), f"expired leases of workers; {remedy}"),
+        ("orphans", await db.read(workers.dead_with_jobs), f"dead workers still own jobs; {remedy}"),
+        ("serial keys", await db.read(jobs.headless), f"serial keys have blocked jobs but no head; {remedy}"),
+        ("unplanned", await db.read(diagnostics.unplanned, now), f"enabled schedules have no next run; {remedy}"),
+        ("producers", await names_of(db, upkeep.lost_producers), f"producers have lost their schedule; {remedy}"),
+        (
+            "consumers",
+            await names_of(db, upkeep.stranded_consumers),
+            f"consumers miss pending events; {remedy}",
+        ),
+        ("overdue", await db.read(diagnostics.overdue, now), "schedules are overdue: is a worker alive?"),
+        ("broken", await db.read(diagnostics.broken), "schedules are broken; `rota schedule show` gives the reason"),
     ):
-        more = f"{len(names)} {means}: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
-        yield Finding(what, "wrong" if names else "ok", more if names else "none")
+        detail = f"{len(names)} {meaning}: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
+        yield Finding(check, "wrong" if names else "ok", detail if names else "none")
 
 
 async def names_of(db: Database, step: Callable[[Tx], Sequence[upkeep.HandlerRef]]) -> list[str]:
@@ -107,33 +120,33 @@ def modes_finding(settings: Settings) -> Finding:
 def tls_finding(settings: Settings) -> Finding:
     if without_tls(settings):
         return Finding("tls", "note", f"keys and passwords reach {settings.host} without TLS; {TLS_REMEDY}")
-    return Finding("tls", "ok", "the server is reached on this machine, or by https")
+    return Finding("tls", "ok", "the server listens on loopback, or its public URL is https")
 
 
 def sqlite_finding(version: str) -> Finding:
     """https://sqlite.org/wal.html, section 11: the WAL-reset bug."""
     number = tuple(int(part) for part in version.split(".")[:3])
     if (3, 7, 0) <= number <= (3, 51, 2) and number not in ((3, 44, 6), (3, 50, 7)):
-        told = (
+        detail = (
             f"SQLite {version} has the WAL-reset defect: a checkpoint that races a commit can lose it. Rota's own "
             "processes are safe, because one at a time writes or checkpoints, under a lock; keep other programs from "
             "writing to this file, or use 3.51.3 or newer"
         )
-        return Finding("sqlite", "note", told)
+        return Finding("sqlite", "note", detail)
     return Finding("sqlite", "ok", f"{version} is free of the WAL-reset defect")
 
 
 def drive_finding(path: Path, mounts: Path) -> Finding:
-    """Locks and shared memory, which SQLite's log needs, do not work between machines."""
+    """SQLite's WAL needs locks and shared memory, which network filesystems lack."""
     try:
         lines = [line.split() for line in mounts.read_text().splitlines()]
     except OSError:
-        return Finding("drive", "note", "what kind of drive the file lies on is not known; it must be a local one")
+        return Finding("drive", "note", "the filesystem of the database file is unknown; it must be a local one")
     inside = [(len(line[1]), line[2]) for line in lines if path.is_relative_to(line[1])]
-    kind = max(inside)[1] if inside else "unknown"
-    if NETWORK.search(kind):
-        return Finding("drive", "wrong", f"{path} lies on a network drive ({kind}); move it to a local one")
-    return Finding("drive", "ok", f"the file lies on a local drive ({kind})")
+    filesystem = max(inside)[1] if inside else "unknown"
+    if NETWORK_FILESYSTEMS.search(filesystem):
+        return Finding("drive", "wrong", f"{path} is on a network filesystem ({filesystem}); move it to a local one")
+    return Finding("drive", "ok", f"the database file is on a local filesystem ({filesystem})")
 
 
 def sqlite_path(url: str) -> Path | None:

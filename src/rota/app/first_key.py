@@ -1,4 +1,4 @@
-"""The first key of an installation, which alone can create orgs: `rota admin reset-key` replaces one that was lost."""
+"""First key of an installation, which alone can create orgs: `rota admin reset-key` replaces a lost one."""
 
 import asyncio
 from pathlib import Path

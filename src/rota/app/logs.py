@@ -1,4 +1,4 @@
-"""Logging of the processes. A log that cannot be written (full disk, closed pipe) loses lines, and stops nothing."""
+"""Logging of the processes. Lines that cannot be written (full disk, closed pipe) are dropped; no call fails."""
 
 import contextlib
 import logging
@@ -36,9 +36,9 @@ class LossyStream:
 
 
 def configure_logs(settings: Settings) -> None:
-    """Write log lines to stderr, and let neither them nor anything else fail because stderr cannot be written."""
+    """Log to stderr; replaces `sys.stderr` so that no write to it raises."""
     level = getattr(logging, settings.log_level.upper())
-    plain = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     stderr = sys.stderr if isinstance(sys.stderr, LossyStream) else LossyStream(sys.stderr)
     sys.stderr = cast(TextIO, stderr)
     structlog.configure(
@@ -49,6 +49,6 @@ def configure_logs(settings: Settings) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer() if settings.log_format == "json" else plain,
+            structlog.processors.JSONRenderer() if settings.log_format == "json" else console,
         ],
     )

@@ -11,7 +11,7 @@ from rota.app.logs import configure_logs
 from rota.app.node import DATABASE_START_SECONDS, Node
 from rota.app.programs import load_program
 from rota.app.settings import Settings
-from rota.app.signals import Shutdown, mind_processes, run_until_signal
+from rota.app.signals import Shutdown, run_until_signal, supervise_processes
 from rota.core.addresses import is_loopback
 from rota.core.errors import Refused, Unavailable
 from rota.db import schema
@@ -66,7 +66,7 @@ def worker(settings: Settings, app: str | None) -> None:
     close_to_others(settings)
     asyncio.run(check_schema(settings))
     if settings.processes > 1:
-        mind_processes(settings.processes, settings.secrets())
+        supervise_processes(settings.processes, settings.secrets())
         return
     program = load_program(app)
     run_until_signal(Node(settings, program, app).run)

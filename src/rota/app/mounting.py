@@ -1,4 +1,4 @@
-"""A service inside another application. Frameworks do not start what is mounted: its lifespan must be passed on."""
+"""Mounting a service in another application. Frameworks do not run the lifespan of mounted applications."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
@@ -19,8 +19,8 @@ NOT_STARTED = (
 
 
 def mounted_lifespan(service: FastAPI, lifespan: Lifespan | None = None) -> Lifespan:
-    """A lifespan for the application that `service` is mounted in: it starts and stops the service, and runs the
-    application's own `lifespan` inside."""
+    """Return a lifespan for the application that `service` is mounted in: it starts and stops the service, and runs
+    the application's own `lifespan` inside."""
 
     @contextlib.asynccontextmanager
     async def run(app: Any) -> AsyncIterator[Any]:

@@ -1,4 +1,4 @@
-"""Loads the program of a process. What is wrong with it is reported with the user's own file and line."""
+"""Loads the program of a process. Errors in it are reported with the user's own file and line."""
 
 import traceback
 
@@ -13,7 +13,7 @@ class ProgramError(RotaError):
 
 
 def load_program(where: str | None) -> Rota:
-    """The program at `where`, or an empty one. Raises ProgramError with the frames of the user's own code."""
+    """Load the program at `where`, or an empty one. Raises ProgramError with the frames of the user's own code."""
     if where is None:
         return Rota()
     try:
@@ -29,6 +29,6 @@ def load_program(where: str | None) -> Rota:
 
 
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames of an error without those of Rota and of Python's import machinery."""
+    """Return the frames of an error without those of Rota and of Python's import machinery."""
     frames = traceback.extract_tb(error.__traceback__)
     return [frame for frame in frames if not frame.filename.startswith((PACKAGE, "<frozen"))]

@@ -1,4 +1,4 @@
-"""What an operator may turn. Each setting is an environment variable `ROTA_…` and has its line in docs/settings.md."""
+"""Settings of a process. Each one is an environment variable `ROTA_…` and has its line in docs/settings.md."""
 
 import os
 from datetime import timedelta
@@ -15,7 +15,7 @@ from rota.core.errors import Invalid, together
 from rota.core.policy import Backoff, Billing, Retry
 from rota.engine.engine_settings import EngineSettings
 
-SERVICE_TOKEN_CHARACTERS = 32  # at least: a guesser of a short one would succeed
+MIN_SERVICE_TOKEN_CHARACTERS = 32  # shorter ones can be guessed
 
 
 class Settings(BaseModel):
@@ -67,13 +67,15 @@ class Settings(BaseModel):
     @field_validator("queues", "orgs", "trusted_proxies", mode="before")
     @classmethod
     def split_names(cls, value: Any) -> Any:
-        """`a,b` is two names; nothing is all of them."""
-        return [one.strip() for one in value.split(",") if one.strip()] or None if isinstance(value, str) else value
+        """Split `a,b` into names; an empty text is None: no restriction."""
+        if not isinstance(value, str):
+            return value
+        return [name.strip() for name in value.split(",") if name.strip()] or None
 
     @field_validator("run_as", mode="before")
     @classmethod
     def users_by_org(cls, value: Any) -> Any:
-        """`nobody` is for all orgs, `acme=build,ops=deploy` for these."""
+        """Parse `nobody` (for all orgs) or `acme=build,ops=deploy` (per org)."""
         if not isinstance(value, str):
             return value
         parts = [part.rpartition("=") for part in value.split(",") if part.strip()]
@@ -93,7 +95,7 @@ class Settings(BaseModel):
     @classmethod
     def known_database(cls, value: str) -> str:
         if value and not value.startswith(("sqlite:///", "postgresql://", "postgres://")):
-            raise ValueError("is not known; use sqlite:///path or postgresql://user@host/db")
+            raise ValueError("is not supported; use sqlite:///path or postgresql://user@host/db")
         return value
 
     @field_validator("trusted_proxies")
@@ -104,16 +106,16 @@ class Settings(BaseModel):
                 ip_network(network)
             except ValueError as error:
                 raise ValueError(
-                    f"has {network}, which is no address or network, like 10.0.0.7 or 10.0.0.0/8"
+                    f"has {network}, which is not an address or network such as 10.0.0.7 or 10.0.0.0/8"
                 ) from error
         return value
 
     @field_validator("service_token")
     @classmethod
-    def hard_to_guess(cls, value: str) -> str:
-        if value and len(value) < SERVICE_TOKEN_CHARACTERS:
+    def long_enough(cls, value: str) -> str:
+        if value and len(value) < MIN_SERVICE_TOKEN_CHARACTERS:
             raise ValueError(
-                f"is shorter than {SERVICE_TOKEN_CHARACTERS} characters; `openssl rand -hex 32` makes a good one"
+                f"is shorter than {MIN_SERVICE_TOKEN_CHARACTERS} characters; create one with `openssl rand -hex 32`"
             )
         return value
 
@@ -121,7 +123,7 @@ class Settings(BaseModel):
     @classmethod
     def known_endpoint(cls, value: str) -> str:
         if value and not value.startswith(("http://", "https://")):
-            raise ValueError("is not the URL of a service, like http://graphs:8420")
+            raise ValueError("is not a URL such as http://graphs:8420")
         return value.rstrip("/")
 
     @model_validator(mode="after")
@@ -134,28 +136,30 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def default_database(self) -> Self:
-        if not self.database_url:  # frozen for others; this is still its making
+        if not self.database_url:  # the model is frozen; this is part of its construction
             object.__setattr__(self, "database_url", f"sqlite:///{self.data_dir.absolute() / 'rota.db'}")
         return self
 
     @classmethod
-    def load(cls, **given: Any) -> "Settings":
-        """From the environment, and from what was given beside it and is not None. Raises Invalid."""
+    def load(cls, **overrides: Any) -> "Settings":
+        """Read the environment; `overrides` that are not None win. Raises Invalid with all wrong settings."""
         values = {name: value for name in cls.model_fields if (value := os.environ.get(f"ROTA_{name.upper()}"))}
-        values |= secrets.from_files()
+        values |= secrets.read_files()
         try:
-            return cls(**values | {name: value for name, value in given.items() if value is not None})
+            return cls(**values | {name: value for name, value in overrides.items() if value is not None})
         except ValidationError as error:
-            wrong = [wrong_setting(".".join(map(str, one["loc"])), one["input"], one["msg"]) for one in error.errors()]
-            raise together(wrong) from None
+            details = error.errors()
+            raise together(
+                [wrong_setting(".".join(map(str, detail["loc"])), detail["input"], detail["msg"]) for detail in details]
+            ) from None
 
     def secrets(self) -> dict[str, str]:
-        """The settings that are not put on a command line or into an environment, as far as they are set."""
-        return {name: value for name in secrets.IN_FILES if (value := getattr(self, name))}
+        """Return the secret settings that are set; they are passed to child processes by pipes only."""
+        return {name: value for name in secrets.FILE_SETTINGS if (value := getattr(self, name))}
 
     def guarded_hosts(self, unprotected: bool) -> list[str] | None:
-        """The names of a server that checks the Host header; None for one that does not: neither unprotected (without
-        keys, or on loopback) nor with `allowed_hosts`."""
+        """Return the accepted names if the server must check the Host header, else None. It must if it is unprotected
+        (without keys, or on loopback) or `allowed_hosts` is set."""
         public_host = urlsplit(self.public_url).hostname
         return [*self.allowed_hosts, *filter(None, [public_host])] if self.allowed_hosts or unprotected else None
 
@@ -185,6 +189,6 @@ class Settings(BaseModel):
 
 
 def wrong_setting(name: str, value: Any, message: str) -> Invalid:
-    value = str(value).split("://")[0] if name == "database_url" else value  # the rest of it may be a password
+    value = str(value).split("://")[0] if name == "database_url" else value  # the rest may contain a password
     value = "…" if name == "service_token" else value
     return Invalid(name, value, message.removeprefix("Value error, ").lower())

@@ -1,4 +1,4 @@
-"""Signals that ask a process to stop: the first drains, the second cancels what still runs, the third ends it."""
+"""Stop signals of a process: the first drains, the second cancels running jobs, the third exits at once."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 import uvloop
 
-from rota.app.secrets import handed_over
+from rota.app.secrets import secret_pipes
 from rota.core.clock import real_sleep
 from rota.core.process_groups import die_with_parent
 
@@ -20,13 +20,13 @@ log = structlog.get_logger("rota")
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """What a process was asked to do: `drain` finishes the runs under way, `cancel` also stops those."""
+    """Stop requests: `drain` lets active runs finish, `cancel` cancels them."""
 
     drain: asyncio.Event = field(default_factory=asyncio.Event)
     cancel: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def signaled(self) -> None:
-        """Go one step further; the third ends the process with exit code 1."""
+    def on_signal(self) -> None:
+        """Request the next step; the third signal exits with code 1."""
         if not self.drain.is_set():
             self.drain.set()
         elif not self.cancel.is_set():
@@ -36,42 +36,53 @@ class Shutdown:
 
 
 def run_until_signal(main: Callable[[Shutdown], Coroutine[Any, Any, None]]) -> None:
-    """Run until `main` returns; SIGTERM and SIGINT ask it to stop."""
+    """Run `main` until it returns; SIGTERM and SIGINT set the events of its `Shutdown`."""
 
-    async def guarded() -> None:
+    async def run_with_signals() -> None:
         shutdown = Shutdown()
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, shutdown.signaled)
+            asyncio.get_running_loop().add_signal_handler(number, shutdown.on_signal)
         await main(shutdown)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(guarded())
+        runner.run(run_with_signals())
 
 
-def mind_processes(count: int, secrets: Mapping[str, str]) -> None:
-    """Start worker processes like this one, start dead ones again, and pass signals on."""
-    command = [sys.executable, "-P", "-m", "rota.app.cli", *sys.argv[1:], "--processes", "1"]  # the last one counts
+def supervise_processes(count: int, secrets: Mapping[str, str]) -> None:
+    """Start `count` worker processes with this command line, restart those that die, forward stop signals."""
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "rota.app.cli",
+        *sys.argv[1:],
+        "--processes",
+        "1",
+    ]  # overrides the option before it
 
-    async def mind(shutdown: Shutdown) -> None:
-        async def pass_on(child: asyncio.subprocess.Process) -> None:
-            for asked in (shutdown.drain, shutdown.cancel):
-                await asked.wait()
+    async def supervise(shutdown: Shutdown) -> None:
+        async def forward_signals(child: asyncio.subprocess.Process) -> None:
+            for event in (shutdown.drain, shutdown.cancel):
+                await event.wait()
                 child.send_signal(signal.SIGTERM)
 
-        async def keep() -> None:
+        async def keep_running() -> None:
             while not shutdown.drain.is_set():
-                with handed_over(secrets) as (variables, descriptors):
+                with secret_pipes(secrets) as (variables, descriptors):
                     child = await asyncio.create_subprocess_exec(
-                        *command, preexec_fn=die_with_parent, start_new_session=True, pass_fds=descriptors,
+                        *command,
+                        preexec_fn=die_with_parent,
+                        start_new_session=True,
+                        pass_fds=descriptors,
                         env={**os.environ, **variables},
-                    )  # fmt: skip
-                passing = asyncio.ensure_future(pass_on(child))
+                    )
+                forwarding = asyncio.ensure_future(forward_signals(child))
                 await child.wait()
-                passing.cancel()
+                forwarding.cancel()
                 if not shutdown.drain.is_set():
-                    log.error("a worker process died; starting it again", code=child.returncode)
+                    log.error("worker process died; restarting it", code=child.returncode)
                     await real_sleep(1)
 
-        await asyncio.gather(*(keep() for _ in range(count)))
+        await asyncio.gather(*(keep_running() for _ in range(count)))
 
-    run_until_signal(mind)
+    run_until_signal(supervise)

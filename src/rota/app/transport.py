@@ -1,4 +1,4 @@
-"""Whether what is sent to a server can be read on the way. Rota ends no TLS itself: a proxy in front of it does."""
+"""Whether traffic to a server is unencrypted. Rota does not terminate TLS itself: a proxy before it does."""
 
 from rota.app.settings import Settings
 from rota.core.addresses import is_loopback
@@ -7,5 +7,5 @@ TLS_REMEDY = "put a proxy with TLS before it, and set ROTA_PUBLIC_URL=https://â€
 
 
 def without_tls(settings: Settings) -> bool:
-    """Whether other machines reach the server, and no proxy with TLS is known."""
+    """Return whether other machines can reach the server, and no proxy with TLS is configured."""
     return not is_loopback(settings.host) and not settings.public_url.startswith("https://")

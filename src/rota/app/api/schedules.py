@@ -72,7 +72,7 @@ async def preview(request: Request, _: Viewer) -> Response:
 
     def search() -> dict[str, Any]:
         timing = parse.parse_timing(body, now=now, extra=frozenset({"count", "after"}))
-        return views.coming(timing, after, count, since=min(now, after))
+        return views.preview_slots(timing, after, count, since=min(now, after))
 
     return answer(await compute(search))
 

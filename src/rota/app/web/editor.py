@@ -142,7 +142,7 @@ async def preview_of(request: Request, form: Mapping[str, str]) -> dict[str, Any
 
     def search() -> dict[str, Any]:
         timing = parse.parse_timing(body_of(typed, zone_of(form)), now=now)
-        return views.coming(timing, now, PREVIEW, since=now)
+        return views.preview_slots(timing, now, PREVIEW, since=now)
 
     try:
         return {**await compute(search), "refusal": None}
