@@ -8,7 +8,7 @@ from typing import Any
 from bench.figures import Figure, Size
 from bench.site import Kind
 from rota.core.clock import real_sleep, system_time
-from rota.kinds.workflows.scripts.sandbox import SPARE, Sandbox
+from rota.kinds.workflows.scripts.sandbox import SPARE_PROCESSES, Sandbox
 
 CALLS, VERSIONS = 2_000, 20
 BAR = "< 5 ms"
@@ -44,7 +44,7 @@ async def scripts(kind: Kind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG
         box = Sandbox(spare=0)
         cold.append(await call(box, "cold"))
         await box.close()
-    yield Figure(f"scripts: a call without the {SPARE} processes that stand ready, p50", statistics.median(cold), "ms")
+    yield Figure(f"scripts: a call without the {SPARE_PROCESSES} spare processes, p50", statistics.median(cold), "ms")
 
 
 async def call(box: Sandbox, version: str) -> float:

@@ -13,11 +13,11 @@ source, error = failure["source"], failure["error"]
 missing = re.search(r"'(\w+)'", error["message"])
 if error["type"] != "KeyError" or missing is None or failure["proposals"]:
     sys.exit("I only know what to do about a field that was renamed")
-payloads = [one["payload"] for events in failure["inputs"]["events"].values() for one in events]
+payloads = [event["payload"] for events in failure["inputs"]["events"].values() for event in events]
 known = set(re.findall(r'payload\["(\w+)"\]', source))
 new = {field for payload in payloads if isinstance(payload, dict) for field in payload} - known
 if len(new) != 1:
     sys.exit(f"{missing[1]} may have become any of {sorted(new)}")
 print("it seems that", missing[1], "is called", *new, "now", file=sys.stderr)
 old = f'payload["{missing[1]}"]'
-sys.stdout.write(source.replace(old, f'payload.get("{missing[1]}", one.payload.get("{new.pop()}"))'))
+sys.stdout.write(source.replace(old, f'payload.get("{missing[1]}", event.payload.get("{new.pop()}"))'))

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from rota.kinds.tasks.manager import TaskIn, TaskManager
     from rota.kinds.tasks.registry import TaskRegistry
     from rota.kinds.workflows.connectors.base import Applied, NotApplied, Unsure, mutation, not_applied, read
-    from rota.kinds.workflows.declaration import Prepare, Reservation, Workflow, cron, every
+    from rota.kinds.workflows.declaration import Workflow
+    from rota.kinds.workflows.scripts.script_api import Prepare, Reservation, cron, every
     from rota.user_code.services import ArtifactManager, JobScheduler
 
 __all__ = [
@@ -72,8 +73,8 @@ HOMES = {
     "LogicError": "rota.core.errors",
     "NotApplied": "rota.kinds.workflows.connectors.base",
     "PermissionDenied": "rota.core.errors",
-    "Prepare": "rota.kinds.workflows.declaration",
-    "Reservation": "rota.kinds.workflows.declaration",
+    "Prepare": "rota.kinds.workflows.scripts.script_api",
+    "Reservation": "rota.kinds.workflows.scripts.script_api",
     "Retry": "rota.core.policy",
     "Rota": "rota.app.application",
     "RunContext": "rota.engine.runner",
@@ -85,8 +86,8 @@ HOMES = {
     "TransientError": "rota.core.errors",
     "Unsure": "rota.kinds.workflows.connectors.base",
     "Workflow": "rota.kinds.workflows.declaration",
-    "cron": "rota.kinds.workflows.declaration",
-    "every": "rota.kinds.workflows.declaration",
+    "cron": "rota.kinds.workflows.scripts.script_api",
+    "every": "rota.kinds.workflows.scripts.script_api",
     "mounted_lifespan": "rota.app.mounting",
     "mutation": "rota.kinds.workflows.connectors.base",
     "not_applied": "rota.kinds.workflows.connectors.base",

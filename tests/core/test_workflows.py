@@ -12,8 +12,8 @@ from rota.core.policy import WAKE_MAX, WAKE_MIN
 from rota.core.states import PHASE_MOVES, Phase, Status
 from rota.kinds.workflows.rules import (
     ALLOWED,
+    CONTINUES,
     EFFECT_MOVES,
-    GOES_ON,
     OPEN_EFFECTS,
     RECONCILE,
     Candidate,
@@ -68,7 +68,7 @@ def test_an_attempt_never_mutates_what_may_have_happened(
     phase: Phase, outcome: Outcome | None, effect: EffectStatus | None
 ) -> None:
     found = start_of(HandlerKind.CONSUMER, phase, outcome, effect)
-    if outcome in GOES_ON or (effect is not None and outcome is not Outcome.FAILED):
+    if outcome in CONTINUES or (effect is not None and outcome is not Outcome.FAILED):
         assert found.keeps
         assert found.phase is not Phase.PREPARING
     else:

@@ -12,7 +12,7 @@ from rota.core.policy import Backoff, Misfire, Overlap
 from rota.core.states import Condition, Phase, State, Status, Verdict, WorkerState
 from rota.frame.http.auth import Role
 from rota.kinds.workflows.rules import (
-    REPAIR_HOW,
+    REPAIR_MODES,
     EffectStatus,
     EventStatus,
     HandlerKind,
@@ -603,7 +603,7 @@ SCHEMAS |= {
     "RollbackBody": takes({"version": "1.0"}, ("version",), version=TEXT),
     "Declared": gives(
         name=NAME, description=TEXT, topics=listed(TEXT), isolate=FLAG, handlers=listed(a("object")),
-        connectors=listed(TEXT), repair=among(REPAIR_HOW),
+        connectors=listed(TEXT), repair=among(REPAIR_MODES),
     ),
     "WorkflowVersion": gives(**VERSION),
     "WorkflowFile": gives(**VERSION, source=maybe(TEXT), against=maybe(TEXT), diff=TEXT),

@@ -7,8 +7,7 @@ request that fails ends the run with the class of the failure, also if the handl
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -23,32 +22,15 @@ from rota.db.retry import retry_until_available
 from rota.engine.commands import Engine
 from rota.engine.runner import WorkFailed
 from rota.kinds.workflows.connectors.base import Applied, Connectors, Method, NotApplied, Unsure, surely_failed
-from rota.kinds.workflows.declaration import Handler, Mutation
+from rota.kinds.workflows.declaration import Handler
 from rota.kinds.workflows.rules import ALLOWED, RECONCILE, EffectStatus, Op, Outcome, may_call
+from rota.kinds.workflows.scripts.script_api import Context, Mutation
 from rota.kinds.workflows.store import effects, events, workflow_runs
 from rota.kinds.workflows.store.records import Decision, EventRow, NewEvent, StartedRun
 
 PEEK_LIMIT = 1000  # events of one peek
 
 log = structlog.get_logger("rota.workflows")
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """An event as handlers see it."""
-
-    id: str
-    topic: str
-    message_id: str
-    payload: Any
-    title: str | None
-    status: str
-    attempt: int  # the number of its next reservation, from 1
-    created_at: datetime
-
-    @classmethod
-    def load(cls, fields: Mapping[str, Any]) -> "Event":
-        return cls(**{**fields, "created_at": datetime.fromisoformat(fields["created_at"])})
 
 
 class Host:
@@ -62,6 +44,11 @@ class Host:
         self.published: list[NewEvent] = []
         self.mutation: Mutation | None = None
         self.failure: Failure | None = None
+
+    def context(self) -> Context:
+        """Return the first argument of a step."""
+        log = logging.getLogger(f"rota.workflow.{self.job.target}.{self.handler.name}")
+        return Context(self.ask, self.engine.clock.now(), log)
 
     async def ask(self, request: str, params: Mapping[str, Any]) -> Any:
         """Serve a request of the handler. Raises WorkFailed; after one failure, for every request."""
@@ -200,35 +187,6 @@ class Host:
 
     async def write(self, step: Any, *args: Any, **kwargs: Any) -> Any:
         return await retry_until_available(lambda: self.engine.db.tx(step, self.job, self.run, *args, **kwargs))
-
-
-class Context:
-    """The first argument of a handler's step: `now`, `log`, and the requests to its host."""
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self.now: datetime = host.engine.clock.now()
-        self.log = logging.getLogger(f"rota.workflow.{host.job.target}.{host.handler.name}")
-
-    async def publish(
-        self, topic: str | Sequence[str], *, message_id: str, payload: Any = None, title: str | None = None
-    ) -> None:
-        """Put an event into a topic, or into several. The same `message_id` again replaces a pending event, and is a
-        no-op once a run has reserved it."""
-        params = {"topic": topic, "message_id": message_id, "payload": payload, "title": title}
-        await self._host.ask("publish", params)
-
-    async def peek(self, topic: str, limit: int = 100) -> list[Event]:
-        """Return pending events of a topic, oldest first."""
-        return [Event.load(fields) for fields in await self._host.ask("peek", {"topic": topic, "limit": limit})]
-
-    async def get(self, topic: str, ids: Sequence[str]) -> list[Event]:
-        """Return events by their ids, in any status."""
-        return [Event.load(fields) for fields in await self._host.ask("get", {"topic": topic, "ids": list(ids)})]
-
-    async def call(self, name: str, /, **params: Any) -> Any:
-        """Call a method of a connector: `await ctx.call("sheets.append_row", sheet="Mail", row=[…])`."""
-        return await self._host.ask("call", {"name": name, "params": params})
 
 
 def dump_event(row: EventRow) -> dict[str, Any]:

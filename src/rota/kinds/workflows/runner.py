@@ -23,12 +23,13 @@ from rota.engine.extensions import Describe, KindTraits
 from rota.engine.runner import RunContext, SetAside, Skipped, WorkFailed, Written
 from rota.kinds.workflows import maintenance, reports
 from rota.kinds.workflows.connectors.base import Connectors
-from rota.kinds.workflows.declaration import Mutation, Prepare, Workflow
-from rota.kinds.workflows.handler_host import Context, Host, failure_of
+from rota.kinds.workflows.declaration import Workflow
+from rota.kinds.workflows.handler_host import Host, failure_of
 from rota.kinds.workflows.rules import EffectStatus, HandlerKind, check_prepared, clamp_wake
 from rota.kinds.workflows.scripts import store as scripts_store
 from rota.kinds.workflows.scripts.library import Scripts
 from rota.kinds.workflows.scripts.sandbox import Sandbox
+from rota.kinds.workflows.scripts.script_api import Mutation, Prepare
 from rota.kinds.workflows.store import workflow_runs, workflows
 from rota.kinds.workflows.store.events import EventsSkipped
 from rota.kinds.workflows.store.records import Decision, StartedRun
@@ -241,7 +242,7 @@ async def step(host: Host, name: str, *args: Any) -> Any:
     call, seconds = host.handler.steps[name], host.engine.settings.handler_limit.total_seconds()
     try:
         async with asyncio.timeout(seconds) as limit:
-            result = await call(Context(host), *args)
+            result = await call(host.context(), *args)
     except TimeoutError as error:
         if limit.expired():
             text = f"{host.handler.name}: {name} exceeded its limit of {seconds:g} s"

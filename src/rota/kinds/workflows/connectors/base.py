@@ -1,4 +1,4 @@
-"""Connectors: the only way a handler reaches the world outside. Each method says whether it reads or changes something.
+"""Connectors: the only way a handler reaches systems outside. Each method is marked `@read` or `@mutation`.
 
 class Sheets:
     @read
@@ -9,8 +9,8 @@ class Sheets:
 
     async def find_row(self, idempotency_key, params): return Applied(...) | NotApplied() | Unsure()
 
-A mutation that has no answer is not tried again: its reconcile method is asked, or a person. An exception that is known
-to come from before the effect may say so: `not_applied(TransientError("too many requests"))`.
+A mutation without an answer is not repeated: its reconcile method is called, or an operator decides. An exception that
+was raised before the effect is marked so: `not_applied(TransientError("too many requests"))`.
 """
 
 import asyncio
@@ -31,23 +31,23 @@ MARK = "__rota_connector__"
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """It happened."""
+    """The mutation happened."""
 
     result: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class NotApplied:
-    """It surely did not happen, and will not."""
+    """The mutation did not happen, and will not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unsure:
-    """Nobody can tell yet: ask again later."""
+    """The outcome is not known yet: reconcile again later."""
 
 
 def read(method: F) -> F:
-    """A method that changes nothing."""
+    """Mark a method that changes nothing."""
     setattr(method, MARK, (Op.READ, None))
     return method
 
@@ -57,7 +57,7 @@ def mutation(method: F) -> F: ...
 @overload
 def mutation(*, reconcile: str | None = None) -> Callable[[F], F]: ...
 def mutation(method: Any = None, *, reconcile: str | None = None) -> Any:
-    """A method that changes something outside. One that takes `idempotency_key` is given it."""
+    """Mark a method that changes something outside. It gets the parameter `idempotency_key` if it has one."""
 
     def mark(method: F) -> F:
         setattr(method, MARK, (Op.MUTATE, reconcile))
@@ -67,19 +67,19 @@ def mutation(method: Any = None, *, reconcile: str | None = None) -> Any:
 
 
 def not_applied(error: E) -> E:
-    """The error, with the knowledge that the effect did not happen."""
+    """Mark an error: the effect did not happen."""
     error.applied = False  # type: ignore[attr-defined]
     return error
 
 
 def surely_failed(error: BaseException) -> bool:
-    """Whether an error of a mutation tells that it did not happen. No answer tells nothing."""
+    """Return whether an error means that the mutation did not happen. Without an answer the outcome is unknown."""
     return isinstance(error, LogicError | PermissionDenied) or getattr(error, "applied", None) is False
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of a connector, found by its full name."""
+    """A method of a connector, such as `sheets.append_row`."""
 
     name: str
     op: Op
@@ -87,49 +87,52 @@ class Method:
     reconcile: Callable[..., Any] | None
 
     async def invoke(self, params: Mapping[str, Any], key: str | None = None) -> Any:
-        given = dict(params)
+        """Call the method, with the idempotency key if it takes one."""
+        kwargs = dict(params)
         if key is not None and "idempotency_key" in inspect.signature(self.call).parameters:
-            given["idempotency_key"] = key
-        return await answer(self.call, **given)
+            kwargs["idempotency_key"] = key
+        return await call(self.call, **kwargs)
 
     async def ask(self, key: str, params: Mapping[str, Any]) -> Applied | NotApplied | Unsure:
-        """What became of a mutation, as its service knows."""
+        """Call the reconcile method of a mutation. Raises LogicError for another answer."""
         assert self.reconcile is not None
-        found = await answer(self.reconcile, key, dict(params))
-        if not isinstance(found, Applied | NotApplied | Unsure):
-            raise LogicError(f"{self.name}: its reconcile method must answer Applied(…), NotApplied() or Unsure()")
-        return found
+        answer = await call(self.reconcile, key, dict(params))
+        if not isinstance(answer, Applied | NotApplied | Unsure):
+            raise LogicError(f"{self.name}: its reconcile method must return Applied(…), NotApplied() or Unsure()")
+        return answer
 
 
-async def answer(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Async methods on the loop, others in a thread."""
-    if inspect.iscoroutinefunction(call):
-        return await call(*args, **kwargs)
-    return await asyncio.to_thread(call, *args, **kwargs)
+async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call an async function on the event loop, another in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    return await asyncio.to_thread(function, *args, **kwargs)
 
 
 class Connectors:
-    """The connectors of a program."""
+    """The connectors of a program, by method name."""
 
     def __init__(self) -> None:
         self.methods: dict[str, Method] = {}
 
     def add(self, name: str, connector: Any) -> None:
+        """Add the marked methods of an object. Raises Invalid."""
         parse.name(name, "connector")
-        if any(one.startswith(f"{name}.") for one in self.methods):
+        if any(method.startswith(f"{name}.") for method in self.methods):
             raise Invalid("connector", name, "is declared twice")
-        found = [one for one in dir(type(connector)) if hasattr(getattr(type(connector), one, None), MARK)]
-        if "." in name or not found:
+        marked = [method for method in dir(type(connector)) if hasattr(getattr(type(connector), method, None), MARK)]
+        if "." in name or not marked:
             raise Invalid("connector", name, "has a dot in its name, or no method marked @read or @mutation")
-        for one in found:
-            op, reconcile = getattr(getattr(type(connector), one), MARK)
-            asks = None if reconcile is None else getattr(connector, reconcile, None)
-            if reconcile is not None and asks is None:
-                raise Invalid(f"connector {name}.{one}", reconcile, "is no method of it: `reconcile`")
-            self.methods[f"{name}.{one}"] = Method(f"{name}.{one}", op, getattr(connector, one), asks)
+        for method in marked:
+            op, reconcile_name = getattr(getattr(type(connector), method), MARK)
+            reconcile = None if reconcile_name is None else getattr(connector, reconcile_name, None)
+            if reconcile_name is not None and reconcile is None:
+                raise Invalid(f"connector {name}.{method}", reconcile_name, "is no method of it: `reconcile`")
+            self.methods[f"{name}.{method}"] = Method(f"{name}.{method}", op, getattr(connector, method), reconcile)
 
     def find(self, name: str) -> Method:
+        """Return a method by its full name. Raises LogicError."""
         if name not in self.methods:
             known = ", ".join(sorted(self.methods)) or "none"
-            raise LogicError(f"{name} is not a method of a connector of this program; there are: {known}")
+            raise LogicError(f"{name} is not a method of a connector of this program; known methods: {known}")
         return self.methods[name]

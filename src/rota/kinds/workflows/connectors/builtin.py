@@ -1,4 +1,4 @@
-"""Connectors that come with Rota. Each of their mutations can tell afterwards whether it happened."""
+"""Connectors that come with Rota. Each of their mutations can be reconciled."""
 
 import asyncio
 import csv
@@ -19,18 +19,18 @@ import httpx
 from rota.core.addresses import is_public
 from rota.core.errors import AuthError, LogicError, PermissionDenied, TransientError
 from rota.kinds.workflows.connectors.base import Applied, NotApplied, Unsure, mutation, not_applied, read
-from rota.kinds.workflows.connectors.sql import Outside
+from rota.kinds.workflows.connectors.sql import OutsideDatabase
 
-ANSWER_BYTES = 1024 * 1024  # of a body that are read, after decompression
+RESPONSE_BYTES = 1024 * 1024  # of a body that are read, after decompression
 GZIP_OR_ZLIB = 47  # zlib's `wbits` for both
 
 
 class Http:
-    """Calls to the hosts that are allowed, and no others: `Http(allow=["api.example.org"])`.
+    """HTTP requests to the allowed hosts: `Http(allow=["api.example.org"])`.
 
     Mutations carry their key in the header `Idempotency-Key`. Whether one happened is asked of `status_url`, which must
     answer 200 for a key that was done and 404 for one that was not; with `replays` the service itself keeps the keys,
-    and the same request with the same key is simply sent again. A host that resolves to an address of the inner
+    and the request is sent again with the same key. A host that resolves to an address of the inner
     network is refused, unless `private` allows it. Redirects are not followed.
     """
 
@@ -47,7 +47,7 @@ class Http:
 
     @mutation(reconcile="find")
     async def send(self, url: str, json: Any = None, method: str = "POST", *, idempotency_key: str) -> Any:
-        """`POST`, `PUT`, `PATCH` or `DELETE` some JSON."""
+        """Send JSON by `POST`, `PUT`, `PATCH` or `DELETE`."""
         return content(checked(await self._send(method, url, idempotency_key, json=json)))
 
     async def find(self, idempotency_key: str, params: Mapping[str, Any]) -> Applied | NotApplied | Unsure:
@@ -60,8 +60,8 @@ class Http:
             return NotApplied()
         return Applied(content(answer)) if answer.status_code == 200 else Unsure()
 
-    async def _send(self, method: str, url: str, key: str | None = None, **what: Any) -> "HttpResponse":
-        """To the address that was checked: a name that resolves to another one a moment later gains nothing."""
+    async def _send(self, method: str, url: str, key: str | None = None, **options: Any) -> "HttpResponse":
+        """Send a request to the address that was checked, so that a second DNS answer cannot redirect it."""
         parts = urlsplit(url)
         host = parts.hostname or ""
         if parts.scheme not in ("http", "https") or not {host, parts.netloc} & self.allow:
@@ -75,7 +75,7 @@ class Http:
         try:
             async with (
                 httpx.AsyncClient(timeout=self.timeout, trust_env=False) as client,
-                client.stream(method, target, headers=headers, extensions=extensions, **what) as response,
+                client.stream(method, target, headers=headers, extensions=extensions, **options) as response,
             ):
                 return await HttpResponse.read(response)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -85,18 +85,18 @@ class Http:
 
     async def _resolve(self, host: str, port: int) -> str:
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise not_applied(TransientError(f"{host}: {error}")) from error
-        address = str(found[0][4][0])
+        address = str(addresses[0][4][0])
         if not self.private and not is_public(address):
-            raise PermissionDenied(f"{host} is {address}, which is no public address")
+            raise PermissionDenied(f"{host} is {address}, which is not a public address")
         return address
 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """The answer to a request, with no more than the first ANSWER_BYTES of its body."""
+    """The response to a request, with no more than the first RESPONSE_BYTES of its body."""
 
     status_code: int
     reason: str
@@ -115,9 +115,9 @@ class HttpResponse:
             async for chunk in response.aiter_raw():
                 if not complete:
                     break
-                body += chunk if inflate is None else inflate.decompress(chunk, ANSWER_BYTES + 1 - len(body))
-                if len(body) > ANSWER_BYTES:
-                    body, complete = body[:ANSWER_BYTES], False
+                body += chunk if inflate is None else inflate.decompress(chunk, RESPONSE_BYTES + 1 - len(body))
+                if len(body) > RESPONSE_BYTES:
+                    body, complete = body[:RESPONSE_BYTES], False
                     break
         except zlib.error as error:
             raise TransientError(f"the body is not {encoding}: {error}") from error
@@ -133,7 +133,7 @@ class HttpResponse:
 
 
 def checked(answer: HttpResponse) -> HttpResponse:
-    """Raise the class of a refusal. A server that failed may have done it all the same."""
+    """Return a successful response, else raise its error class. After a server error the outcome is unknown."""
     text = f"{answer.status_code} {answer.reason}"
     match answer.status_code:
         case 401:
@@ -164,28 +164,28 @@ class Sql:
     """
 
     def __init__(self, url: str, key: str = "idempotency_key", *, insert: Collection[str] | None = None) -> None:
-        self.outside, self.key = Outside(url), key
+        self.database, self.key = OutsideDatabase(url), key
         self.tables = None if insert is None else frozenset(insert)
 
     @read
     async def query(self, statement: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        return await self.outside.fetch(statement, params or {})
+        return await self.database.fetch(statement, params or {})
 
     @mutation(reconcile="find")
     async def insert(self, table: str, row: Mapping[str, Any], *, idempotency_key: str) -> dict[str, Any]:
         if self.tables is not None and table not in self.tables:
             allowed = ", ".join(sorted(self.tables)) or "none"
             raise PermissionDenied(f"table {table} is not among those that the connector may insert into: {allowed}")
-        await self.outside.insert(table, {**row, self.key: idempotency_key})
+        await self.database.insert(table, {**row, self.key: idempotency_key})
         return {self.key: idempotency_key}
 
     async def find(self, idempotency_key: str, params: Mapping[str, Any]) -> Applied | NotApplied:
-        row = await self.outside.find(params["table"], self.key, idempotency_key, list(params["row"]))
+        row = await self.database.find(params["table"], self.key, idempotency_key, list(params["row"]))
         return NotApplied() if row is None else Applied({self.key: idempotency_key})
 
 
 class Files:
-    """CSV files below a folder. Each line ends with its key, by which it is found again."""
+    """CSV files below a folder. Each line ends with its idempotency key."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).resolve()
@@ -202,7 +202,7 @@ class Files:
         with self._open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             size = file.seek(0, os.SEEK_END)
-            torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"  # somebody died in the middle of a line
+            torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"  # a process died while it wrote a line
             file.write((("\n" if torn else "") + line.getvalue()).encode())
             file.flush()
             os.fsync(file.fileno())

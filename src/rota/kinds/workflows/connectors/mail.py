@@ -53,7 +53,7 @@ class Smtp:
         except (smtplib.SMTPRecipientsRefused, smtplib.SMTPResponseException) as error:
             raise refused(error) from error
         finally:
-            server.close()  # without a word: what a server says to QUIT changes nothing about the mail
+            server.close()  # without QUIT: its answer does not affect the mail
         return {"message_id": self._id(idempotency_key)}
 
     def _connect(self) -> smtplib.SMTP:
@@ -113,7 +113,7 @@ def is_loopback(host: str) -> bool:
 
 
 def refused(error: smtplib.SMTPException) -> WorkError:
-    """A server that answered with a number did not take the mail: for now (4xx), or for good."""
+    """Return the error of a mail that the server refused: transient (4xx) or permanent."""
     refusals = error.recipients.values() if isinstance(error, smtplib.SMTPRecipientsRefused) else ()
     codes = [code for code, _ in refusals] or [getattr(error, "smtp_code", 500)]
     kind = TransientError if all(400 <= code < 500 for code in codes) else LogicError

@@ -26,7 +26,7 @@ QUERY_SECONDS = 30
 QUERY_ROWS = 1000
 QUERY_BYTES = 8 * 1024 * 1024  # of all values together, and of one value on SQLite
 FETCH_ROWS = 50
-SQLITE_STEPS = 10_000  # of its virtual machine, between two looks at whether the query was cancelled
+SQLITE_STEPS = 10_000  # of its virtual machine, between two checks for cancellation
 SQLITE_READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 ROTA_TABLES = ("api_keys", "workflow_runs", "charge_receipts")  # together in no other database
@@ -42,11 +42,11 @@ POSTGRESQL_RIGHTS = """
 SQLITE_TABLES = f"SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN {ROTA_TABLES!r}"
 
 
-class Outside:
+class OutsideDatabase:
     """A SQLite file or a PostgreSQL database. Raises Invalid for any other URL."""
 
     def __init__(self, url: str) -> None:
-        from sqlalchemy.ext.asyncio import create_async_engine  # here, because it takes long to load
+        from sqlalchemy.ext.asyncio import create_async_engine  # here, because its import is slow
 
         parts = make_url(url)
         if parts.drivername not in {*DRIVERS, *DRIVERS.values()}:

@@ -1,7 +1,7 @@
-"""Repairs scripts that failed because they are wrong: asks a repairer for a new file and lets the host judge it.
+"""The Runner of repairs: asks a repairer for a new file of a script that failed with a logic error, and checks it.
 
-A repair is a job like any other, made by the transaction that ends the failed run: it has a run with a log, and whoever
-dies on the way, another worker tries again. What a repairer proposes is trusted no more than what people upload.
+A repair is a job like any other, inserted by the transaction that ends the failed run: it has a run with a log, and is
+rescued if its worker dies. A proposal is trusted no more than an uploaded script.
 """
 
 import asyncio
@@ -17,23 +17,23 @@ from rota.core.process_groups import describe_exit
 from rota.db.dialect import Tx
 from rota.db.retry import retry_until_available
 from rota.engine.runner import RunContext
-from rota.kinds.workflows.rules import VersionOutcome, widened
+from rota.kinds.workflows.rules import VersionOutcome, forbidden_change
 from rota.kinds.workflows.scripts import store
 from rota.kinds.workflows.scripts.library import Scripts
 from rota.user_code import processes
 
-OWN = ("declaration", "org_id")  # of a failure: for the host, not for the repairer
+HOST_FIELDS = ("declaration", "org_id")  # of a failure: not for the repairer
 
 
 class Repairer(Protocol):
-    """Proposes a new file for a script that failed, or None. A LogicError says why it could not."""
+    """Proposes a new file for a script that failed, or None. Raises LogicError with the reason."""
 
     async def propose(self, ctx: RunContext, failure: Mapping[str, Any]) -> str | None: ...
 
 
 class CommandRepairer:
-    """A command of the operator's: it reads the failure as JSON and answers with the new file. What it says on stderr
-    is in the log of the repair."""
+    """Runs a command that reads the failure as JSON from stdin and writes the new file to stdout; its stderr is in the
+    log of the repair."""
 
     def __init__(self, command: str, limit: timedelta = timedelta(minutes=10)) -> None:
         self.command, self.limit = command, limit
@@ -44,12 +44,12 @@ class CommandRepairer:
         )
         try:
             async with asyncio.timeout(self.limit.total_seconds()):
-                said = await processes.supervise(ctx, process, orjson.dumps(failure))
+                output = await processes.supervise(ctx, process, orjson.dumps(failure))
         except TimeoutError as error:
             raise LogicError(f"the repairer gave no answer in {self.limit.total_seconds():g} s") from error
         if process.returncode != 0:
             raise LogicError(f"the repairer failed ({describe_exit(process.returncode)})")
-        return said["stdout"] if said["stdout"].strip() else None
+        return output["stdout"] if output["stdout"].strip() else None
 
 
 class RepairRunner:
@@ -57,14 +57,14 @@ class RepairRunner:
     defaults = Defaults()
     under_grant = False
 
-    def __init__(self, known: Scripts, repairer: Repairer | None) -> None:
-        self.scripts, self.repairer = known, repairer
+    def __init__(self, scripts: Scripts, repairer: Repairer | None) -> None:
+        self.scripts, self.repairer = scripts, repairer
 
     def routes(self) -> Collection[str]:
         return {store.REPAIR} if self.repairer is not None else set()
 
     async def resolve(self, org_id: str, target: str, payload: Any) -> str:  # noqa: ARG002
-        raise Invalid("kind", self.kind, "is not scheduled: it follows a run that failed")
+        raise Invalid("kind", self.kind, "cannot be scheduled: a repair follows a run that failed")
 
     def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
         return {target}
@@ -74,35 +74,36 @@ class RepairRunner:
         ctx.info.marks_first = True
 
     async def execute(self, ctx: RunContext) -> Any:
-        """One proposal, judged. Told twice, the second time does nothing."""
+        """Ask for one proposal, check it and settle the repair. Idempotent."""
         repair_id, db = ctx.job.payload["id"], self.scripts.db
         failure = await retry_until_available(lambda: db.read(store.failure, repair_id))
         base = "" if failure is None else failure["version"]
         outcome, why, source, declaration = VersionOutcome.SUPERSEDED, None, None, None
         if failure is not None:
-            outcome, why, source, declaration = await self.judge(ctx, failure)
+            outcome, why, source, declaration = await self.propose(ctx, failure)
         now = ctx.engine.clock.now()
-        became = await retry_until_available(
+        settled = await retry_until_available(
             lambda: db.tx(store.settle_repair, repair_id, base, outcome, why, source, declaration, now)
         )
         ctx.engine.wake.signal("ready")
-        return {"outcome": became, "why": why}
+        return {"outcome": settled, "why": why}
 
-    async def judge(
+    async def propose(
         self, ctx: RunContext, failure: Mapping[str, Any]
     ) -> tuple[VersionOutcome, str | None, str | None, dict[str, Any] | None]:
-        """Ask for a proposal, and see whether it can be run and keeps to what the workflow is."""
+        """Ask for a proposal and check it; returns its outcome, the reason, the file and its declaration."""
         assert self.repairer is not None
-        told, old, source = {name: failure[name] for name in failure if name not in OWN}, failure["declaration"], None
+        shown = {name: failure[name] for name in failure if name not in HOST_FIELDS}
+        old, source = failure["declaration"], None
         try:
-            source = await self.repairer.propose(ctx, told)
+            source = await self.repairer.propose(ctx, shown)
             if source is None:
                 return VersionOutcome.REFUSED, "the repairer had no proposal", None, None
-            flow = await self.scripts.declared_in(source, ctx.org_id)
-            new = {**flow.dump(), "route": old["route"]}
-            wrong = widened({**old, "name": failure["workflow"]}, {**new, "name": flow.name})
+            workflow = await self.scripts.declared_in(source, ctx.org_id)
+            new = {**workflow.dump(), "route": old["route"]}
+            change = forbidden_change({**old, "name": failure["workflow"]}, {**new, "name": workflow.name})
         except (Invalid, LogicError) as error:
             return VersionOutcome.REFUSED, error.message, source, None
-        if wrong is not None:
-            return VersionOutcome.REFUSED, wrong, source, new
+        if change is not None:
+            return VersionOutcome.REFUSED, change, source, new
         return (VersionOutcome.WAITING if old["repair"] == "ask" else VersionOutcome.ACCEPTED), None, source, new

@@ -1,8 +1,8 @@
-"""Runs scripts that nobody trusts, each in a process that has locked itself up (`jail.py`), and survives what they do.
+"""Runs untrusted scripts, each in a locked process (`jail.py`).
 
-Some locked processes stand ready, because starting one takes a quarter of a second. One that has loaded a script
-serves that version of that workflow alone, and not for ever. What comes out of it is hostile: lines of JSON of bounded
-size and number. Whatever goes wrong with it, by its own fault or by ours, it is killed and another takes its place.
+Spare locked processes are started ahead, because a start takes a quarter of a second. A process that has loaded a
+script serves only that version of that workflow, for a limited number of calls. Its messages are untrusted: lines of
+JSON, limited in size and number. On any error, of the script or of the host, the process is killed and replaced.
 """
 
 import asyncio
@@ -27,27 +27,32 @@ from rota.core.policy import Failure, FailureClass
 from rota.engine.runner import WorkFailed, current_log
 
 SCRIPT_LIMIT = 60_000  # characters of one script
-CHECK_LIMIT = timedelta(seconds=5)
+LOAD_LIMIT = timedelta(seconds=5)
 START_LIMIT = timedelta(seconds=30)
-LINE_LIMIT = 2 * PAYLOAD_LIMIT  # bytes of one message
-LINES_LIMIT = 50_000  # messages of one call
-BYTES_LIMIT = 32 * PAYLOAD_LIMIT
-SPARE = 2  # processes that wait for a script
-IDLE = 8  # processes that wait for another call of theirs
-CALLS, SECONDS = 500, 5.0  # after so many calls, or such a time, a process has served
+MESSAGE_BYTES = 2 * PAYLOAD_LIMIT
+CALL_MESSAGES = 50_000
+CALL_BYTES = 32 * PAYLOAD_LIMIT  # of all messages of one call
+SPARE_PROCESSES = 2  # started ahead, without a script
+IDLE_PROCESSES = 8  # kept for the next call of their script
+PROCESS_CALLS, PROCESS_SECONDS = 500, 5.0  # calls, and their run time, after which a process is replaced
 
 Ask = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 Key = tuple[str, str]  # a workflow and its version
 
-CLASSES = {one.value: one for one in (FailureClass.TRANSIENT, FailureClass.AUTH, FailureClass.PERMISSION)}
+FAILURE_CLASSES = {  # that a script can raise; anything else is a logic failure
+    "transient": FailureClass.TRANSIENT,
+    "auth": FailureClass.AUTH,
+    "permission": FailureClass.PERMISSION,
+}
 JAIL = str(Path(__file__).with_name("jail.py"))
 
 
 def zones() -> str:
-    found = find_spec("tzdata")
-    assert found is not None
-    assert found.origin is not None
-    return str(Path(found.origin).with_name("zoneinfo"))
+    """Return the folder of the time zone data."""
+    spec = find_spec("tzdata")
+    assert spec is not None
+    assert spec.origin is not None
+    return str(Path(spec.origin).with_name("zoneinfo"))
 
 
 def command() -> list[str]:
@@ -56,7 +61,7 @@ def command() -> list[str]:
 
 @dataclass(slots=True)
 class Child:
-    """A locked process, and this end of its socket."""
+    """A locked process, and the host's end of its socket."""
 
     process: subprocess.Popen[bytes]
     reader: asyncio.StreamReader
@@ -65,24 +70,24 @@ class Child:
     calls: int = 0
     seconds: float = 0.0
 
-    async def tell(self, message: Any) -> None:
+    async def send(self, message: Any) -> None:
         self.writer.write(orjson.dumps(message) + b"\n")
-        with suppress(ConnectionError):  # it is dead; what it says next tells why
+        with suppress(ConnectionError):  # it died; `receive` raises with the reason
             await self.writer.drain()
 
-    async def hear(self) -> Any:
-        """Its next message. None if it is no message at all."""
+    async def receive(self) -> Any:
+        """Return the next message, or None for an invalid one. Raises WorkFailed if the process died."""
         try:
             line = await self.reader.readline()
-        except (ValueError, ConnectionError):  # longer than is read
+        except (ValueError, ConnectionError):  # longer than MESSAGE_BYTES
             line = b"\n"
         if not line.endswith(b"\n"):
-            raise WorkFailed(died(await asyncio.to_thread(self.process.wait)))
+            raise WorkFailed(failure_of_exit(await asyncio.to_thread(self.process.wait)))
         try:
-            found = orjson.loads(line)
+            message = orjson.loads(line)
         except orjson.JSONDecodeError:
             return None
-        return {**found, "size": len(line)} if isinstance(found, dict) else None
+        return {**message, "size": len(line)} if isinstance(message, dict) else None
 
     def kill(self) -> None:
         with suppress(RuntimeError):  # its event loop is closed
@@ -92,23 +97,23 @@ class Child:
 
 
 class Sandbox:
-    """The locked processes of this worker. `trusting` runs scripts also where the platform cannot contain them."""
+    """The locked processes of this worker. With `trusting`, scripts run also where the platform cannot contain them."""
 
-    def __init__(self, trusting: bool = False, spare: int = SPARE, start: Sequence[str] = ()) -> None:
+    def __init__(self, trusting: bool = False, spare: int = SPARE_PROCESSES, start: Sequence[str] = ()) -> None:
         self.trusting, self.spare, self.command = trusting, spare, start or command()
-        self.ready: list[asyncio.Task[Child]] = []  # that wait for a script
-        self.idle: list[tuple[Key, Child]] = []  # that wait for another call of theirs, the latest last
+        self.ready: list[asyncio.Task[Child]] = []  # spare processes
+        self.idle: list[tuple[Key, Child]] = []  # with a loaded script, the last used at the end
 
     async def declare(self, source: str) -> dict[str, Any]:
-        """What a script declares. Raises Invalid, with the line; every question that it asks its host is refused."""
+        """Return what a script declares; its requests to the host are refused. Raises Invalid with the line."""
         if len(source) > SCRIPT_LIMIT:
             raise Invalid("script", f"{len(source)} characters", f"is longer than {SCRIPT_LIMIT}")
         child = await self._fresh()
         try:
-            async with asyncio.timeout(CHECK_LIMIT.total_seconds()):
-                declared = (await self._converse(child, {"script": source}, nobody))["declared"]
+            async with asyncio.timeout(LOAD_LIMIT.total_seconds()):
+                declared = (await self._converse(child, {"script": source}, refuse_request))["declared"]
         except TimeoutError as error:
-            text = f"has not been loaded after {CHECK_LIMIT.total_seconds():g} s: it does too much outside its handlers"
+            text = f"took longer than {LOAD_LIMIT.total_seconds():g} s to load: move work into its handlers"
             raise Invalid("script", "…", text) from error
         except (WorkFailed, LogicError) as error:
             shown = dict(enumerate(source.splitlines(), 1)).get(getattr(error, "line", 0), "…").strip()
@@ -116,47 +121,48 @@ class Sandbox:
         finally:
             child.kill()
         if not isinstance(declared, dict):
-            raise Invalid("script", "…", "declares nothing that can be understood")
+            raise Invalid("script", "…", "does not return a valid declaration")
         return declared
 
     async def call(
         self, key: Key, source: str, handler: str, step: str, args: Sequence[Any], now: datetime, ask: Ask
     ) -> dict[str, Any]:
-        """One step of a handler: `{"returned": …}`, or `{"prepared": …}`. Raises what the script raised, or what its
-        host did; a process that raised the one may be used again."""
+        """Run one step of a handler; returns `{"returned": …}` or `{"prepared": …}`. Raises the failure of the script,
+        after which its process is used again, or that of a request to the host."""
         child, began = await self._loaded(key, source), stopwatch()
         order = {"handler": handler, "step": step, "args": args, "now": now.isoformat()}
         try:
-            found = await self._converse(child, order, ask)
-        except Raised:
+            result = await self._converse(child, order, ask)
+        except ScriptRaised:
             self._keep(key, child, began)
             raise
         except BaseException:
             child.kill()
             raise
         self._keep(key, child, began)
-        return found
+        return result
 
     async def close(self) -> None:
+        """Kill all processes."""
         for task in self.ready:
             task.cancel()
-        for found in await asyncio.gather(*self.ready, return_exceptions=True):
-            if isinstance(found, Child):
-                found.kill()
+        for result in await asyncio.gather(*self.ready, return_exceptions=True):
+            if isinstance(result, Child):
+                result.kill()
         for _, child in self.idle:
             child.kill()
         self.ready, self.idle = [], []
 
-    # the conversation
+    # messages
 
     async def _converse(self, child: Child, order: Any, ask: Ask) -> dict[str, Any]:
-        """Give an order and answer questions until it is done."""
-        await child.tell(order)
+        """Send an order and serve requests until the result. Raises ScriptRaised, WorkFailed or LogicError."""
+        await child.send(order)
         size = 0
-        for _ in range(LINES_LIMIT):
-            match told := await child.hear():
-                case {"ask": str(what), "params": dict(params)}:
-                    await child.tell({"answer": await ask(what, params)})
+        for _ in range(CALL_MESSAGES):
+            match message := await child.receive():
+                case {"ask": str(request), "params": dict(params)}:
+                    await child.send({"answer": await ask(request, params)})
                 case {"log": str(text)} if (log := current_log.get()) is not None:
                     log.line("log", text)
                 case {"said": str(text)} if (log := current_log.get()) is not None:
@@ -164,81 +170,84 @@ class Sandbox:
                 case {"log": _} | {"said": _}:
                     pass
                 case {"returned": _} | {"prepared": _} | {"declared": _}:
-                    return dict(told)
+                    return dict(message)
                 case {"raised": dict(error)}:
-                    raise Raised(failure_in(error), error.get("line"))
+                    raise ScriptRaised(failure_in(error), error.get("line"))
                 case _:
-                    raise LogicError("the script broke the talk with its host: what it sent is too long, or no message")
-            size += told["size"]
-            if size > BYTES_LIMIT:
+                    raise LogicError("the script sent the host a message that is too long or invalid")
+            size += message["size"]
+            if size > CALL_BYTES:
                 break
-            await real_sleep(0)  # a script that never stops talking must not keep others from being heard
-        raise LogicError("the script said and asked for too much in one call")
+            await real_sleep(0)  # yield: a script that sends without pause must not block the event loop
+        raise LogicError("the script sent too many messages in one call")
 
     # processes
 
     async def _loaded(self, key: Key, source: str) -> Child:
-        for one in [one for one in self.idle if one[0] == key][::-1]:
-            self.idle.remove(one)
-            if one[1].process.poll() is None:
-                return one[1]
-            one[1].kill()
+        """Return a process that has loaded this version of a script."""
+        for entry in [entry for entry in self.idle if entry[0] == key][::-1]:
+            self.idle.remove(entry)
+            if entry[1].process.poll() is None:
+                return entry[1]
+            entry[1].kill()
         child = await self._fresh()
         try:
-            async with asyncio.timeout(CHECK_LIMIT.total_seconds()):
-                await self._converse(child, {"script": source}, nobody)
+            async with asyncio.timeout(LOAD_LIMIT.total_seconds()):
+                await self._converse(child, {"script": source}, refuse_request)
         except BaseException:
             child.kill()
             raise
         return child
 
     async def _fresh(self) -> Child:
-        """A process that has seen nothing yet; others are started for whoever comes next."""
+        """Return a process without a script, and start spare ones for the next callers. Raises Refused if the platform
+        cannot contain scripts."""
         while len(self.ready) <= self.spare:
             self.ready.append(asyncio.ensure_future(self._start()))
         started = self.ready.pop(0)
         try:
             child = await asyncio.shield(started)
-        except asyncio.CancelledError:  # whoever comes next has it
+        except asyncio.CancelledError:  # the next caller gets it
             self.ready.insert(0, started)
             raise
         if "seccomp" not in child.layers and not self.trusting:
             child.kill()
             raise Refused(
-                f"this machine ({sys.platform}) cannot contain a script: its kernel has no seccomp that Rota knows. "
-                "ROTA_TRUST_SCRIPTS=true runs script workflows all the same, with the rights of the worker"
+                f"this machine ({sys.platform}) cannot contain a script: seccomp is not available. "
+                "ROTA_TRUST_SCRIPTS=true runs script workflows anyway, with the rights of the worker"
             )
         return child
 
     async def _start(self) -> Child:
         process, ours = spawn(self.command)
         try:
-            reader, writer = await asyncio.open_unix_connection(sock=ours, limit=LINE_LIMIT)
+            reader, writer = await asyncio.open_unix_connection(sock=ours, limit=MESSAGE_BYTES)
             child = Child(process, reader, writer)
             async with asyncio.timeout(START_LIMIT.total_seconds()):
-                child.layers = (await child.hear())["layers"]
+                child.layers = (await child.receive())["layers"]
         except BaseException as error:
             process.kill()
             process.wait()
             ours.close()
             if isinstance(error, asyncio.CancelledError):
                 raise
-            raise SandboxBroken(f"a process for scripts did not start: {error!r}") from error
+            raise SandboxBroken(f"a process of the sandbox did not start: {error!r}") from error
         return child
 
     def _keep(self, key: Key, child: Child, began: float) -> None:
-        """For its next call, unless it has served; who was not asked for the longest makes room."""
+        """Keep a process for the next call of its script, or replace it after its limit; the least recently used one is
+        killed if there are too many."""
         child.calls, child.seconds = child.calls + 1, child.seconds + stopwatch() - began
-        if child.calls >= CALLS or child.seconds >= SECONDS:
+        if child.calls >= PROCESS_CALLS or child.seconds >= PROCESS_SECONDS:
             child.kill()
             return
         self.idle.append((key, child))
-        if len(self.idle) > IDLE:
+        if len(self.idle) > IDLE_PROCESSES:
             self.idle.pop(0)[1].kill()
 
 
-class Raised(WorkFailed):
-    """The script raised an exception, in this line of it."""
+class ScriptRaised(WorkFailed):
+    """The script raised an exception, in this line."""
 
     def __init__(self, failure: Failure, line: Any) -> None:
         super().__init__(failure)
@@ -246,11 +255,11 @@ class Raised(WorkFailed):
 
 
 class SandboxBroken(RotaError):
-    """No process for scripts could be started."""
+    """A process of the sandbox could not be started."""
 
 
 def spawn(start: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """A process with nothing but its end of a socket."""
+    """Start a process that inherits nothing but its end of a socket; returns it and the other end."""
     ours, theirs = socket.socketpair()
     with theirs:
         end = theirs.fileno()
@@ -260,27 +269,27 @@ def spawn(start: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.socket]
     return process, ours
 
 
-async def nobody(what: str, params: Mapping[str, Any]) -> Any:  # noqa: ARG001
-    raise LogicError(f"{what} is for handlers: while a script is loaded, nothing can be asked")
+async def refuse_request(request: str, params: Mapping[str, Any]) -> Any:  # noqa: ARG001
+    raise LogicError(f"{request} is only available to handlers, not while the script is loaded")
 
 
-def failure_in(told: Mapping[str, Any]) -> Failure:
-    """What a script raised, as it says."""
-    kind = CLASSES.get(str(told.get("code")), FailureClass.LOGIC)
-    named, message, line = (str(told.get(name) or "")[:5000] for name in ("type", "message", "line"))
+def failure_in(error: Mapping[str, Any]) -> Failure:
+    """Return the failure of an untrusted message about an exception."""
+    failure_class = FAILURE_CLASSES.get(str(error.get("code")), FailureClass.LOGIC)
+    name, message, line = (str(error.get(field) or "")[:5000] for field in ("type", "message", "line"))
     where = f" (line {line})" if line else ""
-    traceback, final = str(told.get("traceback") or "")[-20_000:], told.get("final") is True
-    message = f"{named}: {message}" if named == "KeyError" else message or named
-    return Failure(kind, named[:200], f"{message}{where}", traceback, final=final)
+    traceback, final = str(error.get("traceback") or "")[-20_000:], error.get("final") is True
+    message = f"{name}: {message}" if name == "KeyError" else message or name
+    return Failure(failure_class, name[:200], f"{message}{where}", traceback, final=final)
 
 
-def died(code: int) -> Failure:
-    """What became of a process that is not there any more, in plain words."""
+def failure_of_exit(code: int) -> Failure:
+    """Return the failure of a script whose process died with this exit code."""
     match -code:
         case signal.SIGXCPU:
-            return Failure(FailureClass.TIMEOUT, "Timeout", "the script used more processor time than it is given")
+            return Failure(FailureClass.TIMEOUT, "Timeout", "the script exceeded its limit of processor time")
         case signal.SIGKILL:
-            text = "the script's process was killed: it used up the memory, or the processor time it is given"
+            text = "the script's process was killed: it exceeded its limit of memory or processor time"
         case number if number > 0:
             text = f"the script's process crashed ({signal.Signals(number).name})"
         case _:
