@@ -191,7 +191,7 @@ async def work(url: str) -> dict[str, str]:
     def step(tx: Tx) -> dict[str, str]:
         workers.register(
             tx, worker=new_id(), pid=1, version="1", concurrency=2, kinds=["task"],
-            routes=["task:default:hello"], queues=None, lease=workers.AHEAD, now=now,
+            routes=["task:default:hello"], queues=None, lease=workers.LEASE_AHEAD_MAX, now=now,
         )  # fmt: skip
         taken = jobs.claim(tx, jobs.lanes(tx), worker=new_id(), routes=["task:default:hello"], room=2, turn=0)
         first, second = (Attempt(job, new_id(), 1, now) for job in taken)

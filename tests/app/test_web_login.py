@@ -525,7 +525,7 @@ async def test_another_orgs_things_are_not_shown(api: Api, web: httpx.AsyncClien
 
 
 async def test_runs_are_counted_up_to_a_bound(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview, "MOST", 3)
+    monkeypatch.setattr(overview, "COUNT_MAX", 3)
     await api.schedule("nightly")
     for status in (Status.FAILED, Status.SUCCESS, Status.SUCCESS, Status.SUCCESS):
         await api.job()

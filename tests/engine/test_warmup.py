@@ -1,4 +1,4 @@
-"""The rehearsal at start."""
+"""Warm-up of statements at start."""
 
 from sqlalchemy import func, select
 
@@ -8,7 +8,7 @@ from rota.engine.warmup import warm_up
 from tests.engine.harness import Harness
 
 
-async def test_a_rehearsal_leaves_nothing_behind(harness: Harness) -> None:
+async def test_a_warm_up_leaves_nothing_behind(harness: Harness) -> None:
     def count(tx: Tx) -> list[int]:
         return [
             tx.execute(select(func.count()).select_from(table)).scalar_one() for table in (schedules, slots, jobs, runs)

@@ -1,5 +1,5 @@
-"""Artifacts: what runs left behind. A task's run is the root of its own: what it ran and how it ended, told from the
-ledger; what it saved meanwhile hangs below it."""
+"""Artifacts of runs. The run of a task is the root of its artifacts: what it ran and its result, read from `runs`; the
+artifacts that it saved are below it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from rota.db.tables import artifacts, runs, task_versions
 a, r, v = artifacts.c, runs.c, task_versions.c
 
 JSON = "application/json"
-TREE_LIMIT = 1000  # artifacts that one tree shows
+TREE_LIMIT = 1000  # artifacts in a tree
 BRIEF = (
     a.id, a.run_id, a.parent_id, a.level, a.label, a.content_type, func.length(a.content).label("size"), a.created_at,
 )  # fmt: skip
@@ -31,12 +31,12 @@ def insert(tx: Tx, row: Mapping[str, Any], labels: Mapping[int, str]) -> Record:
 
 
 def level_of(tx: Tx, org_id: str, parent_id: str, run_id: str | None) -> int:
-    """The level of an artifact; a run's own is 0, also while it runs and nobody has written of its start."""
+    """Return the level of an artifact; that of a run is 0, also before its start is recorded. Raises Invalid."""
     if parent_id == run_id:
         return 0
-    found = tx.execute(select(a.level).where(a.org_id == org_id, a.id == parent_id)).scalar()
-    if found is not None:
-        return int(found)
+    level = tx.execute(select(a.level).where(a.org_id == org_id, a.id == parent_id)).scalar()
+    if level is not None:
+        return int(level)
     if tx.execute(select(r.id).where(r.org_id == org_id, r.id == parent_id)).first():
         return 0
     raise Invalid("parent_id", parent_id, "is no artifact")
@@ -70,7 +70,7 @@ def list_all(
     tx: Tx, org_id: str, *, limit: int = PAGE_ROWS, cursor: str | None = None, run_id: str | None = None,
     parent_id: str | None = None, label: str | None = None,
 ) -> Page:  # fmt: skip
-    """What runs saved, newest first."""
+    """Return a page of the artifacts that runs saved, newest first."""
     stmt: Select[Any] = select(*BRIEF).where(a.org_id == org_id).order_by(a.id.desc())
     stmt = matching(stmt, (a.run_id, run_id), (a.parent_id, parent_id), (a.label, label))
     if cursor:
@@ -86,10 +86,10 @@ def tree(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> Record:
     root["children"] = []
     while level and left > 0:
         below = select(*BRIEF).where(a.org_id == org_id, a.parent_id.in_(level)).order_by(a.id).limit(left)
-        found = [{**brief(row), "children": []} for row in tx.execute(below)]
-        for one in found:
-            level[one["parent_id"]]["children"].append(one)
-        level, left = {one["id"]: one for one in found}, left - len(found)
+        children = [{**brief(row), "children": []} for row in tx.execute(below)]
+        for child in children:
+            level[child["parent_id"]]["children"].append(child)
+        level, left = {child["id"]: child for child in children}, left - len(children)
     return root
 
 
@@ -118,9 +118,9 @@ def of_task() -> Any:
 
 
 def brief(row: Any) -> Record:
-    found = dict_of(row)
-    found.pop("content", None)
-    return {**found, "updated_at": row.created_at}
+    record = dict_of(row)
+    record.pop("content", None)
+    return {**record, "updated_at": row.created_at}
 
 
 def run_brief(run: Any) -> Record:

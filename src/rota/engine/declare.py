@@ -31,8 +31,8 @@ async def declare_schedules(
     Any number of processes may do this at once. An error about a schedule has its name and, from `places`, where it is
     declared."""
     source = f"code:{Path(app).stem}"
-    found = await engine.db.read(schedules.declared_by, org_id, source)
-    known = {schedule.name: schedule for schedule in found if not engine.traits_of(schedule.kind).declares_schedules}
+    declared = await engine.db.read(schedules.declared_by, org_id, source)
+    known = {schedule.name: schedule for schedule in declared if not engine.traits_of(schedule.kind).declares_schedules}
     new = [body for body in wanted if body["name"] not in known]
 
     def audited_as(verb: str, name: object) -> Engine:

@@ -34,7 +34,7 @@ def unplanned(tx: Tx, now: datetime, limit: int = 100) -> list[str]:
 
 
 def overdue(tx: Tx, now: datetime, limit: int = 100) -> list[str]:
-    """Schedules that were due a while ago, and that nobody has fired."""
+    """Return schedules that are overdue and did not fire."""
     joined = clocks.join(schedules, s.id == k.schedule_id)
     stmt = select(s.name).select_from(joined).where(k.next_run_at < now - LATE, s.deleted_at.is_(None))
     return list(tx.execute(stmt.order_by(k.next_run_at).limit(limit)).scalars())
@@ -73,7 +73,7 @@ def poke(tx: Tx) -> None:
 
 
 def write_probe(tx: Tx) -> None:
-    """Write something: raises what the database refuses writes with."""
+    """Write a row; raises the error with which the database refuses writes."""
     count(tx, "write probe")
 
 

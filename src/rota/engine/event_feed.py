@@ -1,7 +1,7 @@
-"""What changed in an org since a moment, for those who follow it. Derived from what is stored anyway.
+"""The event feed: what changed in an org since a time, derived from the stored rows.
 
-Transactions do not commit in the order of their moments: who follows reads again what lies up to `OVERLAP` back, and
-drops what it knows.
+Transactions do not commit in the order of their timestamps: a follower reads the last `OVERLAP` again and drops the
+events it has seen.
 """
 
 from datetime import datetime, timedelta
@@ -15,23 +15,23 @@ from rota.core.states import Status
 from rota.db.dialect import Tx
 from rota.db.paging import Record, dict_of
 from rota.db.tables import audit_log, hosts, jobs, logs, runs, schedules, workers
-from rota.engine.run_reports import STARTED
+from rota.engine.run_reports import STARTED, is_started, job_rows
 
 OVERLAP = timedelta(seconds=5)
-LIMIT = 1000
-CHANGED = {"hosts": "host.changed", "server-instances": "host.changed", "workflows": "workflow.changed"}
+FEED_ROWS_MAX = 1000
+EVENT_TYPES = {"hosts": "host.changed", "server-instances": "host.changed", "workflows": "workflow.changed"}
 
 s, j, r, w, a = schedules.c, jobs.c, runs.c, workers.c, audit_log.c
 
 
-def since(tx: Tx, org_id: str, at: datetime, key: str = "", limit: int = LIMIT) -> tuple[list[Record], bool]:
-    """Changes behind (at, key), oldest first, and whether there are more. Each has `type`, `at` and `id`."""
-    found = [[dict_of(row) for row in tx.execute(stmt.limit(limit))] for stmt in sources(org_id, at, key)]
-    edges = [(part[-1]["at"], part[-1]["id"]) for part in found if len(part) == limit]
-    merged = sorted((one for part in found for one in part), key=lambda one: (one["at"], one["id"]))
+def since(tx: Tx, org_id: str, at: datetime, key: str = "", limit: int = FEED_ROWS_MAX) -> tuple[list[Record], bool]:
+    """Return the events after (at, key), oldest first, and whether more follow. Each has `type`, `at` and `id`."""
+    parts = [[dict_of(row) for row in tx.execute(stmt.limit(limit))] for stmt in sources(org_id, at, key)]
+    edges = [(part[-1]["at"], part[-1]["id"]) for part in parts if len(part) == limit]
+    merged = sorted((event for part in parts for event in part), key=lambda event: (event["at"], event["id"]))
     if not edges:
         return merged, False
-    return [one for one in merged if (one["at"], one["id"]) <= min(edges)], True
+    return [event for event in merged if (event["at"], event["id"]) <= min(edges)], True
 
 
 def sources(org_id: str, at: datetime, key: str) -> list[Select[Any]]:
@@ -43,12 +43,12 @@ def sources(org_id: str, at: datetime, key: str) -> list[Select[Any]]:
     schedule = (s.name, s.revision, s.enabled, s.condition, s.paused_at.is_not(None).label("paused"))
     worker = (w.host, w.host_id, w.pid, w.state)
     agent = w.host_id.is_not(None)  # of a host, and those are their org's alone
-    ours = or_(~agent, w.host_id.in_(select(hosts.c.id).where(hosts.c.org_id == org_id)))
-    up, down = (case((agent, f"host.{what}"), else_=f"worker.{what}").label("type") for what in ("up", "down"))
+    visible = or_(~agent, w.host_id.in_(select(hosts.c.id).where(hosts.c.org_id == org_id)))
+    up, down = (case((agent, f"host.{change}"), else_=f"worker.{change}").label("type") for change in ("up", "down"))
     steered = case(
         (a.resource == "queues", "queue.changed"), (a.action == "freeze.delete", "freeze.off"), else_="freeze.on"
     )
-    changes = case(CHANGED, value=a.resource).label("type")
+    changes = case(EVENT_TYPES, value=a.resource).label("type")
     return [
         behind(select(literal("run.started").label("type"), *job, j.attempt), j.started_at, j.run_id, at, key).where(
             j.org_id == org_id, STARTED
@@ -61,26 +61,27 @@ def sources(org_id: str, at: datetime, key: str) -> list[Select[Any]]:
             r.recorded_at, r.id, at, key,
         ).where(r.org_id == org_id, r.kind == WORKFLOW, r.status == Status.FAILED, r.reason == FailureClass.INTERNAL),
         behind(select(changed.label("type"), *schedule), s.updated_at, s.id, at, key).where(s.org_id == org_id),
-        behind(select(up, *worker), w.started_at, w.id, at, key).where(ours),
-        behind(select(down, *worker), w.stopped_at, w.id, at, key).where(ours),
+        behind(select(up, *worker), w.started_at, w.id, at, key).where(visible),
+        behind(select(down, *worker), w.stopped_at, w.id, at, key).where(visible),
         behind(
             select(steered.label("type"), a.resource_id.label("name"), a.before, a.after), a.at, a.id, at, key
         ).where(a.org_id == org_id, a.resource.in_(("freeze", "queues"))),
         behind(select(changes, a.action, a.resource_id.label("name")), a.at, a.id, at, key).where(
-            a.org_id == org_id, a.resource.in_(CHANGED)
+            a.org_id == org_id, a.resource.in_(EVENT_TYPES)
         ),
     ]  # fmt: skip
 
 
 def behind(
-    stmt: Select[Any], moment: ColumnElement[Any], name: ColumnElement[Any], at: datetime, key: str
+    stmt: Select[Any], time: ColumnElement[Any], name: ColumnElement[Any], at: datetime, key: str
 ) -> Select[Any]:
-    later = and_(moment >= at, or_(moment > at, name > key))
-    return stmt.add_columns(moment.label("at"), name.label("id")).where(later).order_by(moment, name)
+    later = and_(time >= at, or_(time > at, name > key))
+    return stmt.add_columns(time.label("at"), name.label("id")).where(later).order_by(time, name)
 
 
 def log_start(tx: Tx, run_id: str, last: int) -> int:
-    """From where to read a run's log for someone who has seen it up to `last`: lines of the overlap come again."""
+    """Return the line id after which to read a run's log for a follower that has seen it up to `last`: lines within
+    OVERLAP are repeated."""
     seen_at = select(logs.c.at).where(logs.c.id == last, logs.c.run_id == run_id)
     at = tx.execute(seen_at).scalar()
     if at is None:
@@ -90,24 +91,24 @@ def log_start(tx: Tx, run_id: str, last: int) -> int:
 
 
 def job_steps(tx: Tx, org_id: str, job_id: str) -> list[Record]:
-    """Everything a job came to so far, attempt by attempt: pending, running, how it ended. The last one holds now."""
-    # looked for first: a job that ends between two looks is found by the second
-    living = tx.execute(select(jobs, STARTED.label("started")).where(j.org_id == org_id, j.id == job_id)).one_or_none()
-    stmt = select(runs).where(r.org_id == org_id, r.job_id == job_id, r.lost_fence == 0).order_by(r.attempt)
+    """Return the steps of a job so far, attempt by attempt: pending, running, its final status. The last is current."""
+    living, run_rows = job_rows(tx, org_id, job_id)
+    started = living is not None and is_started(living)
     steps: list[Record] = []
 
     def step(attempt: int, status: str, at: datetime | None, run_id: str | None, reason: str | None = None) -> None:
-        told = {"job_id": job_id, "run_id": run_id, "attempt": attempt, "status": status, "reason": reason, "at": at}
-        steps.append(told)
+        steps.append(
+            {"job_id": job_id, "run_id": run_id, "attempt": attempt, "status": status, "reason": reason, "at": at}
+        )
 
-    for row in tx.execute(stmt):
+    for row in (row for row in run_rows if row.lost_fence == 0):
         step(row.attempt, "pending", row.queued_at if not steps else steps[-1]["at"], None)
         if row.started_at is not None:
             step(row.attempt, "running", row.started_at, row.id)
         step(row.attempt, row.status, row.finished_at, row.id, row.reason)
-    attempt = 0 if living is None else living.attempt if living.started else living.attempt + 1
+    attempt = 0 if living is None else living.attempt if started else living.attempt + 1
     if living is not None and attempt > (steps[-1]["attempt"] if steps else 0):
         step(attempt, "pending", steps[-1]["at"] if steps else living.queued_at, None, living.parked_reason)
-        if living.started:
+        if started:
             step(attempt, "running", living.started_at, living.run_id)
     return steps

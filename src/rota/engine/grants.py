@@ -1,6 +1,6 @@
-"""Execution grants: durable, scoped, revocable authority under which work runs with nobody logged in.
+"""Execution grants: durable, scoped, revocable authority under which work runs without its owner logged in.
 
-SCOPE_FORMAT_CENTRALIZED: only this module knows what scopes look like; everybody else speaks of kinds and targets.
+SCOPE_FORMAT_CENTRALIZED: only this module knows the format of scopes; other modules use kinds and targets.
 """
 
 import re
@@ -22,7 +22,7 @@ FAMILIES = {
     "graph": "graph:execute", "task": "task:execute", "pipeline": "pipeline:run", "host_job": "host_job:dispatch",
     "workflow": "workflow:run",
 }  # fmt: skip
-RESOURCES = {  # what may stand behind a family, beside `*`
+RESOURCES = {  # resources of a family, beside `*`
     "graph": re.compile(r"[a-z][a-z0-9_-]*:(\*|[^\s:*][^\s*]*)"),
     "task": re.compile(r"[^\s*][^*]*"),
     "pipeline": re.compile(r"[a-z0-9_-]+/[a-z0-9_-]+/[a-z0-9_-]+"),
@@ -36,10 +36,11 @@ SCOPE_LIMIT = 300  # characters
 
 
 def parse_scopes(value: Any, consent: bool) -> list[str]:
-    """Scopes from outside: exact, all of one provider's graphs, or with consent everything of a kind."""
+    """Parse scopes of a request: exact, all graphs of a provider, or with consent everything of a kind. Raises
+    Invalid."""
     if not isinstance(value, list) or not 1 <= len(value) <= 100:
         raise Invalid("scopes", value, "is not a list of 1 to 100 scopes like graph:execute:langgraph:poet")
-    return [parse_scope(one, consent) for one in value]
+    return [parse_scope(scope, consent) for scope in value]
 
 
 def parse_scope(value: Any, consent: bool) -> str:
@@ -97,10 +98,10 @@ def find(tx: Tx, org_id: str, grant_id: str) -> Any | None:
 
 
 def get(tx: Tx, org_id: str, grant_id: str) -> Any:
-    found = find(tx, org_id, grant_id)
-    if found is None:
+    grant = find(tx, org_id, grant_id)
+    if grant is None:
         raise NotFound(f"grant {grant_id!r} not found")
-    return found
+    return grant
 
 
 def minted_for(tx: Tx, grant_id: str) -> str | None:
@@ -146,12 +147,12 @@ def revoke_minted(tx: Tx, schedule_id: str, now: datetime) -> None:
 
 def jobs_under(tx: Tx, org_id: str, grant_id: str) -> list[str]:
     """The jobs that hold a grant and have not ended. Few jobs have terms at all, and fewer are alive."""
-    found = tx.execute(select(jobs.c.id, jobs.c.terms).where(jobs.c.org_id == org_id, jobs.c.terms.is_not(None)))
-    return [row.id for row in found if row.terms.get("grant_id") == grant_id]
+    rows = tx.execute(select(jobs.c.id, jobs.c.terms).where(jobs.c.org_id == org_id, jobs.c.terms.is_not(None)))
+    return [row.id for row in rows if row.terms.get("grant_id") == grant_id]
 
 
 def lapsing(tx: Tx, org_id: str, before: datetime) -> list[dict[str, Any]]:
-    """The enabled schedules whose grant is revoked, gone, or ends before this moment: what they are, when and why."""
+    """Return enabled schedules whose grant is revoked, deleted, or expires before `before`, with time and reason."""
     ends = or_(g.id.is_(None), g.revoked_at.is_not(None), g.expires_at < before)
     stmt = (
         select(s.id, s.name, s.kind, s.target, s.grant_id, g.expires_at, g.revoked_at)
@@ -170,6 +171,6 @@ def lapsing(tx: Tx, org_id: str, before: datetime) -> list[dict[str, Any]]:
 
 
 def users_of(tx: Tx, org_id: str, grant_id: str) -> list[str]:
-    """The names of the living schedules that need a grant: what a revocation would stop."""
+    """Return the names of the schedules that run under a grant and stop with its revocation."""
     stmt = select(s.name).where(s.org_id == org_id, s.grant_id == grant_id, s.deleted_at.is_(None)).order_by(s.name)
     return list(tx.execute(stmt).scalars())

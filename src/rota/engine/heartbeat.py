@@ -1,6 +1,7 @@
-"""Keeps a worker's lease, in a thread with a connection of its own: user code that blocks the event loop loses nothing.
+"""Heartbeat of a worker, in a thread with its own connection: user code that blocks the event loop does not lose the
+lease.
 
-Each beat renews the lease, measures the database's clock and brings back the runs that somebody wants stopped.
+Each beat renews the lease, measures the database's clock and reads which runs are to be canceled.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ class LeaseKeeper:
         self.url, self.clock, self.worker, self.lease = url, clock, worker, lease
         self.on_cancel, self.on_lost = on_cancel, on_lost
         self._renewed = stopwatch()
-        # nobody's lease is judged before; whoever waited for the database while we came up renews first
+        # no worker is declared dead before: those that waited for the database during our start renew first
         self.quiet_until = self._renewed + min(2.0, lease.total_seconds() / 3)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
@@ -41,15 +42,15 @@ class LeaseKeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; called from another one."""
+        """Stop the thread; called from another thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(timeout=10)
 
     @property
     def may_judge(self) -> bool:
-        """Whether this process may call others dead: not while the clock has just jumped, and not while it could not
-        reach the database itself; the others may have had the same trouble."""
+        """Whether this process may declare other workers dead: not just after a jump of the clock, and not if it could
+        not reach the database itself, as then the others may not have reached it either."""
         now = stopwatch()
         return now >= self.quiet_until and now - self._renewed < self.lease.total_seconds() / 2
 
@@ -57,7 +58,7 @@ class LeaseKeeper:
         try:
             asyncio.run(self._keep())
         except Exception:
-            log.exception("the lease is not kept any more; stopping all work of this worker")
+            log.exception("heartbeat failed; stopping all jobs of this worker")
             self.on_lost()
 
     async def _keep(self) -> None:

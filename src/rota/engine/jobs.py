@@ -425,7 +425,7 @@ def leave(tx: Tx, ended: Sequence[AttemptResult], worker: str | None, now: datet
     """The jobs whose work is over go from the queue into the ledger; the run ids of those that held."""
     if not ended:
         return set()
-    given = ENDED.given(tx, [(one.job.id, one.job.fence, *runs.told(one, worker, now)) for one in ended])
+    given = ENDED.given(tx, [(one.job.id, one.job.fence, *runs.result_values(one, worker, now)) for one in ended])
     recorded = recording(tx, given)
     if on_sqlite(tx):
         if changed_rows(tx) == len(ended):
@@ -435,11 +435,13 @@ def leave(tx: Tx, ended: Sequence[AttemptResult], worker: str | None, now: datet
         leaving(tx, given)
     else:
         kept = {run_id for (run_id,) in recorded}
-    runs.count(tx, [one for one in ended if one.job.schedule_id and one.run_id in kept])
+    runs.update_stats(tx, [one for one in ended if one.job.schedule_id and one.run_id in kept])
     return kept
 
 
-ENDED = Batch("ended", job=c.id.type, of_fence=c.fence.type, **{name: ledger.c[name].type for name in runs.TOLD})
+ENDED = Batch(
+    "ended", job=c.id.type, of_fence=c.fence.type, **{name: ledger.c[name].type for name in runs.RESULT_COLUMNS}
+)
 
 
 @hot
@@ -448,8 +450,8 @@ def recording(tx: Tx, alike: tuple[str, ...]) -> Any:
     the jobs go: in the same statement where a database can do that, else in the next. SQLite's driver lets other
     threads in for each row that it gives back, so there it gives none."""
     ended = ENDED.table(tx, alike)
-    names = (*runs.OF_JOB, *runs.TOLD)
-    fields = [runs.OF_JOB[name].label(name) for name in runs.OF_JOB] + [ended.c[name] for name in runs.TOLD]
+    names = (*runs.OF_JOB, *runs.RESULT_COLUMNS)
+    fields = [runs.OF_JOB[name].label(name) for name in runs.OF_JOB] + [ended.c[name] for name in runs.RESULT_COLUMNS]
     ours = held(ended.c.job, ended.c.of_fence)
     if on_sqlite(tx):
         return insert(ledger).from_select(names, select(*fields).where(ours))

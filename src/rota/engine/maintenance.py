@@ -108,7 +108,7 @@ class Maintenance:
         kept_short = [Status.SUCCESS, Status.SKIPPED, Status.MISSED, Status.COALESCED, Status.CANCELED]
         rest = [status for status in Status if status not in kept_short]
         for before, statuses in ((now - settings.keep_success, kept_short), (now - settings.keep_failed, rest)):
-            for org_id in await self.db.read(runs.with_old, before, statuses):
+            for org_id in await self.db.read(runs.orgs_with_old_runs, before, statuses):
                 await prune_in_chunks(self.db, runs.prune, org_id, before, statuses)
         for runner in self.engine.runners.values():
             if isinstance(runner, Prunes):

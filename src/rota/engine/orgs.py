@@ -29,7 +29,7 @@ def edit_org(tx: Tx, slug: str, changes: dict[str, Any]) -> None:
     """Change the right to run commands (`shell`) or the limit (`max_running`) of an org. Raises NotFound."""
     if not tx.execute(update(orgs).where(o.slug == slug).values(changes)).rowcount:
         raise NotFound(f"org {slug!r} not found; `rota org list` lists those of this installation")
-    notify(tx, "tasks")  # workers read rights and limits again, and look for jobs that may start now
+    notify(tx, "tasks")  # workers read permissions and limits again, and poll for jobs
 
 
 def limits(tx: Tx) -> list[Any]:

@@ -217,12 +217,23 @@ def with_phases(tx: Tx, records: list[Record]) -> list[Record]:
     return [{**record, **redacted(known.get(record["id"], {}))} for record in records]
 
 
+def job_rows(tx: Tx, org_id: str, job_id: str | None) -> tuple[Any | None, list[Any]]:
+    """Return the row of a job, None once it ended, and the rows of its runs by attempt. The job is read first: a run
+    that ends between the two reads is in the second."""
+    row = tx.execute(select(jobs).where(j.org_id == org_id, j.id == job_id)).one_or_none()
+    return row, list(tx.execute(select(runs).where(r.org_id == org_id, r.job_id == job_id).order_by(*BY_ATTEMPT)))
+
+
+def is_started(row: Any) -> bool:
+    """Return whether the current attempt of a job has started; a claimed job may still wait in its worker."""
+    return row.state == State.RUNNING and row.run_id is not None
+
+
 def job(tx: Tx, org_id: str, job_id: str) -> Record:
     """Return a job: from `jobs` until it ends, then from its last run. Raises NotFound."""
-    living = tx.execute(select(jobs).where(j.org_id == org_id, j.id == job_id)).one_or_none()
-    stmt = select(*RUN).where(r.org_id == org_id, r.job_id == job_id).order_by(*BY_ATTEMPT)
-    ended = [ended_run(row) for row in tx.execute(stmt)]
-    run_ids = [one["id"] for one in ended]
+    living, run_rows = job_rows(tx, org_id, job_id)
+    ended = [ended_run(row) for row in run_rows]
+    run_ids = [run["id"] for run in ended]
     if living is not None:
         shown = living_run(living)
         run_ids += [shown["id"]] if shown["id"] else []
@@ -260,7 +271,7 @@ def run_logs(tx: Tx, org_id: str, run_id: str, *, after: int = 0, limit: int = P
 
 def living_run(row: Any) -> Record:
     """Return a run that has not ended, from its job. It has no id before it starts."""
-    started = row.state == State.RUNNING and row.run_id is not None
+    started = is_started(row)
     return {
         "id": row.run_id if started else None, "job_id": row.id, "kind": row.kind, "target": row.target,
         "target_name": None, "target_version": None, "schedule_id": row.schedule_id, "slot": row.slot,

@@ -1,4 +1,4 @@
-"""The ledger: one row per attempt, written once, when the attempt ended. Logs of a run beside it."""
+"""Runs: one row per attempt, written once, when the attempt ended; and their log lines."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -14,15 +14,15 @@ from rota.db.column_types import Instant
 from rota.db.dialect import Batch, Tx, hot, insert_rows
 from rota.db.tables import artifacts, effects, handlers, jobs, logs, orgs, runs, schedule_stats, slots, workflow_runs
 
-NOTHING = RunInfo()
-BY_ATTEMPT = (runs.c.attempt, runs.c.lost_fence.desc())  # of two with one number, the lost one came first
+NO_INFO = RunInfo()
+BY_ATTEMPT = (runs.c.attempt, runs.c.lost_fence.desc())  # of two runs with one attempt number, the lost one came first
 
-OF_JOB: dict[str, ColumnElement[Any]] = {  # what a run's row says of its job
+OF_JOB: dict[str, ColumnElement[Any]] = {  # columns of a run that are copied from its job
     "job_id": jobs.c.id, "org_id": jobs.c.org_id, "kind": jobs.c.kind, "target": jobs.c.target,
     "route": jobs.c.route, "input": jobs.c.payload, "schedule_id": jobs.c.schedule_id, "slot": jobs.c.slot,
     "trigger": jobs.c.trigger, "retry_of": jobs.c.last_run_id, "queued_at": jobs.c.queued_at, "fence": jobs.c.fence,
 }  # fmt: skip
-TOLD = (  # and of how it ended, in the order of `told`
+RESULT_COLUMNS = (  # columns of a run that hold its result, in the order of `result_values`
     "id", "attempt", "status", "reason", "error", "outcome", "started_at", "finished_at", "recorded_at", "worker",
     "target_name", "target_version", "artifact_id", "usage", "trace_id",
     "grant_id",
@@ -30,14 +30,14 @@ TOLD = (  # and of how it ended, in the order of `told`
 
 
 def append(tx: Tx, ended: Sequence[AttemptResult], worker: str | None, now: datetime | None = None) -> None:
-    """Write runs that ended, and count them for their schedules. `now` is the moment of writing: whoever follows what
-    is new reads by it, with an overlap, because transactions do not commit in the order of their moments."""
-    insert_rows(tx, runs, [row_of(one, worker, now) for one in ended])
-    count(tx, [one for one in ended if one.job.schedule_id])
+    """Insert runs that ended, and count them for their schedules. `now` becomes `recorded_at`, by which the event feed
+    reads new rows, with an overlap, because transactions do not commit in the order of their timestamps."""
+    insert_rows(tx, runs, [row_of(result, worker, now) for result in ended])
+    update_stats(tx, [result for result in ended if result.job.schedule_id])
 
 
 def statuses(tx: Tx, run_ids: Collection[str]) -> dict[str, str]:
-    """The status of each of these runs that the ledger has."""
+    """Return the statuses of these runs by id, as far as they are recorded."""
     return {row.id: row.status for row in tx.execute(select(runs.c.id, runs.c.status).where(runs.c.id.in_(run_ids)))}
 
 
@@ -48,38 +48,41 @@ def record_lost(
     them. The reason is the status that they ended as. A row that a rescue wrote as crashed becomes lost. No other row
     and no job changes: an attempt that is recorded otherwise (its commit was done, only the answer was lost; canceled;
     quarantined) is left out."""
-    before = statuses(tx, [one.run_id for one in ended])
+    before = statuses(tx, [result.run_id for result in ended])
     late = [
-        replace(one, status=Status.LOST, reason=None if one.status is Status.LOST else one.status.value)
-        for one in ended
-        if one.started_at is not None
-        and (one.run_id not in before or (before[one.run_id] == Status.CRASHED and one.status is not Status.CRASHED))
+        replace(result, status=Status.LOST, reason=None if result.status is Status.LOST else result.status.value)
+        for result in ended
+        if result.started_at is not None
+        and (
+            result.run_id not in before
+            or (before[result.run_id] == Status.CRASHED and result.status is not Status.CRASHED)
+        )
     ]
     rows = {attempt.run_id: row_of(attempt, worker, now) for attempt in late}
     insert_rows(tx, runs, [row | {"lost_fence": row["fence"]} for run_id, row in rows.items() if run_id not in before])
     for run_id in rows.keys() & before.keys():
-        values = {name: rows[run_id][name] for name in TOLD if name not in ("id", "attempt")}
+        values = {name: rows[run_id][name] for name in RESULT_COLUMNS if name not in ("id", "attempt")}
         tx.execute(update(runs).where(runs.c.id == run_id, runs.c.status == Status.CRASHED).values(values))
     write_logs(tx, [line for line in lines if line[0] in rows])
     return late
 
 
-def count(tx: Tx, ended: Sequence[AttemptResult]) -> None:
-    """Counters of the schedules: the last run's traits, failures and skips, each counted once."""
+def update_stats(tx: Tx, ended: Sequence[AttemptResult]) -> None:
+    """Update the statistics of schedules: their last run, and the numbers of failures and skips."""
     if not ended:
         return
-    per: dict[str, list[Any]] = {}  # last_run_at, last_run_id, last_job_id, last status, failed, skipped
-    for one in ended:
-        entry = per.setdefault(one.job.schedule_id or "", [None, None, None, None, 0, 0])
-        if one.started_at is not None:
-            entry[:3] = [one.started_at, one.run_id, one.job.id]
-        if one.final and one.status is not Status.COALESCED:
-            # of hosts, a job that was canceled counts as a slot that was skipped
-            canceled = one.status is Status.CANCELED and one.job.kind == HOST_JOB
-            entry[3] = Status.SKIPPED.value if canceled else one.status.value
-            entry[4] += one.status is Status.FAILED
-            entry[5] += one.status is Status.SKIPPED
-    counting(tx, COUNTED.given(tx, [(key, *per[key]) for key in sorted(per)]))
+    stats: dict[str, list[Any]] = {}  # last_run_at, last_run_id, last_job_id, last status, failed, skipped
+    for result in ended:
+        entry = stats.setdefault(result.job.schedule_id or "", [None, None, None, None, 0, 0])
+        if result.started_at is not None:
+            entry[:3] = [result.started_at, result.run_id, result.job.id]
+        if result.final and result.status is not Status.COALESCED:
+            # a canceled host job is shown as a skipped slot
+            canceled = result.status is Status.CANCELED and result.job.kind == HOST_JOB
+            entry[3] = Status.SKIPPED.value if canceled else result.status.value
+            entry[4] += result.status is Status.FAILED
+            entry[5] += result.status is Status.SKIPPED
+    add_to_stats(tx, COUNTED.given(tx, [(key, *stats[key]) for key in sorted(stats)]))
 
 
 COUNTED = Batch(
@@ -88,7 +91,7 @@ COUNTED = Batch(
 
 
 @hot
-def counting(tx: Tx, alike: tuple[str, ...]) -> Any:
+def add_to_stats(tx: Tx, alike: tuple[str, ...]) -> Any:
     new, stats = COUNTED.table(tx, alike), schedule_stats.c
     return (
         update(schedule_stats)
@@ -105,7 +108,7 @@ def counting(tx: Tx, alike: tuple[str, ...]) -> Any:
 
 
 def last_attempt(tx: Tx, job_id: str) -> int:
-    """The highest attempt that a job came to."""
+    """Return the highest attempt number of a job, 0 without runs."""
     stmt = select(func.coalesce(func.max(runs.c.attempt), 0)).where(runs.c.job_id == job_id)
     return int(tx.execute(stmt).scalar_one())
 
@@ -115,20 +118,20 @@ def get(tx: Tx, org_id: str, run_id: str) -> Any | None:
 
 
 def of_job(tx: Tx, org_id: str, job_id: str) -> list[Any]:
-    """All runs of a job, first attempt first."""
-    mine = and_(runs.c.job_id == job_id, runs.c.org_id == org_id)
-    return list(tx.execute(select(runs).where(mine).order_by(*BY_ATTEMPT)))
+    """Return all runs of a job, first attempt first."""
+    of_this_job = and_(runs.c.job_id == job_id, runs.c.org_id == org_id)
+    return list(tx.execute(select(runs).where(of_this_job).order_by(*BY_ATTEMPT)))
 
 
 def write_logs(tx: Tx, lines: Sequence[tuple[str, datetime, str, str]]) -> None:
-    """Append log lines: (run, moment, stream, text)."""
+    """Append log lines: (run id, time, stream, text)."""
     insert_rows(
         tx, logs, [{"run_id": run, "at": at, "stream": stream, "text": text} for run, at, stream, text in lines]
     )
 
 
 def log_size(tx: Tx, run_id: str, line_cost: int) -> int:
-    """Characters in the log of a run, with `line_cost` more for each line."""
+    """Return the number of characters in the log of a run, with `line_cost` more for each line."""
     size = func.coalesce(func.sum(func.length(logs.c.text) + line_cost), 0)
     return int(tx.execute(select(size).where(logs.c.run_id == run_id)).scalar_one())
 
@@ -138,28 +141,30 @@ def read_logs(tx: Tx, run_id: str, after: int, limit: int) -> list[Any]:
     return list(tx.execute(stmt))
 
 
-def with_old(tx: Tx, before: datetime, statuses: Collection[str]) -> list[str]:
-    """The orgs that have runs of these statuses to forget."""
+def orgs_with_old_runs(tx: Tx, before: datetime, statuses: Collection[str]) -> list[str]:
+    """Return the ids of orgs that have runs of these statuses older than `before`."""
     old = and_(runs.c.org_id == orgs.c.id, runs.c.recorded_at < before, runs.c.status.in_(statuses))
     return list(tx.execute(select(orgs.c.id).where(select(runs.c.id).where(old).exists())).scalars())
 
 
 def prune(tx: Tx, org_id: str, before: datetime, statuses: Collection[str], limit: int) -> int:
-    """Delete an org's old runs of these statuses with their logs and artifacts; returns how many. Where the job still
-    waits, or its workflow's handler does, the next attempt has to know of them."""
+    """Delete an org's old runs of these statuses with their logs and artifacts; returns their number.
+    Runs of jobs and workflow handlers that still wait are kept: the next attempt reads them."""
     alive = select(jobs.c.id).where(jobs.c.id == runs.c.job_id).exists()
     aside = select(handlers.c.name).where(handlers.c.held_run_id == runs.c.id).exists()
     old = and_(
         runs.c.org_id == org_id, runs.c.recorded_at < before, runs.c.status.in_(statuses), ~alive, ~aside
     )  # fmt: skip
-    return forget(tx, tx.execute(select(runs).where(old).order_by(runs.c.recorded_at, runs.c.id).limit(limit)).all())
+    return delete_runs(
+        tx, tx.execute(select(runs).where(old).order_by(runs.c.recorded_at, runs.c.id).limit(limit)).all()
+    )
 
 
-def forget(tx: Tx, found: Sequence[Any]) -> int:
-    """Delete these rows of the ledger, with their logs and artifacts; returns how many they are."""
-    ids = [row.id for row in found]
+def delete_runs(tx: Tx, rows: Sequence[Any]) -> int:
+    """Delete these runs with their logs and artifacts; returns their number."""
+    ids = [row.id for row in rows]
     if ids:
-        settle_slots(tx, [row for row in found if row.slot is not None])
+        keep_verdicts(tx, [row for row in rows if row.slot is not None])
         tx.execute(delete(logs).where(logs.c.run_id.in_(ids)))
         tx.execute(delete(artifacts).where(artifacts.c.run_id.in_(ids)))
         tx.execute(delete(effects).where(effects.c.run_id.in_(ids)))
@@ -168,48 +173,64 @@ def forget(tx: Tx, found: Sequence[Any]) -> int:
     return len(ids)
 
 
-def settle_slots(tx: Tx, found: Sequence[Any]) -> None:
-    """Runs about to be forgotten leave their slots' verdicts behind: a slot is remembered longer than its runs."""
+def keep_verdicts(tx: Tx, rows: Sequence[Any]) -> None:
+    """Store the verdicts of slots whose runs are about to be deleted: slots are kept longer than runs."""
     values = [
         (row.schedule_id, row.slot, row.job_id, verdict, row.reason if verdict is Verdict.SKIPPED else None)
-        for row in found
+        for row in rows
         for verdict in [verdict_of(Status(row.status))]
     ]
     if values:
-        settling(tx, SETTLED.given(tx, values))
+        set_verdicts(tx, SETTLED.given(tx, values))
 
 
 SETTLED = Batch("settled", schedule_id=Text(), slot=Instant(), job_id=Text(), verdict=Text(), reason=Text())
 
 
 @hot
-def settling(tx: Tx, alike: tuple[str, ...]) -> Any:
+def set_verdicts(tx: Tx, alike: tuple[str, ...]) -> Any:
     gone = SETTLED.table(tx, alike)
-    mine = and_(slots.c.schedule_id == gone.c.schedule_id, slots.c.slot == gone.c.slot, slots.c.job_id == gone.c.job_id)
+    same_job = and_(
+        slots.c.schedule_id == gone.c.schedule_id, slots.c.slot == gone.c.slot, slots.c.job_id == gone.c.job_id
+    )
     alive = select(jobs.c.id).where(jobs.c.id == slots.c.job_id).exists()
-    stmt = update(slots).where(mine, slots.c.verdict.is_(None), ~alive)
+    stmt = update(slots).where(same_job, slots.c.verdict.is_(None), ~alive)
     return stmt.values(verdict=gone.c.verdict, reason=gone.c.reason)
 
 
 def trace_of(run: Any) -> str:
-    """The trace of a run, for another attempt at it."""
+    """Return the `traceparent` of a run, for another attempt of it."""
     return traceparent(run.trace_id or trace_id_of(run.job_id))
 
 
-def row_of(one: AttemptResult, worker: str | None, now: datetime | None) -> dict[str, Any]:
-    job = one.job
+def row_of(result: AttemptResult, worker: str | None, now: datetime | None) -> dict[str, Any]:
+    job = result.job
     of_job = {
         "job_id": job.id, "org_id": job.org_id, "kind": job.kind, "target": job.target, "route": job.route,
         "input": job.payload, "schedule_id": job.schedule_id, "slot": job.slot, "trigger": job.trigger,
         "retry_of": job.last_run_id, "queued_at": job.queued_at, "fence": job.fence,
     }  # fmt: skip
-    return of_job | dict(zip(TOLD, told(one, worker, now), strict=True))
+    return of_job | dict(zip(RESULT_COLUMNS, result_values(result, worker, now), strict=True))
 
 
-def told(one: AttemptResult, worker: str | None, now: datetime | None) -> tuple[Any, ...]:
-    info = one.info or NOTHING
+def result_values(result: AttemptResult, worker: str | None, now: datetime | None) -> tuple[Any, ...]:
+    """Return the values of RESULT_COLUMNS."""
+    info = result.info or NO_INFO
     return (
-        one.run_id, one.number, one.status.value, one.reason, one.error, one.outcome, one.started_at, one.finished_at,
-        now or one.finished_at, worker, info.name or one.job.target, info.version, info.artifact_id, info.usage,
-        one.job.trace[3:35] if one.job.trace else info.trace_id, one.job.terms.grant_id,
-    )  # fmt: skip
+        result.run_id,
+        result.number,
+        result.status.value,
+        result.reason,
+        result.error,
+        result.outcome,
+        result.started_at,
+        result.finished_at,
+        now or result.finished_at,
+        worker,
+        info.name or result.job.target,
+        info.version,
+        info.artifact_id,
+        info.usage,
+        result.job.trace[3:35] if result.job.trace else info.trace_id,
+        result.job.terms.grant_id,
+    )

@@ -27,14 +27,14 @@ async def audit(
     overdue: list[str] = []
     after: str | None = ""
     while after is not None:
-        found, after = await db.read(slots.audit_page, org_id, schedule, after)
-        for one in found:
-            count, wrong = await check_schedule(db, one, since, now)
+        page, after = await db.read(slots.audit_page, org_id, schedule, after)
+        for row in page:
+            count, wrong = await check_schedule(db, row, since, now)
             checked, total = checked + 1, total + count
             problems += wrong
-            if one.deleted_at is None and one.next_run_at is not None and one.next_run_at < now - grace:
-                late = (now - one.next_run_at).total_seconds()
-                overdue.append(f"schedule {one.name}: due at {one.next_run_at.isoformat()}, not fired for {late:.0f} s")
+            if row.deleted_at is None and row.next_run_at is not None and row.next_run_at < now - grace:
+                late = (now - row.next_run_at).total_seconds()
+                overdue.append(f"schedule {row.name}: due at {row.next_run_at.isoformat()}, not fired for {late:.0f} s")
     return {
         "ok": not problems, "schedules": checked, "slots": total, "problems": problems[:PROBLEM_LIMIT],
         "overdue": overdue[:PROBLEM_LIMIT],

@@ -18,14 +18,13 @@ from rota.engine.audit_rows import list_audit
 from rota.engine.extensions import ExplainsRoutes
 from rota.engine.jobs import find, is_in
 from rota.engine.reports import schedule_id_of, schedule_query, schedule_record
-from rota.engine.run_reports import RUN, with_target_names
+from rota.engine.run_reports import job_rows, with_target_names
 from rota.engine.runner import Runners
-from rota.engine.runs import BY_ATTEMPT
 
 NO_RUNNERS: Runners = MappingProxyType({})
-AROUND = timedelta(seconds=10)  # between a command's moment and its line in the audit log
+REQUEST_SECONDS_APART = timedelta(seconds=10)  # between a job and the audit log entry of its request
 
-ASKS = (  # actions of the audit log by which a job is asked for
+REQUEST_ACTIONS = (  # actions of the audit log that request a job
     *("schedules.run", "tasks.execute", "graphs.run", "pipelines.run", "workflows.run", "runs.retry"),
     *("jobs.create", "host-jobs.create", "batches.create"),
 )
@@ -34,7 +33,7 @@ j, r, t = jobs.c, runs.c, slots.c
 
 
 def of_run(tx: Tx, org_id: str, key: str, now: datetime, runners: Runners = NO_RUNNERS) -> Record:
-    """Of a run, or of a job that has none yet. `runners` know why no worker takes jobs of their kind."""
+    """Explain a run, or a job that has none yet. `runners` explain why no worker runs jobs of their kind."""
     living = find(tx, org_id, key)
     ended = tx.execute(select(r.job_id).where(r.org_id == org_id, or_(r.id == key, r.job_id == key)).limit(1)).scalar()
     job_id = living.id if living is not None else ended
@@ -44,74 +43,73 @@ def of_run(tx: Tx, org_id: str, key: str, now: datetime, runners: Runners = NO_R
 
 
 def of_slot(tx: Tx, org_id: str, schedule: str, slot: datetime, now: datetime, runners: Runners = NO_RUNNERS) -> Record:
-    """Of a moment a schedule was due: its own row, or the gap that it lies in."""
+    """Explain a slot of a schedule, also one inside a gap. Raises NotFound."""
     schedule_id = schedule_id_of(tx, org_id, schedule)
     last = func.coalesce(t.last_slot, t.slot, type_=t.slot.type)
     inside = and_(t.schedule_id == schedule_id, t.slot <= slot, last >= slot)
-    found = tx.execute(select(slots).where(inside).order_by(t.slot.desc()).limit(1)).one_or_none()
+    row = tx.execute(select(slots).where(inside).order_by(t.slot.desc()).limit(1)).one_or_none()
     if schedule_id is None:
         raise NotFound(f"schedule {schedule!r} not found")
-    if found is None:
+    if row is None:
         raise NotFound(f"schedule {schedule!r} has no slot at {slot.isoformat()}; `rota slots list` shows the slots")
-    if found.job_id is not None:
-        return of_job(tx, org_id, found.job_id, now, runners)
-    told = explain.explain_slot(dict_of(found), schedule_of(tx, schedule_id) or {})
-    return {"job_id": None, "schedule_id": schedule_id, "slot": found.slot, "status": found.verdict, "sentences": told}
+    if row.job_id is not None:
+        return of_job(tx, org_id, row.job_id, now, runners)
+    sentences = explain.explain_slot(dict_of(row), schedule_of(tx, schedule_id) or {})
+    return {"job_id": None, "schedule_id": schedule_id, "slot": row.slot, "status": row.verdict, "sentences": sentences}
 
 
 def of_job(tx: Tx, org_id: str, job_id: str, now: datetime, runners: Runners) -> Record:
-    stmt = select(*RUN).where(r.org_id == org_id, r.job_id == job_id).order_by(*BY_ATTEMPT)
-    ended = [{**dict_of(row), "error": redacted(row.error)} for row in tx.execute(stmt)]
-    row = tx.execute(select(jobs).where(j.org_id == org_id, j.id == job_id)).one_or_none()
+    row, run_rows = job_rows(tx, org_id, job_id)
+    ended = [{**dict_of(run_row), "error": redacted(run_row.error)} for run_row in run_rows]
     if row is None and not ended:
-        raise NotFound(f"job {job_id}: its runs are forgotten; they were older than what is kept")
+        raise NotFound(f"job {job_id!r} not found: its runs were deleted after their retention")
     ended = with_target_names(tx, ended)
     named = with_target_names(tx, [{**dict_of(row), "retry_of": row.last_run_id, "target_name": None}] if row else [])
     living = named[0] if named else None
     first: Record = living or ended[0]
     status = ended[-1]["status"] if living is None else living["state"]
-    found = waits(tx, row, now, runners) if living else []
-    told = explain.explain_run(
-        ended, living, schedule_of(tx, first["schedule_id"]), found, asker(tx, org_id, job_id, first)
+    blockers = waits(tx, row, now, runners) if living else []
+    sentences = explain.explain_run(
+        ended, living, schedule_of(tx, first["schedule_id"]), blockers, requested_by(tx, org_id, job_id, first)
     )
     same = {field: first[field] for field in ("schedule_id", "slot")}
-    return {"job_id": job_id, **same, "status": status, "sentences": told}
+    return {"job_id": job_id, **same, "status": status, "sentences": sentences}
 
 
-def asker(tx: Tx, org_id: str, job_id: str, job: Record) -> str:
-    """Who pressed the button, as the audit log tells; it has forgotten those of long ago."""
-    about = {"since": job["queued_at"] - AROUND, "until": job["queued_at"] + AROUND}
-    for action in ASKS:
-        lines, _ = list_audit(tx, org_id, limit=PAGE_ROWS_MAX, action=action, **about)
-        for line in lines:
-            if job_id in (line["resource_id"], (line["after"] or {}).get("result")):
-                return f"{line['user_name'] or 'A user'} (key {line['key_name']})"
+def requested_by(tx: Tx, org_id: str, job_id: str, job: Record) -> str:
+    """Return who requested a job according to the audit log; 'A user' if its entry is deleted."""
+    around = {"since": job["queued_at"] - REQUEST_SECONDS_APART, "until": job["queued_at"] + REQUEST_SECONDS_APART}
+    for action in REQUEST_ACTIONS:
+        entries, _ = list_audit(tx, org_id, limit=PAGE_ROWS_MAX, action=action, **around)
+        for entry in entries:
+            if job_id in (entry["resource_id"], (entry["after"] or {}).get("result")):
+                return f"{entry['user_name'] or 'A user'} (key {entry['key_name']})"
     return "A user"
 
 
 def waits(tx: Tx, job: Any, now: datetime, runners: Runners) -> list[str]:
-    """What keeps a job from starting."""
+    """Return sentences on what keeps a job from starting."""
     if job.state == State.BLOCKED:
         head = tx.execute(select(j.id, j.state).where(j.serial_key == job.serial_key, is_in(j.state, HEADS))).first()
         return [f"That is job {head.id}, which is {head.state}."] if head else []
     if job.state != State.READY:
         return []
-    told = []
+    sentences = []
     if job.route not in workers.live_routes(tx, now):
-        told.append(no_worker(tx, runners, job, now))
-    mine = and_(queues.c.org_id == job.org_id, queues.c.name == job.queue)
-    queue = tx.execute(select(queues).where(mine)).one_or_none()
+        sentences.append(no_worker(tx, runners, job, now))
+    of_job = and_(queues.c.org_id == job.org_id, queues.c.name == job.queue)
+    queue = tx.execute(select(queues).where(of_job)).one_or_none()
     if queue is not None and queue.paused_at is not None:
-        told.append(f"Queue {job.queue} is paused since {explain.at(queue.paused_at)}.")
+        sentences.append(f"Queue {job.queue} is paused since {explain.at(queue.paused_at)}.")
     if queue is not None and queue.max_running is not None:
         running = and_(j.org_id == job.org_id, j.queue == job.queue, is_in(j.state, [State.RUNNING]))
         count = tx.execute(select(func.count()).select_from(jobs).where(running)).scalar_one()
-        told.append(f"Queue {job.queue} may run {queue.max_running} at once, and runs {count}.")
-    return told
+        sentences.append(f"Queue {job.queue} may run {queue.max_running} at once, and runs {count}.")
+    return sentences
 
 
 def no_worker(tx: Tx, runners: Runners, job: Any, now: datetime) -> str:
-    """Why no live worker can run a job: as its kind knows, or no worker announces its route."""
+    """Return why no live worker can run a job: as its kind explains, or that no worker registers its route."""
     for runner in runners.values():
         reason = runner.why_no_worker(tx, job.org_id, job.route, now) if isinstance(runner, ExplainsRoutes) else None
         if reason is not None:
@@ -120,6 +118,6 @@ def no_worker(tx: Tx, runners: Runners, job: Any, now: datetime) -> str:
 
 
 def schedule_of(tx: Tx, schedule_id: str | None) -> Record | None:
-    """Also one that was deleted."""
-    found = tx.execute(schedule_query().where(schedules.c.id == schedule_id)).first() if schedule_id else None
-    return None if found is None else schedule_record(found)
+    """Return a schedule by its id, also a deleted one."""
+    row = tx.execute(schedule_query().where(schedules.c.id == schedule_id)).first() if schedule_id else None
+    return None if row is None else schedule_record(row)

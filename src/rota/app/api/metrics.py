@@ -12,7 +12,7 @@ from rota.core.clock import stopwatch, system_time
 from rota.core.errors import Unavailable
 from rota.engine import reports as engine_reports
 from rota.engine.commands import Engine
-from rota.engine.metrics import LATE, Metrics
+from rota.engine.metrics import LATENESS_BUCKETS, Metrics
 from rota.frame.http.auth import authenticate
 from rota.frame.http.exposure import is_local
 
@@ -61,7 +61,7 @@ def counters(metrics: Metrics) -> Iterator[Metric]:
         repairs.add_metric([what], count)
     yield repairs
     late = HistogramMetricFamily("rota_lateness_seconds", "from when a slot was due to its first start")
-    edges, total = [*(str(edge) for edge in LATE), "+Inf"], 0
+    edges, total = [*(str(edge) for edge in LATENESS_BUCKETS), "+Inf"], 0
     buckets = []
     for edge, count in zip(edges, list(metrics.late), strict=True):
         total += count

@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse
 from rota.core.timing.triggers import parse_zone
 from rota.engine import dashboard
 from rota.engine.failing import FAILING_MOST
-from rota.engine.overview import DAY, FEW, MOST, overview
+from rota.engine.overview import COUNT_MAX, DAY, LIST_ROWS, overview
 from rota.frame.web.pages import Place, engine_of, page, safe_redirect_path
 from rota.frame.web.sessions import SignedIn, Viewer, read_form, set_cookie
 from rota.kinds.hosts.store import hosts
@@ -26,7 +26,7 @@ async def now(request: Request, caller: Viewer) -> Response:
     engine = engine_of(request)
     at, kinds, db = engine.clock.now(), sorted(engine.runners), engine.db
     found = await db.read(overview, caller.org_id, kinds, at, all_orgs=caller.instance_admin)
-    found["offline"] = await db.read(hosts.offline, caller.org_id, at, FEW)
+    found["offline"] = await db.read(hosts.offline, caller.org_id, at, LIST_ROWS)
     grace = engine.settings.misfire_grace
     ids = [one["schedule_id"] for one in found["running"] if one["schedule_id"]]
     for name in ("running", "parked"):
@@ -34,11 +34,11 @@ async def now(request: Request, caller: Viewer) -> Response:
     acknowledged = [row for row in found["failing"] if row["acknowledged"]]
     found["failing"] = [row for row in found["failing"] if not row["acknowledged"]]
     return page(
-        request, "now.html", **found, acknowledged=acknowledged, few=FEW, most=MOST, soon=at + HOUR,
+        request, "now.html", **found, acknowledged=acknowledged, few=LIST_ROWS, most=COUNT_MAX, soon=at + HOUR,
         failing_most=FAILING_MOST,
-        late=await db.read(dashboard.late, caller.org_id, kinds, at - grace, FEW),
-        paused=await db.read(dashboard.paused, caller.org_id, FEW),
-        missed=await db.read(dashboard.missed, caller.org_id, at - DAY, FEW),
+        late=await db.read(dashboard.late, caller.org_id, kinds, at - grace, LIST_ROWS),
+        paused=await db.read(dashboard.paused, caller.org_id, LIST_ROWS),
+        missed=await db.read(dashboard.missed, caller.org_id, at - DAY, LIST_ROWS),
         lateness=await db.read(dashboard.lateness, caller.org_id),
         usual=await db.read(dashboard.usual, ids),
     )  # fmt: skip

@@ -40,7 +40,7 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     count = len(items) if whole else await engine.db.read(dashboard.count_schedules, caller.org_id, **wanted)
     return page(
         request, "schedules.html", items=items, older=older(request, cursor), strips=strips, given=given,
-        count=f"{count:,}{'+' if count == dashboard.MOST else ''}",
+        count=f"{count:,}{'+' if count == dashboard.SCAN_ROWS_MAX else ''}",
         kinds=sorted(engine.runners), conditions=[one.value for one in Condition],
         filters={name: value for name, value in wanted.items() if value is not None},
     )  # fmt: skip

@@ -31,7 +31,7 @@ from rota.db.tables import (
 )
 from rota.engine import jobs as queue
 from rota.engine import run_reports
-from rota.engine import runs as ledger
+from rota.engine import runs as engine_runs
 from rota.engine import schedules as timers
 from rota.engine.run_reports import pipeline_filters
 
@@ -392,4 +392,4 @@ def prune(tx: Tx, pipeline: Any, now: datetime, limit: int) -> int:
         found = list(tx.execute(newest.where(runs.c.recorded_at < now - timedelta(days=pipeline.max_age_days))))
     if pipeline.max_runs is not None and not found:
         found = list(tx.execute(newest.offset(pipeline.max_runs)))
-    return ledger.forget(tx, found)
+    return engine_runs.delete_runs(tx, found)
