@@ -22,7 +22,7 @@ from rota.engine.maintenance import Maintenance
 from rota.engine.worker.executor import Executor
 from rota.graphs import GraphError, GraphRequest, LlmCaller, TextDelta, ToolCallResult, ToolCallStart, UsageReport
 from rota.kinds.graphs.manager import GraphManager
-from rota.kinds.graphs.port import normalised
+from rota.kinds.graphs.port import code_of_error
 from rota.kinds.graphs.registry import GraphRegistry
 from tests.engine.harness import MINUTE, NINE, at
 from tests.kinds.conftest import Graphs, Open
@@ -602,7 +602,7 @@ def with_traits(**traits: Any) -> Exception:
     ],
 )
 def test_errors_are_told_in_one_order(error: BaseException, code: str) -> None:
-    assert normalised(error) == code
+    assert code_of_error(error) == code
 
 
 async def test_a_graph_that_cleans_up_badly_or_not_at_all_does_not_keep_its_run(opened: Open) -> None:

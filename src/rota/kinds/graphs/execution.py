@@ -1,7 +1,7 @@
-"""A graph run under a grant: admitted, listened to, charged unit by unit, and kept.
+"""Runs a graph under a grant: admit it, log its events, charge each unit, save its content.
 
-GRANT_NOT_SESSION and BILLING_VIA_GRANT: who may, who pays and for whom models are called all follow from the grant, as
-it stands when the run begins.
+GRANT_NOT_SESSION and BILLING_VIA_GRANT: permission, billing account and caller of models follow from the grant, as it
+is when the run begins.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ from rota.user_code.services import ArtifactManager
 
 T = TypeVar("T")
 
-TEXT, TOOL = "text", "tool"  # streams of a run's log
+TEXT_STREAM, TOOL_STREAM = "text", "tool"  # of a run's log
 ACCOUNT_CLOSED = "billing_account_closed"
-CLASSES = {
+FAILURE_CLASSES = {
     Code.RATE_LIMIT: FailureClass.TRANSIENT,
     Code.TIMEOUT: FailureClass.TIMEOUT,
     Code.INVALID_REQUEST: FailureClass.LOGIC,
@@ -57,8 +57,8 @@ log = structlog.get_logger("rota.graphs")
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """A run that is wanted."""
+class GraphOrder:
+    """A run of a graph to be executed."""
 
     org_id: str
     graph_id: str
@@ -78,7 +78,7 @@ class Order:
 
 
 @dataclass(slots=True)
-class Used:
+class UsageTotals:
     """What a run has used so far."""
 
     units: set[str] = field(default_factory=set)
@@ -95,7 +95,7 @@ class Used:
             self.cost_usd += usage.cost_usd
             self.credits += price
 
-    def told(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, Any]:
         return {
             "units": len(self.units), "input_tokens": self.input_tokens, "output_tokens": self.output_tokens,
             "cost_usd": str(self.cost_usd), "credits": self.credits,
@@ -103,52 +103,54 @@ class Used:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What a graph said in the end, and where it is kept."""
+class GraphResult:
+    """The final content of a graph, and its artifact."""
 
     content: str
     artifact_id: str
 
 
 class Execution:
-    """Runs graphs through one port. Raises Skipped where a run may not begin, and how it failed where it did."""
+    """Runs graphs through one port. Raises Skipped where a run may not begin, WorkFailed or Canceled where it fails."""
 
     def __init__(self, engine: Engine, graphs: GraphExecutor) -> None:
         self.engine, self.graphs = engine, graphs
 
-    async def run(self, order: Order, run_log: RunLog, tell: Callable[[dict[str, Any]], None]) -> Kept:
-        """`tell` hears what was used, whenever that grows."""
+    async def run(self, order: GraphOrder, run_log: RunLog, on_usage: Callable[[dict[str, Any]], None]) -> GraphResult:
+        """Run a graph; calls `on_usage` with the totals after each unit."""
         tracing = self.engine.tracing
         if tracing is None:
-            return await self.perform(order, run_log, tell)
-        known = {"run_id": order.run_id, "attempt": order.attempt, "grant_id": order.grant_id}
-        with tracing.span(f"graph {order.graph_id}", order.trace, known):
-            return await self.perform(order, run_log, tell)
+            return await self.execute(order, run_log, on_usage)
+        attributes = {"run_id": order.run_id, "attempt": order.attempt, "grant_id": order.grant_id}
+        with tracing.span(f"graph {order.graph_id}", order.trace, attributes):
+            return await self.execute(order, run_log, on_usage)
 
-    async def perform(self, order: Order, run_log: RunLog, tell: Callable[[dict[str, Any]], None]) -> Kept:
+    async def execute(
+        self, order: GraphOrder, run_log: RunLog, on_usage: Callable[[dict[str, Any]], None]
+    ) -> GraphResult:
         caller = await retry_until_available(lambda: self.engine.db.read(self.admit, order))
         request = GraphRequest(order.graph_id, order.input, order.run_id, order.attempt, caller, order.canceled)
         stream, ending = self.graphs.run_graph(request)
-        used = Used()
+        used = UsageTotals()
         try:
             async for event in stream:
                 if isinstance(event, UsageReport):
                     spent = await self.charge(order, caller, event, used)
-                    tell(used.told())
+                    on_usage(used.dump())
                     if spent is not None:
                         order.canceled.set()
                         raise WorkFailed(spent_failure(spent))
                 else:
-                    write(run_log, event)
+                    log_event(run_log, event)
         finally:
-            await close(stream, order)
+            await stop_graph(stream, order)
         final = await ending
         if not final.ok:
             raise failure_of(final)
-        return await self.keep(order, storable(final.content or ""))
+        return await self.save_content(order, storable(final.content or ""))
 
-    def admit(self, tx: Tx, order: Order) -> LlmCaller:
-        """VALIDATE_BEFORE_EXECUTE: the grant is looked at again, here; then its account and its budget."""
+    def admit(self, tx: Tx, order: GraphOrder) -> LlmCaller:
+        """VALIDATE_BEFORE_EXECUTE: check the grant again, then its account and its budget. Raises Skipped."""
         now, settings = self.engine.clock.now(), self.engine.settings
         wrong = grants.trouble(tx, order.org_id, order.grant_id, "graph", [order.graph_id], now)
         if wrong is not None:
@@ -164,97 +166,105 @@ class Execution:
                 raise Skipped("budget", spent_failure(spent))
             needed = estimate(order.input, settings.markup)
             if settings.billing is Billing.ENFORCE and account.balance_credits < needed:
-                text = f"the account has {account.balance_credits} credits where about {needed} are needed"
+                text = f"the account has {account.balance_credits} credits; about {needed} are needed"
                 raise Skipped("budget", refusal(Code.INSUFFICIENT_CREDITS, text))
         key = billing_store.default_key(tx, grant.billing_account_id)
         return LlmCaller(grant.billing_account_id, key, order.request_id, order.trace_id, grant.owner_id)
 
-    async def charge(self, order: Order, caller: LlmCaller, report: UsageReport, used: Used) -> str | None:
-        """IDEMPOTENT_CHARGES: charge a unit before the graph goes on. Returns which budget is used up by now."""
+    async def charge(self, order: GraphOrder, caller: LlmCaller, report: UsageReport, used: UsageTotals) -> str | None:
+        """IDEMPOTENT_CHARGES: charge a unit before the graph goes on. Returns the budget that is now used up, or
+        None."""
         unit = report.unit
         if unit is None:
             unit = f"missing-{len(used.units) + 1}"
             log.error("a graph reported usage without a unit", run=order.run_id, graph=order.graph_id, unit=unit)
         if report.cost_usd is None and report.input_tokens + report.output_tokens:
-            log.error("nobody knows what a model costs; nothing is charged", graph=order.graph_id, model=report.model)
+            log.error("usage without a price; nothing is charged", graph=order.graph_id, model=report.model)
         markup, mode = self.engine.settings.markup, self.engine.settings.billing
         usage = billing_store.Usage(unit, report.model, report.input_tokens, report.output_tokens, report.cost)
         used.add(usage, 0 if mode is Billing.OFF else billing_store.credits_for(usage.cost_usd, markup))
         if mode is Billing.OFF:
             return None
-        what = billing_store.Charge(
-            order.org_id, caller.billing_account_id, order.grant_id, order.schedule_id, order.graph_id, order.run_id,
+        charge = billing_store.Charge(
+            order.org_id,
+            caller.billing_account_id,
+            order.grant_id,
+            order.schedule_id,
+            order.graph_id,
+            order.run_id,
             order.attempt,
-        )  # fmt: skip
+        )
         now = self.engine.clock.now()
-        return await surely(
-            retry_until_available(lambda: self.engine.db.tx(billing_store.charge, what, usage, markup, now))
+        return await finish_despite_cancel(
+            retry_until_available(lambda: self.engine.db.tx(billing_store.charge, charge, usage, markup, now))
         )
 
-    async def keep(self, order: Order, content: str) -> Kept:
+    async def save_content(self, order: GraphOrder, content: str) -> GraphResult:
         manager = ArtifactManager(self.engine, order.org_id, order.run_id)
-        return Kept(content, await retry_until_available(lambda: manager.store(content, None, "content", None)))
+        return GraphResult(content, await retry_until_available(lambda: manager.store(content, None, "content", None)))
 
 
-def write(run_log: RunLog, event: Event) -> None:
-    """What people who follow a run may see; what it costs is not among it."""
+def log_event(run_log: RunLog, event: Event) -> None:
+    """Write an event to the log that people follow; without costs."""
     match event:
         case TextDelta(text):
-            run_log.speak(TEXT, text)
+            run_log.speak(TEXT_STREAM, text)
         case ToolCallStart(call, name, args):
-            run_log.line(TOOL, written({"event": "tool_call_start", "id": call, "name": name, "args": redacted(args)}))
+            run_log.line(
+                TOOL_STREAM, to_json({"event": "tool_call_start", "id": call, "name": name, "args": redacted(args)})
+            )
         case ToolCallResult(call, result, is_error):
-            told = {"event": "tool_call_result", "id": call, "result": redacted(result), "is_error": is_error}
-            run_log.line(TOOL, written(told))
+            fields = {"event": "tool_call_result", "id": call, "result": redacted(result), "is_error": is_error}
+            run_log.line(TOOL_STREAM, to_json(fields))
         case _:
-            pass  # the end is told by the run itself
+            pass  # the end is in the run itself
 
 
-def written(value: Any) -> str:
+def to_json(value: Any) -> str:
     try:
         return orjson.dumps(value, default=str).decode()
-    except TypeError:  # half a surrogate pair, keys that are no text
+    except TypeError:  # half a surrogate pair, or keys that are not text
         return repr(value)
 
 
-async def close(stream: Stream, order: Order) -> None:
-    """Stop a graph that may still be in the middle; it has the grace to clean up."""
+async def stop_graph(stream: Stream, order: GraphOrder) -> None:
+    """Close the stream, which stops a graph that still runs; waits for it at most the grace."""
     try:
         async with asyncio.timeout(order.grace.total_seconds()):
             await stream.aclose()
     except TimeoutError:
-        log.error("a graph does not stop", run=order.run_id, graph=order.graph_id)
+        log.error("graph did not stop within the grace", run=order.run_id, graph=order.graph_id)
 
 
 def failure_of(final: Final) -> Exception:
-    """How a run failed whose graph did not come to its end."""
-    if isinstance(final.cause, WorkError):  # it says itself what is to follow
+    """Return the exception of a run whose graph failed."""
+    if isinstance(final.cause, WorkError):  # its class decides about retries
         return final.cause
     code = final.code or Code.INTERNAL
     if code is Code.INTERNAL and final.cause is not None and not isinstance(final.cause, GraphError):
         return WorkFailed(classify(final.cause))  # an exception of the graph's own code, classified as in a task
     if code is Code.ABORTED:
         return Canceled("aborted")
-    told = classify(final.cause) if final.cause is not None else Failure(FailureClass.INTERNAL, "GraphFailed", code)
-    return WorkFailed(replace(told, failure_class=CLASSES[code], code=code.value))
+    failure = classify(final.cause) if final.cause else Failure(FailureClass.INTERNAL, "GraphFailed", code)
+    return WorkFailed(replace(failure, failure_class=FAILURE_CLASSES[code], code=code.value))
 
 
 def refusal(code: str, message: str) -> Failure:
     return Failure(FailureClass.BUDGET, "Refused", message, code=str(code))
 
 
-def spent_failure(which: str) -> Failure:
-    return Failure(FailureClass.BUDGET, "BudgetSpent", f"the grant's budget ({which}) is used up", code="budget")
+def spent_failure(budget: str) -> Failure:
+    return Failure(FailureClass.BUDGET, "BudgetSpent", f"the grant's budget ({budget}) is used up", code="budget")
 
 
-def estimate(given: Mapping[str, Any], markup: Decimal) -> int:
-    """Credits that a run will need at least: its input, a short answer and some overhead, at a low price."""
-    tokens = ceil(len(orjson.dumps(given, default=str)) / 4) + 512 + 500
+def estimate(graph_input: Mapping[str, Any], markup: Decimal) -> int:
+    """Return the credits that a run needs at least: for its input, a short answer and overhead, at a low price."""
+    tokens = ceil(len(orjson.dumps(graph_input, default=str)) / 4) + 512 + 500
     return billing_store.credits_for(Decimal(tokens) * Decimal("0.002") / 1000, markup)
 
 
-async def surely(step: Awaitable[T]) -> T:
-    """What is under way is brought to its end, also when the run is cancelled meanwhile."""
+async def finish_despite_cancel(step: Awaitable[T]) -> T:
+    """Await a step to its end, also when the run is cancelled in between; then raises CancelledError."""
     task = asyncio.ensure_future(step)
     cancelled = False
     while not task.done():

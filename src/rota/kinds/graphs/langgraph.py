@@ -1,5 +1,5 @@
-"""Graphs of LangGraph, and those nested in them. Text comes token by token; a call of a model is a unit, charged by its
-usage metadata."""
+"""Runs graphs of LangGraph, nested ones included. Text is streamed by token; each call of a model is a unit, charged by
+its usage metadata."""
 
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
@@ -26,74 +26,82 @@ from rota.kinds.graphs.registry import Graph
 
 
 async def events(graph: Graph, request: GraphRequest) -> AsyncIterator[object]:
-    meter = Meter(graph)
+    usage = UsageCallback(graph)
     work = graph.work
-    if not getattr(work, "checkpointer", None):  # what it remembers is this run's alone, unless its author says where
+    if not getattr(work, "checkpointer", None):  # state of this run only, unless the author sets a checkpointer
         work = work.copy(update={"checkpointer": InMemorySaver()})
     config = {
         "configurable": {"thread_id": request.run_id, "caller": request.caller, "canceled": request.canceled},
-        "callbacks": [meter],
+        "callbacks": [usage],
     }
     state: Any = None
-    told: set[str] = set()  # messages that are known: a nested graph hands its own on to the one around it
+    seen: set[str] = set()  # ids of messages: a nested graph passes its own on to its parent
     modes = ["messages", "updates", "values"]
     parts = work.astream(dict(request.input), config, stream_mode=modes, subgraphs=True)
     try:
-        async for where, mode, part in parts:
-            for report in meter.taken():
+        async for subgraph, mode, part in parts:
+            for report in usage.drain():
                 yield report
             if mode == "messages":
                 if isinstance(part[0], AIMessageChunk | AIMessage) and part[0].text:
                     yield TextDelta(str(part[0].text))
             elif mode == "values":
-                told.update(message.id for message in messages_in(part) if message.id)
-                state = state if where else part
+                seen.update(message.id for message in messages_in(part) if message.id)
+                state = state if subgraph else part
             else:
                 if "__interrupt__" in part:
-                    raise GraphError(Code.INVALID_REQUEST, "the graph asks a person, and nobody is there")
+                    raise GraphError(
+                        Code.INVALID_REQUEST,
+                        "the graph interrupted to ask a person, which scheduled runs do not support",
+                    )
                 for message in messages_in(part):
-                    for event in () if message.id in told else tool_events(message):
+                    for event in () if message.id in seen else tool_events(message):
                         yield event
     finally:
-        await parts.aclose()  # what it started ends with it
-    for report in meter.taken():
+        await parts.aclose()  # cancels its tasks
+    for report in usage.drain():
         yield report
     yield AssistantFinal(content_of(state))
 
 
-class Meter(BaseCallbackHandler):
-    """Hears of each call of a model, from whichever thread it was made."""
+class UsageCallback(BaseCallbackHandler):
+    """Collects a usage report of each call of a model, from any thread."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.reports: deque[UsageReport] = deque()
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
-        found = [one.message for row in response.generations for one in row if isinstance(one, ChatGeneration)]
-        used = [one for one in found if isinstance(one, AIMessage) and one.usage_metadata is not None]
-        tokens_in = sum(one.usage_metadata["input_tokens"] for one in used if one.usage_metadata)
-        tokens_out = sum(one.usage_metadata["output_tokens"] for one in used if one.usage_metadata)
-        model = next(
-            (str(one.response_metadata["model_name"]) for one in used if "model_name" in one.response_metadata), None
-        )
+        generations = [generation for row in response.generations for generation in row]
+        messages = [
+            generation.message
+            for generation in generations
+            if isinstance(generation, ChatGeneration) and isinstance(generation.message, AIMessage)
+        ]
+        metadata = [message.usage_metadata for message in messages if message.usage_metadata is not None]
+        tokens_in = sum(usage["input_tokens"] for usage in metadata)
+        tokens_out = sum(usage["output_tokens"] for usage in metadata)
+        models = (message.response_metadata.get("model_name") for message in messages if message.usage_metadata)
+        model = next((str(name) for name in models if name is not None), None)
         cost = self.graph.cost(model, tokens_in, tokens_out)
         self.reports.append(UsageReport(str(run_id), model, tokens_in, tokens_out, cost))
 
-    def taken(self) -> list[UsageReport]:
+    def drain(self) -> list[UsageReport]:
+        """Remove and return the collected reports."""
         return [self.reports.popleft() for _ in range(len(self.reports))]
 
 
 def messages_in(update: Any) -> Iterator[BaseMessage]:
-    """The messages of an update, under whatever names the graph's state keeps them."""
+    """Yield the messages of an update, under any key of the graph's state."""
     match update:
         case BaseMessage():
             yield update
         case dict():
-            for one in update.values():
-                yield from messages_in(one)
+            for value in update.values():
+                yield from messages_in(value)
         case list() | tuple():
-            for one in update:
-                yield from messages_in(one)
+            for value in update:
+                yield from messages_in(value)
         case _:
             pass
 
@@ -107,8 +115,8 @@ def tool_events(message: BaseMessage) -> Iterator[object]:
 
 
 def content_of(state: Any) -> str:
-    """The last message, or the whole state of a graph that has none."""
-    said = state.get("messages") if isinstance(state, dict) else None
-    if said and isinstance(said[-1], BaseMessage):
-        return str(said[-1].text)
+    """Return the text of the last message; of a graph without messages, its state as JSON."""
+    messages = state.get("messages") if isinstance(state, dict) else None
+    if messages and isinstance(messages[-1], BaseMessage):
+        return str(messages[-1].text)
     return orjson.dumps(state, default=str).decode()

@@ -1,7 +1,7 @@
-"""The port that all graphs run behind: what is asked, what is told meanwhile, and how it ended.
+"""The port of graph executors: the request, the events of the stream, and the final result.
 
-`run_graph(request)` returns at once; reading the stream drives the run. The stream never raises, tells exactly one
-`Done`, and `final` always resolves, whatever the graph does. Whoever wants it stopped closes the stream.
+`run_graph(request)` returns at once; reading the stream drives the run. The stream never raises, yields exactly one
+`Done`, and `final` always resolves, whatever the graph does. Closing the stream stops the graph.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ import structlog
 
 from rota.engine.runner import StopFlag
 
-NAME_LIMIT = 200  # characters of a unit, a model, a tool
-MOST_TOKENS = 2**53
-MOST_USD = Decimal(1_000_000)
+NAME_CHARACTERS = 200  # of a unit, a model, a tool
+MAX_TOKENS = 2**53  # of one report
+MAX_COST_USD = Decimal(1_000_000)  # of one report
 
 log = structlog.get_logger("rota.graphs")
 
@@ -36,19 +36,19 @@ class Code(StrEnum):
 
 
 class GraphError(Exception):
-    """What a graph raises to say how it failed."""
+    """Raised by a graph to fail with a code."""
 
     def __init__(self, code: str, message: str = "") -> None:
         super().__init__(message or code)
         self.code = Code(code)
 
 
-# what is asked
+# the request
 
 
 @dataclass(frozen=True, slots=True)
 class LlmCaller:
-    """For whom models are called: from the grant that the run has, never from a session."""
+    """On whose behalf models are called: from the grant of the run, never from a login session."""
 
     billing_account_id: str
     virtual_key_id: str
@@ -59,15 +59,17 @@ class LlmCaller:
 
 @dataclass(frozen=True, slots=True)
 class GraphRequest:
+    """A run of a graph, as its code sees it."""
+
     graph_id: str
     input: Mapping[str, Any]
     run_id: str
     attempt: int
     caller: LlmCaller
-    canceled: StopFlag = field(default_factory=StopFlag)  # set when it is to stop
+    canceled: StopFlag = field(default_factory=StopFlag)  # set to stop the graph
 
 
-# what is told
+# events
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +93,13 @@ class ToolCallResult:
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """What one call of a model cost. The unit names the call within its run: told twice, it is charged once."""
+    """Usage of one call of a model. `unit` names the call within its run: repeated, it is charged once."""
 
     unit: str | None
     model: str | None = None
     input_tokens: int = 0
     output_tokens: int = 0
-    cost_usd: Decimal | float | int | str | None = None  # None: nobody knows
+    cost_usd: Decimal | float | int | str | None = None  # None: unknown
 
     @property
     def cost(self) -> Decimal:
@@ -111,14 +113,14 @@ class AssistantFinal:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The code and nothing else: what people may see of an error is decided elsewhere."""
+    """The graph failed; only the code, because messages may hold secrets."""
 
     code: Code
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Nothing comes after it."""
+    """The last event."""
 
 
 Event = TextDelta | ToolCallStart | ToolCallResult | UsageReport | AssistantFinal | Failed | Done
@@ -142,61 +144,61 @@ class GraphExecutor(Protocol):
     def run_graph(self, request: GraphRequest) -> GraphRun: ...
 
 
-# how it is kept
+# the stream
 
 
 class Stream:
-    """What a graph tells, made safe. Closing it stops the graph; `final` is resolved by then at the latest."""
+    """The validated events of a graph. Closing it stops the graph, and resolves `final`."""
 
-    def __init__(self, opened: Callable[[], AsyncIterator[object]], run_id: str) -> None:
+    def __init__(self, open_events: Callable[[], AsyncIterator[object]], run_id: str) -> None:
         self.final: asyncio.Future[Final] = asyncio.get_running_loop().create_future()
         self._run_id = run_id
         self._closing = False
-        self._told = self._tell(opened)
+        self._events = self._validated(open_events)
 
     def __aiter__(self) -> "Stream":
         return self
 
     async def __anext__(self) -> Event:
-        return await anext(self._told)
+        return await anext(self._events)
 
     async def aclose(self) -> None:
         self._closing = True
         try:
-            await self._told.aclose()
+            await self._events.aclose()
         finally:
             self._end(False, code=Code.ABORTED)
 
-    async def _tell(self, opened: Callable[[], AsyncIterator[object]]) -> AsyncGenerator[Event]:
+    async def _validated(self, open_events: Callable[[], AsyncIterator[object]]) -> AsyncGenerator[Event]:
         texts: list[str] = []
         content: str | None = None
-        over, error = False, None
+        done, error = False, None
         try:
-            async with contextlib.aclosing(closable(opened())) as events:
+            async with contextlib.aclosing(closable(open_events())) as events:
                 async for event in events:
-                    told = checked(event)
-                    if over:
-                        raise GraphError(Code.INTERNAL, f"the graph told {event!r:.80} after it was done")
-                    if isinstance(told, Done):
-                        over = True
+                    valid = check_event(event)
+                    if done:
+                        raise GraphError(Code.INTERNAL, f"the graph yielded {event!r:.80} after Done")
+                    if isinstance(valid, Done):
+                        done = True
                         continue
-                    if isinstance(told, TextDelta):
-                        texts.append(told.text)
-                    elif isinstance(told, AssistantFinal):
+                    if isinstance(valid, TextDelta):
+                        texts.append(valid.text)
+                    elif isinstance(valid, AssistantFinal):
                         if content is not None:
-                            raise GraphError(Code.INTERNAL, "the graph told its final content twice")
-                        content = told.content
-                    yield told
+                            raise GraphError(Code.INTERNAL, "the graph yielded AssistantFinal twice")
+                        content = valid.content
+                    yield valid
         except (Exception, asyncio.CancelledError) as failed:
             if self._closing:
-                log.warning("a graph failed while it was stopped", run=self._run_id, error=repr(failed))
+                log.warning("graph failed while it was being stopped", run=self._run_id, error=repr(failed))
                 return
-            if is_cancelled():  # the reader is, not only the graph
+            if is_cancelled():  # the reader is cancelled, not only the graph
                 self._end(False, code=Code.ABORTED)
                 raise asyncio.CancelledError from failed
             error = failed
         if error is not None:
-            code = normalised(error)
+            code = code_of_error(error)
             self._end(False, content, code, error)
             yield Failed(code)
         else:
@@ -219,58 +221,58 @@ def is_cancelled() -> bool:
 
 
 def closable(events: Any) -> AsyncGenerator[object]:
-    """What a graph answered with, if that is a stream of events at all."""
+    """Return the graph's stream of events. Raises GraphError if it returned something else."""
     if not hasattr(events, "__anext__") or not hasattr(events, "aclose"):
         if hasattr(events, "close"):
-            events.close()  # a coroutine that nobody will await
-        raise GraphError(Code.INTERNAL, f"the graph answered with a {type(events).__name__}; it must yield events")
+            events.close()  # a coroutine that is never awaited
+        raise GraphError(Code.INTERNAL, f"the graph returned a {type(events).__name__}; it must yield events")
     return events  # type: ignore[no-any-return]
 
 
-def checked(event: object) -> Event:
-    """An event as it may be told; nonsense is the graph's failure."""
+def check_event(event: object) -> Event:
+    """Return a valid event. Raises GraphError for `Failed`, and for anything that is not an event."""
     match event:
         case TextDelta(text=str()) | AssistantFinal(content=str()) | Done():
             return event
         case ToolCallStart(tool_call_id=str(), tool_name=str()) | ToolCallResult(tool_call_id=str()):
             return event
         case UsageReport(unit, model, input_tokens, output_tokens) if (
-            short(unit) and short(model) and is_count(input_tokens) and is_count(output_tokens) and is_cost(event)
+            is_name(unit) and is_name(model) and is_count(input_tokens) and is_count(output_tokens) and is_cost(event)
         ):
             return event
         case Failed(code=Code() as code):
             raise GraphError(code)
         case _:
-            raise GraphError(Code.INTERNAL, f"the graph told what is no event: {event!r:.200}")
+            raise GraphError(Code.INTERNAL, f"the graph yielded something that is not an event: {event!r:.200}")
 
 
-def short(name: object) -> bool:
-    return name is None or (isinstance(name, str) and 0 < len(name) <= NAME_LIMIT)
+def is_name(name: object) -> bool:
+    return name is None or (isinstance(name, str) and 0 < len(name) <= NAME_CHARACTERS)
 
 
 def is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
 
 
 def is_cost(report: UsageReport) -> bool:
     try:
-        return bool(0 <= report.cost <= MOST_USD)
-    except InvalidOperation:  # no number, or not a number
+        return bool(0 <= report.cost <= MAX_COST_USD)
+    except InvalidOperation:  # not a number, or NaN
         return False
 
 
-def normalised(error: BaseException) -> Code:
-    """The code of an error: an abort, what it says itself, what HTTP said, else our bug."""
+def code_of_error(error: BaseException) -> Code:
+    """Return the code of an exception: aborted, its own `code`, its HTTP status, else internal."""
     if isinstance(error, asyncio.CancelledError):
         return Code.ABORTED
-    said = getattr(error, "code", None)
-    if isinstance(said, str) and said in Code._value2member_map_:
-        return Code(said)
-    answer = getattr(error, "response", None)
+    code = getattr(error, "code", None)
+    if isinstance(code, str) and code in Code._value2member_map_:
+        return Code(code)
+    response = getattr(error, "response", None)
     statuses = (
         getattr(error, "status_code", None),
         getattr(error, "status", None),
-        getattr(answer, "status_code", None),
+        getattr(response, "status_code", None),
     )
     if 429 in statuses:
         return Code.RATE_LIMIT

@@ -1,4 +1,4 @@
-"""The graphs of a program, and who runs them: the text before the first colon of an id names the provider."""
+"""The graphs of a program, and their providers: the id of a graph is `provider:name`."""
 
 import inspect
 import re
@@ -13,10 +13,10 @@ from rota.core.errors import Invalid
 from rota.kinds.graphs.port import Code, GraphError, GraphRequest, GraphRun, Stream
 
 GRAPH_ID = re.compile(r"[a-z][a-z0-9_-]*:[^\s:*/][^\s*/]*")
-ID_LIMIT = 200
-MILLION = 1_000_000
+GRAPH_ID_CHARACTERS = 200
+PRICE_TOKENS = 1_000_000  # prices are per million tokens
 
-Open = Callable[["Graph", GraphRequest], AsyncIterator[object]]
+OpenEvents = Callable[["Graph", GraphRequest], AsyncIterator[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,33 +27,31 @@ class Graph:
     work: Any
     version: str | None = None
     description: str | None = None
-    prices: Mapping[str, tuple[Decimal, Decimal]] = field(
-        default_factory=dict
-    )  # of models: per token in, per token out
+    prices: Mapping[str, tuple[Decimal, Decimal]] = field(default_factory=dict)  # USD per input, output token
 
     def cost(self, model: str | None, input_tokens: int, output_tokens: int) -> Decimal | None:
-        """What a call cost, if the price of its model was told."""
+        """Return the cost of a call in US dollars; None if the price of its model is not declared."""
         price = self.prices.get(model or "")
         return None if price is None else price[0] * input_tokens + price[1] * output_tokens
 
 
 def open_python(graph: Graph, request: GraphRequest) -> AsyncIterator[object]:
-    """`async def poet(request, caller)`, which yields events."""
+    """Call `async def poet(request, caller)`, which yields events."""
     events: AsyncIterator[object] = graph.work(request, request.caller)
     return events
 
 
 def open_langgraph(graph: Graph, request: GraphRequest) -> AsyncIterator[object]:
-    """Loaded when it is first needed: most programs do without."""
+    """Imported on first use: most programs have no LangGraph."""
     events: AsyncIterator[object] = import_module("rota.kinds.graphs.langgraph").events(graph, request)
     return events
 
 
-PROVIDERS: dict[str, Open] = {"python": open_python, "langgraph": open_langgraph}
+PROVIDERS: dict[str, OpenEvents] = {"python": open_python, "langgraph": open_langgraph}
 
 
 class GraphRegistry:
-    """What is declared; and the executor over all providers."""
+    """The declared graphs; the GraphExecutor over all providers."""
 
     def __init__(self) -> None:
         self.graphs: dict[str, Graph] = {}
@@ -61,19 +59,21 @@ class GraphRegistry:
     def __contains__(self, graph_id: str) -> bool:
         return graph_id in self.graphs
 
-    def add(self, name: str, work: Any, provider: str, prices: Mapping[str, Any] | None = None, **about: Any) -> Graph:
-        """`prices` are US dollars per million tokens: `{"model": (input, output)}`."""
+    def add(
+        self, name: str, work: Any, provider: str, prices: Mapping[str, Any] | None = None, **options: Any
+    ) -> Graph:
+        """Declare a graph. Raises Invalid. `prices` are US dollars per million tokens: `{"model": (input, output)}`."""
         if provider not in PROVIDERS:
             raise Invalid("provider", provider, f"is not one of {', '.join(PROVIDERS)}")
         graph_id = read_graph_id(f"{provider}:{name}", "name")
         if graph_id in self.graphs:
-            raise Invalid("name", name, "is declared twice")
-        fits = {"python": inspect.isasyncgenfunction, "langgraph": lambda one: hasattr(one, "astream")}
+            raise Invalid("name", name, "is already declared")
+        fits = {"python": inspect.isasyncgenfunction, "langgraph": lambda graph: hasattr(graph, "astream")}
         if not fits[provider](work):
-            right = {"python": "an async generator function", "langgraph": "a compiled graph"}[provider]
-            raise Invalid("graph", work, f"is not {right}, which the provider {provider} runs")
-        told = {"description": first_line(work) if provider == "python" else None, **about}
-        self.graphs[graph_id] = Graph(graph_id, work, prices=read_prices(prices or {}), **told)
+            expected = {"python": "an async generator function", "langgraph": "a compiled graph"}[provider]
+            raise Invalid("graph", work, f"is not {expected}, which provider {provider} needs")
+        fields = {"description": first_line(work) if provider == "python" else None, **options}
+        self.graphs[graph_id] = Graph(graph_id, work, prices=read_prices(prices or {}), **fields)
         return self.graphs[graph_id]
 
     def run_graph(self, request: GraphRequest) -> GraphRun:
@@ -83,20 +83,20 @@ class GraphRegistry:
     def open(self, request: GraphRequest) -> AsyncIterator[object]:
         graph = self.graphs.get(request.graph_id)
         if graph is None:
-            raise GraphError(Code.NOT_FOUND, f"graph {request.graph_id}: it is not known to this worker")
+            raise GraphError(Code.NOT_FOUND, f"graph {request.graph_id!r} is not declared in this worker")
         return PROVIDERS[graph.id.partition(":")[0]](graph, request)
 
 
 def read_graph_id(value: Any, field: str) -> str:
-    if not isinstance(value, str) or len(value) > ID_LIMIT or not GRAPH_ID.fullmatch(value):
-        raise Invalid(field, value, "is not a graph's id, which has the form provider:name")
+    if not isinstance(value, str) or len(value) > GRAPH_ID_CHARACTERS or not GRAPH_ID.fullmatch(value):
+        raise Invalid(field, value, "is not a graph id of the form provider:name")
     return value
 
 
 def read_prices(prices: Mapping[str, Any]) -> dict[str, tuple[Decimal, Decimal]]:
     try:
         return {
-            model: (Decimal(str(tokens_in)) / MILLION, Decimal(str(tokens_out)) / MILLION)
+            model: (Decimal(str(tokens_in)) / PRICE_TOKENS, Decimal(str(tokens_out)) / PRICE_TOKENS)
             for model, (tokens_in, tokens_out) in prices.items()
         }
     except (TypeError, ValueError, InvalidOperation) as error:

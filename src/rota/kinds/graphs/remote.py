@@ -1,7 +1,7 @@
-"""Graphs whose code lives in another service: asked for through its internal endpoint, once per job and try.
+"""Client of the internal endpoint of another service that has the graphs; one idempotency key per job and try.
 
-A worker that dies leaves the run over there going; whoever takes the job up asks with the same key, waits for that run
-and gets its outcome. So an answer that did not come is never a failure.
+If a worker dies, the run in the other service goes on; the next worker of the job sends the same key, waits for that
+run and gets its outcome. So a missing answer is never a failure, but retried.
 """
 
 from collections.abc import Callable
@@ -20,11 +20,11 @@ from rota.db.dialect import Tx
 from rota.db.retry import retry_until_available
 from rota.engine import artifacts
 from rota.engine.runner import Canceled, RunContext, Skipped, WorkFailed, current_log
-from rota.kinds.graphs.execution import CLASSES, Kept, Order, refusal
+from rota.kinds.graphs.execution import FAILURE_CLASSES, GraphOrder, GraphResult, refusal
 from rota.kinds.graphs.port import Code
 
-AGAIN = 1.0  # seconds until an endpoint is asked again
-PATIENCE = httpx.Timeout(30, read=None)  # a graph may take its time
+RETRY_SECONDS = 1.0
+HTTP_TIMEOUT = httpx.Timeout(30, read=None)  # a graph may run for any time
 
 log = structlog.get_logger("rota.graphs")
 
@@ -40,81 +40,84 @@ class Remote:
 
     def client(self) -> httpx.AsyncClient:
         headers = {"authorization": f"Bearer {self.token}"}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=PATIENCE, transport=self.transport)
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=HTTP_TIMEOUT, transport=self.transport)
 
     async def learn(self) -> bool:
-        """Ask which graphs there are, until somebody answers; True if there are others than before."""
+        """Read the list of graphs, with retries until there is an answer; True if it changed."""
         async with self.client() as client:
-            answer = await self.ask(client, "GET", "/api/internal/graphs", {})
-        if answer.status_code != 200:
-            log.error("the graph endpoint does not tell its graphs", url=self.url, status=answer.status_code)
+            response = await self.request(client, "GET", "/api/internal/graphs", {})
+        if response.status_code != 200:
+            log.error("the graph endpoint did not list its graphs", url=self.url, status=response.status_code)
             return False
-        before, self.graphs = self.graphs, {one["id"] for one in answer.json()["items"]}
+        before, self.graphs = self.graphs, {graph["id"] for graph in response.json()["items"]}
         return self.graphs != before
 
-    async def run(self, ctx: RunContext, order: Order, tell: Callable[[dict[str, Any]], None]) -> Kept:
+    async def run(self, ctx: RunContext, order: GraphOrder, on_usage: Callable[[dict[str, Any]], None]) -> GraphResult:
+        """Run a graph in the other service. Raises as `Execution.run` does, AuthError for a wrong token."""
         path = f"/api/internal/graphs/{quote(order.graph_id)}:run"
         body = {"grant_id": order.grant_id, "input": order.input, "run_id": order.run_id}
-        key = f"{ctx.job.id}:{ctx.job.tries}"  # a failure that counts is tried anew, a worker that died is not one
+        key = f"{ctx.job.id}:{ctx.job.tries}"  # a retry is a new run, the takeover from a dead worker is not
         headers = {"idempotency-key": key, "traceparent": order.trace}
-        current_log.set(None)  # what our own client says of its requests is not the graph's
+        current_log.set(None)  # httpx logs of these requests do not belong to the run
         async with self.client() as client:
-            answer = await self.ask(client, "POST", path, {"json": body, "headers": headers})
-        if answer.status_code != 200:
-            raise refused(answer)
-        told = answer.json()
-        content, usage = await retry_until_available(
-            lambda: ctx.engine.db.read(result_of, order.org_id, told["run_id"])
+            response = await self.request(client, "POST", path, {"json": body, "headers": headers})
+        if response.status_code != 200:
+            raise refusal_of(response)
+        ended = response.json()
+        result, usage = await retry_until_available(
+            lambda: ctx.engine.db.read(result_of, order.org_id, ended["run_id"])
         )
-        tell(usage)
-        if told["ok"] and content is not None:
-            return content
-        raise failed(told.get("error_code") or Code.INTERNAL)
+        on_usage(usage)
+        if ended["ok"] and result is not None:
+            return result
+        raise failure_of(ended.get("error_code") or Code.INTERNAL)
 
-    async def ask(self, client: httpx.AsyncClient, method: str, path: str, what: dict[str, Any]) -> httpx.Response:
-        """Ask until there is an answer: a run that is still going (409) and a service that is away are waited for."""
+    async def request(
+        self, client: httpx.AsyncClient, method: str, path: str, options: dict[str, Any]
+    ) -> httpx.Response:
+        """Send a request until there is an answer; retried while the run goes on (409) or the service is down."""
         while True:
             try:
-                answer = await client.request(method, path, **what)
-                if answer.status_code != 409 and answer.status_code < 500:
-                    return answer
-                trouble = f"status {answer.status_code}"
+                response = await client.request(method, path, **options)
+                if response.status_code != 409 and response.status_code < 500:
+                    return response
+                reason = f"status {response.status_code}"
             except httpx.TransportError as error:
-                trouble = repr(error)
-            log.info("the graph endpoint has no answer yet; asking again", url=self.url, trouble=trouble)
-            await real_sleep(AGAIN)
+                reason = repr(error)
+            log.info("no answer of the graph endpoint yet; retrying", url=self.url, reason=reason)
+            await real_sleep(RETRY_SECONDS)
 
 
-def result_of(tx: Tx, org_id: str, run_id: str) -> tuple[Kept | None, dict[str, Any]]:
-    """What a run over there left here: its content and what it used."""
-    found, _ = artifacts.list_all(tx, org_id, run_id=run_id, label="content", limit=1)
-    kept = Kept(str(artifacts.get(tx, org_id, found[0]["id"])["data"]), found[0]["id"]) if found else None
-    return kept, billing_store.used_by(tx, org_id, run_id)
+def result_of(tx: Tx, org_id: str, run_id: str) -> tuple[GraphResult | None, dict[str, Any]]:
+    """Return the content and the usage of a run, which the other service wrote to this database."""
+    items, _ = artifacts.list_all(tx, org_id, run_id=run_id, label="content", limit=1)
+    result = GraphResult(str(artifacts.get(tx, org_id, items[0]["id"])["data"]), items[0]["id"]) if items else None
+    return result, billing_store.used_by(tx, org_id, run_id)
 
 
-def refused(answer: httpx.Response) -> Exception:
-    """It did not run."""
+def refusal_of(response: httpx.Response) -> Exception:
+    """Return the exception of a status that means that the graph did not run."""
     try:
-        code, detail = str(answer.json()["code"]), str(answer.json()["detail"])
+        code, detail = str(response.json()["code"]), str(response.json()["detail"])
     except (ValueError, KeyError, TypeError):
-        code, detail = "internal", f"the graph endpoint answered with status {answer.status_code}"
-    match answer.status_code:
+        code, detail = "internal", f"the graph endpoint answered with status {response.status_code}"
+    match response.status_code:
         case 401:
             return AuthError(f"the graph endpoint refuses this worker: {detail}")
         case 403:
             return Skipped(code) if code.startswith("grant_") else Skipped("budget", refusal(code, detail))
         case 404:
-            return failed(Code.NOT_FOUND, detail)
+            return failure_of(Code.NOT_FOUND, detail)
         case _:
             return WorkFailed(Failure(FailureClass.INTERNAL, "GraphEndpoint", detail, code=code))
 
 
-def failed(code: str, detail: str = "") -> Exception:
-    """It ran."""
-    text = detail or f"the graph failed ({code}); the log of its run says more"
+def failure_of(code: str, detail: str = "") -> Exception:
+    """Return the exception of a graph that ran and failed with this code."""
+    text = detail or f"the graph failed ({code}); see the log of its run"
     if code == Code.ABORTED:
         return Canceled("aborted")
-    kind = CLASSES[Code(code)] if code in Code._value2member_map_ else FailureClass.INTERNAL
-    if code in FailureClass._value2member_map_:  # it said itself what is to follow
-        kind = FailureClass(code)
-    return WorkFailed(Failure(kind, "GraphFailed", text, code=code))
+    failure_class = FAILURE_CLASSES[Code(code)] if code in Code._value2member_map_ else FailureClass.INTERNAL
+    if code in FailureClass._value2member_map_:
+        failure_class = FailureClass(code)
+    return WorkFailed(Failure(failure_class, "GraphFailed", text, code=code))

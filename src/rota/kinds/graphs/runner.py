@@ -1,4 +1,4 @@
-"""Runs graphs, in this process or through the endpoint of another one. A graph belongs to the org of its program."""
+"""Runs graphs in this process, in a child process, or through the endpoint of another service."""
 
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from rota.db.dialect import Tx
 from rota.db.retry import retry_until_available
 from rota.engine import orgs, workers
 from rota.engine.runner import RunContext, Skipped
-from rota.kinds.graphs.execution import Execution, Kept, Order
+from rota.kinds.graphs.execution import Execution, GraphOrder, GraphResult
 from rota.kinds.graphs.registry import GraphRegistry, read_graph_id
 from rota.user_code import processes
 
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 
 class GraphRunner:
+    """The Runner of kind `graph`. A graph belongs to the org of its program."""
+
     kind = "graph"
-    defaults = Defaults(misfire=Misfire.SKIP)  # catching up on work that costs money needs somebody's consent
+    defaults = Defaults(misfire=Misfire.SKIP)  # catching up costs money: only if a schedule asks for it
     under_grant = True
 
     def __init__(
@@ -34,15 +36,15 @@ class GraphRunner:
         self.registry, self.db, self.clock, self.org, self.remote, self.app = registry, db, clock, org, remote, app
 
     def routes(self) -> Collection[str]:
-        known = {*self.registry.graphs, *(self.remote.graphs if self.remote else ())}
-        return {route_of(self.org, graph_id) for graph_id in known}
+        graph_ids = {*self.registry.graphs, *(self.remote.graphs if self.remote else ())}
+        return {route_of(self.org, graph_id) for graph_id in graph_ids}
 
     async def resolve(self, org_id: str, target: str, payload: Any) -> str:
         graph_id = read_graph_id(target, "target")
         read_input(payload, "input")
         route = route_of(await self.db.read(orgs.slug_of, org_id), graph_id)
         if route not in self.routes() and route not in await self.db.read(workers.live_routes, self.clock.now()):
-            raise Invalid("target", target, "is not a known graph; `rota graph list` shows those there are")
+            raise Invalid("target", target, "is not a known graph; see `rota graph list`")
         return route
 
     def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
@@ -58,37 +60,45 @@ class GraphRunner:
         job = ctx.job
         if job.terms.grant_id is None:
             raise Skipped("grant_not_found")
-        order = Order(
-            ctx.org_id, job.target, read_input(job.payload, "input"), job.terms.grant_id, ctx.run_id, ctx.attempt,
-            trace_of(ctx), job.id, job.schedule_id, ctx.canceled, ctx.cancel_grace,
-        )  # fmt: skip
-
-        outcome = await self.perform(ctx, order)
-        # what has begun may finish; the ledger tells if its authority ended meanwhile
+        order = GraphOrder(
+            org_id=ctx.org_id,
+            graph_id=job.target,
+            input=read_input(job.payload, "input"),
+            grant_id=job.terms.grant_id,
+            run_id=ctx.run_id,
+            attempt=ctx.attempt,
+            trace=trace_of(ctx),
+            request_id=job.id,
+            schedule_id=job.schedule_id,
+            canceled=ctx.canceled,
+            grace=ctx.cancel_grace,
+        )
+        outcome = await self.run(ctx, order)
+        # a started run may finish; its reason records that the grant ended in between
         ctx.info.reason = await retry_until_available(lambda: ctx.engine.trouble_with_grant(job, job.target))
         return outcome
 
-    async def perform(self, ctx: RunContext, order: Order) -> Any:
-        def tell(usage: dict[str, Any]) -> None:
+    async def run(self, ctx: RunContext, order: GraphOrder) -> Any:
+        def on_usage(usage: dict[str, Any]) -> None:
             ctx.info.usage = usage
 
         if ctx.isolated and self.remote is None and self.app is not None:
             return await self.run_child(ctx, self.app, order)
         if self.remote is not None:
-            kept = await self.remote.run(ctx, order, tell)
+            result = await self.remote.run(ctx, order, on_usage)
         else:
-            kept = await Execution(ctx.engine, self.registry).run(order, ctx.log, tell)
-        ctx.info.artifact_id = kept.artifact_id
-        return outcome_of(kept)
+            result = await Execution(ctx.engine, self.registry).run(order, ctx.log, on_usage)
+        ctx.info.artifact_id = result.artifact_id
+        return outcome_of(result)
 
-    async def run_child(self, ctx: RunContext, app: str, order: Order) -> Any:
-        """A graph that crashed a worker before has a process to itself."""
-        told = {
+    async def run_child(self, ctx: RunContext, app: str, order: GraphOrder) -> Any:
+        """Run a graph that may have crashed a worker in a process of its own."""
+        child_order = {
             "app": app, "graph": order.graph_id, "payload": dict(order.input), "grant_id": order.grant_id,
             "schedule_id": order.schedule_id, "trace": order.trace,
         }  # fmt: skip
         try:
-            answer = await processes.ask_child(ctx, told)
+            answer = await processes.ask_child(ctx, child_order)
         finally:
             ctx.info.usage = await retry_until_available(
                 lambda: self.db.read(billing_store.used_by, order.org_id, order.run_id)
@@ -97,10 +107,10 @@ class GraphRunner:
         return answer["outcome"]
 
 
-def outcome_of(kept: Kept) -> dict[str, Any]:
-    """What the ledger keeps; a long text is in its artifact alone."""
-    short = len(kept.content) <= PAYLOAD_LIMIT // 8  # JSON may write a character in six, and needs room around it
-    return {"content": kept.content if short else None, "artifact_id": kept.artifact_id}
+def outcome_of(result: GraphResult) -> dict[str, Any]:
+    """Return the outcome of a run; a long content is only in its artifact."""
+    short = len(result.content) <= PAYLOAD_LIMIT // 8  # JSON may escape a character as six bytes
+    return {"content": result.content if short else None, "artifact_id": result.artifact_id}
 
 
 def read_input(value: Any, field: str) -> Mapping[str, Any]:
@@ -116,11 +126,11 @@ def route_of(org: str, graph_id: str) -> str:
 
 
 def graph_of(route: str, org: str) -> str | None:
-    """The graph that a route leads to, if it is one of this org."""
+    """Return the graph id of a route; None if it is not a graph of this org."""
     prefix = route_of(org, "")
     return route.removeprefix(prefix) if route.startswith(prefix) else None
 
 
 def trace_of(ctx: RunContext) -> str:
-    """Below which span the graph's is: the run's, where there are any."""
+    """Return the parent of the graph's span: the run's span, or without tracing the job's."""
     return ctx.engine.current_trace() or ctx.job.traceparent

@@ -1,4 +1,4 @@
-"""Graphs: AI work of programs. They are scheduled as any work is; here they are listed, and run at once."""
+"""Routes of graphs: list them, and run one now."""
 
 from fastapi import APIRouter, Request, Response
 
@@ -19,8 +19,8 @@ async def list_all(request: Request, caller: Viewer, limit: Limit = 200, cursor:
 
 @router.post("/{graph_id}/$run", status_code=202)
 async def run(request: Request, caller: Operator, graph_id: str) -> Response:
-    """A job at once: `{input?, grant_id?}`. Without a grant one is minted for this graph alone, charged to the caller's
-    account, that ends in a day. A `traceparent` header gives its run the trace id."""
+    """Enqueue a job now: `{input?, grant_id?}`. Without a grant, one is minted for this graph, charged to the caller's
+    account, that expires in a day. A `traceparent` header sets the trace id of its run."""
     body = await read_body(request, ["input", "grant_id"], optional=True)
     grant_id = parse.ulid(body["grant_id"], "grant_id") if "grant_id" in body else None
     manager = GraphManager(engine_of(request), caller.org_id)
