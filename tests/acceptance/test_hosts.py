@@ -378,7 +378,7 @@ async def test_the_newest_key_is_the_only_one_and_takes_effect_while_the_agent_r
     host = json.loads((fleet.home / "alpha" / "agent.json").read_text())["host_id"]
     key = (await fleet.call("POST", f"/hosts/{host}/$rotate-key"))["agent_key"]
     job = await fleet.shell(alpha, "true")
-    await until(lambda: "newest key" in agent.log_text(), 30, "its old key is refused")
+    await until(lambda: "missing or outdated key" in agent.log_text(), 30, "its old key is refused")
     assert (await fleet.job(job))["status"] == "pending"
     given = fleet.process("key", "agent", "key", "--dir", str(fleet.home / "alpha"), "--key", key)
     assert await given.ended(30) == 0

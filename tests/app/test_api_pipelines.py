@@ -84,7 +84,7 @@ async def test_preview_and_validate(api: Api) -> None:
     valid = (await api.call("POST", f"{ONE}/$validate")).json()
     assert (valid["ok"], valid["error"], valid["reads"]) == (True, None, [])
     wrong = (await api.call("POST", f"{ONE}/$validate", {"sql": "SELECT * FROM sales.gold.none"})).json()
-    assert (wrong["ok"], "there is no such pipeline" in wrong["error"]) == (False, True)
+    assert (wrong["ok"], "is read, but is not a pipeline" in wrong["error"]) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ async def test_triggers_are_made_listed_switched_off_and_deleted(api: Api) -> No
     back = {"type": "pipeline_success", "upstream": "sales/silver/daily_totals"}
     circle = await api.call("POST", f"{ONE}/triggers", back)
     assert circle.status_code == 422
-    assert "round for ever" in circle.json()["detail"]
+    assert "the triggers would form a cycle" in circle.json()["detail"]
     off = await api.call("PATCH", f"{path}/{made['id']}", {"enabled": False})
     assert off.json()["enabled"] is False
     assert (await api.call("PATCH", f"{ONE}/triggers/{made['id']}", {"enabled": True})).status_code == 404

@@ -84,7 +84,7 @@ async def test_without_data_pages_teach_the_one_command(api: Api, web: httpx.Asy
         assert shown.status_code == 200
         assert command in words(shown.text)
         assert f'href="{path}" data-go=' in shown.text
-    assert "No pipeline is like that" in words((await web.get("/pipelines?namespace=none")).text)
+    assert "No pipeline matches" in words((await web.get("/pipelines?namespace=none")).text)
     for path in ("/workflows/none", "/pipelines/a/bronze/none", "/hosts/none", "/batches/none"):
         assert (await web.get(path)).status_code == 404, path
 
@@ -390,7 +390,7 @@ async def test_a_pipeline_is_made_tried_saved_run_and_deleted_by_forms(api: Api,
     path = "/pipelines/shop/bronze/days"
     made = await fill(web, "/pipelines", "/pipelines", "POST", **new)
     assert made.headers["location"] == path
-    assert "shop/bronze/days is there" in await done(web, made)
+    assert "shop/bronze/days is created" in await done(web, made)
     form = form_on((await web.get(path)).text, path, "PUT")
     assert form.fields["sql"].strip() == new["sql"]
     preview = await web.post(f"{path}/$preview", data=form.fields)
@@ -401,9 +401,9 @@ async def test_a_pipeline_is_made_tried_saved_run_and_deleted_by_forms(api: Api,
     assert "seven INTEGER" in text
     assert "SELECT 7 AS seven" in text  # the draft stays
     valid = await web.post(f"{path}/$validate", data=draft)
-    assert "It could run now. Its columns: seven INTEGER" in words(valid.text)
+    assert "Valid: it can run now. Its columns: seven INTEGER" in words(valid.text)
     wrong = await web.post(f"{path}/$validate", data={**draft, "sql": "SELECT * FROM shop.gold.none"})
-    assert "there is no such pipeline" in words(wrong.text)
+    assert "is read, but is not a pipeline" in words(wrong.text)
     bad = await web.post(f"{path}/$preview", data={**draft, "sql": "SELEC"})
     assert (bad.status_code, "SELEC" in words(bad.text)) == (422, True)
     assert (await api.get(path))["version"] == 1
@@ -429,7 +429,9 @@ async def test_triggers_are_added_switched_and_deleted_by_forms(api: Api, web: h
     after = {**forms["pipeline_success"].fields, "upstream": "sales/bronze/orders", "cooldown_seconds": "60"}
     assert "After sales/bronze/orders" in await done(web, await web.post(add, data=after))
     at = {**forms["cron_dependency"].fields, "cron_expression": "0 6 * * *", "upstreams": "sales/bronze/orders\n"}
-    assert "At 0 6 * * *, once sales/bronze/orders succeeded anew" in await done(web, await web.post(add, data=at))
+    assert "At 0 6 * * *, once sales/bronze/orders have succeeded again" in await done(
+        web, await web.post(add, data=at)
+    )
     told = words((await web.post(add, data=forms["webhook"].fields)).text)
     token = re.search(r"curl -X POST http://rota/api/v1/webhooks -H 'X-Webhook-Token: (\S{43})'", told)[1]  # type: ignore[index]
     answer = await httpx.AsyncClient(transport=httpx.ASGITransport(api.app)).post(
@@ -456,7 +458,7 @@ async def test_a_host_is_paired_by_the_command_that_is_shown_once(api: Api, web:
     told = words((await fill(web, "/hosts", "/pairing-tokens", ttl_seconds="3600")).text)
     token = re.search(r"rota agent pair --server http://rota --token (rota_pair_\S+)", told)[1]  # type: ignore[index]
     made = (await api.client.post("/api/agent/pair", json={"token": token, "name": "alpha"})).json()
-    assert "alpha unknown it has not come up yet" in words((await web.get("/hosts")).text)
+    assert "alpha unknown not connected yet" in words((await web.get("/hosts")).text)
     agent = FakeAgent(api, made["host_id"], made["agent_key"])
     await agent.register()
     await api.clock.advance(timedelta(seconds=30))  # it is not written down each time
@@ -464,7 +466,7 @@ async def test_a_host_is_paired_by_the_command_that_is_shown_once(api: Api, web:
     assert "alpha online" in words((await web.get("/hosts")).text)
     path = f"/hosts/{agent.host_id}"
     text = words((await web.get(path)).text)
-    for part in ("0.5, 0.25", "5.0 GB", "restart", "look only looks"):
+    for part in ("0.5, 0.25", "5.0 GB", "restart", "look read-only"):
         assert part in text, part
     edited = await fill(web, path, path, "PATCH", name="beta", labels="env=prod, zone=north")
     assert "env=prod" in await done(web, edited)
@@ -480,7 +482,7 @@ async def test_a_host_is_paired_by_the_command_that_is_shown_once(api: Api, web:
     await api.clock.advance(timedelta(hours=2))
     away = words((await web.get("/hosts")).text)
     assert "offline since 2h" in away
-    assert "Its agent is away" in words((await web.get(path)).text)
+    assert "Its agent is not connected" in words((await web.get(path)).text)
     gone = await fill(web, path, path, "DELETE", audit_reason="sold")
     assert "beta was deleted" in await done(web, gone)
     assert await because(api, "hosts.delete") == "sold"
@@ -492,7 +494,7 @@ async def test_servers_and_their_jobs_are_steered_by_forms(api: Api, web: httpx.
     assert "None yet" in words((await web.get(path)).text)
     config = '{"password": "hunter2", "port": 80}'
     added = await fill(web, path, "/server-instances", name="web", labels="role=web", config=config)
-    assert "web is there" in await done(web, added)
+    assert "web is created" in await done(web, added)
     (server,) = (await api.get("/server-instances"))["items"]
     assert (server["labels"], server["type"], server["config"]["port"]) == ({"role": "web"}, "server", 80)
     assert "hunter2" not in (await web.get(path)).text
@@ -504,13 +506,13 @@ async def test_servers_and_their_jobs_are_steered_by_forms(api: Api, web: httpx.
     assert "restart" in words((await web.get("/hosts")).text)
     assert "restart running on web" in words((await web.get(path)).text)
     stopped = await fill(web, path, f"/host-jobs/{job_id}/$cancel", audit_reason="wrong one")
-    assert "It was asked to stop" in await done(web, stopped)
+    assert "Cancellation requested" in await done(web, stopped)
     assert "hunter2" not in (await web.get(f"/runs/{job_id}")).text
     await agent.report(job, "canceled")
     assert "restart canceled on web" in words((await web.get(path)).text)
     assert "hunter2" not in (await web.get(f"/runs/{job_id}")).text
     refused = await fill(web, path, path, "DELETE", audit_reason="x")
-    assert (refused.status_code, "there are servers on it" in refused.text) == (409, True)
+    assert (refused.status_code, "has server instances" in refused.text) == (409, True)
     removed = await fill(web, path, f"/server-instances/{server['id']}", "DELETE", audit_reason="old")
     assert "web was removed" in await done(web, removed)
 
@@ -547,7 +549,7 @@ async def test_a_batch_is_started_by_labels_watched_and_canceled(api: Api, web: 
     assert 'max="3" value="0"' in shown.text
     assert "one waiting" in words(shown.text)
     assert "0 of 3" in words((await web.get("/hosts")).text)
-    assert "The batch was asked to stop" in await done(web, await fill(web, path, f"{path}/$cancel", audit_reason="no"))
+    assert "Cancellation requested" in await done(web, await fill(web, path, f"{path}/$cancel", audit_reason="no"))
     assert await because(api, "batches.cancel") == "no"
     assert "canceled" in words((await web.get("/hosts")).text)
     wrong = await web.post("/batches", data={**form.fields, **given, "labels": "web"})

@@ -90,7 +90,7 @@ def test_a_host_is_paired_by_the_command_on_the_page_and_does_what_is_asked(
 ) -> None:
     page, name = reader.page, f"host-{next(numbers)}"
     page.goto("/hosts")
-    reader.act("Pair a host", "Make a token")
+    reader.act("Pair a host", "Create a token")
     command = shlex.split(page.locator(".secret").inner_text())
     page.get_by_role("link", name="I have it").click()
     assert command[:3] == ["rota", "agent", "pair"]
@@ -98,13 +98,13 @@ def test_a_host_is_paired_by_the_command_on_the_page_and_does_what_is_asked(
     subprocess.run([*rota, *command[1:], *home, "--name", name], check=True, timeout=30)
     reader.sees("#list tr", name)
     row = page.locator("#list tr").filter(has_text=name)
-    expect(row).to_contain_text("it has not come up yet")
+    expect(row).to_contain_text("not connected yet")
     agent = subprocess.Popen([*rota, "agent", "run", *home, "--allow-any-shell"], preexec_fn=die_with_parent)
     try:
         reader.sees(f"#list tr:has-text('{name}')", "online")
         row.get_by_role("link", name=name).click()
         reader.act("Add a server", "Add", name="web", labels="role=web")
-        expect(page.locator(".flash")).to_contain_text("web is there")
+        expect(page.locator(".flash")).to_contain_text("web is created")
         reader.act("Run a job", "Run it", job_type="shell", payload='{"command": "echo it ran on $ROTA_SERVER_NAME"}')
         reader.sees("#status", "success")
         reader.sees("#log", "it ran on web")

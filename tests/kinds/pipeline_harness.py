@@ -20,7 +20,7 @@ from rota.engine.engine_settings import EngineSettings
 from rota.engine.runner import Busy
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
-from rota.kinds.pipelines.executor import Executor, Order, Written, executor_here
+from rota.kinds.pipelines.executor import Executor, Materialisation, MaterialisationResult, executor_here
 from rota.kinds.pipelines.manager import PipelineManager
 from rota.kinds.pipelines.manager import declare as declare_pipelines
 from rota.kinds.pipelines.runner import PipelineRunner
@@ -44,7 +44,7 @@ class FakeExecutor:
     def capacity(self) -> int:
         return self.places - len(self.inside)
 
-    async def submit(self, order: Order) -> Written:
+    async def submit(self, order: Materialisation) -> MaterialisationResult:
         self.asked += 1
         if self.capacity() <= 0:
             raise Busy("full")
@@ -57,7 +57,7 @@ class FakeExecutor:
             del self.inside[order.run_id]
         if self.errors:
             raise self.errors.pop(0)
-        return Written(1, 0.5)
+        return MaterialisationResult(1, 0.5)
 
     async def cancel(self, run_id: str) -> None: ...
 

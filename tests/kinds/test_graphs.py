@@ -529,7 +529,7 @@ def test_what_is_no_graph_cannot_be_declared() -> None:
 
     registry.add("fine", fine, "python")
     for name, work, provider, wrong in (
-        ("fine", fine, "python", "twice"),
+        ("fine", fine, "python", "already declared"),
         ("other", fine, "nobody", "is not one of python, langgraph"),
         ("other", lambda: None, "python", "async generator"),
         ("other", fine, "langgraph", "compiled graph"),

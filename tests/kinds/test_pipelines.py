@@ -20,7 +20,7 @@ from rota.engine import orgs, run_reports
 from rota.engine.maintenance import Maintenance
 from rota.engine.runner import RunContext
 from rota.kinds.pipelines import store as pipelines_store
-from rota.kinds.pipelines.manager import Cooling, fire_webhook
+from rota.kinds.pipelines.manager import CooldownActive, fire_webhook
 from rota.kinds.pipelines.registry import PipelineRegistry
 from tests.engine.harness import DAY, NINE, at
 from tests.kinds.pipeline_harness import PipelineHarness, open_pipeline_harness
@@ -91,7 +91,7 @@ async def test_a_table_that_is_not_there_yet_is_told(harness: PipelineHarness) -
     await harness.pipeline(ORDERS, MADE)
     await harness.pipeline(TOTALS, DAILY)
     failed = await harness.run(TOTALS)
-    assert failed["error"]["message"] == f"{ORDERS} has no table yet: it must succeed once before it is read"
+    assert failed["error"]["message"] == f"pipeline {ORDERS!r} has no table yet; run it first"
 
 
 async def test_functions_are_given_a_connection_and_return_a_relation(harness: PipelineHarness, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ async def test_functions_are_given_a_connection_and_return_a_relation(harness: P
 
     harness.program.pipeline(REPORT, "SELECT orders * 2 AS twice FROM sales.silver.daily_totals", after=TOTALS)
     await harness.declare()
-    await harness.declare()  # twice is as once
+    await harness.declare()  # idempotent
     assert (await harness.run(ORDERS, {"count": 5}))["outcome"]["rows_written"] == 5
     assert table(harness, REPORT, tmp_path) == [(10,)]
     found = await harness.manager.find(ORDERS)
@@ -116,7 +116,7 @@ async def test_functions_are_given_a_connection_and_return_a_relation(harness: P
     assert [row.text for row in await harness.rows(select(logs).where(logs.c.stream == "stdout"))] == ["making orders"]
     with pytest.raises(Invalid, match=r"input\.cuont"):
         await harness.manager.run(ORDERS, {"cuont": 5})
-    with pytest.raises(Conflict, match="a program declares it"):
+    with pytest.raises(Conflict, match="is declared by a program"):
         await harness.manager.edit(ORDERS, {"function": TOTALS})
 
 
@@ -163,7 +163,7 @@ async def test_a_function_that_returns_something_else_fails(harness: PipelineHar
 
     await harness.declare()
     failed = await harness.run(ORDERS)
-    assert "returns a relation" in failed["error"]["message"]
+    assert "must return a relation" in failed["error"]["message"]
 
 
 async def test_a_long_statement_is_canceled_at_once(harness: PipelineHarness) -> None:
@@ -193,20 +193,20 @@ async def test_a_long_statement_is_canceled_at_once(harness: PipelineHarness) ->
     ("sql", "told"),
     [
         ("SELEC 1", "is not SQL: Parser Error: syntax error"),
-        ("SELECT 1; SELECT 2", "is not one SELECT"),
+        ("SELECT 1; SELECT 2", "is not a single SELECT"),
         ("", "is empty"),
-        ("-- nothing", "is not one SELECT"),
+        ("-- nothing", "is not a single SELECT"),
         ("SELECT 1; -- the end", "is not SQL: Parser Error"),
         ("SELECT 1) TO '/tmp/x' (FORMAT csv); --", "is not SQL: Parser Error"),
-        ("ATTACH '/tmp/x.duckdb'", "is not one SELECT"),
-        ("COPY (SELECT 1) TO '/tmp/x.csv'", "is not one SELECT"),
-        ("INSTALL httpfs", "is not one SELECT"),
-        ("CREATE TABLE x AS SELECT 1", "is not one SELECT"),
-        ("SET enable_external_access = true", "is not one SELECT"),
+        ("ATTACH '/tmp/x.duckdb'", "is not a single SELECT"),
+        ("COPY (SELECT 1) TO '/tmp/x.csv'", "is not a single SELECT"),
+        ("INSTALL httpfs", "is not a single SELECT"),
+        ("CREATE TABLE x AS SELECT 1", "is not a single SELECT"),
+        ("SET enable_external_access = true", "is not a single SELECT"),
         ("SELECT * FROM orders", "is not the table of a pipeline, namespace.layer.name"),
         ("SELECT * FROM sales.orders", "is not the table of a pipeline"),
         ("SELECT * FROM sales.platinum.orders", "is not the table of a pipeline"),
-        ("SELECT * FROM sales.bronze.nothing", "there is no such pipeline"),
+        ("SELECT * FROM sales.bronze.nothing", "is read, but is not a pipeline"),
         ("SELECT * FROM '/etc/passwd'", "is not the table of a pipeline"),
         ("SELECT * FROM sales.silver.daily_totals", "cannot be read by the pipeline that makes it"),
     ],
@@ -278,7 +278,7 @@ async def test_preview_and_validation_write_nothing(harness: PipelineHarness, tm
     await chain(harness)
     assert await harness.manager.validate(TOTALS) == {
         "ok": False, "reads": [], "columns": [],
-        "error": f"sql: {DAILY!r} fails: {ORDERS} has no table yet: it must succeed once before it is read",
+        "error": f"sql: {DAILY!r} fails: pipeline {ORDERS!r} has no table yet; run it first",
     }  # fmt: skip
     shown = await harness.manager.preview(ORDERS)
     assert [one["name"] for one in shown["columns"]] == ["id", "day", "amount"]
@@ -335,7 +335,7 @@ async def test_a_pipeline_has_versions_and_its_runs_tell_theirs(harness: Pipelin
 async def test_a_deleted_pipeline_takes_its_schedules_and_triggers_along(harness: PipelineHarness) -> None:
     await chain(harness)
     await harness.plan(REPORT)
-    with pytest.raises(Conflict, match=f"a trigger of {REPORT} waits for it"):
+    with pytest.raises(Conflict, match=f"is the upstream of a trigger of '{REPORT}'"):
         await harness.manager.delete(TOTALS)
     await harness.manager.delete(REPORT)
     await harness.manager.delete(TOTALS)
@@ -363,9 +363,9 @@ async def test_a_job_whose_pipeline_went_fails(harness: PipelineHarness) -> None
 async def test_circles_are_refused(harness: PipelineHarness) -> None:
     await chain(harness)
     for path, upstream in ((ORDERS, ORDERS), (ORDERS, REPORT), (TOTALS, REPORT)):
-        with pytest.raises(Invalid, match="it would go round for ever"):
+        with pytest.raises(Invalid, match="the triggers would form a cycle"):
             await harness.trigger(path, "pipeline_success", upstream=upstream)
-    with pytest.raises(Invalid, match="it would go round for ever"):
+    with pytest.raises(Invalid, match="the triggers would form a cycle"):
         await harness.trigger(ORDERS, "cron_dependency", upstreams=[REPORT], cron_expression="0 * * * *")
 
 
@@ -468,8 +468,8 @@ async def test_an_attempt_after_a_crash_keeps_the_claim_of_the_first(harness: Pi
     await harness.fire()
     (job,) = await harness.rows(select(jobs))
     held = (await harness.db.tx(claim_all))[0]
-    assert await harness.db.tx(pipelines_store.pass_gate, held, at("10:00"))  # then its worker dies
-    assert await harness.db.tx(pipelines_store.pass_gate, held, at("10:01"))  # the next one goes on
+    assert await harness.db.tx(pipelines_store.claim_slot, held, at("10:00"))  # then its worker dies
+    assert await harness.db.tx(pipelines_store.claim_slot, held, at("10:01"))  # the next one goes on
     assert held.id == job.id
     await harness.write(update(jobs).values(state="ready", lease_owner=None))
     await harness.run_due()
@@ -493,7 +493,7 @@ async def test_a_webhook_opens_to_its_token_alone(harness: PipelineHarness) -> N
     assert await harness.ran() == [f"{ORDERS} webhook:{made['id']} success"]
     assert (await harness.manager.trigger(ORDERS, made["id"]))["last_job_id"] == job_id
     harness.clock.set(NINE + timedelta(seconds=10))
-    with pytest.raises(Cooling) as refused:
+    with pytest.raises(CooldownActive) as refused:
         await fire_webhook(harness.engine, token)
     assert refused.value.seconds == 20
     harness.clock.set(NINE + timedelta(seconds=30))
@@ -509,7 +509,7 @@ async def test_two_who_fire_a_trigger_at_once_fire_it_once(harness: PipelineHarn
     await harness.pipeline(ORDERS)
     made, _ = await harness.trigger(ORDERS, "webhook", cooldown_seconds=60)
     (row,) = await harness.rows(select(pipeline_triggers))
-    answers = [await harness.db.tx(pipelines_store.claim, row, job, NINE) for job in ("first", "second")]
+    answers = [await harness.db.tx(pipelines_store.claim_trigger, row, job, NINE) for job in ("first", "second")]
     assert answers == [True, False]
     assert (await harness.manager.trigger(ORDERS, made["id"]))["last_job_id"] == "first"
 
@@ -520,7 +520,7 @@ async def test_webhooks_called_by_many_at_once_fire_once_per_cooldown(harness: P
     assert token is not None
     answers = await asyncio.gather(*(fire_webhook(harness.engine, token) for _ in range(8)), return_exceptions=True)
     assert len([one for one in answers if isinstance(one, str)]) == 1
-    assert len([one for one in answers if isinstance(one, Cooling)]) == 7
+    assert len([one for one in answers if isinstance(one, CooldownActive)]) == 7
 
 
 # lineage, lists, grants, retention

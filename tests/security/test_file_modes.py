@@ -16,7 +16,7 @@ from rota.app.doctor import examine
 from rota.app.settings import Settings
 from rota.db.user_session import Database
 from rota.kinds.pipelines.duckdb import DuckDB
-from rota.kinds.pipelines.executor import Order
+from rota.kinds.pipelines.executor import Materialisation
 from tests.app.command_line import running_server
 
 
@@ -106,7 +106,7 @@ async def test_tables_of_pipelines_and_databases_of_tasks_are_private(tmp_path: 
     before = os.umask(0)
     try:
         place = tmp_path / "data" / "warehouse"
-        await DuckDB(place, 1).submit(Order("run", "org", "shop/raw/one", (), "SELECT 1 AS a"))
+        await DuckDB(place, 1).submit(Materialisation("run", "org", "shop/raw/one", (), "SELECT 1 AS a"))
         async with Database(f"sqlite:///{tmp_path / 'data' / 'rota.db'}").session():
             pass
     finally:

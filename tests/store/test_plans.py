@@ -141,7 +141,7 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     ),
     "the id of a schedule": (lambda tx: engine_reports.schedule_id_of(tx, ORG, "x"), {"ix_schedules_name"}),
     "a page of schedules": (lambda tx: engine_reports.list_schedules(tx, ORG), {"ix_schedules_name"}),
-    "fire of triggers": (lambda tx: pipelines_store.fire(tx, ["T1", "T2"], NOW), set()),
+    "fire of triggers": (lambda tx: pipelines_store.fire_triggers(tx, ["T1", "T2"], NOW), set()),
     "dead with jobs": (lambda tx: workers.dead_with_jobs(tx), {"ix_jobs_held"}),
     "parked": (lambda tx: overview.parked(tx, ORG), {"ix_jobs_parked"}),
     "running": (lambda tx: overview.running(tx, ORG), set()),

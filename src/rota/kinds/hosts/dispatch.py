@@ -1,8 +1,8 @@
-"""The server's side of an agent's work: hand out, hear how it goes, write down how it ended.
+"""The server's side of an agent: hands out jobs, receives logs and results.
 
-A claim is known by its job and its fence, on both sides. Handing out writes down that the run began; the report of a
-claim that nobody holds any more changes nothing. After a lost agent a job that changes something is parked until its
-agent, or a person, says whether it happened.
+A claim is identified by its job and its fence, on both sides. Handing out marks the run as started; the report of a
+claim that has been lost changes nothing. When an agent is lost, a job that is not read-only is parked for
+reconciliation until its agent, or a person, reports whether it was applied.
 """
 
 import asyncio
@@ -29,93 +29,101 @@ from rota.engine.runner import LINE_LIMIT, LOG_LIMIT, storable
 from rota.engine.worker.outcome import failed_attempt
 from rota.kinds.hosts.store import hosts
 
-LEASES = 3  # an agent is given more time than a worker: it is further away
-LINE_COST = 12  # characters that a line counts beside its text: empty lines take room too
-GATHER = 0.02  # seconds between looks for whom there is something, while much happens
+LEASE_FACTOR = 3  # of a worker's lease: an agent's network is less reliable
+LINE_COST = 12  # characters that a log line counts beside its text
+WATCH_SECONDS = 0.02  # between two queries of the watcher
 
-UNTOLD = (Status.CRASHED, Status.PAUSED)  # how a run ends of which no report came
+UNREPORTED = (Status.CRASHED, Status.PAUSED)  # statuses of runs that ended without a report
 
 log = structlog.get_logger("rota.hosts")
 
 
 class Dispatch:
-    """What the agent of one host may ask. The host comes from its key."""
+    """The requests of the agent of one host, which its key identifies."""
 
     def __init__(self, engine: Engine, host: Any) -> None:
         self.engine, self.host, self.db, self.clock = engine, host, engine.db, engine.clock
 
     @property
     def lease(self) -> timedelta:
-        return self.engine.settings.lease * LEASES
+        return self.engine.settings.lease * LEASE_FACTOR
 
     async def register(self, facts: Mapping[str, Any], journal: Mapping[tuple[str, int], str]) -> Record:
-        """A new session for an agent that came up, or whose last one is over."""
+        """Start a session of an agent; returns its id, lease, and the claims whose outcome is unknown."""
         now = self.clock.now()
-        session, asked = await self.db.tx(hosts.register, self.host, facts, self.lease, journal, now)
+        session, unresolved = await self.db.tx(hosts.register, self.host, facts, self.lease, journal, now)
         self.engine.wake.signal("ready")
         grace = self.engine.settings.cancel_grace.total_seconds()
-        log.info("an agent is up", host=self.host.name, session=session)
+        log.info("agent registered", host=self.host.name, session=session)
         return {
             "session": session, "lease_seconds": self.lease.total_seconds(), "cancel_grace_seconds": grace,
-            "asked": [claim_name(one) for one in asked],
+            "asked": [claim_name(row) for row in unresolved],
         }  # fmt: skip
 
     async def poll(
-        self, session: str, reads: int, known: Collection[str], told: Collection[str], metrics: Any, hub: "Hub",
-        seconds: float, gone: Callable[[], Awaitable[bool]],
+        self, session: str, reads: int, known: Collection[str], stopping: Collection[str], metrics: Any, hub: "PollHub",
+        seconds: float, disconnected: Callable[[], Awaitable[bool]],
     ) -> Record:  # fmt: skip
-        """What is new for an agent: jobs, and which of its jobs are to be stopped. Waits a while for it. `known` are
-        the claims that it has, so that one whose answer was lost comes again; `told` the jobs it is stopping."""
+        """Long poll of an agent, and its heartbeat: returns new jobs and the jobs to cancel, or after `seconds`
+        nothing. `known` are the claims that the agent has: others are sent again, because an answer may be lost.
+        `stopping` are the jobs that it is canceling already."""
         now = self.clock.now()
-        spoke = await self.db.read(hosts.spoke_since, self.host.id, session, now - self.lease / 10)
-        if not spoke or (metrics is not None and self.host.metrics is None):
-            await self.db.tx(hosts.beat, self.host.id, session, self.lease, metrics, now)
+        recent = await self.db.read(hosts.renewed_since, self.host.id, session, now - self.lease / 10)
+        if not recent or (metrics is not None and self.host.metrics is None):
+            await self.db.tx(hosts.renew, self.host.id, session, self.lease, metrics, now)
         until = self.clock.monotonic() + seconds
-        async with hub.listening(self.host.id) as stirred:
+        async with hub.listening(self.host.id) as changed:
             while True:
-                stirred.clear()
-                found = await self.news(session, reads, known, told)
+                changed.clear()
+                answer = await self.next_orders(session, reads, known, stopping)
                 left = until - self.clock.monotonic()
-                if found["jobs"] or found["cancel"] or left <= 0 or await gone():
-                    return found
-                await self.clock.wait(stirred, left)
+                if answer["jobs"] or answer["cancel"] or left <= 0 or await disconnected():
+                    return answer
+                await self.clock.wait(changed, left)
 
-    async def news(self, session: str, reads: int, known: Collection[str], told: Collection[str]) -> Record:
-        if not await self.db.read(self.has_news, session, reads, known, told):
+    async def next_orders(self, session: str, reads: int, known: Collection[str], stopping: Collection[str]) -> Record:
+        if not await self.db.read(self.has_orders, session, reads, known, stopping):
             return {"jobs": [], "cancel": []}
-        return await self.db.tx(self.hand_out, session, reads, known, told)
+        return await self.db.tx(self.hand_out, session, reads, known, stopping)
 
-    def has_news(self, tx: Tx, session: str, reads: int, known: Collection[str], told: Collection[str]) -> bool:
-        held = hosts.in_hand(tx, session)
-        return bool(unknown(held, known) or unwanted(held, told)) or hosts.has_ready(tx, self.host.id, reads)
+    def has_orders(self, tx: Tx, session: str, reads: int, known: Collection[str], stopping: Collection[str]) -> bool:
+        held = hosts.running_jobs(tx, session)
+        return bool(unknown_claims(held, known) or to_cancel(held, stopping)) or hosts.has_ready(
+            tx, self.host.id, reads
+        )
 
-    def hand_out(self, tx: Tx, session: str, reads: int, known: Collection[str], told: Collection[str]) -> Record:
-        hosts.hold(tx, self.host, session)
+    def hand_out(self, tx: Tx, session: str, reads: int, known: Collection[str], stopping: Collection[str]) -> Record:
+        """Claim jobs for the agent, and mark their runs as started; returns the orders and the jobs to cancel."""
+        hosts.lock_session(tx, self.host, session)
         now = self.clock.now()
-        refused, begun = [], []
+        refused, started = [], []
         for row in hosts.claim(tx, self.host.org_id, self.host.id, session, reads):
             attempt = Attempt(jobs.job_of(row), new_id(), row.attempt + 1, now)
-            no = self.objection(tx, attempt, row, now)
-            if no is None:
-                begun.append(attempt)
+            refusal = self.refusal(tx, attempt, row, now)
+            if refusal is None:
+                started.append(attempt)
             else:
-                refused.append(no)
+                refused.append(refusal)
         if refused:
             jobs.finish(tx, refused, None, now)
-        if begun:
-            jobs.mark_started(tx, begun)
-        held = hosts.in_hand(tx, session)
-        return {"jobs": [self.order(tx, row) for row in unknown(held, known)], "cancel": unwanted(held, told)}
+        if started:
+            jobs.mark_started(tx, started)
+        held = hosts.running_jobs(tx, session)
+        return {
+            "jobs": [self.order(tx, row) for row in unknown_claims(held, known)],
+            "cancel": to_cancel(held, stopping),
+        }
 
-    def objection(self, tx: Tx, attempt: Attempt, row: Any, now: datetime) -> AttemptResult | None:
-        """Why a job does not start after all."""
+    def refusal(self, tx: Tx, attempt: Attempt, row: Any, now: datetime) -> AttemptResult | None:
+        """Return the result of an attempt that may not start: canceled, too late, server gone or not granted; else
+        None."""
         job = attempt.job
         base = AttemptResult(job, Status.SKIPPED, None, now, attempt.run_id, attempt.number)
         if row.cancel_requested_at is not None:
             return replace(base, status=Status.CANCELED, reason=row.cancel_reason)
         if hosts.find_server(tx, job.org_id, job.target) is None:
-            gone = Failure(FailureClass.LOGIC, "ServerGone", f"server instance {job.target!r} was removed")
-            return replace(base, status=Status.FAILED, reason="logic", error=gone.dump())
+            failure = Failure(FailureClass.LOGIC, "ServerGone", f"server instance {job.target!r} was deleted")
+            return replace(base, status=Status.FAILED, reason="logic", error=failure.dump())
         if job.attempt == 0 and (late := job.terms.too_late(now)) is not None:
             return replace(base, reason=late)
         if job.terms.grant_id is not None:
@@ -128,7 +136,8 @@ class Dispatch:
         return None
 
     def order(self, tx: Tx, row: Any) -> Record:
-        """A job as its agent is told of it. The server's config is looked up now: it is in no job, run or log."""
+        """Return a job as it is sent to its agent. The config of the server is read here: it is in no job, run or
+        log."""
         job, server = jobs.job_of(row), hosts.server(tx, row.org_id, row.target)
         timeout = job.terms.timeout
         return {
@@ -139,28 +148,30 @@ class Dispatch:
             "server": {"id": server.id, "name": server.name, "type": server.type, "config": server.config},
         }  # fmt: skip
 
-    # what the agent tells
+    # reports of the agent
 
     async def progress(self, job_id: str, fence: int, lines: list[Any]) -> None:
-        """What a run says while it goes on; also one that was given up for lost, whose result comes after it."""
+        """Append log lines of a run, also of one that waits for reconciliation. Raises LeaseLost if its claim is
+        over."""
 
         def step(tx: Tx) -> None:
-            row = hosts.asked_of(tx, self.host, job_id)
-            asked = row is not None and row.parked_reason == RECONCILIATION
-            if row is None or row.fence != fence or not (asked or row.state == State.RUNNING):
-                raise lost(job_id)
-            self.write_lines(tx, row.last_run_id if asked else row.run_id, lines)
+            row = hosts.lock_job_of_host(tx, self.host, job_id)
+            parked = row is not None and row.parked_reason == RECONCILIATION
+            if row is None or row.fence != fence or not (parked or row.state == State.RUNNING):
+                raise claim_lost(job_id)
+            self.write_lines(tx, row.last_run_id if parked else row.run_id, lines)
 
         await self.db.tx(step)
 
     async def report(self, job_id: str, fence: int, report: Record, lines: list[Any]) -> bool:
-        """How a run ended. True if that was known already: the same report may come twice, another may not."""
+        """Record how a run ended; idempotent: True if this report is recorded already. Raises Conflict for another
+        report, LeaseLost if its claim is over."""
 
         def step(tx: Tx) -> bool:
-            row = hosts.asked_of(tx, self.host, job_id)
+            row = hosts.lock_job_of_host(tx, self.host, job_id)
             if row is not None and row.fence == fence and row.parked_reason == RECONCILIATION:
-                jobs.adopt(tx, job_id, fence, None, self.clock.now())  # this is the answer
-                row = hosts.asked_of(tx, self.host, job_id)
+                jobs.adopt(tx, job_id, fence, None, self.clock.now())  # the report answers the reconciliation
+                row = hosts.lock_job_of_host(tx, self.host, job_id)
             if row is None or row.fence != fence or row.state != State.RUNNING:
                 self.check_repeat(tx, job_id, fence, report)
                 return True
@@ -169,7 +180,7 @@ class Dispatch:
             jobs.finish(tx, [ended], row.lease_owner, self.clock.now())
             self.write_lines(tx, row.run_id, lines)
             if ended.final and row.trigger.startswith("batch:"):
-                notify(tx, "ready")  # whoever sees to the batch waits for it
+                notify(tx, "ready")  # wakes the worker that runs the batch
             return False
 
         repeated = await self.db.tx(step)
@@ -178,7 +189,7 @@ class Dispatch:
         return repeated
 
     def ended(self, row: Any, report: Record, name: str | None) -> AttemptResult:
-        """The end of an attempt, by the clock here: the agent says how long ago it was."""
+        """Return the result of an attempt, timed by the server's clock: the agent sends how long ago it ended."""
         now, job = self.clock.now(), jobs.job_of(row)
         finished = max(row.started_at, now - timedelta(milliseconds=report["ended_ms_ago"]))
         began = max(job.queued_at, finished - timedelta(milliseconds=report["duration_ms"]))
@@ -196,20 +207,22 @@ class Dispatch:
         return replace(failed, finished_at=finished, outcome=outcome)
 
     def check_repeat(self, tx: Tx, job_id: str, fence: int, report: Record) -> None:
-        """Whether the ledger has this very report; raises if it has another one, or never will have one."""
-        mine = [row for row in runs.of_job(tx, self.host.org_id, job_id) if row.route in hosts.routes_of(self.host.id)]
-        if not mine and hosts.asked_of(tx, self.host, job_id) is None:
-            raise NotFound(f"job {job_id}: this host has none")
-        told = [row for row in mine if row.fence == fence and row.status not in UNTOLD]
-        if not told:
-            raise lost(job_id)
-        last = told[-1]
+        """Check that this report is recorded. Raises NotFound, Conflict for another report, or LeaseLost."""
+        attempts = [
+            row for row in runs.of_job(tx, self.host.org_id, job_id) if row.route in hosts.routes_of(self.host.id)
+        ]
+        if not attempts and hosts.lock_job_of_host(tx, self.host, job_id) is None:
+            raise NotFound(f"job {job_id!r} of this host not found")
+        reported = [row for row in attempts if row.fence == fence and row.status not in UNREPORTED]
+        if not reported:
+            raise claim_lost(job_id)
+        last = reported[-1]
         same = (last.status == Status.SUCCESS) == (report["status"] == "success")
         if not same or last.outcome != redacted(report["outcome"]):
-            raise Conflict(f"job {job_id}: another result of this claim was written down before; that one counts")
+            raise Conflict(f"job {job_id}: a different result of this claim is already recorded")
 
     def write_lines(self, tx: Tx, run_id: str, lines: list[Any]) -> None:
-        """Append to the log of a run, up to the limit that logs of all runs have."""
+        """Append lines to the log of a run, up to LOG_LIMIT."""
         room = LOG_LIMIT - runs.log_size(tx, run_id, LINE_COST) if lines else 0
         kept: list[tuple[str, datetime, str, str]] = []
         now = self.clock.now()
@@ -225,50 +238,53 @@ class Dispatch:
 def failure_of(report: Record) -> Failure:
     error = report["error"] or {}
     code = error.get("code")
-    kind = FailureClass(code) if code in set(FailureClass) else FailureClass.LOGIC
-    text = redacted(error.get("message") or "it failed, and did not say why")
-    return Failure(kind, error.get("type") or "HostJobFailed", text, redacted(error.get("traceback")))
+    failure_class = FailureClass(code) if code in set(FailureClass) else FailureClass.LOGIC
+    text = redacted(error.get("message") or "failed without a message")
+    return Failure(failure_class, error.get("type") or "HostJobFailed", text, redacted(error.get("traceback")))
 
 
-def unknown(held: Collection[Any], known: Collection[str]) -> list[Any]:
-    """The claims of an agent that it does not know of: the answer that told of them was lost, or is this one."""
+def unknown_claims(held: Collection[Any], known: Collection[str]) -> list[Any]:
+    """Return the claims that the agent does not have: new ones, and those of an answer that was lost."""
     return [row for row in held if claim_name(row) not in known]
 
 
-def unwanted(held: Collection[Any], told: Collection[str]) -> list[str]:
-    """The jobs of an agent that are to be stopped, and of which it was not told yet."""
-    return [row.id for row in held if row.cancel_requested_at is not None and row.id not in told]
+def to_cancel(held: Collection[Any], stopping: Collection[str]) -> list[str]:
+    """Return the jobs to cancel that the agent is not stopping yet."""
+    return [row.id for row in held if row.cancel_requested_at is not None and row.id not in stopping]
 
 
 def claim_name(row: Any) -> str:
     return f"{row.id}.{row.fence}"
 
 
-def lost(job_id: str) -> LeaseLost:
-    return LeaseLost(f"job {job_id}: this claim is over; the job is somebody else's now, or has ended")
+def claim_lost(job_id: str) -> LeaseLost:
+    return LeaseLost(f"job {job_id}: this claim is over; the job has another claim, or has ended")
 
 
 def resolve(tx: Tx, org_id: str, job_id: str, applied: bool, outcome: Any, now: datetime) -> str:
-    """A person says whether it happened: then it has succeeded, else it may be tried again."""
-    row = hosts.locked(tx, org_id, job_id)
+    """Resolve a job that waits for reconciliation: applied, it has succeeded; else it is tried again. Raises NotFound,
+    or Conflict if it does not wait."""
+    row = hosts.lock_job(tx, org_id, job_id)
     if row is None and not runs.of_job(tx, org_id, job_id):
         raise NotFound(f"host job {job_id!r} not found")
     if row is None or row.parked_reason != RECONCILIATION:
-        raise Conflict(f"job {job_id}: nobody asks whether it happened")
+        raise Conflict(f"job {job_id} is not waiting for reconciliation")
     if not applied:
         jobs.resume(tx, job_id, now)
         return job_id
     jobs.adopt(tx, job_id, row.fence, None, now)
-    held = hosts.locked(tx, org_id, job_id)
+    held = hosts.lock_job(tx, org_id, job_id)
     assert held is not None
-    job, told = jobs.job_of(held), redacted(outcome)
-    ended = AttemptResult(job, Status.SUCCESS, "resolved", now, held.run_id, held.attempt, row.queued_at, outcome=told)
+    job = jobs.job_of(held)
+    ended = AttemptResult(
+        job, Status.SUCCESS, "resolved", now, held.run_id, held.attempt, row.queued_at, outcome=redacted(outcome)
+    )
     jobs.finish(tx, [ended], None, now)
     return job_id
 
 
-class Hub:
-    """Who of those that wait has something waiting for them. One look for all of them, when something happened."""
+class PollHub:
+    """Wakes long polls of agents: one query finds the hosts with ready or canceled jobs, for all waiting polls."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -291,10 +307,10 @@ class Hub:
     async def watch(self) -> None:
         wake = self.engine.wake
         while self.waiting:
-            changed = wake.changed  # asked before the look: what happens meanwhile is not missed
+            changed = wake.changed  # read before the query, so that no wake-up is missed
             with contextlib.suppress(Unavailable):
-                for route in await self.engine.db.read(hosts.stirred):
+                for route in await self.engine.db.read(hosts.routes_with_work):
                     for event in self.waiting.get(route.rpartition(":")[2], ()):
                         event.set()
-            await real_sleep(GATHER)
+            await real_sleep(WATCH_SECONDS)
             await changed.wait()

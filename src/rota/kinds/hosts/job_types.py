@@ -1,4 +1,4 @@
-"""What the agent of a host can do: its job types with their schemas, as it registered them."""
+"""The job types of a host, with their schemas, as its agent registered them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from rota.core import parse
 from rota.core.errors import Invalid, together
 from rota.db.paging import Record
 
-JOB_TYPES_LIMIT = 200
+MAX_JOB_TYPES = 200  # of a host
 SCHEMA_BYTES = 16 * 1024  # JSON of one schema
 JOB_TYPES_BYTES = 256 * 1024  # JSON of all job types of a host
 TEXT = {"type": "string"}
@@ -25,8 +25,8 @@ BUILT_IN: dict[str, Record] = {  # for hosts whose agent has not registered yet
 
 def read_types(value: Any, field: str) -> dict[str, Any]:
     """Return `{name: {read_only, schema}}` as an agent registers it. Raises Invalid if it cannot be used."""
-    if not isinstance(value, dict) or len(value) > JOB_TYPES_LIMIT:
-        raise Invalid(field, type(value).__name__, f"is not an object of at most {JOB_TYPES_LIMIT} job types")
+    if not isinstance(value, dict) or len(value) > MAX_JOB_TYPES:
+        raise Invalid(field, type(value).__name__, f"is not an object of at most {MAX_JOB_TYPES} job types")
     for name, job_type in value.items():
         parse.label(name, field)
         if not isinstance(job_type, dict) or set(job_type) != {"read_only", "schema"}:
@@ -50,16 +50,16 @@ def check_schema(schema: Any, field: str) -> None:
 
 
 def types_of(host: Any) -> Mapping[str, Record]:
-    """The job types that a host's agent registered; before it did, those that every agent has."""
+    """Return the job types that a host's agent registered; before that, the built-in ones."""
     return host.job_types if host.job_types is not None else BUILT_IN
 
 
 def known_type(host: Any, name: str) -> Record:
-    """A job type of a host. Raises Invalid if the host does not have it, or its schema cannot be used."""
+    """Return a job type of a host. Raises Invalid if the host does not have it, or its schema is invalid."""
     types = types_of(host)
     if name not in types:
         raise Invalid(
-            "job_type", name, f"is not known to host {host.name}; it knows {', '.join(sorted(types)) or 'none'}"
+            "job_type", name, f"is not a job type of host {host.name}; it has {', '.join(sorted(types)) or 'none'}"
         )
     try:
         check_schema(types[name]["schema"], "schema")  # it may have been registered before schemas were checked

@@ -1,4 +1,4 @@
-"""The commands for hosts: a job on a server, a batch on many, and whether something happened."""
+"""Commands for hosts: run a job on a server, a batch on several, resolve jobs of unknown outcome."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,51 +17,51 @@ from rota.kinds.hosts.dispatch import resolve
 from rota.kinds.hosts.runner import BATCH_ROUTE, open_batch, servers_of
 from rota.kinds.hosts.store import hosts
 
-ORDER = ("job_type", "payload")
-OF_JOB = frozenset({"server_instance_id", *ORDER, "timeout_seconds", "retry"})
-OF_BATCH = frozenset(
-    {*ORDER, "server_instance_ids", "labels", "max_parallel", "stop_on_failure", "timeout_seconds", "retry"}
+ORDER_FIELDS = ("job_type", "payload")
+JOB_FIELDS = frozenset({"server_instance_id", *ORDER_FIELDS, "timeout_seconds", "retry"})
+BATCH_FIELDS = frozenset(
+    {*ORDER_FIELDS, "server_instance_ids", "labels", "max_parallel", "stop_on_failure", "timeout_seconds", "retry"}
 )
 
 
 @dataclass(frozen=True, slots=True)
 class HostManager:
-    """What can be asked of the hosts of one org."""
+    """Commands and queries on the hosts of one org."""
 
     engine: Engine
     org_id: str
 
     async def run(self, body: Mapping[str, Any], trace: str | None = None) -> str:
-        """A job on a server at once; returns its id."""
-        form = parse.Form(body, OF_JOB)
+        """Enqueue a job on a server; returns its id. Raises Invalid or NotFound."""
+        form = parse.Form(body, JOB_FIELDS)
         server, terms = form.need("server_instance_id", parse.label) or "", read_terms(form)
         form.need("job_type", parse.label)
         form.done()
         server_id = await self.engine.db.read(hosts.server_id_of, self.org_id, server)
         if server_id is None:
             raise NotFound(f"server instance '{server}' not found")
-        order = {name: body[name] for name in ORDER if body.get(name) is not None}
-        made = await self.engine.enqueue(self.org_id, hosts.KIND, server_id, [order], terms=terms, trace=trace)
-        return made[0]
+        order = {name: body[name] for name in ORDER_FIELDS if body.get(name) is not None}
+        job_ids = await self.engine.enqueue(self.org_id, hosts.KIND, server_id, [order], terms=terms, trace=trace)
+        return job_ids[0]
 
     async def run_batch(self, body: Mapping[str, Any]) -> str:
-        """The same job on many servers; returns the id of the batch."""
-        form = parse.Form(body, OF_BATCH)
+        """Enqueue the same job on several servers; returns the id of the batch. Raises Invalid."""
+        form = parse.Form(body, BATCH_FIELDS)
         labels = form.take("labels", read_labels, None)
         ids = form.take("server_instance_ids", read_server_keys, None)
         form.need("job_type", parse.label)
         terms = read_terms(form)
         form.done()
         if bool(labels) == bool(ids):
-            raise Invalid("server_instance_ids", ids, "or labels, one of the two, must say which servers")
-        chosen = ",".join(f"{name}={value}" for name, value in (labels or {}).items())
+            raise Invalid("server_instance_ids", ids, "and labels: exactly one of the two is needed")
+        selector = ",".join(f"{name}={value}" for name, value in (labels or {}).items())
         named = await self.target_id(f"servers:{','.join(ids or [])}")
-        target = f"labels:{chosen}" if labels else f"servers:{','.join(dict.fromkeys(named[8:].split(',')))}"
-        fields = (*ORDER, "max_parallel", "stop_on_failure")
+        target = f"labels:{selector}" if labels else f"servers:{','.join(dict.fromkeys(named[8:].split(',')))}"
+        fields = (*ORDER_FIELDS, "max_parallel", "stop_on_failure")
         order = {name: body[name] for name in fields if body.get(name) is not None}
         await self.engine.runners[hosts.KIND].resolve(self.org_id, target, order)
         if not await self.engine.db.read(servers_of, self.org_id, target):
-            raise Invalid("labels", chosen, "match no server now; a schedule may wait for servers, a batch may not")
+            raise Invalid("labels", selector, "match no server; only a schedule may have labels without servers")
         now = self.engine.clock.now()
         job = NewJob(self.org_id, hosts.KIND, target, order, now, "manual", route=BATCH_ROUTE, terms=terms)
 
@@ -72,8 +72,8 @@ class HostManager:
         return await self.engine.write_and_wake(step)
 
     async def target_id(self, target: str) -> str:
-        """A target of host jobs (`NAME`, `servers:NAME,…` or `labels:…`) with the ids of servers for their names. A
-        key that is not known stays as it is; resolving the target refuses it."""
+        """Return a target of host jobs (`NAME`, `servers:NAME,…` or `labels:…`) with names of servers replaced by ids.
+        Unknown names stay; resolving the target refuses them."""
         if target.startswith("labels:"):
             return target
         prefix = "servers:" if target.startswith("servers:") else ""
@@ -88,7 +88,7 @@ class HostManager:
         return await self.engine.cancel(self.org_id, job_id)
 
     async def resolve(self, job_id: str, applied: bool, outcome: Any) -> str:
-        """Say whether a job happened of which nobody knows."""
+        """Resolve a job of unknown outcome. Raises NotFound or Conflict."""
         now = self.engine.clock.now()
         return await self.engine.write_and_wake(lambda tx: resolve(tx, self.org_id, job_id, applied, outcome, now))
 
@@ -97,20 +97,20 @@ class HostManager:
 
 
 def host_job(tx: Tx, org_id: str, job_id: str) -> Record:
-    """A job on a host: as any job, with what was asked of which server, and all its runs."""
-    found = run_reports.job(tx, org_id, job_id)
-    if found["kind"] != hosts.KIND:
+    """Return a host job: the fields of any job, with its server, job type and payload without secrets."""
+    job = run_reports.job(tx, org_id, job_id)
+    if job["kind"] != hosts.KIND:
         raise NotFound(f"host job {job_id!r} not found")
     living, ended = jobs.find(tx, org_id, job_id), runs.of_job(tx, org_id, job_id)
     order = living.payload if living is not None else ended[-1].input
-    told = {"job_type": order["job_type"], "payload": redacted(order.get("payload") or {})}
+    fields = {"job_type": order["job_type"], "payload": redacted(order.get("payload") or {})}
     waits = living.parked_reason if living is not None else None
-    server_id = found.pop("target")
-    return {**found, "server_instance_id": server_id, **told, "waits_for": waits}
+    server_id = job.pop("target")
+    return {**job, "server_instance_id": server_id, **fields, "waits_for": waits}
 
 
 def read_server_keys(value: Any, field: str) -> list[str]:
-    """Ids or names of server instances."""
+    """Return a list of ids or names of server instances. Raises Invalid."""
     if not isinstance(value, list) or any("," in parse.label(key, field) for key in value):
         raise Invalid(field, value, "is not a list of ids or names of server instances")
     return value

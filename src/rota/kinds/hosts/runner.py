@@ -1,7 +1,7 @@
-"""Host jobs as schedules and people ask for them, and batches, which a worker sees to.
+"""The Runner of host jobs: routes jobs to agents, and runs batches.
 
-A job on one server is never run here: its route leads to the host's agent. A job for all servers with some labels is a
-batch; a worker makes a job for each of them, so many at a time, and waits until the last has ended.
+A job on one server is never run here: its route leads to the host's agent. A job on several servers is a batch: a
+worker enqueues a job for each, at most `max_parallel` at a time, and waits until the last has ended.
 """
 
 import asyncio
@@ -28,14 +28,16 @@ from rota.kinds.hosts.job_types import check_payload, known_type
 from rota.kinds.hosts.store import batches, hosts
 
 BATCH_ROUTE = "host:batch"
-FIELDS = frozenset({"job_type", "payload", "max_parallel", "stop_on_failure"})
-MOST_AT_ONCE = 1000
-BREATH, SAFETY_LOOK = 0.1, 30.0  # seconds between looks at the members: at the least, and at the most
+ORDER_FIELDS = frozenset({"job_type", "payload", "max_parallel", "stop_on_failure"})
+MAX_PARALLEL = 1000
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.1, 30.0  # between checks of the members of a batch
 
 
 class HostRunner:
+    """The Runner of kind `host_job`."""
+
     kind = hosts.KIND
-    defaults = Defaults(misfire=Misfire.SKIP, overlap=Overlap.SKIP)  # nobody wants last night's restart at noon
+    defaults = Defaults(misfire=Misfire.SKIP, overlap=Overlap.SKIP)  # a late restart of a server may do harm
     under_grant = False
     describers: Mapping[str, Describe] = MappingProxyType(
         {"hosts": hosts.described, "server-instances": hosts.described_server}
@@ -59,7 +61,8 @@ class HostRunner:
         return await self.db.read(self.route_of, org_id, target, payload)
 
     def route_of(self, tx: Tx, org_id: str, target: str, order: Mapping[str, Any]) -> str:
-        """Where a job goes. Raises Invalid if no host of the target can do it; in a batch, a host fails alone."""
+        """Return the route of a job: to the agent of its server, or as a batch to a worker. Raises Invalid if no host
+        of the target has the job type; of a batch, only that member fails."""
         servers = servers_of(tx, org_id, target)
         refusals: list[Invalid] = []
         for server in servers:
@@ -70,14 +73,15 @@ class HostRunner:
                 refusals.append(error)
                 continue
             if server.id == target:
-                changes, looks = hosts.routes_of(server.host_id)
-                return looks if job_type["read_only"] else changes
+                serial, read_only = hosts.routes_of(server.host_id)
+                return read_only if job_type["read_only"] else serial
         if refusals and len(refusals) == len(servers):
             raise refusals[0]
         return BATCH_ROUTE
 
     def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
-        """A grant names job types; it is looked at again when the job is handed out."""
+        """The names that a grant may have for it: the server and the job type. Checked again when the job is handed
+        out."""
         return {target, payload["job_type"]}
 
     async def prepare(self, ctx: RunContext) -> None:
@@ -85,109 +89,128 @@ class HostRunner:
         ctx.info.delegates = True
 
     async def execute(self, ctx: RunContext) -> Any:
-        """See to a batch. Its jobs stand in the queue: a worker that takes over goes on where the last one was."""
+        """Run a batch. Its state is in the database, so another worker can take over at any time."""
         wake = ctx.engine.wake
         try:
             while True:
-                changed = wake.changed  # asked before the look: what happens meanwhile is not missed
-                members, over = await self.db.tx(self.further, ctx.job)
-                if over:
-                    return ended(members)
-                await real_sleep(BREATH)
-                await self.clock.wait(changed, SAFETY_LOOK)
+                changed = wake.changed  # read before the query, so that no wake-up is missed
+                members, done = await self.db.tx(self.advance, ctx.job)
+                if done:
+                    return outcome_of(members)
+                await real_sleep(MIN_POLL_SECONDS)
+                await self.clock.wait(changed, MAX_POLL_SECONDS)
         except asyncio.CancelledError:
-            if await self.db.read(jobs.is_unwanted, ctx.job.id):  # else this worker stops, and another goes on
+            if await self.db.read(
+                jobs.is_unwanted, ctx.job.id
+            ):  # else this worker stops, and another continues the batch
                 await self.db.tx(self.stop, ctx.job)
                 wake.signal("cancel")
             raise
 
-    def further(self, tx: Tx, job: Job) -> tuple[list[Record], bool]:
-        """Make the jobs whose turn has come; the members, and whether all is over."""
+    def advance(self, tx: Tx, job: Job) -> tuple[list[Record], bool]:
+        """Enqueue the jobs of the next members; returns the members, and whether all have ended."""
         order, now = job.payload, self.clock.now()
         open_batch(tx, job, now)
-        members = batches.standing(tx, job.id)
-        counts = batches.counted(members)
-        waiting = [one["server_instance_id"] for one in members if one["job_id"] is None and one["status"] == "waiting"]
+        members = batches.members_of(tx, job.id)
+        counts = batches.count_statuses(members)
+        waiting = [
+            member["server_instance_id"]
+            for member in members
+            if member["job_id"] is None and member["status"] == "waiting"
+        ]
         busy = counts["running"] + counts["waiting"] - len(waiting)
         if waiting and not (order.get("stop_on_failure") and counts["failed"]):
-            room = max(0, order.get("max_parallel", MOST_AT_ONCE) - busy)
+            room = max(0, order.get("max_parallel", MAX_PARALLEL) - busy)
             for server_id in waiting[:room]:
-                batches.note(tx, job.id, server_id, **self.member(tx, job, server_id))
+                batches.update_member(tx, job.id, server_id, **self.enqueue_member(tx, job, server_id))
             return members, False
         if busy:
             return members, False
-        for server_id in waiting:  # another one failed first
-            batches.note(tx, job.id, server_id, status=Status.SKIPPED)
-        members = batches.standing(tx, job.id)
-        fine = counts["succeeded"] == counts["total"]
-        batches.close(tx, job.id, "completed" if fine else "completed_with_failures", members, now)
+        for server_id in waiting:  # stop_on_failure: another member failed
+            batches.update_member(tx, job.id, server_id, status=Status.SKIPPED)
+        members = batches.members_of(tx, job.id)
+        succeeded = counts["succeeded"] == counts["total"]
+        batches.close(tx, job.id, "completed" if succeeded else "completed_with_failures", members, now)
         return members, True
 
-    def member(self, tx: Tx, job: Job, server_id: str) -> dict[str, str]:
-        """The job of one server; or that it failed already, because the server or what it can do is gone."""
+    def enqueue_member(self, tx: Tx, job: Job, server_id: str) -> dict[str, str]:
+        """Enqueue the job of one server; returns its id or, if the server or its job type is gone, the status
+        failed."""
         order, now = job.payload, self.clock.now()
-        plain = {name: order[name] for name in ("job_type", "payload") if name in order}
+        member_order = {name: order[name] for name in ("job_type", "payload") if name in order}
         try:
-            route = self.route_of(tx, job.org_id, server_id, plain)
+            route = self.route_of(tx, job.org_id, server_id, member_order)
         except Invalid:
             return {"status": Status.FAILED}
         new = NewJob(
-            job.org_id, self.kind, server_id, plain, now, f"batch:{job.id}", job_key=f"batch:{job.id}:{server_id}",
-            queue=job.queue, terms=job.terms, trace=job.trace, route=route,
-        )  # fmt: skip
+            job.org_id,
+            self.kind,
+            server_id,
+            member_order,
+            now,
+            f"batch:{job.id}",
+            job_key=f"batch:{job.id}:{server_id}",
+            queue=job.queue,
+            terms=job.terms,
+            trace=job.trace,
+            route=route,
+        )
         return {"job_id": jobs.enqueue(tx, [new], now, "preserve")[0]}
 
     def stop(self, tx: Tx, job: Job) -> None:
-        """Cancel a batch: what waits leaves the queue, what runs is told."""
-        members, now = batches.standing(tx, job.id), self.clock.now()
-        ids = [one["job_id"] for one in members if one["job_id"]]
+        """Cancel the members of a batch: queued jobs are withdrawn, running ones are asked to stop."""
+        members, now = batches.members_of(tx, job.id), self.clock.now()
+        ids = [member["job_id"] for member in members if member["job_id"]]
         lock_keys(tx, jobs.keys_of(tx, ids))
         jobs.request_cancel(tx, ids, "batch", now)
         jobs.withdraw(tx, jobs.c.id.in_(ids), Status.CANCELED, "batch", now)
-        batches.close(tx, job.id, "canceled", batches.standing(tx, job.id), now)
+        batches.close(tx, job.id, "canceled", batches.members_of(tx, job.id), now)
 
 
 def open_batch(tx: Tx, job: Job | NewJob, now: datetime) -> None:
+    """Store the batch of a job with its members; idempotent."""
     order = job.payload
     batch = {
         "id": job.id, "org_id": job.org_id, "target": job.target, "job_type": order["job_type"],
-        "max_parallel": order.get("max_parallel", MOST_AT_ONCE), "status": "running", "created_at": now,
+        "max_parallel": order.get("max_parallel", MAX_PARALLEL), "status": "running", "created_at": now,
         "stop_on_failure": order.get("stop_on_failure", False),
     }  # fmt: skip
     batches.open_batch(tx, batch, servers_of(tx, job.org_id, job.target))
 
 
-def ended(members: list[Record]) -> Record:
-    """What a batch came to; it failed if one of its jobs did not succeed."""
-    counts = batches.counted(members)
+def outcome_of(members: list[Record]) -> Record:
+    """Return the counters of a batch. Raises WorkFailed if a member did not succeed."""
+    counts = batches.count_statuses(members)
     if counts["succeeded"] < counts["total"]:
-        bad = [f"{one['name']} {one['status']}" for one in members if one["status"] != Status.SUCCESS]
-        text = f"{len(bad)} of {counts['total']} servers: {', '.join(bad[:10])}"
+        failed = [f"{member['name']} {member['status']}" for member in members if member["status"] != Status.SUCCESS]
+        text = f"{len(failed)} of {counts['total']} servers: {', '.join(failed[:10])}"
         raise WorkFailed(Failure(FailureClass.LOGIC, "BatchFailed", text), counts)
     return counts
 
 
-# what is asked of a host
+# orders and targets
 
 
 def read_order(value: Any, field: str = "input") -> None:
-    """`{job_type, payload?}`, and for batches `max_parallel?` and `stop_on_failure?`."""
+    """Validate `{job_type, payload?}`, and for batches `max_parallel?` and `stop_on_failure?`. Raises Invalid."""
     if not isinstance(value, Mapping):
         raise Invalid(field, value, "is not an object like {job_type, payload}")
-    form = parse.Form(value, FIELDS)
+    form = parse.Form(value, ORDER_FIELDS)
     form.need("job_type", parse.label)
-    given: Any = form.take("payload", parse.payload, {})
-    form.take("max_parallel", lambda one, name: parse.whole(one, name, 1, MOST_AT_ONCE), None)
+    payload: Any = form.take("payload", parse.payload, {})
+    form.take("max_parallel", lambda limit, name: parse.whole(limit, name, 1, MAX_PARALLEL), None)
     form.take("stop_on_failure", parse.flag, None)
     form.done()
-    if not isinstance(given, Mapping):
-        raise Invalid(f"{field}.payload", given, "is not an object")
-    if has_hidden(given):
-        raise Invalid(f"{field}.payload", HIDDEN, "stands for a secret that is not shown; send the secret, or no input")
+    if not isinstance(payload, Mapping):
+        raise Invalid(f"{field}.payload", payload, "is not an object")
+    if has_hidden(payload):
+        raise Invalid(
+            f"{field}.payload", HIDDEN, "is the placeholder of a hidden secret; send the secret, or omit the input"
+        )
 
 
 def read_selector(target: str) -> dict[str, str]:
-    """`labels:k=v,k=v`"""
+    """Return the labels of a target `labels:k=v,k=v`. Raises Invalid."""
     pairs = [part.partition("=") for part in target.removeprefix("labels:").split(",")]
     if not all(name.strip() and eq for name, eq, _ in pairs):
         raise Invalid("target", target, "is not a selector like labels:role=web,zone=eu")
@@ -195,10 +218,10 @@ def read_selector(target: str) -> dict[str, str]:
 
 
 def servers_of(tx: Tx, org_id: str, target: str) -> list[Any]:
-    """The servers that a job is for: one by its id, several as `servers:ID,ID`, or all with some labels."""
+    """Return the servers of a target: an id, `servers:ID,ID`, or `labels:k=v,…`. Raises Invalid."""
     if target.startswith("labels:"):
         return hosts.servers_with(tx, org_id, read_selector(target))
     try:
-        return [hosts.server(tx, org_id, one) for one in target.removeprefix("servers:").split(",")]
+        return [hosts.server(tx, org_id, server_id) for server_id in target.removeprefix("servers:").split(",")]
     except NotFound as error:
         raise Invalid("target", target, "is neither a server instance nor labels:k=v,…") from error

@@ -1,4 +1,4 @@
-"""Hosts: the machines of the org and their agents, the servers on them, their jobs, and batches over many."""
+"""Pages of hosts: the list, one host with its servers and jobs, and batches."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,68 +15,70 @@ from rota.kinds.hosts.store import batches, hosts
 router = APIRouter()
 
 PLACES = [Place("/hosts", "Hosts", "h", "server", 1)]
-ROWS = 25
-SERVERS = 100
-JOBS = 15
-BATCHES = 10
+PAGE_ROWS = 25
+MAX_SERVERS = 100
+LAST_JOBS = 15
+LAST_BATCHES = 10
 
 
 @router.get("/hosts")
 async def list_all(request: Request, caller: Viewer) -> Response:
-    """The hosts, what waits for somebody's word, and the last batches."""
-    engine, db, given = engine_of(request), engine_of(request).db, asked(request, "cursor")
+    """The hosts, the jobs that wait for reconciliation, and the last batches."""
+    engine, db, query = engine_of(request), engine_of(request).db, asked(request, "cursor")
     now = engine.clock.now()
-    items, cursor = await db.read(hosts.list_hosts, caller.org_id, now, limit=ROWS, cursor=given["cursor"])
-    asks = await db.read(hosts.waiting_for_word, caller.org_id, JOBS) if caller.reads("host-jobs") else []
+    items, cursor = await db.read(hosts.list_hosts, caller.org_id, now, limit=PAGE_ROWS, cursor=query["cursor"])
+    parked = (
+        await db.read(hosts.parked_for_reconciliation, caller.org_id, LAST_JOBS) if caller.reads("host-jobs") else []
+    )
     last: list[dict[str, Any]] = []
     if caller.reads("batches"):
-        last, _ = await db.read(batches.list_batches, caller.org_id, limit=BATCHES, cursor=None)
+        last, _ = await db.read(batches.list_batches, caller.org_id, limit=LAST_BATCHES, cursor=None)
     return page(
         request, "hosts.html", items=items, older=older(request, cursor), batches=last,
-        running=await jobs_under_way(request, caller, [one["id"] for one in items]),
-        unclear=await jobs_of(request, caller, asks),
-        job_types=sorted({name for one in items for name in one["job_types"] or ()}),
+        running=await running_jobs(request, caller, [host["id"] for host in items]),
+        unclear=await jobs_of(request, caller, parked),
+        job_types=sorted({name for host in items for name in host["job_types"] or ()}),
     )  # fmt: skip
 
 
 @router.get("/hosts/{key:path}")  # a name may have slashes
 async def read(request: Request, caller: Viewer, key: str) -> Response:
     engine, db, org_id = engine_of(request), engine_of(request).db, caller.org_id
-    one = await db.read(hosts.host, org_id, key, engine.clock.now())
+    host = await db.read(hosts.host, org_id, key, engine.clock.now())
     servers: list[dict[str, Any]] = []
     if caller.reads("server-instances"):
-        servers, _ = await db.read(hosts.list_servers, org_id, limit=SERVERS, cursor=None, host_id=one["id"])
-    asks = [server["id"] for server in servers] if caller.reads("host-jobs") else []
-    ids = await db.read(hosts.jobs_of, org_id, asks, JOBS)
+        servers, _ = await db.read(hosts.list_servers, org_id, limit=MAX_SERVERS, cursor=None, host_id=host["id"])
+    server_ids = [server["id"] for server in servers] if caller.reads("host-jobs") else []
+    ids = await db.read(hosts.jobs_of, org_id, server_ids, LAST_JOBS)
     return page(
-        request, "host.html", one=one, servers=servers, names={server["id"]: server["name"] for server in servers},
-        running=(await jobs_under_way(request, caller, [one["id"]]))[one["id"]],
+        request, "host.html", host=host, servers=servers, names={server["id"]: server["name"] for server in servers},
+        running=(await running_jobs(request, caller, [host["id"]]))[host["id"]],
         jobs=await jobs_of(request, caller, ids),
-        changes=await history(request, caller, "hosts", one["id"]),
+        changes=await history(request, caller, "hosts", host["id"]),
     )  # fmt: skip
 
 
 @router.get("/batches/{batch_id}")
 async def read_batch(request: Request, caller: Viewer, batch_id: str) -> Response:
-    one = await engine_of(request).db.read(batches.batch, caller.org_id, batch_id)
-    return page(request, "batch.html", one=one)
+    batch = await engine_of(request).db.read(batches.batch, caller.org_id, batch_id)
+    return page(request, "batch.html", batch=batch)
 
 
-async def jobs_under_way(request: Request, caller: Caller, host_ids: list[str]) -> Mapping[str, list[Any]]:
+async def running_jobs(request: Request, caller: Caller, host_ids: list[str]) -> Mapping[str, list[Any]]:
     """The running jobs of each host; none for a caller who may not read host jobs."""
     if not caller.reads("host-jobs"):
         return {host_id: [] for host_id in host_ids}
-    return await engine_of(request).db.read(hosts.under_way, host_ids)
+    return await engine_of(request).db.read(hosts.running_by_host, host_ids)
 
 
 async def jobs_of(request: Request, caller: Caller, ids: list[str]) -> list[dict[str, Any]]:
-    """Jobs with what was asked of which server; secrets in it are not shown."""
+    """Return host jobs with their servers; secrets are hidden."""
 
     def step(tx: Tx) -> list[dict[str, Any]]:
-        found = [host_job(tx, caller.org_id, one) for one in ids]
-        for one in found:
-            server = hosts.find_server(tx, caller.org_id, one["server_instance_id"])
-            one["server"], one["host_id"] = (server.name, server.host_id) if server else ("a server that is gone", None)
-        return found
+        jobs = [host_job(tx, caller.org_id, job_id) for job_id in ids]
+        for job in jobs:
+            server = hosts.find_server(tx, caller.org_id, job["server_instance_id"])
+            job["server"], job["host_id"] = (server.name, server.host_id) if server else ("a deleted server", None)
+        return jobs
 
     return await engine_of(request).db.read(step)

@@ -12,18 +12,29 @@ from rota.frame.cli.options import Cursor, Limit, exactly_one, read_input
 from rota.frame.cli.output import plain, print_data, print_details, print_list, print_table, relative_time
 from rota.frame.cli.run_results import exit_with_status, find_run, wait_until_ended
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Tables made out of tables, in layers.")
-triggers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What makes a pipeline run.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Create, preview and run pipelines (tables built from tables)."
+)
+triggers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List and edit the triggers of a pipeline.")
 app.add_typer(triggers, name="trigger")
 
 Name = Annotated[str, typer.Argument(help="namespace/layer/name")]
 TriggerId = Annotated[str, typer.Argument(help="id of the trigger")]
 Sql = Annotated[str | None, typer.Option(help="one SELECT, or @file")]
-SHOWN = (
+PIPELINE_FIELDS = (
     "path", "type", "sql", "function", "reads", "description", "version", "max_runs", "max_age_days", "source",
     "owner_id", "created_at", "updated_at",
 )  # fmt: skip
-TRIGGER = ("id", "type", "upstreams", "cron_expression", "cooldown_seconds", "enabled", "token", "last_triggered_at")
+TRIGGER_FIELDS = (
+    "id",
+    "type",
+    "upstreams",
+    "cron_expression",
+    "cooldown_seconds",
+    "enabled",
+    "token",
+    "last_triggered_at",
+)
 
 
 @app.command("list")
@@ -31,13 +42,16 @@ def list_all(
     ctx: typer.Context,
     namespace: Annotated[str | None, typer.Option()] = None,
     layer: Annotated[str | None, typer.Option(help="bronze, silver or gold")] = None,
-    kind: Annotated[str | None, typer.Option("--type", help="sql or python")] = None,
+    pipeline_type: Annotated[str | None, typer.Option("--type", help="sql or python")] = None,
     limit: Limit = None,
     cursor: Cursor = None,
 ) -> None:
-    """List pipelines by their paths."""
-    page = ctx.obj.get("/pipelines", namespace=namespace, layer=layer, type=kind, limit=limit, cursor=cursor)
-    rows = ([one["path"], one["type"], str(one["version"]), one["source"], one["description"]] for one in page["items"])
+    """List pipelines by path."""
+    page = ctx.obj.get("/pipelines", namespace=namespace, layer=layer, type=pipeline_type, limit=limit, cursor=cursor)
+    rows = (
+        [item["path"], item["type"], str(item["version"]), item["source"], item["description"]]
+        for item in page["items"]
+    )
     print_list(ctx.obj, page, ("path", "type", "version", "source", "description"), rows)
 
 
@@ -45,29 +59,31 @@ def list_all(
 def namespaces(ctx: typer.Context) -> None:
     """List namespaces."""
     page = ctx.obj.get("/pipelines/$namespaces")
-    print_list(ctx.obj, page, ("name", "pipelines"), ([one["name"], str(one["pipelines"])] for one in page["items"]))
+    print_list(ctx.obj, page, ("name", "pipelines"), ([item["name"], str(item["pipelines"])] for item in page["items"]))
 
 
 @app.command()
 def graph(ctx: typer.Context) -> None:
-    """What hangs on what: by triggers, and by tables that are read."""
-    found = ctx.obj.get("/pipelines/$graph")
-    if not print_data(ctx.obj, found):
-        print_table(("from", "to", "by"), ([one["from"], one["to"], one["kind"]] for one in found["edges"]))
+    """Show the dependencies between pipelines: triggers, and tables that are read."""
+    dependencies = ctx.obj.get("/pipelines/$graph")
+    if not print_data(ctx.obj, dependencies):
+        edges = dependencies["edges"]
+        print_table(("from", "to", "by"), ([edge["from"], edge["to"], edge["kind"]] for edge in edges))
 
 
 @app.command()
 def show(ctx: typer.Context, name: Name) -> None:
-    """Everything about one pipeline."""
-    print_details(ctx.obj, ctx.obj.get(path_of(name)), SHOWN)
+    """Show a pipeline."""
+    print_details(ctx.obj, ctx.obj.get(path_of(name)), PIPELINE_FIELDS)
 
 
 @app.command()
 def versions(ctx: typer.Context, name: Name) -> None:
-    """What it ran, newest first."""
+    """List the versions of a pipeline, newest first."""
     page = ctx.obj.get(f"{path_of(name)}/versions")
     rows = (
-        [str(one["version"]), relative_time(one["created_at"]), one["sql"] or one["function"]] for one in page["items"]
+        [str(item["version"]), relative_time(item["created_at"]), item["sql"] or item["function"]]
+        for item in page["items"]
     )
     print_list(ctx.obj, page, ("version", "since", "work"), rows)
 
@@ -79,83 +95,88 @@ def save(
     sql: Sql = None,
     function: Annotated[str | None, typer.Option(help="a pipeline function that a running program declares")] = None,
     description: Annotated[str | None, typer.Option()] = None,
-    max_runs: Annotated[int | None, typer.Option(help="how many of its runs are kept")] = None,
-    max_age_days: Annotated[int | None, typer.Option(help="how long its runs are kept")] = None,
+    max_runs: Annotated[int | None, typer.Option(help="maximum number of runs kept")] = None,
+    max_age_days: Annotated[int | None, typer.Option(help="days that runs are kept")] = None,
 ) -> None:
-    """Make a pipeline, or write the next version of the one there is."""
+    """Create a pipeline, or replace it as a new version."""
     exactly_one(sql=sql, function=function)
     body = {
         "type": "python" if sql is None else "sql", "sql": read_sql(sql), "function": function,
         "description": description, "max_runs": max_runs, "max_age_days": max_age_days,
     }  # fmt: skip
-    given = {field: value for field, value in body.items() if value is not None}
+    fields = {field: value for field, value in body.items() if value is not None}
     namespace, layer, last = parts_of(name)
     try:
-        made = ctx.obj.try_call("POST", "/pipelines", {"namespace": namespace, "layer": layer, "name": last, **given})
+        pipeline = ctx.obj.try_call(
+            "POST", "/pipelines", {"namespace": namespace, "layer": layer, "name": last, **fields}
+        )
     except ApiRefusal as refusal:
         if refusal.status != HTTPStatus.CONFLICT:
             exit_refused(refusal)
-        made = ctx.obj.put(path_of(name), given)
-    print_details(ctx.obj, made, SHOWN)
+        pipeline = ctx.obj.put(path_of(name), fields)
+    print_details(ctx.obj, pipeline, PIPELINE_FIELDS)
 
 
 @app.command()
 def rm(ctx: typer.Context, name: Name) -> None:
     """Delete a pipeline with its schedules and triggers; its runs and its table stay."""
     ctx.obj.delete(path_of(name))
-    print_stderr(f"pipeline {name} is deleted")
+    print_stderr(f"pipeline {name} deleted")
 
 
 @app.command()
 def run(
     ctx: typer.Context,
     name: Name,
-    given: Annotated[str | None, typer.Option("--input", help="parameters of a function, as JSON or @file")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="for its result; exit code 7 if the run failed")] = False,
-    timeout: Annotated[float, typer.Option(help="seconds to wait; exit code 6 after that")] = 3600.0,
+    input_text: Annotated[
+        str | None, typer.Option("--input", help="parameters of a function, as JSON or @file")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="wait for the result; exit code 7 if the run failed")] = False,
+    timeout: Annotated[float, typer.Option(help="seconds to wait at most; exit code 6 after that")] = 3600.0,
 ) -> None:
-    """Run it now."""
-    body = None if given is None else {"input": read_input(given)}
+    """Run a pipeline now."""
+    body = None if input_text is None else {"input": read_input(input_text)}
     answer = ctx.obj.post(f"{path_of(name)}/$run", body)
     if not wait:
         print_details(ctx.obj, answer, ["job_id"])
         return
-    ended = find_run(ctx.obj, wait_until_ended(ctx.obj, answer["job_id"], timeout)["id"])
-    if not print_data(ctx.obj, ended) and ended["outcome"]:
-        print(f"{ended['outcome']['rows_written']} rows in {ended['outcome']['duration_ms']} ms")
-    exit_with_status(ended)
+    run_record = find_run(ctx.obj, wait_until_ended(ctx.obj, answer["job_id"], timeout)["id"])
+    if not print_data(ctx.obj, run_record) and run_record["outcome"]:
+        print(f"{run_record['outcome']['rows_written']} rows in {run_record['outcome']['duration_ms']} ms")
+    exit_with_status(run_record)
 
 
 @app.command()
 def preview(ctx: typer.Context, name: Name, sql: Sql = None) -> None:
-    """The first rows of its SQL, or of a draft; nothing is written."""
-    found = ctx.obj.post(f"{path_of(name)}/$preview", draft(sql))
-    if not print_data(ctx.obj, found):
-        print_table([one["name"] for one in found["columns"]], ([plain(one) for one in row] for row in found["rows"]))
+    """Show the first rows of its SQL, or of a draft; writes nothing."""
+    result = ctx.obj.post(f"{path_of(name)}/$preview", draft(sql))
+    if not print_data(ctx.obj, result):
+        columns = [column["name"] for column in result["columns"]]
+        print_table(columns, ([plain(value) for value in row] for row in result["rows"]))
 
 
 @app.command()
 def validate(ctx: typer.Context, name: Name, sql: Sql = None) -> None:
-    """Whether its SQL, or a draft, could run now."""
-    found = ctx.obj.post(f"{path_of(name)}/$validate", draft(sql))
-    print_details(ctx.obj, found, ("ok", "error", "reads", "columns"))
-    if not found["ok"]:
+    """Check whether its SQL, or a draft, could run now."""
+    result = ctx.obj.post(f"{path_of(name)}/$validate", draft(sql))
+    print_details(ctx.obj, result, ("ok", "error", "reads", "columns"))
+    if not result["ok"]:
         raise typer.Exit(Exit.FAILED)
 
 
 @triggers.command("list")
 def list_triggers(ctx: typer.Context, name: Name) -> None:
-    """List what makes it run."""
+    """List the triggers of a pipeline."""
     page = ctx.obj.get(f"{path_of(name)}/triggers")
     rows = (
         [
-            one["id"],
-            one["type"],
-            ", ".join(one["upstreams"]),
-            plain(one["enabled"]),
-            relative_time(one["last_triggered_at"]),
+            trigger["id"],
+            trigger["type"],
+            ", ".join(trigger["upstreams"]),
+            plain(trigger["enabled"]),
+            relative_time(trigger["last_triggered_at"]),
         ]
-        for one in page["items"]
+        for trigger in page["items"]
     )
     print_list(ctx.obj, page, ("id", "type", "upstreams", "enabled", "fired"), rows)
 
@@ -164,38 +185,46 @@ def list_triggers(ctx: typer.Context, name: Name) -> None:
 def add(
     ctx: typer.Context,
     name: Name,
-    after: Annotated[list[str] | None, typer.Option(help="on its success, or with --cron: on all of these")] = None,
-    cron: Annotated[str | None, typer.Option(help="at these moments, once all upstreams succeeded anew")] = None,
-    tz: Annotated[str | None, typer.Option(help="of --cron")] = None,
-    webhook: Annotated[bool, typer.Option("--webhook", help="on a call with a token, which is shown once")] = False,
-    cooldown: Annotated[int | None, typer.Option(help="seconds in which it does not fire again")] = None,
+    after: Annotated[list[str] | None, typer.Option(help="upstream pipeline; repeatable with --cron")] = None,
+    cron: Annotated[
+        str | None, typer.Option(help="cron expression: run at a slot, or after it when all upstreams have succeeded")
+    ] = None,
+    tz: Annotated[str | None, typer.Option(help="time zone of --cron")] = None,
+    webhook: Annotated[
+        bool, typer.Option("--webhook", help="run on a request with a token, which is shown once")
+    ] = False,
+    cooldown: Annotated[int | None, typer.Option(help="minimum seconds between two fires")] = None,
 ) -> None:
-    """Let something make it run."""
-    kind = "webhook" if webhook else "cron_dependency" if cron else "pipeline_success"
+    """Add a trigger to a pipeline."""
+    trigger_type = "webhook" if webhook else "cron_dependency" if cron else "pipeline_success"
     body = {
-        "type": kind, "upstreams": after or None, "cron_expression": cron, "timezone": tz, "cooldown_seconds": cooldown
-    }  # fmt: skip
-    given = {field: value for field, value in body.items() if value is not None}
-    print_details(ctx.obj, ctx.obj.post(f"{path_of(name)}/triggers", given), TRIGGER)
+        "type": trigger_type,
+        "upstreams": after or None,
+        "cron_expression": cron,
+        "timezone": tz,
+        "cooldown_seconds": cooldown,
+    }
+    fields = {field: value for field, value in body.items() if value is not None}
+    print_details(ctx.obj, ctx.obj.post(f"{path_of(name)}/triggers", fields), TRIGGER_FIELDS)
 
 
 @triggers.command()
 def enable(ctx: typer.Context, name: Name, trigger_id: TriggerId) -> None:
-    """Let it fire again."""
-    print_details(ctx.obj, ctx.obj.patch(trigger_path(name, trigger_id), {"enabled": True}), TRIGGER)
+    """Enable a trigger."""
+    print_details(ctx.obj, ctx.obj.patch(trigger_path(name, trigger_id), {"enabled": True}), TRIGGER_FIELDS)
 
 
 @triggers.command()
 def disable(ctx: typer.Context, name: Name, trigger_id: TriggerId) -> None:
-    """Let it fire no more."""
-    print_details(ctx.obj, ctx.obj.patch(trigger_path(name, trigger_id), {"enabled": False}), TRIGGER)
+    """Disable a trigger."""
+    print_details(ctx.obj, ctx.obj.patch(trigger_path(name, trigger_id), {"enabled": False}), TRIGGER_FIELDS)
 
 
 @triggers.command("rm")
 def remove(ctx: typer.Context, name: Name, trigger_id: TriggerId) -> None:
     """Delete a trigger."""
     ctx.obj.delete(trigger_path(name, trigger_id))
-    print_stderr(f"trigger {trigger_id} is deleted")
+    print_stderr(f"trigger {trigger_id} deleted")
 
 
 def parts_of(name: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""Pipelines on DuckDB. A table is a Parquet file, replaced as a whole: readers keep what they have opened, no process
-waits for another, and a run that fails leaves the table as it was.
+"""The DuckDB executor of pipelines. A table is a Parquet file, replaced atomically: readers keep the file that they
+opened, no process waits for another, and a failed run leaves the table as it was.
 
-Each run has a database of its own, in memory, that can reach the files it reads, the one it writes, and nothing else.
+Each run has an in-memory database of its own with access to the files that it reads and the one it writes, no others.
 """
 
 import asyncio
@@ -22,30 +22,32 @@ from rota.core.ids import new_id
 from rota.db.private_files import make_private_dir
 from rota.engine.org_limit import OrgLimit
 from rota.engine.runner import Busy
-from rota.kinds.pipelines.executor import Order, Written
+from rota.kinds.pipelines.executor import Materialisation, MaterialisationResult
 from rota.kinds.pipelines.registry import path_of
 
 T = TypeVar("T")
 
 PREVIEW_SECONDS = 30.0
-PREVIEWS, PREVIEWS_PER_ORG = 2, 1  # at once
-AGAIN = 0.1  # seconds between two interrupts: one that comes before its statement is lost
+MAX_PREVIEWS, MAX_PREVIEWS_PER_ORG = 2, 1  # concurrent
+INTERRUPT_SECONDS = 0.1  # between interrupts: one that comes before its statement is lost
 
 
 class DuckDB:
+    """An Executor with so many slots; its files are in `place`, by org."""
+
     def __init__(self, place: Path, slots: int) -> None:
         self.place, self.slots = place.absolute(), slots
         self.running: dict[str, duckdb.DuckDBPyConnection | None] = {}
-        self.said: dict[str, list[str]] = {}
-        self.threads = ThreadPoolExecutor(slots + PREVIEWS, "rota-duckdb")  # previews do not wait for runs
-        self.previews = OrgLimit(PREVIEWS, PREVIEWS_PER_ORG)
+        self.log_lines: dict[str, list[str]] = {}
+        self.threads = ThreadPoolExecutor(slots + MAX_PREVIEWS, "rota-duckdb")  # previews do not wait for runs
+        self.previews = OrgLimit(MAX_PREVIEWS, MAX_PREVIEWS_PER_ORG)
 
     def capacity(self) -> int:
         return self.slots - len(self.running)
 
-    async def submit(self, order: Order) -> Written:
+    async def submit(self, order: Materialisation) -> MaterialisationResult:
         if self.capacity() <= 0:
-            raise Busy(f"all {self.slots} places for pipelines are taken")
+            raise Busy(f"all {self.slots} slots of the pipeline executor are in use")
         self.running[order.run_id] = None
         table = self.file(order.org_id, order.path)
         draft = table.with_name(f".{table.stem}.{order.run_id}")
@@ -57,9 +59,9 @@ class DuckDB:
                 write = functools.partial(self.write, con, draft)
                 rows = await (write(order.work) if isinstance(order.work, str) else order.work(con, write))
             if draft.exists():
-                await put_in_place(draft, table)
-            self.say(order, f"{order.path}: {rows} rows in {stopwatch() - began:.2f} s")
-            return Written(rows, stopwatch() - began)
+                await replace_table(draft, table)
+            self.log(order, f"{order.path}: {rows} rows in {stopwatch() - began:.2f} s")
+            return MaterialisationResult(rows, stopwatch() - began)
         finally:
             del self.running[order.run_id]
             draft.unlink(missing_ok=True)
@@ -70,34 +72,33 @@ class DuckDB:
             con.interrupt()
 
     def logs(self, run_id: str) -> list[str]:
-        return self.said.pop(run_id, [])
+        return self.log_lines.pop(run_id, [])
 
-    def say(self, order: Order, line: str) -> None:
-        self.said.setdefault(order.run_id, []).append(line)
+    def log(self, order: Materialisation, line: str) -> None:
+        self.log_lines.setdefault(order.run_id, []).append(line)
 
     async def write(self, con: duckdb.DuckDBPyConnection, draft: Path, result: Any) -> int:
-        """Make the table of a query, or of what a function returned: a relation, or nothing."""
+        """Write the rows of a query, or of the relation that a function returned; returns their count."""
         if result is None:
             return 0
         if isinstance(result, str):
             copy = f"COPY ({query(result)}) TO {quoted(draft)} (FORMAT parquet, USE_TMP_FILE false)"
-            found = await self.run(con, lambda: con.execute(copy).fetchone())
-            return int(found[0]) if found else 0
+            count = await self.run(con, lambda: con.execute(copy).fetchone())
+            return int(count[0]) if count else 0
         if not isinstance(result, duckdb.DuckDBPyRelation):
-            raise LogicError(f"a pipeline returns a relation, like con.sql(…), or nothing, but not {type(result)}")
+            raise LogicError(f"a pipeline must return a relation like con.sql(…), or None; it returned {type(result)}")
         relation = result
         await self.run(con, lambda: relation.write_parquet(str(draft)))
-        found = await self.run(con, lambda: con.execute(f"SELECT count(*) FROM {parquet(draft)}").fetchone())
-        return int(found[0]) if found else 0
+        count = await self.run(con, lambda: con.execute(f"SELECT count(*) FROM {parquet(draft)}").fetchone())
+        return int(count[0]) if count else 0
 
     def check(self, sql: str) -> list[str]:
         try:
             with duckdb.connect(config=LOCKED) as con:
-                kinds = [one.type for one in con.extract_statements(sql)]
-                if kinds != [duckdb.StatementType.SELECT]:
-                    right = "is not one SELECT: a pipeline reads tables, and what it selects becomes its own"
-                    raise Invalid("sql", sql, right)
-                con.extract_statements(f"SELECT * FROM ({query(sql)})")  # nothing stands behind its end
+                types = [statement.type for statement in con.extract_statements(sql)]
+                if types != [duckdb.StatementType.SELECT]:
+                    raise Invalid("sql", sql, "is not a single SELECT statement")
+                con.extract_statements(f"SELECT * FROM ({query(sql)})")  # rejects text after its end
                 (text,) = con.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0]
         except duckdb.Error as error:
             raise Invalid("sql", sql, f"is not SQL: {error}") from error
@@ -111,37 +112,39 @@ class DuckDB:
 
     async def preview(self, org_id: str, sql: str, limit: int) -> tuple[list[dict[str, str]], list[list[Any]]]:
         async with self.previews.place(org_id):
-            return await self.look(org_id, sql, limit)
+            return await self.first_rows(org_id, sql, limit)
 
-    async def look(self, org_id: str, sql: str, limit: int) -> tuple[list[dict[str, str]], list[list[Any]]]:
+    async def first_rows(self, org_id: str, sql: str, limit: int) -> tuple[list[dict[str, str]], list[list[Any]]]:
         reads = self.check(sql)
         try:
             with await asyncio.to_thread(self.database, org_id, reads) as con:
 
-                def look() -> tuple[list[dict[str, str]], list[list[Any]]]:
-                    found = con.execute(f"SELECT * FROM ({query(sql)}) LIMIT {limit}")
-                    columns = [{"name": one[0], "type": str(one[1])} for one in found.description]
-                    return columns, [[plain(value) for value in row] for row in found.fetchall()]
+                def select() -> tuple[list[dict[str, str]], list[list[Any]]]:
+                    result = con.execute(f"SELECT * FROM ({query(sql)}) LIMIT {limit}")
+                    columns = [{"name": column[0], "type": str(column[1])} for column in result.description]
+                    return columns, [[plain(value) for value in row] for row in result.fetchall()]
 
                 async with asyncio.timeout(PREVIEW_SECONDS):
-                    return await self.run(con, look)
+                    return await self.run(con, select)
         except (duckdb.Error, WorkError, TimeoutError) as error:
-            why = f"took longer than {PREVIEW_SECONDS:g} s" if isinstance(error, TimeoutError) else f"fails: {error}"
-            raise Invalid("sql", sql, why) from error
+            timed_out = isinstance(error, TimeoutError)
+            reason = f"took longer than {PREVIEW_SECONDS:g} s" if timed_out else f"fails: {error}"
+            raise Invalid("sql", sql, reason) from error
 
     def database(self, org_id: str, reads: Sequence[str], draft: Path | None = None) -> duckdb.DuckDBPyConnection:
-        """A database with the tables that are read, and the door locked behind them."""
+        """Return a database with views of the tables that are read, and no other access. Raises WorkError for a table
+        that does not exist yet."""
         files = {path: self.file(org_id, path) for path in reads}
         missing = [path for path, file in files.items() if not file.exists()]
         if missing:
-            raise WorkError(f"{missing[0]} has no table yet: it must succeed once before it is read")
-        spill = self.place / ".spill" / new_id()  # of its own: what it spills there is gone when it is closed
+            raise WorkError(f"pipeline {missing[0]!r} has no table yet; run it first")
+        spill = self.place / ".spill" / new_id()  # per database: its files are deleted on close
         make_private_dir(spill.parent)
-        room: dict[str, Any] = {
-            "memory_limit": f"{max(1, 80 // (self.slots + PREVIEWS))}%",
+        limits: dict[str, Any] = {
+            "memory_limit": f"{max(1, 80 // (self.slots + MAX_PREVIEWS))}%",
             "temp_directory": str(spill),
         }
-        con = duckdb.connect(config=room)
+        con = duckdb.connect(config=limits)
         con.execute("SET enable_progress_bar = false")  # it would write to the terminal
         allowed = [*files.values(), *([draft] if draft else [])]
         con.execute(f"SET allowed_paths = [{', '.join(map(quoted, allowed))}]")
@@ -156,23 +159,23 @@ class DuckDB:
         return con
 
     async def run(self, con: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
-        """Run a statement in a thread; cancelled, it is interrupted until it has ended."""
+        """Run a statement in a thread; when cancelled, interrupt it until it has ended."""
         future = asyncio.get_running_loop().run_in_executor(self.threads, call)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             while not future.done():
                 con.interrupt()
-                with contextlib.suppress(asyncio.CancelledError):  # once is enough
-                    await asyncio.wait([future], timeout=AGAIN)
-            future.exception()  # seen: it is what was asked for
+                with contextlib.suppress(asyncio.CancelledError):  # already cancelled
+                    await asyncio.wait([future], timeout=INTERRUPT_SECONDS)
+            future.exception()  # retrieved, so that asyncio does not log it
             raise
 
     def file(self, org_id: str, path: str) -> Path:
         return self.place / org_id / f"{path}.parquet"
 
 
-LOCKED: dict[str, Any] = {  # the last one keeps the others as they are
+LOCKED: dict[str, Any] = {  # the last one forbids to change the others
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "enable_external_access": "false",
@@ -180,14 +183,15 @@ LOCKED: dict[str, Any] = {  # the last one keeps the others as they are
 }
 
 
-async def put_in_place(draft: Path, table: Path) -> None:
-    """What the ledger calls a success survives a power cut. Whoever cancels now comes too late."""
+async def replace_table(draft: Path, table: Path) -> None:
+    """Rename the draft to the table, and fsync both: a success survives a power cut. Cancellation is ignored from
+    here."""
 
     def move() -> None:
         draft.chmod(0o600)
-        synced(draft)
+        fsync(draft)
         draft.replace(table)
-        synced(table.parent)  # else the name may point to the old table again
+        fsync(table.parent)  # else a crash may bring the old table back
 
     moving = asyncio.ensure_future(asyncio.to_thread(move))
     while not moving.done():
@@ -196,32 +200,32 @@ async def put_in_place(draft: Path, table: Path) -> None:
     moving.result()
 
 
-def synced(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+def fsync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(file)
     finally:
-        os.close(handle)
+        os.close(file)
 
 
 def tables(tree: Any) -> Iterator[str]:
-    """The paths of the tables in a query's syntax tree; names that the query gives itself are none."""
-    ctes = [one["cte_map"] for one in walk(tree) if one.get("cte_map")]
-    own = {str(cte["key"]).lower() for found in ctes for cte in found.get("map", [])}
-    for one in walk(tree):
-        if one.get("type") == "BASE_TABLE":
-            parts = [one["catalog_name"], one["schema_name"], one["table_name"]]
-            if parts[:2] == ["", ""] and parts[2].lower() in own:
+    """Yield the paths of the tables in a query's syntax tree, without its CTEs. Raises Invalid for other tables."""
+    cte_maps = [node["cte_map"] for node in walk(tree) if node.get("cte_map")]
+    ctes = {str(cte["key"]).lower() for cte_map in cte_maps for cte in cte_map.get("map", [])}
+    for node in walk(tree):
+        if node.get("type") == "BASE_TABLE":
+            parts = [node["catalog_name"], node["schema_name"], node["table_name"]]
+            if parts[:2] == ["", ""] and parts[2].lower() in ctes:
                 continue
             try:
                 yield path_of(*(part.lower() for part in parts))
             except Invalid as error:
-                told = ".".join(part for part in parts if part)
-                raise Invalid("sql", told, "is not the table of a pipeline, namespace.layer.name") from error
+                name = ".".join(part for part in parts if part)
+                raise Invalid("sql", name, "is not the table of a pipeline, namespace.layer.name") from error
 
 
 def walk(tree: Any) -> Iterator[dict[str, Any]]:
-    """All objects of a syntax tree, each before those inside it; without recursion, since a query can nest deeply."""
+    """Yield all objects of a syntax tree, parents first; iterative, since a query can nest deeply."""
     rest = [tree]
     while rest:
         node = rest.pop()
@@ -233,7 +237,7 @@ def walk(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def query(sql: str) -> str:
-    """A query as it stands inside another statement: without its end, and with comments closed."""
+    """Return a query to be embedded in another statement: without `;`, and with a newline that ends a comment."""
     return sql.rstrip().rstrip(";") + "\n"
 
 
@@ -250,7 +254,7 @@ def parquet(file: Path) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it; what JSON has not is told as text."""
+    """Return a JSON value as it is, any other value as text."""
     if isinstance(value, bool | str | float | None) or (isinstance(value, int) and abs(value) < 2**63):
         return value
     return str(value)

@@ -1,4 +1,4 @@
-"""Where pipelines run: the port, and how it is found."""
+"""The port of pipeline executors, and the default executor."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-Write = Callable[[Any], Awaitable[int]]  # makes the table from a result; how many rows it has
-Work = Callable[[Any, Write], Awaitable[int]]  # of a connection and a way to write; how many rows it wrote
+Write = Callable[[Any], Awaitable[int]]  # writes a result as the table; returns its row count
+Work = Callable[[Any, Write], Awaitable[int]]  # of a connection and a Write; returns the row count
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """A table to make: by SQL, or by a function that is given a connection and a way to write."""
+class Materialisation:
+    """A table to build: by SQL, or by a function of a connection and a Write."""
 
     run_id: str
     org_id: str
@@ -23,42 +23,44 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class MaterialisationResult:
+    """What an executor wrote."""
+
     rows: int
     seconds: float
 
 
 class Executor(Protocol):
-    """What runs pipelines."""
+    """Builds the tables of pipelines."""
 
     def capacity(self) -> int:
-        """How many more orders it would take now."""
+        """Return how many more materialisations can start now."""
         ...
 
-    async def submit(self, order: Order) -> Written:
-        """Carry out an order. Raises Busy where there is no room: then nothing has happened."""
+    async def submit(self, order: Materialisation) -> MaterialisationResult:
+        """Build a table. Raises Busy, without effect, if the capacity is used up."""
         ...
 
     async def cancel(self, run_id: str) -> None:
-        """Stop an order soon; `submit` ends when it has stopped. Nothing of it is left."""
+        """Interrupt a materialisation; `submit` ends when it has stopped. The table stays as it was."""
         ...
 
     def logs(self, run_id: str) -> list[str]:
-        """What it has to say about an order, since it was asked last."""
+        """Return the log lines of a materialisation since the last call."""
         ...
 
     def check(self, sql: str) -> list[str]:
-        """The paths of the tables that a query reads. Raises Invalid where it is none, or more than that."""
+        """Return the paths of the tables that a query reads. Raises Invalid unless it is one SELECT."""
         ...
 
     async def preview(self, org_id: str, sql: str, limit: int) -> tuple[list[dict[str, str]], list[list[Any]]]:
-        """The columns of a query and its first rows. Nothing is written."""
+        """Return the columns and the first rows of a query. Writes nothing."""
         ...
 
 
 def executor_here(place: Path, slots: int) -> Executor | None:
-    """DuckDB, where it is installed: `rota[duckdb]`. Loaded only then."""
+    """Return the DuckDB executor with its files in `place`; None if `rota[duckdb]` is not installed."""
     if find_spec("duckdb") is None:
         return None
-    found: Executor = import_module("rota.kinds.pipelines.duckdb").DuckDB(place, slots)
-    return found
+    executor: Executor = import_module("rota.kinds.pipelines.duckdb").DuckDB(place, slots)
+    return executor

@@ -1,4 +1,4 @@
-"""The commands for pipelines: make, edit, try, run and delete them, and say what makes them run."""
+"""Commands for pipelines: create, edit, preview, run and delete them, and manage their triggers."""
 
 import secrets
 from collections.abc import Mapping
@@ -18,29 +18,31 @@ from rota.engine.audit_log import AuditEntry
 from rota.engine.commands import Engine
 from rota.kinds.pipelines import store
 from rota.kinds.pipelines.executor import Executor
-from rota.kinds.pipelines.registry import Declared, PipelineRegistry, path_of, read_path
+from rota.kinds.pipelines.registry import DeclaredPipeline, PipelineRegistry, path_of, read_path
 from rota.kinds.pipelines.runner import PipelineRunner
 
-SQL_LIMIT = 100_000  # characters
+SQL_CHARACTERS = 100_000
 PREVIEW_ROWS = 50
-TOKEN_BYTES = 32
-FIELDS = frozenset({"namespace", "layer", "name", "type", "sql", "function", "description", "max_runs", "max_age_days"})
+WEBHOOK_TOKEN_BYTES = 32
+PIPELINE_FIELDS = frozenset(
+    {"namespace", "layer", "name", "type", "sql", "function", "description", "max_runs", "max_age_days"}
+)
 TRIGGER_FIELDS = frozenset({"type", "upstream", "upstreams", "cron_expression", "timezone", "cooldown_seconds"})
 
 
-class Cooling(RotaError):
-    """A trigger fired a moment ago, and may not do so again yet."""
+class CooldownActive(RotaError):
+    """The cooldown of a trigger has not ended."""
 
     code = "cooldown"
 
     def __init__(self, seconds: int) -> None:
-        super().__init__(f"this trigger cools down; try again in {seconds} s")
+        super().__init__(f"the cooldown of this trigger has not ended; retry in {seconds} s")
         self.seconds = seconds
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineManager:
-    """What can be asked about the pipelines of one org."""
+    """Commands and queries on the pipelines of one org."""
 
     engine: Engine
     org_id: str
@@ -49,17 +51,17 @@ class PipelineManager:
     # pipelines
 
     async def create(self, body: Mapping[str, Any]) -> Record:
-        """Store a pipeline: saved is live."""
+        """Store a pipeline; it can run at once. Raises Invalid or Conflict."""
         fields = await self.read({"type": "sql", **body})
         columns = {**fields, "owner_id": self.by, "source": "api"}
-        made = await self.engine.db.tx(store.insert, self.org_id, columns, self.engine.clock.now())
-        return await self.find(made)
+        pipeline_id = await self.engine.db.tx(store.insert, self.org_id, columns, self.engine.clock.now())
+        return await self.find(pipeline_id)
 
     async def edit(self, path: str, body: Mapping[str, Any]) -> Record:
-        """Write it anew; where it runs something else, that is its next version."""
+        """Replace a pipeline, as a new version if it runs something else. Raises Conflict if a program declares it."""
         row = await self.row(path)
         if row.source == "code":
-            raise Conflict(f"pipeline {path}: a program declares it; change it there")
+            raise Conflict(f"pipeline {path!r} is declared by a program; change it there")
         namespace, layer, name = path.split("/")
         fields = await self.read({"type": row.type, **body, "namespace": namespace, "layer": layer, "name": name})
         now = self.engine.clock.now()
@@ -72,7 +74,7 @@ class PipelineManager:
     async def delete(self, path: str) -> None:
         row, now = await self.row(path), self.engine.clock.now()
         if row.source == "code":
-            raise Conflict(f"pipeline {path}: a program declares it, and would declare it again; take it out there")
+            raise Conflict(f"pipeline {path!r} is declared by a program; remove it there")
         await self.engine.write_and_wake(lambda tx: store.remove(tx, store.get(tx, self.org_id, path, lock=True), now))
 
     async def find(self, key: str) -> Record:
@@ -80,20 +82,20 @@ class PipelineManager:
 
     # work
 
-    async def run(self, path: str, given: Any = None, trace: str | None = None, **options: Any) -> str:
-        """A job, at once or as the options of `Engine.enqueue` have it; returns its id."""
+    async def run(self, path: str, payload: Any = None, trace: str | None = None, **options: Any) -> str:
+        """Enqueue a job, with the options of `Engine.enqueue`; returns its id."""
         await self.row(path)
-        (job_id,) = await self.engine.enqueue(self.org_id, "pipeline", path, [given], trace=trace, **options)
+        (job_id,) = await self.engine.enqueue(self.org_id, "pipeline", path, [payload], trace=trace, **options)
         return job_id
 
     async def preview(self, path: str, sql: Any = None) -> Record:
-        """Columns and first rows of a pipeline's SQL, or of a draft of it. Nothing is written."""
+        """Return columns and first rows of a pipeline's SQL, or of a draft. Writes nothing."""
         text = await self.draft(path, sql)
         columns, rows = await self.executor.preview(self.org_id, text, PREVIEW_ROWS)
         return {"columns": columns, "rows": rows}
 
     async def validate(self, path: str, sql: Any = None) -> Record:
-        """Whether a pipeline's SQL, or a draft of it, could run now: what it reads and makes, or what is wrong."""
+        """Return whether a pipeline's SQL, or a draft, could run now: its reads and columns, or its error."""
         text = await self.draft(path, sql)
         try:
             reads = await self.check(text, path)
@@ -105,46 +107,46 @@ class PipelineManager:
     # triggers
 
     async def add_trigger(self, path: str, body: Mapping[str, Any]) -> tuple[Record, str | None]:
-        """Say what else makes it run; the trigger, and the token of a webhook, which is told only now."""
+        """Create a trigger; returns it, and the token of a webhook, which is not stored. Raises Invalid."""
         now, row = self.engine.clock.now(), await self.row(path)
         form = parse.Form(body, TRIGGER_FIELDS)
-        kinds = [store.SUCCESS, store.DEPENDENCY, store.WEBHOOK]
-        kind = form.need("type", lambda value, field: parse.one_of(value, field, kinds))
-        pause = form.take("cooldown_seconds", cooldown, 0)
+        types = [store.SUCCESS, store.DEPENDENCY, store.WEBHOOK]
+        trigger_type = form.need("type", lambda value, field: parse.one_of(value, field, types))
+        cooldown = form.take("cooldown_seconds", read_cooldown, 0)
         upstreams = form.take("upstreams", read_paths, None) or []
         upstreams += form.take("upstream", lambda value, field: [read_path(value, field)], None) or []
         form.done()
-        if bool(upstreams) == (kind == store.WEBHOOK) or (kind == store.SUCCESS and len(upstreams) > 1):
-            right = {store.SUCCESS: "one upstream", store.DEPENDENCY: "upstreams", store.WEBHOOK: "none"}
-            raise Invalid("upstreams", upstreams, f"does not fit: {kind} takes {right[str(kind)]}")
-        schedule = self.timer(row, body, now) if kind == store.DEPENDENCY else None
-        if schedule is None and (given := body.get("cron_expression")) is not None:
-            raise Invalid("cron_expression", given, f"is for {store.DEPENDENCY} alone")
-        token = secrets.token_urlsafe(TOKEN_BYTES) if kind == store.WEBHOOK else None
+        if bool(upstreams) == (trigger_type == store.WEBHOOK) or (trigger_type == store.SUCCESS and len(upstreams) > 1):
+            expected = {store.SUCCESS: "one upstream", store.DEPENDENCY: "upstreams", store.WEBHOOK: "no upstream"}
+            raise Invalid("upstreams", upstreams, f"does not fit: {trigger_type} needs {expected[str(trigger_type)]}")
+        schedule = self.schedule_of(row, body, now) if trigger_type == store.DEPENDENCY else None
+        if schedule is None and (cron := body.get("cron_expression")) is not None:
+            raise Invalid("cron_expression", cron, f"is only for triggers of type {store.DEPENDENCY}")
+        token = secrets.token_urlsafe(WEBHOOK_TOKEN_BYTES) if trigger_type == store.WEBHOOK else None
         if schedule is not None:
             schedule = replace(schedule, route=await self.engine.resolve(schedule))
         fields = {
-            "type": kind, "cooldown_seconds": pause, "upstreams": upstreams,
+            "type": trigger_type, "cooldown_seconds": cooldown, "upstreams": upstreams,
             "token_hash": accounts.hash_of(token) if token else None, "schedule_id": schedule.id if schedule else None,
         }  # fmt: skip
 
         def step(tx: Tx) -> str:
-            made = store.insert_trigger(tx, row, fields, now)
+            trigger_id = store.insert_trigger(tx, row, fields, now)
             if schedule is not None:
                 schedules.insert(tx, [schedule], now)
-            return made
+            return trigger_id
 
         return await self.trigger(path, await self.engine.write_and_wake(step)), token
 
     async def edit_trigger(self, path: str, trigger_id: str, body: Mapping[str, Any]) -> Record:
         await self.trigger(path, trigger_id)
         form = parse.Form(body, frozenset({"enabled", "cooldown_seconds"}))
-        found = {
+        fields = {
             "enabled": form.take("enabled", parse.flag, None),
-            "cooldown_seconds": form.take("cooldown_seconds", cooldown, None),
+            "cooldown_seconds": form.take("cooldown_seconds", read_cooldown, None),
         }
         form.done()
-        changes = {name: value for name, value in found.items() if value is not None}
+        changes = {name: value for name, value in fields.items() if value is not None}
         now = self.engine.clock.now()
         if changes:
             await self.engine.write_and_wake(lambda tx: store.change_trigger(tx, self.org_id, trigger_id, changes, now))
@@ -162,66 +164,68 @@ class PipelineManager:
 
     @property
     def runner(self) -> PipelineRunner:
-        found = self.engine.runners["pipeline"]
-        assert isinstance(found, PipelineRunner)
-        return found
+        runner = self.engine.runners["pipeline"]
+        assert isinstance(runner, PipelineRunner)
+        return runner
 
     @property
     def executor(self) -> Executor:
         if self.runner.executor is None:
-            raise Conflict("SQL can be neither read nor run here: install rota[duckdb]")
+            raise Conflict("pipelines need DuckDB, which is not installed here: install rota[duckdb]")
         return self.runner.executor
 
     async def row(self, path: str) -> Any:
         return await self.engine.db.read(store.get, self.org_id, path)
 
     async def draft(self, path: str, sql: Any) -> str:
+        """Return the draft, or without one the SQL of the pipeline. Raises Invalid for a function."""
         if sql is not None:
-            return parse.text(sql, "sql", SQL_LIMIT, required=True)
+            return parse.text(sql, "sql", SQL_CHARACTERS, required=True)
         row = await self.row(path)
         if row.sql is None:
-            raise Invalid("sql", None, f"is missing: pipeline {path} is a function, which only a run can try")
+            raise Invalid("sql", None, f"is missing: pipeline {path} is a function, which has no preview; run it")
         return str(row.sql)
 
     async def read(self, body: Mapping[str, Any]) -> Record:
-        """The columns of a pipeline from its flat form."""
-        form = parse.Form(body, FIELDS)
+        """Return the columns of a pipeline from its flat form. Raises Invalid."""
+        form = parse.Form(body, PIPELINE_FIELDS)
         path = path_of(body.get("namespace"), body.get("layer"), body.get("name"))
-        kind = form.need("type", lambda value, field: parse.one_of(value, field, ["sql", "python"]))
-        work, other = ("sql", "function") if kind == "sql" else ("function", "sql")
-        text = form.need(work, lambda value, field: parse.text(value, field, SQL_LIMIT, required=True))
+        pipeline_type = form.need("type", lambda value, field: parse.one_of(value, field, ["sql", "python"]))
+        work, other = ("sql", "function") if pipeline_type == "sql" else ("function", "sql")
+        text = form.need(work, lambda value, field: parse.text(value, field, SQL_CHARACTERS, required=True))
         if body.get(other) is not None:
-            form.errors.append(Invalid(other, body[other], f"does not belong to type {kind}"))
+            form.errors.append(Invalid(other, body[other], f"is not a field of type {pipeline_type}"))
         fields = {
-            "path": path, "type": kind, "sql": None, "function": None, work: text,
+            "path": path, "type": pipeline_type, "sql": None, "function": None, work: text,
             "description": form.take("description", lambda value, field: parse.text(value, field, 2000), "") or "",
             "max_runs": form.take("max_runs", lambda value, field: parse.whole(value, field, 1, 1_000_000), None),
             "max_age_days": form.take("max_age_days", lambda value, field: parse.whole(value, field, 1, 36_500), None),
         }  # fmt: skip
         form.done()
-        if kind == "python":
+        if pipeline_type == "python":
             await self.check_function(str(text))
-        return {**fields, "reads": await self.check(str(text), path) if kind == "sql" else []}
+        return {**fields, "reads": await self.check(str(text), path) if pipeline_type == "sql" else []}
 
     async def check(self, sql: str, path: str) -> list[str]:
-        """What SQL reads: tables of other pipelines that there are."""
+        """Return the pipelines whose tables a query reads. Raises Invalid for its own table, and for unknown ones."""
         reads = self.executor.check(sql)
         missing = await self.engine.db.read(store.unknown, self.org_id, reads)
         if path in reads:
             raise Invalid("sql", path, "cannot be read by the pipeline that makes it")
         if missing:
-            raise Invalid("sql", missing[0], "is read, and there is no such pipeline")
+            raise Invalid("sql", missing[0], "is read, but is not a pipeline")
         return reads
 
     async def check_function(self, function: str) -> None:
+        """Raises Invalid if no running program declares the function."""
         slug = await self.engine.db.read(orgs.slug_of, self.org_id)
         route = store.route_of(slug, "python", function)
         routes = await self.engine.db.read(workers.live_routes, self.engine.clock.now())
         if route not in {*routes, *(self.runner.routes() if self.runner.org == slug else ())}:
-            raise Invalid("function", function, "is no pipeline function that a running program declares")
+            raise Invalid("function", function, "is not a pipeline function of a running program")
 
-    def timer(self, row: Any, body: Mapping[str, Any], now: datetime) -> Schedule:
-        """The schedule whose slots ask for a cron_dependency."""
+    def schedule_of(self, row: Any, body: Mapping[str, Any], now: datetime) -> Schedule:
+        """Return the schedule of a cron_dependency. Raises Invalid."""
         cron = {name: body.get(name) for name in ("cron_expression", "timezone")}
         if cron["cron_expression"] is None:
             raise Invalid("cron_expression", None, f"is missing: {store.DEPENDENCY} needs one")
@@ -232,51 +236,57 @@ class PipelineManager:
 
 
 async def fire_webhook(engine: Engine, token: str) -> str:
-    """The job of the pipeline that waits for this token."""
+    """Enqueue a job of the pipeline whose webhook has this token; returns its id. Raises NotFound or CooldownActive."""
     now = engine.clock.now()
 
     def step(tx: Tx) -> tuple[str | None, datetime | None]:
         row = store.by_token(tx, accounts.hash_of(token))
         if row is None:
             return None, None
-        return store.fire(tx, [row.id], now).get(row.id), store.ready_at(row)
+        return store.fire_triggers(tx, [row.id], now).get(row.id), store.ready_at(row)
 
     job_id, ready_at = await engine.write_and_wake(step)
     if ready_at is None:
-        raise NotFound("there is no webhook of this token")
+        raise NotFound("no webhook has this token")
     if job_id is None:
-        raise Cooling(max(1, ceil((ready_at - now).total_seconds())))
+        raise CooldownActive(max(1, ceil((ready_at - now).total_seconds())))
     return job_id
 
 
 async def declare(engine: Engine, org: str, declared: PipelineRegistry) -> None:
-    """Make the database say what a program says. Any number of processes may do this at once."""
-    if not declared.known:
+    """Store the pipelines of a program; safe to call from several processes at once. Raises NotFound for the org."""
+    if not declared.pipelines:
         return
     now = engine.clock.now()
     org_id = await engine.db.read(orgs.org_by_slug, org)
     if org_id is None:
-        raise NotFound(f"org {org!r} not found; make it first, or declare for another")
+        raise NotFound(f"org {org!r} not found; create it first")
     system = await engine.db.tx(orgs.system_user, org_id, now)
     manager = PipelineManager(engine.audited_as(AuditEntry(org_id, system, "pipelines", "declare")), org_id)
-    rows = [row_of(manager, one, system) for one in declared.known.values()]
+    rows = [row_of(manager, pipeline, system) for pipeline in declared.pipelines.values()]
     await manager.engine.db.tx(store.sync, org_id, rows, now)
 
 
-def row_of(manager: PipelineManager, one: Declared, owner_id: str) -> Record:
-    reads = list(one.reads) if one.sql is None else manager.executor.check(one.sql)
+def row_of(manager: PipelineManager, pipeline: DeclaredPipeline, owner_id: str) -> Record:
+    sql = pipeline.sql
     return {
-        "path": one.path, "type": "python" if one.sql is None else "sql", "sql": one.sql,
-        "function": one.path if one.sql is None else None, "reads": reads, "description": one.description,
-        "owner_id": owner_id, "source": "code", "after": list(one.after),
-    }  # fmt: skip
+        "path": pipeline.path,
+        "type": "python" if sql is None else "sql",
+        "sql": sql,
+        "function": pipeline.path if sql is None else None,
+        "reads": list(pipeline.reads) if sql is None else manager.executor.check(sql),
+        "description": pipeline.description,
+        "owner_id": owner_id,
+        "source": "code",
+        "after": list(pipeline.after),
+    }
 
 
-def cooldown(value: Any, field: str) -> int:
+def read_cooldown(value: Any, field: str) -> int:
     return parse.whole(value, field, 0, 366 * 86_400)
 
 
 def read_paths(value: Any, field: str) -> list[str]:
     if not isinstance(value, list) or not 1 <= len(value) <= 100:
         raise Invalid(field, value, "is not a list of 1 to 100 paths of pipelines")
-    return sorted({read_path(one, field) for one in value})
+    return sorted({read_path(path, field) for path in value})

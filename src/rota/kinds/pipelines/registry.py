@@ -1,4 +1,4 @@
-"""Names of pipelines, and what a program declares."""
+"""Paths of pipelines, and the pipelines that a program declares."""
 
 import inspect
 import re
@@ -13,42 +13,49 @@ SLUG = re.compile(r"[a-z][a-z0-9_-]{0,59}")
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
-    """A pipeline in a program: a function, or SQL."""
+class DeclaredPipeline:
+    """A pipeline that a program declares: a function, or SQL."""
 
     path: str
     function: Callable[..., Any] | None
     sql: str | None
-    reads: tuple[str, ...]  # of a function: it cannot be told from its code
-    after: tuple[str, ...]  # on whose success it runs
+    reads: tuple[str, ...]  # of a function: its code does not show them
+    after: tuple[str, ...]  # paths of its upstreams
     description: str
 
 
 class PipelineRegistry:
+    """The pipelines of a program, by path."""
+
     def __init__(self) -> None:
-        self.known: dict[str, Declared] = {}
+        self.pipelines: dict[str, DeclaredPipeline] = {}
 
     def add(
         self, path: str, function: Callable[..., Any] | None, sql: str | None, reads: Sequence[str] = (),
         after: str | Sequence[str] = (), description: str = "",
     ) -> None:  # fmt: skip
-        if read_path(path, "name") in self.known:
-            raise Invalid("name", path, "is declared twice")
+        """Declare a pipeline. Raises Invalid."""
+        if read_path(path, "name") in self.pipelines:
+            raise Invalid("name", path, "is already declared")
         if sql is not None and reads:
-            raise Invalid("reads", reads, "is for functions; what SQL reads stands in it")
+            raise Invalid("reads", reads, "is only for functions; the tables that SQL reads are found in it")
         upstreams = (after,) if isinstance(after, str) else tuple(after)
-        about = description or (inspect.getdoc(function) or "").partition("\n")[0]
-        self.known[path] = Declared(
-            path, function, sql, tuple(read_path(one, "reads") for one in reads),
-            tuple(read_path(one, "after") for one in upstreams), about,
-        )  # fmt: skip
+        first_line = description or (inspect.getdoc(function) or "").partition("\n")[0]
+        self.pipelines[path] = DeclaredPipeline(
+            path=path,
+            function=function,
+            sql=sql,
+            reads=tuple(read_path(table, "reads") for table in reads),
+            after=tuple(read_path(upstream, "after") for upstream in upstreams),
+            description=first_line,
+        )
 
     def functions(self) -> list[str]:
-        return [path for path, one in self.known.items() if one.function is not None]
+        return [path for path, pipeline in self.pipelines.items() if pipeline.function is not None]
 
 
 def read_path(value: Any, field: str) -> str:
-    """`namespace/layer/name`."""
+    """Return a path `namespace/layer/name`. Raises Invalid."""
     parts = value.split("/") if isinstance(value, str) else []
     if len(parts) != 3:
         raise Invalid(field, value, "is not the path of a pipeline, like sales/silver/daily_totals")
@@ -57,7 +64,7 @@ def read_path(value: Any, field: str) -> str:
 
 
 def path_of(namespace: Any, layer: Any, name: Any, field: str = "") -> str:
-    """The path of these three; each must be right."""
+    """Return the path of a namespace, layer and name. Raises Invalid for the one that is wrong."""
     slug(namespace, field or "namespace")
     if layer not in LAYERS:
         raise Invalid(field or "layer", layer, f"is not one of {', '.join(LAYERS)}")
@@ -66,6 +73,6 @@ def path_of(namespace: Any, layer: Any, name: Any, field: str = "") -> str:
 
 def slug(value: Any, field: str) -> str:
     if not isinstance(value, str) or not SLUG.fullmatch(value):
-        right = "is not a slug: a small letter, then up to 59 small letters, digits, - and _"
-        raise Invalid(field, value, right)
+        reason = "is not a slug: a lower-case letter, then up to 59 lower-case letters, digits, - and _"
+        raise Invalid(field, value, reason)
     return value

@@ -1,4 +1,4 @@
-"""Runs pipelines, on the executor of this process."""
+"""Runs pipelines on the executor of this process."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -18,15 +18,17 @@ from rota.engine.commands import Engine
 from rota.engine.extensions import Describe, prune_in_chunks
 from rota.engine.runner import Busy, RunContext, Skipped
 from rota.kinds.pipelines import store
-from rota.kinds.pipelines.executor import Executor, Order, Work, Write
+from rota.kinds.pipelines.executor import Executor, Materialisation, Work, Write
 from rota.kinds.pipelines.registry import PipelineRegistry
 from rota.user_code.calls import call
 from rota.user_code.injection import Injector
 
 
 class PipelineRunner:
+    """The Runner of kind `pipeline`."""
+
     kind = "pipeline"
-    defaults = Defaults(overlap=Overlap.SKIP)  # and what was missed is caught up with once
+    defaults = Defaults(overlap=Overlap.SKIP)  # missed slots are caught up once
     under_grant = False
     describers: Mapping[str, Describe] = MappingProxyType({"pipelines": store.describe})
 
@@ -36,7 +38,7 @@ class PipelineRunner:
     ) -> None:  # fmt: skip
         self.registry, self.db, self.executor, self.org = registry, db, executor, org
         self.injector = injector or Injector()
-        self.threads = ThreadPoolExecutor(64, "rota-pipeline")  # more than any executor takes
+        self.threads = ThreadPoolExecutor(64, "rota-pipeline")  # more than the slots of any executor
         if executor is not None:
             from duckdb import DuckDBPyConnection
 
@@ -45,20 +47,19 @@ class PipelineRunner:
     def routes(self) -> Collection[str]:
         if self.executor is None:
             return ()
-        functions = (store.route_of(self.org, "python", one) for one in self.registry.functions())
+        functions = (store.route_of(self.org, "python", path) for path in self.registry.functions())
         return {store.SQL_ROUTE, *functions}
 
     async def resolve(self, org_id: str, target: str, payload: Any) -> str:
         try:
             row = await self.db.read(store.get, org_id, target)
         except NotFound as error:
-            right = "is not a known pipeline; `rota pipeline list` shows those there are"
-            raise Invalid("target", target, right) from error
+            raise Invalid("target", target, "is not a known pipeline; see `rota pipeline list`") from error
         if row.path != target:
-            raise Invalid("target", target, f"is an id; name the pipeline by its path, {row.path}")
-        declared = self.registry.known.get(row.function or "")
+            raise Invalid("target", target, f"is an id; use the path of the pipeline, {row.path}")
+        declared = self.registry.pipelines.get(row.function or "")
         if row.type == "sql" and payload not in (None, {}):
-            raise Invalid("input", payload, "is not empty, and a pipeline of type sql takes no input")
+            raise Invalid("input", payload, "is not empty; a pipeline of type sql has no input")
         if declared is not None and declared.function is not None:
             self.injector.signature(declared.function).check(payload, "input")
         return store.route_of(await self.db.read(orgs.slug_of, org_id), row.type, row.function)
@@ -74,41 +75,41 @@ class PipelineRunner:
     async def prepare(self, ctx: RunContext) -> None:
         job, info = ctx.job, ctx.info
         if self.executor is None or self.executor.capacity() <= 0:
-            raise Busy("there is no room for another pipeline here")
+            raise Busy("the pipeline executor has no free slot")
         try:
             row = await self.db.read(store.get, ctx.org_id, job.target)
         except NotFound as error:
-            raise LogicError(f"{error.message}; it was deleted after the job was made") from error
+            raise LogicError(f"{error.message}; it was deleted after the job was enqueued") from error
         info.name, info.version, info.work = row.path, str(row.version), row
         info.marks_first = True
-        gated = job.trigger.startswith(f"{store.DEPENDENCY}:") and job.schedule_id is not None
-        if gated and not await self.db.tx(store.pass_gate, job, ctx.engine.clock.now()):
+        dependent = job.trigger.startswith(f"{store.DEPENDENCY}:") and job.schedule_id is not None
+        if dependent and not await self.db.tx(store.claim_slot, job, ctx.engine.clock.now()):
             raise Skipped("upstream")
 
     async def execute(self, ctx: RunContext) -> Any:
         row, executor = ctx.info.work, self.executor
         assert executor is not None
         reads, work = (row.reads, row.sql) if row.type == "sql" else self.function(ctx, row)
-        order = Order(ctx.run_id, ctx.org_id, row.path, reads, work)
-        working = asyncio.ensure_future(executor.submit(order))
+        order = Materialisation(ctx.run_id, ctx.org_id, row.path, reads, work)
+        submitted = asyncio.ensure_future(executor.submit(order))
         while True:
             try:
-                written = await asyncio.shield(working)
-                return {"rows_written": written.rows, "duration_ms": round(written.seconds * 1000)}
+                result = await asyncio.shield(submitted)
+                return {"rows_written": result.rows, "duration_ms": round(result.seconds * 1000)}
             except asyncio.CancelledError:
-                if working.done():
+                if submitted.done():
                     raise
-                working.cancel()
+                submitted.cancel()
                 await executor.cancel(ctx.run_id)
             finally:
                 for line in executor.logs(ctx.run_id):
                     ctx.log.line("executor", line)
 
     def function(self, ctx: RunContext, row: Any) -> tuple[Sequence[str], Work]:
-        """What a function reads, and the call of it."""
-        declared = self.registry.known.get(row.function)
+        """Return the tables that a function reads, and the call of it. Raises WorkError if it is not declared here."""
+        declared = self.registry.pipelines.get(row.function)
         if declared is None or declared.function is None:
-            raise WorkError(f"pipeline {row.path}: its function {row.function} is not known to this worker")
+            raise WorkError(f"pipeline {row.path!r}: function {row.function!r} is not declared in this worker")
         function = declared.function
 
         async def work(connection: Any, write: Write) -> int:
@@ -123,5 +124,5 @@ class PipelineRunner:
 
 
 def connection(ctx: RunContext) -> Any:
-    """The one that the executor opened for this run."""
+    """Return the connection that the executor opened for this run."""
     return ctx.info.work

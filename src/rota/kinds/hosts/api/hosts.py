@@ -1,4 +1,4 @@
-"""Hosts, the servers on them, jobs there, and batches over many."""
+"""Routes of hosts, server instances, host jobs and batches."""
 
 from datetime import timedelta
 from typing import Any
@@ -17,18 +17,19 @@ from rota.kinds.hosts.store import batches, hosts
 
 router = APIRouter(tags=["hosts"])
 
-TTL = (60, 86_400)  # seconds that a pairing token lasts: at least, and at most
-DEFAULT_TTL = 900
-SERVER = frozenset({"host_id", "name", "type", "config", "labels"})
+PAIRING_TTL_SECONDS = (60, 86_400)  # minimum and maximum
+DEFAULT_PAIRING_TTL_SECONDS = 900
+SERVER_FIELDS = frozenset({"host_id", "name", "type", "config", "labels"})
 
 
 @router.post("/pairing-tokens", status_code=201, tags=["pairing-tokens"])
 async def create_token(request: Request, caller: Admin) -> Response:
-    """A token that pairs one machine with the org `{ttl_seconds?}` (60 to 86400, 900 if not said), told only here."""
+    """Create a token that pairs one machine with the org: `{ttl_seconds?}` (60 to 86400, default 900). Shown only
+    here."""
     engine, form = engine_of(request), parse.Form(await read_body(request, optional=True), frozenset({"ttl_seconds"}))
-    ttl = form.take("ttl_seconds", lambda value, field: parse.whole(value, field, *TTL), DEFAULT_TTL) or DEFAULT_TTL
+    ttl = form.take("ttl_seconds", lambda value, field: parse.whole(value, field, *PAIRING_TTL_SECONDS), None)
     form.done()
-    now, span = engine.clock.now(), timedelta(seconds=ttl)
+    now, span = engine.clock.now(), timedelta(seconds=ttl or DEFAULT_PAIRING_TTL_SECONDS)
     token_id, text = await engine.db.tx(hosts.make_token, caller.org_id, caller.user_id, span, now)
     return answer({"id": token_id, "token": text, "expires_at": now + span}, 201, SECRET)
 
@@ -38,7 +39,7 @@ async def create_token(request: Request, caller: Admin) -> Response:
 
 @router.get("/hosts")
 async def list_hosts(request: Request, caller: Viewer, limit: Limit = 50, cursor: Cursor = None) -> Response:
-    """The machines of the org: whether their agents are up, what those can do, and how they are."""
+    """Hosts of the org, with the status, job types and metrics of their agents."""
     engine = engine_of(request)
     page = await engine.db.read(hosts.list_hosts, caller.org_id, engine.clock.now(), limit=limit, cursor=cursor)
     return answer_page(page)
@@ -46,7 +47,7 @@ async def list_hosts(request: Request, caller: Viewer, limit: Limit = 50, cursor
 
 @router.get("/hosts/{host_id}")
 async def read_host(request: Request, caller: Viewer, host_id: str) -> Response:
-    """One host, by its id or name."""
+    """Read a host by its id or name."""
     engine = engine_of(request)
     return answer(await engine.db.read(hosts.host, caller.org_id, host_id, engine.clock.now()))
 
@@ -57,15 +58,15 @@ async def edit_host(request: Request, caller: Operator, host_id: str) -> Respons
     engine, form = engine_of(request), parse.Form(await read_body(request), frozenset({"name", "labels"}))
     changes = {"name": form.take("name", parse.name, None), "labels": form.take("labels", read_labels, None)}
     form.done()
-    given = {field: value for field, value in changes.items() if value is not None}
+    changes = {field: value for field, value in changes.items() if value is not None}
     now, host_id = engine.clock.now(), await known_host(request, caller, host_id)
-    await engine.db.tx(hosts.edit_host, caller.org_id, host_id, given, now)
+    await engine.db.tx(hosts.edit_host, caller.org_id, host_id, changes, now)
     return answer(await engine.db.read(hosts.host, caller.org_id, host_id, now))
 
 
 @router.delete("/hosts/{host_id}", status_code=204)
 async def delete_host(request: Request, caller: Admin, host_id: str) -> Response:
-    """Take a host away, once there are no servers on it; its key opens nothing any more."""
+    """Delete a host without server instances; its key becomes invalid."""
     engine, host_id = engine_of(request), await known_host(request, caller, host_id)
     await engine.db.tx(hosts.delete_host, caller.org_id, host_id, engine.clock.now())
     return Response(status_code=204)
@@ -73,7 +74,7 @@ async def delete_host(request: Request, caller: Admin, host_id: str) -> Response
 
 @router.post("/hosts/{host_id}/$rotate-key")
 async def rotate_key(request: Request, caller: Admin, host_id: str) -> Response:
-    """A new key for its agent, told only here; the old one is dead at once."""
+    """Replace the key of its agent, shown only here; the old one is invalid at once."""
     await read_body(request, [], optional=True)
     engine, host_id = engine_of(request), await known_host(request, caller, host_id)
     _, key = await engine.db.tx(hosts.rotate_key, caller.org_id, host_id, engine.clock.now())
@@ -92,46 +93,48 @@ async def list_servers(
     host_id: str | None = None,
     type: str | None = None,
 ) -> Response:
-    """What runs on the hosts; secrets in `config` are not shown. `host_id` may be a name."""
+    """Server instances on hosts; secrets in `config` are hidden. `host_id` may be a name."""
     host_id = host_id and (await engine_of(request).db.read(hosts.host_id_of, caller.org_id, host_id) or host_id)
-    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "host_id": host_id, "type": type}
-    return answer_page(await engine_of(request).db.read(hosts.list_servers, caller.org_id, **given))
+    filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "host_id": host_id, "type": type}
+    return answer_page(await engine_of(request).db.read(hosts.list_servers, caller.org_id, **filters))
 
 
 @router.post("/server-instances", status_code=201, tags=["server-instances"])
 async def create_server(request: Request, caller: Operator) -> Response:
-    """Name something that runs on a host: `{host_id, name, type?, config?, labels?}`. Its agent is given `config`.
+    """Create a server instance on a host: `{host_id, name, type?, config?, labels?}`. Its agent gets `config`.
     `host_id` may be a name."""
-    engine, form = engine_of(request), parse.Form(await read_body(request), SERVER)
-    fields = {"host_id": form.need("host_id", parse.label), "name": form.need("name", parse.name), **traits(form)}
+    engine, form = engine_of(request), parse.Form(await read_body(request), SERVER_FIELDS)
+    fields = {"host_id": form.need("host_id", parse.label), "name": form.need("name", parse.name), **read_traits(form)}
     form.done()
     fields["host_id"] = await known_host(request, caller, fields["host_id"] or "")
     new = {"type": "server", "config": {}, "labels": {}} | {k: v for k, v in fields.items() if v is not None}
     server_id = await engine.db.tx(hosts.add_server, caller.org_id, new, engine.clock.now())
-    return answer(await shown(request, caller, server_id), 201, {"location": f"/api/v1/server-instances/{server_id}"})
+    return answer(
+        await server_record(request, caller, server_id), 201, {"location": f"/api/v1/server-instances/{server_id}"}
+    )
 
 
 @router.get("/server-instances/{server_instance_id}", tags=["server-instances"])
 async def read_server(request: Request, caller: Viewer, server_instance_id: str) -> Response:
-    """One server instance, by its id or name."""
-    return answer(await shown(request, caller, await known_server(request, caller, server_instance_id)))
+    """Read a server instance by its id or name."""
+    return answer(await server_record(request, caller, await known_server(request, caller, server_instance_id)))
 
 
 @router.patch("/server-instances/{server_instance_id}", tags=["server-instances"])
 async def edit_server(request: Request, caller: Operator, server_instance_id: str) -> Response:
     """Change some of `{name, type, config, labels}`."""
-    engine, form = engine_of(request), parse.Form(await read_body(request), SERVER - {"host_id"})
-    fields = {"name": form.take("name", parse.name, None), **traits(form)}
+    engine, form = engine_of(request), parse.Form(await read_body(request), SERVER_FIELDS - {"host_id"})
+    fields = {"name": form.take("name", parse.name, None), **read_traits(form)}
     form.done()
-    given = {field: value for field, value in fields.items() if value is not None}
+    changes = {field: value for field, value in fields.items() if value is not None}
     server_id = await known_server(request, caller, server_instance_id)
-    await engine.db.tx(hosts.edit_server, caller.org_id, server_id, given, engine.clock.now())
-    return answer(await shown(request, caller, server_id))
+    await engine.db.tx(hosts.edit_server, caller.org_id, server_id, changes, engine.clock.now())
+    return answer(await server_record(request, caller, server_id))
 
 
 @router.delete("/server-instances/{server_instance_id}", status_code=204, tags=["server-instances"])
 async def delete_server(request: Request, caller: Operator, server_instance_id: str) -> Response:
-    """Take a server away, once no schedule and no job is for it."""
+    """Delete a server instance that no schedule and no job uses."""
     server_id = await known_server(request, caller, server_instance_id)
     await engine_of(request).db.tx(hosts.delete_server, caller.org_id, server_id)
     return Response(status_code=204)
@@ -142,8 +145,8 @@ async def delete_server(request: Request, caller: Operator, server_instance_id: 
 
 @router.post("/host-jobs", status_code=202, tags=["host-jobs"])
 async def create_job(request: Request, caller: Operator) -> Response:
-    """A job on a server at once: `{server_instance_id, job_type, payload?, timeout_seconds?, retry?}`. The job types
-    `shell` and `python` need the scope `host-shell`."""
+    """Enqueue a job on a server now: `{server_instance_id, job_type, payload?, timeout_seconds?, retry?}`. The job
+    types `shell` and `python` need the scope `host-shell`."""
     trace = parse.traceparent(request.headers.get("traceparent"))
     body = await read_body(request)
     caller.check_job_type(body.get("job_type"))
@@ -159,36 +162,38 @@ async def list_jobs(
     status: Status | None = None,
     server_instance_id: str | None = None,
 ) -> Response:
-    """Newest first; those that wait or run stand before those that ended."""
+    """Host jobs, newest first: queued and running ones before those that ended."""
     target = server_instance_id and await manager(request, caller).target_id(server_instance_id)
-    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "status": status, "target": target}
-    return answer_page(await engine_of(request).db.read(run_reports.list_jobs, caller.org_id, kind=hosts.KIND, **given))
+    filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "status": status, "target": target}
+    return answer_page(
+        await engine_of(request).db.read(run_reports.list_jobs, caller.org_id, kind=hosts.KIND, **filters)
+    )
 
 
 @router.get("/host-jobs/{host_job_id}", tags=["host-jobs"])
 async def read_job(request: Request, caller: Viewer, host_job_id: str) -> Response:
-    """One job, with what was asked of which server; secrets in it are not shown."""
+    """Read a host job with its server, job type and payload; secrets are hidden."""
     return answer(await manager(request, caller).job(host_job_id))
 
 
 @router.post("/host-jobs/{host_job_id}/$cancel", status_code=202, tags=["host-jobs"])
 async def cancel_job(request: Request, caller: Operator, host_job_id: str) -> Response:
-    """Stop a job: at once if it waits, through its agent if it runs."""
+    """Cancel a job: at once if it is queued, through its agent if it runs."""
     await read_body(request, [], optional=True)
     return answer({"job_id": await manager(request, caller).cancel(host_job_id)}, 202)
 
 
 @router.post("/host-jobs/{host_job_id}/$resolve", status_code=202, tags=["host-jobs"])
 async def resolve_job(request: Request, caller: Operator, host_job_id: str) -> Response:
-    """Say whether a job happened whose agent was lost and cannot tell: `{resolution: "applied"|"not_applied",
-    result?}`. What was applied has succeeded; what was not is tried again."""
+    """Resolve a job that waits for reconciliation, because its agent was lost: `{resolution: "applied"|"not_applied",
+    result?}`. Applied, it has succeeded; not applied, it is tried again."""
     form = parse.Form(await read_body(request), frozenset({"resolution", "result"}))
-    known = ["applied", "not_applied"]
-    resolution = form.need("resolution", lambda value, field: parse.one_of(value, field, known))
+    resolutions = ["applied", "not_applied"]
+    resolution = form.need("resolution", lambda value, field: parse.one_of(value, field, resolutions))
     outcome = form.take("result", parse.payload, None)
     form.done()
-    done = await manager(request, caller).resolve(host_job_id, resolution == "applied", outcome)
-    return answer({"job_id": done}, 202)
+    job_id = await manager(request, caller).resolve(host_job_id, resolution == "applied", outcome)
+    return answer({"job_id": job_id}, 202)
 
 
 # batches
@@ -196,7 +201,7 @@ async def resolve_job(request: Request, caller: Operator, host_job_id: str) -> R
 
 @router.post("/batches", status_code=202, tags=["batches"])
 async def create_batch(request: Request, caller: Operator) -> Response:
-    """The same job on many servers: `{server_instance_ids | labels, job_type, payload?, max_parallel?,
+    """Enqueue the same job on several servers: `{server_instance_ids | labels, job_type, payload?, max_parallel?,
     stop_on_failure?, timeout_seconds?, retry?}`. The job types `shell` and `python` need the scope `host-shell`."""
     body = await read_body(request)
     caller.check_job_type(body.get("job_type"))
@@ -206,7 +211,7 @@ async def create_batch(request: Request, caller: Operator) -> Response:
 
 @router.get("/batches", tags=["batches"])
 async def list_batches(request: Request, caller: Viewer, limit: Limit = 50, cursor: Cursor = None) -> Response:
-    """Newest first, each with its counters."""
+    """Batches with their counters, newest first."""
     return answer_page(
         await engine_of(request).db.read(batches.list_batches, caller.org_id, limit=limit, cursor=cursor)
     )
@@ -214,13 +219,13 @@ async def list_batches(request: Request, caller: Viewer, limit: Limit = 50, curs
 
 @router.get("/batches/{batch_id}", tags=["batches"])
 async def read_batch(request: Request, caller: Viewer, batch_id: str) -> Response:
-    """One batch with its members: which server, which job, and how that stands."""
+    """Read a batch with its members: server, job and status."""
     return answer(await engine_of(request).db.read(batches.batch, caller.org_id, batch_id))
 
 
 @router.post("/batches/{batch_id}/$cancel", status_code=202, tags=["batches"])
 async def cancel_batch(request: Request, caller: Operator, batch_id: str) -> Response:
-    """Stop a batch: what waits is canceled, what runs is told to stop."""
+    """Cancel a batch: queued jobs are withdrawn, running ones asked to stop."""
     await read_body(request, [], optional=True)
     return answer({"batch_id": await manager(request, caller).cancel(batch_id)}, 202)
 
@@ -233,7 +238,7 @@ def manager(request: Request, caller: Caller) -> HostManager:
 
 
 async def known_host(request: Request, caller: Caller, key: str) -> str:
-    """The id of a host by its id or name. Raises NotFound."""
+    """Return the id of a host by its id or name. Raises NotFound."""
     host_id = await engine_of(request).db.read(hosts.host_id_of, caller.org_id, key)
     if host_id is None:
         raise NotFound(f"host '{key}' not found")
@@ -241,18 +246,19 @@ async def known_host(request: Request, caller: Caller, key: str) -> str:
 
 
 async def known_server(request: Request, caller: Caller, key: str) -> str:
-    """The id of a server instance by its id or name. Raises NotFound, or Conflict for a name on several hosts."""
+    """Return the id of a server instance by its id or name. Raises NotFound, or Conflict for a name on several
+    hosts."""
     server_id = await engine_of(request).db.read(hosts.server_id_of, caller.org_id, key)
     if server_id is None:
         raise NotFound(f"server instance '{key}' not found")
     return server_id
 
 
-async def shown(request: Request, caller: Caller, server_id: str) -> dict[str, Any]:
+async def server_record(request: Request, caller: Caller, server_id: str) -> dict[str, Any]:
     return hosts.server_record(await engine_of(request).db.read(hosts.server, caller.org_id, server_id))
 
 
-def traits(form: parse.Form) -> dict[str, Any]:
+def read_traits(form: parse.Form) -> dict[str, Any]:
     return {
         "type": form.take("type", parse.label, None),
         "config": form.take("config", read_config, None),
@@ -263,5 +269,5 @@ def traits(form: parse.Form) -> dict[str, Any]:
 def read_config(value: Any, field: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Invalid(field, value, "is not an object")
-    found: dict[str, Any] = parse.payload(value, field)
-    return found
+    config: dict[str, Any] = parse.payload(value, field)
+    return config

@@ -1,4 +1,4 @@
-"""Batches: one job on many servers. Each member is a host job of its own; what became of it follows from its runs."""
+"""SQL of batches: one job on several servers. Each member has a host job of its own, whose runs give its status."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,64 +14,70 @@ from rota.db.tables import batch_members, batches, jobs, runs
 
 b, m, j, r = batches.c, batch_members.c, jobs.c, runs.c
 COUNTERS = ("total", "waiting", "running", "succeeded", "failed", "canceled", "skipped")
-COUNTED = {Status.SUCCESS: "succeeded", Status.CANCELED: "canceled", Status.SKIPPED: "skipped"}
+COUNTER_OF_STATUS = {Status.SUCCESS: "succeeded", Status.CANCELED: "canceled", Status.SKIPPED: "skipped"}
 
 
 def open_batch(tx: Tx, batch: Record, members: Sequence[Any]) -> None:
-    """Write a batch down with the servers that it is for: those that match now. Again it changes nothing."""
+    """Store a batch with the servers that match now as its members; idempotent."""
     if insert_new(tx, batches, [batch], ("id",)):
-        rows = [{"batch_id": batch["id"], "server_instance_id": one.id, "name": one.name} for one in members]
+        rows = [{"batch_id": batch["id"], "server_instance_id": server.id, "name": server.name} for server in members]
         insert_new(tx, batch_members, rows, ("batch_id",))
 
 
-def standing(tx: Tx, batch_id: str) -> list[Record]:
-    """The members with their jobs and where those stand: `waiting`, `running`, or what they ended as."""
+def members_of(tx: Tx, batch_id: str) -> list[Record]:
+    """Return the members with their jobs and statuses: `waiting`, `running`, or the final one."""
     rows = list(tx.execute(select(batch_members).where(m.batch_id == batch_id).order_by(m.name, m.server_instance_id)))
     ids = [row.job_id for row in rows if row.job_id and row.status is None]
     living = {row.id: row.state for row in tx.execute(select(j.id, j.state).where(j.id.in_(ids)))}
     ended: dict[str, str] = {}
-    over = select(r.job_id, r.status).where(r.job_id.in_(set(ids) - set(living)), r.lost_fence == 0)
-    over = over.order_by(r.job_id, r.attempt)
-    ended.update((row.job_id, row.status) for row in tx.execute(over))
-    found = []
+    last_runs = select(r.job_id, r.status).where(r.job_id.in_(set(ids) - set(living)), r.lost_fence == 0)
+    last_runs = last_runs.order_by(r.job_id, r.attempt)
+    ended.update((row.job_id, row.status) for row in tx.execute(last_runs))
+    members = []
     for row in rows:
         status = row.status or ended.get(row.job_id)
         if status is None:
             status = "running" if living.get(row.job_id) == State.RUNNING else "waiting"
-        told = {"server_instance_id": row.server_instance_id, "name": row.name, "job_id": row.job_id, "status": status}
-        found.append(told)
-    return found
+        member = {
+            "server_instance_id": row.server_instance_id,
+            "name": row.name,
+            "job_id": row.job_id,
+            "status": status,
+        }
+        members.append(member)
+    return members
 
 
-def counted(members: Sequence[Record]) -> dict[str, int]:
+def count_statuses(members: Sequence[Record]) -> dict[str, int]:
+    """Return the counters of a batch."""
     counts = dict.fromkeys(COUNTERS, 0) | {"total": len(members)}
-    for one in members:
-        known = one["status"] in COUNTERS
-        counts[one["status"] if known else COUNTED.get(one["status"], "failed")] += 1
+    for member in members:
+        status = member["status"]
+        counts[status if status in COUNTERS else COUNTER_OF_STATUS.get(status, "failed")] += 1
     return counts
 
 
-def note(tx: Tx, batch_id: str, server_id: str, **facts: str) -> None:
-    """A member has its `job_id`, or its `status` for good."""
-    mine = (m.batch_id == batch_id, m.server_instance_id == server_id)
-    tx.execute(update(batch_members).where(*mine).values(facts))
+def update_member(tx: Tx, batch_id: str, server_id: str, **fields: str) -> None:
+    """Set the `job_id` or the final `status` of a member."""
+    member = (m.batch_id == batch_id, m.server_instance_id == server_id)
+    tx.execute(update(batch_members).where(*member).values(fields))
 
 
 def close(tx: Tx, batch_id: str, status: str, members: Sequence[Record], now: datetime) -> None:
-    """Keep how it ended: retention takes the runs one day."""
-    for one in members:
-        if one["status"] not in ("waiting", "running"):
-            note(tx, batch_id, one["server_instance_id"], status=one["status"])
+    """Store the final statuses: retention deletes the runs later."""
+    for member in members:
+        if member["status"] not in ("waiting", "running"):
+            update_member(tx, batch_id, member["server_instance_id"], status=member["status"])
     tx.execute(update(batches).where(b.id == batch_id).values(status=status, finished_at=now))
 
 
 def record(tx: Tx, row: Any) -> Record:
-    found = dict_of(row)
-    del found["org_id"]
-    seen_to = tx.execute(select(j.id).where(j.id == row.id)).first() is not None
-    if row.finished_at is None and not seen_to:  # canceled before anything of it began
-        found["status"] = "canceled"
-    return {**found, **counted(standing(tx, row.id))}
+    fields = dict_of(row)
+    del fields["org_id"]
+    has_job = tx.execute(select(j.id).where(j.id == row.id)).first() is not None
+    if row.finished_at is None and not has_job:  # canceled before it began
+        fields["status"] = "canceled"
+    return {**fields, **count_statuses(members_of(tx, row.id))}
 
 
 def list_batches(tx: Tx, org_id: str, *, limit: int, cursor: str | None) -> Page:
@@ -80,7 +86,7 @@ def list_batches(tx: Tx, org_id: str, *, limit: int, cursor: str | None) -> Page
 
 
 def batch(tx: Tx, org_id: str, batch_id: str) -> Record:
-    found = tx.execute(select(batches).where(b.id == batch_id, b.org_id == org_id)).one_or_none()
-    if found is None:
+    row = tx.execute(select(batches).where(b.id == batch_id, b.org_id == org_id)).one_or_none()
+    if row is None:
         raise NotFound(f"batch {batch_id!r} not found")
-    return {**record(tx, found), "members": standing(tx, batch_id)}
+    return {**record(tx, row), "members": members_of(tx, batch_id)}

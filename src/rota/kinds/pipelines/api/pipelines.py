@@ -1,4 +1,4 @@
-"""Pipelines: tables made out of tables, by SQL or by functions, in layers. They are scheduled as any work is."""
+"""Routes of pipelines and their triggers."""
 
 from typing import Annotated, Any, Literal
 
@@ -12,16 +12,16 @@ from rota.kinds.pipelines.manager import PipelineManager
 
 router = APIRouter(prefix="/pipelines", tags=["pipelines"])
 
-ONE = "/{namespace}/{layer}/{name}"
+PIPELINE_PATH = "/{namespace}/{layer}/{name}"
 Slug = Annotated[str, Path(max_length=200)]
 
 
 @router.post("", status_code=201)
 async def create(request: Request, caller: Operator) -> Response:
-    """`{namespace, layer, name, type, sql | function, description?, max_runs?, max_age_days?}`. Saved is live. Of its
-    runs only the newest `max_runs` are kept, and none older than `max_age_days`."""
-    made = await manager(request, caller).create(await read_body(request))
-    return answer(made, 201, {"location": f"/api/v1/pipelines/{made['path']}"})
+    """Create `{namespace, layer, name, type, sql | function, description?, max_runs?, max_age_days?}`. Of its runs only
+    the newest `max_runs` are kept, and none older than `max_age_days`."""
+    pipeline = await manager(request, caller).create(await read_body(request))
+    return answer(pipeline, 201, {"location": f"/api/v1/pipelines/{pipeline['path']}"})
 
 
 @router.get("")
@@ -34,44 +34,44 @@ async def list_all(
     layer: str | None = None,
     type: Literal["sql", "python"] | None = None,
 ) -> Response:
-    """By their paths."""
-    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "namespace": namespace, "layer": layer, "type": type}
-    return answer_page(await engine_of(request).db.read(store.list_pipelines, caller.org_id, **given))
+    """Pipelines, by path."""
+    filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "namespace": namespace, "layer": layer, "type": type}
+    return answer_page(await engine_of(request).db.read(store.list_pipelines, caller.org_id, **filters))
 
 
 @router.get("/$graph")
 async def graph(request: Request, caller: Viewer) -> Response:
-    """What hangs on what: edges are triggers (their type) and tables that are read (`reads`)."""
+    """The dependency graph: edges are triggers (their type) and tables that are read (`reads`)."""
     return answer(await engine_of(request).db.read(store.graph, caller.org_id))
 
 
 @router.get("/$namespaces")
 async def namespaces(request: Request, caller: Viewer, limit: Limit = 200, cursor: Cursor = None) -> Response:
-    """A namespace is made by its first pipeline."""
+    """Namespaces that have pipelines."""
     items = await engine_of(request).db.read(store.namespaces, caller.org_id)
     return answer_part(items, limit, cursor)
 
 
-@router.get(ONE)
+@router.get(PIPELINE_PATH)
 async def read(request: Request, caller: Viewer, namespace: Slug, layer: Slug, name: Slug) -> Response:
     return answer(await manager(request, caller).find(f"{namespace}/{layer}/{name}"))
 
 
-@router.put(ONE)
+@router.put(PIPELINE_PATH)
 async def edit(request: Request, caller: Operator, namespace: Slug, layer: Slug, name: Slug) -> Response:
-    """Write it anew; where it runs something else, that is its next version."""
+    """Replace a pipeline; as a new version if it runs something else."""
     body = await read_body(request, ["type", "sql", "function", "description", "max_runs", "max_age_days"])
     return answer(await manager(request, caller).edit(f"{namespace}/{layer}/{name}", body))
 
 
-@router.delete(ONE, status_code=204)
+@router.delete(PIPELINE_PATH, status_code=204)
 async def delete(request: Request, caller: Operator, namespace: Slug, layer: Slug, name: Slug) -> Response:
-    """Take it away with its schedules and triggers; its runs and its table stay."""
+    """Delete a pipeline with its schedules and triggers; its runs and its table stay."""
     await manager(request, caller).delete(f"{namespace}/{layer}/{name}")
     return Response(status_code=204)
 
 
-@router.get(f"{ONE}/versions")
+@router.get(f"{PIPELINE_PATH}/versions")
 async def versions(
     request: Request,
     caller: Viewer,
@@ -81,35 +81,35 @@ async def versions(
     limit: Limit = 200,
     cursor: Cursor = None,
 ) -> Response:
-    """What it ran, newest first."""
-    found = await engine_of(request).db.read(store.list_versions, caller.org_id, f"{namespace}/{layer}/{name}")
-    return answer_part(found, limit, cursor)
+    """The versions of a pipeline, newest first."""
+    items = await engine_of(request).db.read(store.list_versions, caller.org_id, f"{namespace}/{layer}/{name}")
+    return answer_part(items, limit, cursor)
 
 
-@router.post(f"{ONE}/$run", status_code=202)
+@router.post(f"{PIPELINE_PATH}/$run", status_code=202)
 async def run(request: Request, caller: Operator, namespace: Slug, layer: Slug, name: Slug) -> Response:
-    """A job at once: `{input?}`, which are parameters of a function. A `traceparent` header gives its run the trace."""
+    """Enqueue a job now: `{input?}`, the parameters of a function. A `traceparent` header sets the trace of its run."""
     body = await read_body(request, ["input"], optional=True)
     trace = parse.traceparent(request.headers.get("traceparent"))
     job_id = await manager(request, caller).run(f"{namespace}/{layer}/{name}", body.get("input"), trace)
     return answer({"job_id": job_id}, 202)
 
 
-@router.post(f"{ONE}/$preview")
+@router.post(f"{PIPELINE_PATH}/$preview")
 async def preview(request: Request, caller: Operator, namespace: Slug, layer: Slug, name: Slug) -> Response:
-    """The first 50 rows of its SQL, or of a draft `{sql?}`. Nothing is written."""
+    """The first 50 rows of its SQL, or of a draft `{sql?}`. Writes nothing."""
     body = await read_body(request, ["sql"], optional=True)
     return answer(await manager(request, caller).preview(f"{namespace}/{layer}/{name}", body.get("sql")))
 
 
-@router.post(f"{ONE}/$validate")
+@router.post(f"{PIPELINE_PATH}/$validate")
 async def validate(request: Request, caller: Operator, namespace: Slug, layer: Slug, name: Slug) -> Response:
-    """Whether its SQL, or a draft `{sql?}`, could run now; what it reads, and the columns it makes."""
+    """Whether its SQL, or a draft `{sql?}`, could run now; its reads and its columns."""
     body = await read_body(request, ["sql"], optional=True)
     return answer(await manager(request, caller).validate(f"{namespace}/{layer}/{name}", body.get("sql")))
 
 
-@router.get(f"{ONE}/triggers")
+@router.get(f"{PIPELINE_PATH}/triggers")
 async def triggers(
     request: Request,
     caller: Viewer,
@@ -119,31 +119,31 @@ async def triggers(
     limit: Limit = 200,
     cursor: Cursor = None,
 ) -> Response:
-    """What makes it run, beside schedules and people."""
-    found = await engine_of(request).db.read(store.list_triggers, caller.org_id, f"{namespace}/{layer}/{name}")
-    return answer_part(found, limit, cursor)
+    """The triggers of a pipeline."""
+    items = await engine_of(request).db.read(store.list_triggers, caller.org_id, f"{namespace}/{layer}/{name}")
+    return answer_part(items, limit, cursor)
 
 
-@router.post(f"{ONE}/triggers", status_code=201)
+@router.post(f"{PIPELINE_PATH}/triggers", status_code=201)
 async def add_trigger(request: Request, caller: Operator, namespace: Slug, layer: Slug, name: Slug) -> Response:
-    """`{type: pipeline_success, upstream}`, `{type: cron_dependency, upstreams, cron_expression, timezone?}` (at a
-    slot, or as soon after it as all upstreams succeeded anew) or `{type: webhook}`, whose `token` is told in this
-    answer and never again; each with `cooldown_seconds?`."""
+    """Create `{type: pipeline_success, upstream}`, `{type: cron_dependency, upstreams, cron_expression, timezone?}`
+    (runs at a slot, or after it as soon as all upstreams have succeeded again) or `{type: webhook}`, whose `token` is
+    shown only in this answer; each with `cooldown_seconds?`."""
     path = f"{namespace}/{layer}/{name}"
-    made, token = await manager(request, caller).add_trigger(path, await read_body(request))
-    return answer({**made, "token": token}, 201, {"cache-control": "no-store"} if token else None)
+    trigger, token = await manager(request, caller).add_trigger(path, await read_body(request))
+    return answer({**trigger, "token": token}, 201, {"cache-control": "no-store"} if token else None)
 
 
-@router.patch(f"{ONE}/triggers/{{trigger_id}}")
+@router.patch(f"{PIPELINE_PATH}/triggers/{{trigger_id}}")
 async def edit_trigger(
     request: Request, caller: Operator, namespace: Slug, layer: Slug, name: Slug, trigger_id: str
 ) -> Response:
-    """`{enabled?, cooldown_seconds?}`."""
+    """Change `{enabled?, cooldown_seconds?}` of a trigger."""
     path, body = f"{namespace}/{layer}/{name}", await read_body(request)
     return answer(await manager(request, caller).edit_trigger(path, trigger_id, body))
 
 
-@router.delete(f"{ONE}/triggers/{{trigger_id}}", status_code=204)
+@router.delete(f"{PIPELINE_PATH}/triggers/{{trigger_id}}", status_code=204)
 async def delete_trigger(
     request: Request, caller: Operator, namespace: Slug, layer: Slug, name: Slug, trigger_id: str
 ) -> Response:
