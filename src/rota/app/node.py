@@ -153,7 +153,7 @@ class Node:
             await real_sleep(GRAPH_LIST_SECONDS)
             if await remote.learn() and self.worker is not None:
                 with contextlib.suppress(Unavailable):
-                    await engine.db.tx(workers.announce, self.worker.id, self.worker.registration.routes)
+                    await engine.db.tx(workers.set_routes, self.worker.id, self.worker.registration.routes)
 
     async def run_worker(self, engine: Engine, scheduler: Scheduler, shutdown: Shutdown) -> None:
         """Run a worker until `shutdown.drain` is set or it loses its lease; the caller then starts a new one."""

@@ -10,7 +10,7 @@ from sqlalchemy import Select, func, select
 from rota.core.errors import Invalid, NotFound
 from rota.core.redact import public_task, redacted
 from rota.db.dialect import Tx, insert_rows
-from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, read_cursor, read_page
+from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, page_by
 from rota.db.tables import artifacts, runs, task_versions
 
 a, r, v = artifacts.c, runs.c, task_versions.c
@@ -71,15 +71,13 @@ def list_all(
     parent_id: str | None = None, label: str | None = None,
 ) -> Page:  # fmt: skip
     """Return a page of the artifacts that runs saved, newest first."""
-    stmt: Select[Any] = select(*BRIEF).where(a.org_id == org_id).order_by(a.id.desc())
+    stmt: Select[Any] = select(*BRIEF).where(a.org_id == org_id)
     stmt = matching(stmt, (a.run_id, run_id), (a.parent_id, parent_id), (a.label, label))
-    if cursor:
-        stmt = stmt.where(a.id < read_cursor(cursor)[0])
-    return read_page(tx, stmt, limit, brief, lambda row: [row.id])
+    return page_by(tx, stmt, a.id, limit, cursor, brief, descending=True)
 
 
 def tree(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> Record:
-    """An artifact with all that hangs below it, `children` in `children`, up to a limit. `public` as in `get`."""
+    """Return an artifact with all artifacts below it, nested as `children`, up to TREE_LIMIT. `public` as in `get`."""
     root = get(tx, org_id, artifact_id, public)
     level = {artifact_id: root}
     left = TREE_LIMIT
@@ -113,7 +111,7 @@ def task_snapshot(tx: Tx, org_id: str, name: str | None, version: str | None) ->
 
 
 def of_task() -> Any:
-    """Runs that are artifacts: those of tasks that began."""
+    """Match runs that are artifacts: those of tasks that started."""
     return (r.kind == "task") & r.started_at.is_not(None)
 
 
@@ -131,8 +129,8 @@ def run_brief(run: Any) -> Record:
 
 
 def readable(content_type: str, data: bytes) -> Any:
-    """JSON as it is, text as text, of anything else nothing: it can be downloaded. Who saved it may have said what it
-    is, and be wrong."""
+    """Return JSON parsed and text decoded; None for other content, which can be downloaded, and for content that does
+    not match its content type."""
     try:
         if content_type == JSON:
             return orjson.loads(data)

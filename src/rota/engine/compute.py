@@ -1,4 +1,4 @@
-"""Computing that must not hold up the event loop: it runs in threads of its own."""
+"""Runs CPU-bound functions in threads, so that they do not block the event loop."""
 
 import asyncio
 import contextvars

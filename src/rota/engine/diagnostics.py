@@ -1,4 +1,4 @@
-"""What can be measured about the health of an installation; `rota doctor` judges it."""
+"""Measurements of the health of an installation for `rota doctor`."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from rota.db.dialect import Tx, notify, on_sqlite, upsert
 from rota.db.notify import Wake
 from rota.db.tables import clocks, counters, orgs, schedules
 
-LATE = timedelta(minutes=2)
+OVERDUE_AFTER = timedelta(minutes=2)
 
 s, k = schedules.c, clocks.c
 
@@ -24,11 +24,13 @@ def version(tx: Tx) -> str:
 
 
 def unplanned(tx: Tx, now: datetime, limit: int = 100) -> list[str]:
-    """Schedules that should fire and have nothing planned; the reconciler mends them within five minutes."""
+    """Return enabled schedules without a planned slot; the reconciler repairs them within five minutes."""
     frozen = and_(orgs.c.frozen_at.is_not(None), or_(orgs.c.frozen_until.is_(None), orgs.c.frozen_until > now))
     unpaused = or_(s.paused_at.is_(None), s.paused_until <= now)
     wanted = and_(s.enabled, s.deleted_at.is_(None), s.condition == Condition.OK, unpaused, ~frozen)
-    held = select(k.schedule_id).where(k.next_run_at.is_(None))  # few, and both databases begin with them
+    held = select(k.schedule_id).where(
+        k.next_run_at.is_(None)
+    )  # few rows: the planners of both databases read them first
     stmt = select(s.name).select_from(schedules.join(orgs, orgs.c.id == s.org_id)).where(s.id.in_(held), wanted)
     return list(tx.execute(stmt.order_by(s.name).limit(limit)).scalars())
 
@@ -36,7 +38,7 @@ def unplanned(tx: Tx, now: datetime, limit: int = 100) -> list[str]:
 def overdue(tx: Tx, now: datetime, limit: int = 100) -> list[str]:
     """Return schedules that are overdue and did not fire."""
     joined = clocks.join(schedules, s.id == k.schedule_id)
-    stmt = select(s.name).select_from(joined).where(k.next_run_at < now - LATE, s.deleted_at.is_(None))
+    stmt = select(s.name).select_from(joined).where(k.next_run_at < now - OVERDUE_AFTER, s.deleted_at.is_(None))
     return list(tx.execute(stmt.order_by(k.next_run_at).limit(limit)).scalars())
 
 
@@ -46,13 +48,14 @@ def broken(tx: Tx, limit: int = 100) -> list[str]:
 
 
 async def wake_up(db: Database, patience: float = 3.0) -> float | None:
-    """Say something and listen for it, as two processes would: the seconds that it took, None if nothing was heard."""
+    """Send a notification and wait for it, as two processes would; returns the seconds it took, None if it did not
+    arrive."""
     wake, other = Wake(), open_database(db.url)
     listening = asyncio.ensure_future(wake.listen(db))
     try:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1):
-                await wake.changed.wait()  # a listener says when it is there
+                await wake.changed.wait()  # set when the listener is connected
         heard, start = wake.changed, stopwatch()
         await other.tx(poke)
         try:

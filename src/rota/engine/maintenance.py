@@ -1,4 +1,4 @@
-"""What keeps a busy installation whole: expired leases, repairs, counts of long gaps, retention."""
+"""Maintenance: rescue of jobs with expired leases, repairs, counts of long gaps, retention."""
 
 import random
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class Maintenance:
         self.stopping = False
 
     async def run(self) -> None:
-        """Reconcile at start and every five minutes; rescue whenever a lease has run out."""
+        """Reconcile at start and every five minutes; rescue whenever a lease has expired."""
         reconciled: datetime | None = None
         while not self.stopping:
             try:
@@ -46,7 +46,7 @@ class Maintenance:
                 log.debug("maintenance waits for the database", error=error.message)
                 await real_sleep(random.uniform(0.5, 2))
                 continue
-            except Exception:  # the runs of this process must not suffer for it
+            except Exception:  # a failure of maintenance must not stop the runs of this process
                 log.exception("maintenance failed; trying again")
                 await real_sleep(random.uniform(1, 2))
                 continue
@@ -55,7 +55,7 @@ class Maintenance:
             await real_sleep(max(0.2, ahead.total_seconds() + 0.05))
 
     async def rescue(self) -> int:
-        """Take over from workers whose lease ran out; never from oneself, and not right after a clock jump."""
+        """Rescue jobs of workers whose lease expired; never its own, and not right after a clock jump."""
         if not self.may_judge():
             return 0
         rescued = 0
@@ -69,23 +69,23 @@ class Maintenance:
             count, more, crashed = await self.db.tx(self.take_over, worker)
             self.engine.metrics.ended(crashed, 0)
             taken += count
-        if not await self.db.read(workers.lives, worker):
+        if not await self.db.read(workers.is_alive, worker):
             log.warning("a worker's lease ran out; its jobs go to others", worker=worker, jobs=taken)
         self.engine.wake.signal("ready")
         return taken
 
     def take_over(self, tx: Tx, worker: str) -> tuple[int, bool, list[AttemptResult]]:
-        """Declare a worker dead and take a batch of its jobs; nothing if it renewed its lease meanwhile. All is looked
-        at again here: this step may have waited long for its turn to write, and the others for theirs to renew."""
+        """Declare a worker dead and rescue a batch of its jobs; no-op if it renewed its lease. Everything is checked
+        again here: this transaction may have waited long for its lock, and other workers for theirs to renew."""
         now = self.clock.now()
         jumped = isinstance(self.clock, SystemClock) and abs(workers.measure(tx).time - now) > CLOCK_JUMP
-        evidence = workers.lives(tx, worker)  # else these are only the rest of its jobs
+        evidence = workers.is_alive(tx, worker)  # otherwise these are the rest of its jobs
         if self.may_judge() and not jumped:
-            workers.bury(tx, worker, now)
-        return (0, False, []) if workers.lives(tx, worker) else jobs.rescue(tx, worker, now, RESCUE_BATCH, evidence)
+            workers.declare_dead(tx, worker, now)
+        return (0, False, []) if workers.is_alive(tx, worker) else jobs.rescue(tx, worker, now, RESCUE_BATCH, evidence)
 
     async def reconcile(self) -> None:
-        """RECONCILER_GUARANTEES_CHAIN: find what should not be, mend it, and say so."""
+        """RECONCILER_GUARANTEES_CHAIN: find inconsistent rows, repair and log them."""
         now = self.clock.now()
         record_repair(self.engine, "schedules without a next slot", len(await self.db.tx(firing.repair_clocks, now)))
         for worker in await self.db.read(workers.dead_with_jobs):
@@ -103,7 +103,7 @@ class Maintenance:
         await self.prune(now)
 
     async def prune(self, now: datetime) -> None:
-        """Retention by age and status; nothing in scheduling reads what it deletes."""
+        """Delete old rows by age and status; scheduling does not read them."""
         settings = self.engine.settings
         kept_short = [Status.SUCCESS, Status.SKIPPED, Status.MISSED, Status.COALESCED, Status.CANCELED]
         rest = [status for status in Status if status not in kept_short]
@@ -114,7 +114,7 @@ class Maintenance:
             if isinstance(runner, Prunes):
                 await runner.prune(self.engine, now)
         await prune_in_chunks(self.db, slots.prune, now - settings.keep_failed)
-        await self.db.tx(workers.forget, now - FORGET_WORKERS)
+        await self.db.tx(workers.delete_stopped, now - FORGET_WORKERS)
         for prune in self.engine.extensions.prunes:
             await prune(self.engine, now)
         await prune_in_chunks(self.db, audit_rows.prune, now - settings.keep_audit)

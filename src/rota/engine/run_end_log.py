@@ -9,7 +9,7 @@ from rota.core.model import AttemptResult
 from rota.core.redact import redacted
 from rota.core.states import Status
 
-BATCH_LINES = 20  # runs of one batch that have a line each; of more, only those that failed have
+BATCH_LINES = 20  # larger batches log only the runs that failed
 ERROR_CHARACTERS = 200
 FAILURES = (Status.FAILED, Status.CRASHED)
 
@@ -17,7 +17,7 @@ log = structlog.get_logger("rota.worker")
 
 
 def log_ended(batch: Sequence[AttemptResult]) -> None:
-    """Log runs that are written down."""
+    """Log runs after they are recorded."""
     failures = [run for run in batch if run.status in FAILURES]
     if len(batch) > BATCH_LINES:
         log.info("runs ended", count=len(batch), failed=len(failures))
@@ -45,7 +45,7 @@ def facts_of(run: AttemptResult) -> dict[str, Any]:
 
 
 def error_line(error: dict[str, Any]) -> str:
-    """Type and first line of the message, redacted, on one line without control characters."""
+    """Return the type and first line of an error, redacted, without control characters."""
     lines = str(redacted(error.get("message") or "")).strip().splitlines()
     prefix = f"{error.get('type') or error.get('code')}: "
     text = (prefix + (lines[0] if lines else "").removeprefix(prefix)).rstrip(": ")  # a KeyError has it already

@@ -1,4 +1,5 @@
-"""EVERY_SLOT_HAS_ONE_VERDICT, proven: recompute the slots of the recorded spans and compare them with the rows."""
+"""Slot audit, the proof of EVERY_SLOT_HAS_ONE_VERDICT: recompute the slots of the trigger spans, compare them with
+rows."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
@@ -21,8 +22,8 @@ async def audit(
     db: Database, org_id: str, schedule: str | None, since: datetime | None, now: datetime,
     grace: timedelta = timedelta(seconds=60),
 ) -> dict[str, Any]:  # fmt: skip
-    """Whether every slot up to now stands in exactly one row, and every fired one has a job or a run. `overdue` lists
-    schedules that are due for longer than the grace and were not fired; their rows are right, so `ok` may be true."""
+    """Check that every slot up to now is in exactly one row, and that every fired slot has a job or a run. `overdue`
+    lists schedules that are overdue by more than the grace; their rows are correct, so `ok` may be true."""
     checked, problems, total = 0, [], 0
     overdue: list[str] = []
     after: str | None = ""
@@ -42,7 +43,7 @@ async def audit(
 
 
 async def check_schedule(db: Database, schedule: Any, since: datetime | None, now: datetime) -> tuple[int, list[str]]:
-    """One schedule: the number of slots it had, and what is wrong with their rows."""
+    """Check a schedule; returns the number of its slots, and the problems of their rows."""
     edge = now if schedule.next_slot is None else min(now, schedule.next_slot - TICK)
     floor = max((at for at in (since, schedule.decided_until) if at is not None), default=None)
     spans = await db.read(slots.spans_of, schedule.id)
@@ -61,7 +62,7 @@ def compare(
     spans: Sequence[Any], rows: Sequence[Any], orphaned: Collection[str], floor: datetime | None, edge: datetime,
     now: datetime,
 ) -> tuple[int, list[str]]:  # fmt: skip
-    """The slots of a schedule's spans against its rows: their number, and what is wrong with the rows."""
+    """Compare the slots of a schedule's spans with its rows; returns the number of slots, and the problems."""
     total, wrong = 0, []
     claimed = [False] * len(rows)
     for span in spans:
@@ -72,7 +73,7 @@ def compare(
         wrong += complaints
     for row, is_slot in zip(rows, claimed, strict=True):
         ruled = any(span.from_at < row.slot <= (span.until_at or now) for span in spans)
-        if not is_slot and (ruled or row.job_id is None):  # where no trigger ruled, only a backfill can have fired it
+        if not is_slot and (ruled or row.job_id is None):  # without a trigger span only a backfill can have fired it
             wrong.append(f"{row.slot.isoformat()} is no slot of its triggers")
         if row.verdict is None and (row.job_id is None or row.job_id in orphaned):
             wrong.append(f"slot {row.slot.isoformat()} has neither a job nor a run")
@@ -82,8 +83,8 @@ def compare(
 def walk(
     timing: Timing, since: datetime, start: datetime, end: datetime, rows: Sequence[Any], claimed: list[bool]
 ) -> tuple[int, list[str]]:
-    """The slots of one span, which began at `since`, against the rows, both ascending. A gap row stands for all slots
-    from its first to last."""
+    """Compare the slots of a span that began at `since` with the rows, both ascending. A gap row stands for all slots
+    from its first to its last."""
     total, wrong = 0, list[str]()
     slot = triggers.next_slot(timing, start, since)
     for position, row in enumerate(rows):
@@ -109,7 +110,7 @@ def walk(
 
 
 def without_row(timing: Timing, first: datetime, until: datetime) -> tuple[int, list[str]]:
-    """The slots from `first` up to `until`, which have no row: their number, and a complaint for the first of them."""
+    """Return the number of slots without a row from `first` up to `until`, and a problem for the first of them."""
     missing = islice(triggers.slots_between(timing, first - TICK, until), PROBLEM_LIMIT)
     count = count_slots(timing, first - TICK, until, 2_000_000)
     return count or 0, [f"slot {slot.isoformat()} has no row" for slot in missing]

@@ -44,7 +44,7 @@ def register(
     jobs.route(tx, routes)
 
 
-def announce(tx: Tx, worker: str, routes: Collection[str]) -> None:
+def set_routes(tx: Tx, worker: str, routes: Collection[str]) -> None:
     """Replace the routes of a worker; parked jobs that waited for one of them become ready."""
     tx.execute(update(workers).where(w.id == worker, ALIVE).values(routes=sorted(routes)))
     jobs.route(tx, routes)
@@ -69,15 +69,15 @@ def expired(tx: Tx, now: datetime, but: str | None) -> list[str]:
     return [worker for worker in tx.execute(stmt.order_by(w.lease_until)).scalars() if worker != but]
 
 
-def bury(tx: Tx, worker: str, now: datetime) -> bool:
+def declare_dead(tx: Tx, worker: str, now: datetime) -> bool:
     """Declare a worker with an expired lease dead, before its jobs are rescued; its next renewal fails. Returns False
     if it renewed its lease in between."""
     late = and_(w.id == worker, ALIVE, or_(w.lease_until < now, w.lease_until > now + LEASE_AHEAD_MAX))
     tx.execute(update(workers).where(late).values(state=WorkerState.DEAD, stopped_at=now))
-    return not lives(tx, worker)
+    return not is_alive(tx, worker)
 
 
-def lives(tx: Tx, worker: str) -> bool:
+def is_alive(tx: Tx, worker: str) -> bool:
     """Return whether a worker is registered as alive."""
     return tx.execute(select(w.id).where(w.id == worker, ALIVE)).first() is not None
 
@@ -110,7 +110,7 @@ def live_routes(tx: Tx, now: datetime) -> set[str]:
     }
 
 
-def forget(tx: Tx, before: datetime) -> int:
+def delete_stopped(tx: Tx, before: datetime) -> int:
     """Delete registrations of workers that stopped before `before`; returns their number."""
     return tx.execute(delete(workers).where(w.state != WorkerState.ALIVE, w.stopped_at < before)).rowcount
 

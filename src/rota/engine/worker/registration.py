@@ -82,7 +82,7 @@ class Registration:
 
     async def announce(self) -> None:
         """Store the routes again, after they changed."""
-        await self.engine.db.tx(workers.announce, self.id, self.routes)
+        await self.engine.db.tx(workers.set_routes, self.id, self.routes)
 
     async def end(self) -> None:
         """End the registration in the database."""
