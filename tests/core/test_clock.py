@@ -89,6 +89,14 @@ def test_a_slow_sample_does_not_move_the_clock() -> None:
         assert is_about(clock, NINE)
 
 
+def test_a_slow_sample_that_lacks_a_millisecond_proves_nothing() -> None:
+    clock = SystemClock()
+    received = clock.monotonic()
+    clock.sync(ClockSample(NINE, received - 0.001, received))
+    truncated = NINE + timedelta(seconds=1 - 0.7, milliseconds=-1)  # as SQLite's clock does
+    assert clock.sync(ClockSample(truncated, received + 0.3, received + 1)) == timedelta(0)
+
+
 def test_a_slow_sample_that_proves_the_clock_ahead_sets_it_back() -> None:
     clock = SystemClock()
     clock.sync(sample(clock, NINE, 0.001))

@@ -16,6 +16,7 @@ from typing import Protocol
 CLOCK_JUMP = timedelta(seconds=5)  # a larger step of the clock postpones rescues and is logged
 SAMPLE_ERROR_SECONDS = 0.002  # a sample with a shorter round trip is always accepted
 DRIFT_PER_SECOND = 0.0005  # assumed drift of the monotonic clock between samples
+SAMPLE_RESOLUTION = timedelta(milliseconds=2)  # SQLite's clock has milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class SystemClock:
         base, mark, error = self._set
         current = base + timedelta(seconds=sample.received - mark)
         allowed = max(SAMPLE_ERROR_SECONDS, error + DRIFT_PER_SECOND * (sample.received - mark))
-        ahead = current > sample.time + timedelta(seconds=sample.round_trip)
+        ahead = current > sample.time + timedelta(seconds=sample.round_trip) + SAMPLE_RESOLUTION
         if sample.round_trip > allowed and not ahead:
             return timedelta(0)
         self._set = (sample.time, sample.received, sample.round_trip)
