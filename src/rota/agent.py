@@ -53,9 +53,12 @@ TYPES: dict[str, JobType] = {}
 
 
 def job_type(
-    name: str, *, schema: Mapping[str, Any] | None = None, read_only: bool = False,
+    name: str,
+    *,
+    schema: Mapping[str, Any] | None = None,
+    read_only: bool = False,
     reconcile: Callable[[Order], bool | None] | None = None,
-) -> Callable[[F], F]:  # fmt: skip
+) -> Callable[[F], F]:
     """Register a function as a job type of this agent."""
 
     def register(function: F) -> F:

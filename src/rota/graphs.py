@@ -1,4 +1,4 @@
-"""What graphs are written with: a Python graph is `async def poet(request, caller)` and yields these events."""
+"""Types for Python graphs: a graph is `async def poet(request, caller)` and yields these events."""
 
 from rota.kinds.graphs.port import (
     AssistantFinal,

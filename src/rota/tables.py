@@ -1,4 +1,4 @@
-"""Rota's tables, for users' own queries: `select(tables.runs).where(…)`. To be read; Rota alone writes them."""
+"""Rota's tables, for users' own queries: `select(tables.runs).where(…)`. Read-only: only Rota writes to them."""
 
 from rota.db.tables import artifacts, jobs, runs, schedules, slots, tasks
 

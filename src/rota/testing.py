@@ -1,11 +1,11 @@
-"""For tests of programs that use Rota: a whole installation in one process, with the clock in the test's hands.
+"""For tests of programs that use Rota: an installation in one process, with a clock that the test sets.
 
     async with world(app, start=datetime(2026, 5, 4, 9, tzinfo=UTC)) as rota:
         await rota.publish("inbox-to-sheet", "mail", message_id="1", payload={"from": "Ada"})
         await rota.drain()
         await rota.advance(hours=24)
 
-and a way to die: `dies_at(n, play)` plays in a child process that is killed at its n-th statement.
+Crash tests: `dies_at(n, play)` runs `play` in a child process that is killed before its n-th statement.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from rota.kinds.graphs.runner import GraphRunner
 from rota.kinds.tasks.declare import declare
 from rota.kinds.tasks.registry import TaskRegistry, task_rows
 from rota.kinds.tasks.runner import TaskRunner
-from rota.kinds.workflows import reports as views
+from rota.kinds.workflows import reports as workflow_reports
 from rota.kinds.workflows.connectors.base import Connectors
 from rota.kinds.workflows.declaration import Workflow
 from rota.kinds.workflows.manager import WorkflowManager, deploy_all
@@ -53,11 +53,11 @@ from rota.kinds.workflows.scripts.sandbox import Sandbox
 from rota.user_code.injection import Injector
 
 MONDAY = datetime(2026, 5, 4, 9, tzinfo=UTC)
-TURNS = 100_000  # more steps than that at one moment are a loop without end
+MAX_STEPS = 100_000  # more at one point in time are an endless loop
 
 
 class Program(Protocol):
-    """What is tested: a `Rota`."""
+    """The program under test: a `Rota`."""
 
     org: str
     registry: TaskRegistry
@@ -70,7 +70,7 @@ class Program(Protocol):
 
 @dataclass
 class World:
-    """An installation that does what is due when it is told to. Nothing happens between two calls."""
+    """An installation that runs only inside calls of `drain` and `advance`."""
 
     engine: Engine
     clock: ManualClock
@@ -79,36 +79,36 @@ class World:
     org_id: str
 
     async def drain(self) -> None:
-        """Do everything that is due now, and what follows from it now."""
-        for _ in range(TURNS):
-            moment = (await self.scheduler.poll()).next_due_at
-            due = moment is not None and moment <= self.clock.now()
+        """Fire and run everything that is due now, including what follows from it."""
+        for _ in range(MAX_STEPS):
+            next_due_at = (await self.scheduler.poll()).next_due_at
+            due = next_due_at is not None and next_due_at <= self.clock.now()
             if due:
                 await self.scheduler.step()
-            took = await self.worker.prefetch.claim() or bool(self.worker.active)
+            claimed = await self.worker.prefetch.claim() or bool(self.worker.active)
             while self.worker.active or self.worker.completer.results:
                 await self.worker.cancellation.until_idle(60)
                 if self.worker.completer.results:
                     await self.worker.completer.flush()
-            if not took and not due:
+            if not claimed and not due:
                 return
-        raise AssertionError(f"still busy after {TURNS} steps at {self.clock.now()}: this is a loop without end")
+        raise AssertionError(f"still busy after {MAX_STEPS} steps at {self.clock.now()}: endless loop")
 
     async def advance(self, **span: float) -> None:
-        """Let time pass, doing each thing at its moment: `advance(minutes=5)`."""
+        """Advance the clock, running everything at its due time: `advance(minutes=5)`."""
         until = self.clock.now() + timedelta(**span)
         await self.drain()
         while True:
-            moment = (await self.scheduler.poll()).next_due_at
-            if moment is None or moment > until:
+            next_due_at = (await self.scheduler.poll()).next_due_at
+            if next_due_at is None or next_due_at > until:
                 break
-            self.clock.set(max(moment, self.clock.now()))
+            self.clock.set(max(next_due_at, self.clock.now()))
             await self.drain()
         self.clock.set(until)
         await self.drain()
 
     async def take_over(self) -> None:
-        """Find what a dead process left behind, as a new one does when the lease of the old one is over."""
+        """Rescue the jobs of a dead process, as a new one does after the lease of the old one has expired."""
         self.clock.set(self.clock.now() + self.engine.settings.lease)
         await self.engine.db.tx(workers.renew, self.worker.id, self.engine.settings.lease, self.clock.now())
         await Maintenance(self.engine, self.worker.id).rescue()
@@ -120,42 +120,46 @@ class World:
         return WorkflowManager(self.engine, self.org_id)
 
     async def publish(self, workflow: str, topic: str, *, message_id: str, payload: Any = None) -> str:
-        """An event from outside; tells whether it was `created`, `replaced` or `kept`."""
+        """Publish an event from outside; return `created`, `replaced` or `kept`."""
         body = {"message_id": message_id, "payload": payload}
         return (await self.workflows.publish(workflow, topic, body))[1]
 
     async def workflow(self, name: str) -> Mapping[str, Any]:
-        """What people see of a workflow."""
-        return await self.engine.db.read(views.workflow, self.org_id, name, self.clock.now())
+        """Return a workflow as the API shows it."""
+        return await self.engine.db.read(workflow_reports.workflow, self.org_id, name, self.clock.now())
 
-    async def runs(self, **wanted: Any) -> list[dict[str, Any]]:
-        """The ledger, oldest first."""
-        found, _ = await self.engine.db.read(lambda tx: run_reports.list_runs(tx, self.org_id, limit=200, **wanted))
-        return found[::-1]
+    async def runs(self, **filters: Any) -> list[dict[str, Any]]:
+        """Return the newest 200 runs, oldest first."""
+        rows, _ = await self.engine.db.read(lambda tx: run_reports.list_runs(tx, self.org_id, limit=200, **filters))
+        return rows[::-1]
 
 
 @asynccontextmanager
 async def world(
-    program: Program, *, start: datetime = MONDAY, database_url: str | None = None, repairer: Repairer | None = None,
+    program: Program,
+    *,
+    start: datetime = MONDAY,
+    database_url: str | None = None,
+    repairer: Repairer | None = None,
     **settings: Any,
-) -> AsyncIterator[World]:  # fmt: skip
-    """Set up a program over a database (a fresh SQLite file where none is named) at a moment of your choice."""
+) -> AsyncIterator[World]:
+    """Set up a program on a database (default: a new SQLite file), with the clock at `start`."""
     with tempfile.TemporaryDirectory() as directory:
         url = database_url or f"sqlite:///{directory}/rota.db"
         db, clock = open_database(url), ManualClock(start)
         if await db.read(schema.check) is not None:
             await asyncio.to_thread(migrate, url)
         sandbox = Sandbox(spare=0)
-        flows = WorkflowRunner(
+        workflows = WorkflowRunner(
             program.workflows, program.connectors, db, program.org, sandbox, repairs=repairer is not None
         )
         runners: tuple[Runner, ...] = (
             TaskRunner(program.registry, db, None, 50, program.injector, program.org),
             GraphRunner(program.graphs, db, clock, program.org),
-            flows,
-            RepairRunner(flows.scripts, repairer),
+            workflows,
+            RepairRunner(workflows.scripts, repairer),
         )
-        engine = Engine(db, clock, Wake(), {one.kind: one for one in runners}, EngineSettings(**settings))
+        engine = Engine(db, clock, Wake(), {runner.kind: runner for runner in runners}, EngineSettings(**settings))
         try:
             await db.tx(accounts.ensure_default_org, clock.now())
             rows = task_rows(program.registry, program.injector, "test")
@@ -165,26 +169,33 @@ async def world(
             assert org_id is not None
             worker = Worker(engine)
             await worker.learn()
-            await db.tx(sign_on, worker, engine)
+            await db.tx(register_worker, worker, engine)
             yield World(engine, clock, worker, Scheduler(engine), org_id)
         finally:
-            await flows.close()
+            await workflows.close()
             await db.close()
 
 
-def sign_on(tx: Tx, worker: Worker, engine: Engine) -> None:
+def register_worker(tx: Tx, worker: Worker, engine: Engine) -> None:
     workers.register(
-        tx, worker=worker.id, pid=os.getpid(), version="test", concurrency=engine.settings.concurrency,
-        kinds=sorted(engine.runners), routes=worker.registration.routes, queues=None, lease=engine.settings.lease,
+        tx,
+        worker=worker.id,
+        pid=os.getpid(),
+        version="test",
+        concurrency=engine.settings.concurrency,
+        kinds=sorted(engine.runners),
+        routes=worker.registration.routes,
+        queues=None,
+        lease=engine.settings.lease,
         now=engine.clock.now(),
-    )  # fmt: skip
+    )
 
 
 # crash points
 
 
 class Countdown:
-    """Kills this process when it reaches its last point."""
+    """Kills this process at the last of `points` crash points."""
 
     def __init__(self, points: int) -> None:
         self.points = self.left = points
@@ -199,29 +210,29 @@ countdown: Countdown | None = None
 
 
 def crash_point(name: str) -> None:
-    """A point of your own, in a fake service for instance. Outside `dies_at` it does nothing."""
+    """Mark a crash point of your own, for instance in a fake service. No-op outside `dies_at`."""
     if countdown is not None:
         countdown.reached(name)
 
 
 def count_from_here() -> None:
-    """Forget the points so far: what was only set-up is not worth dying in."""
+    """Count crash points from here: skips those of the set-up."""
     if countdown is not None:
         countdown.left = countdown.points
 
 
 def dies_at(point: int, play: Callable[[], Awaitable[None]], seconds: float = 60) -> bool:
-    """Play in a child process that is killed at this point: before its n-th statement or commit, or a `crash_point`.
-    True if it was; False if it came to its end alive: there are no more points. Not for use on an event loop."""
+    """Run `play` in a child process that is killed at a crash point: before its n-th statement or commit, or at a
+    `crash_point`. Return True if it was killed, False if it ended before that point. Not for use on an event loop."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # other threads: the child uses nothing of theirs
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads: the child does not use theirs
         child = os.fork()
     if child == 0:
-        gc.freeze()  # what the parent threw away may want threads to end it that are not here
-        faulthandler.dump_traceback_later(seconds + 5, exit=True)  # should it not even heed its alarm
-        signal.signal(signal.SIGALRM, tell_and_die)
+        gc.freeze()  # finalisers of the parent's garbage may need threads that do not exist here
+        faulthandler.dump_traceback_later(seconds + 5, exit=True)  # if it does not handle its alarm
+        signal.signal(signal.SIGALRM, dump_and_exit)
         signal.alarm(int(seconds))
-        os._exit(play_once(point, play))
+        os._exit(run_with_countdown(point, play))
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return True
@@ -230,18 +241,18 @@ def dies_at(point: int, play: Callable[[], Awaitable[None]], seconds: float = 60
     return False
 
 
-def tell_and_die(alarm: int, frame: Any) -> None:
-    """It takes too long: tell where it is, in all its threads, and end."""
+def dump_and_exit(alarm: int, frame: Any) -> None:
+    """On timeout: print the stacks of all threads and tasks, and exit."""
     traceback.print_stack(frame)
     faulthandler.dump_traceback(2)
-    with contextlib.suppress(RuntimeError):  # no loop runs
+    with contextlib.suppress(RuntimeError):  # no running loop
         for task in asyncio.all_tasks():
             task.print_stack()
     signal.signal(alarm, signal.SIG_DFL)
     signal.raise_signal(alarm)
 
 
-def play_once(point: int, play: Callable[[], Awaitable[None]]) -> int:
+def run_with_countdown(point: int, play: Callable[[], Awaitable[None]]) -> int:
     global countdown
     countdown = Countdown(point)
     try:

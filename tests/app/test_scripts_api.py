@@ -11,7 +11,7 @@ from rota.kinds.workflows.connectors.base import Connectors
 from rota.kinds.workflows.runner import WorkflowRunner
 from rota.kinds.workflows.scripts.repair import RepairRunner
 from rota.kinds.workflows.scripts.sandbox import Sandbox
-from rota.testing import World, sign_on
+from rota.testing import World, register_worker
 from tests.app.conftest import Api
 from tests.app.forms import done, fill
 from tests.app.test_web_login import browser, log_in
@@ -31,7 +31,7 @@ async def rota(api: Api, tmp_path: Path) -> AsyncIterator[World]:
     repairs = RepairRunner(flows.scripts, repairer(tmp_path, ASKS, RIGHT))
     api.engine.runners.update({"workflow": flows, "repair": repairs})  # type: ignore[attr-defined]
     worker = Worker(api.engine)
-    await api.db.tx(sign_on, worker, api.engine)
+    await api.db.tx(register_worker, worker, api.engine)
     yield World(api.engine, api.clock, worker, Scheduler(api.engine), api.org_id)
     await flows.close()
 

@@ -22,7 +22,7 @@ from rota.engine import dashboard
 from rota.engine.worker import Worker
 from rota.frame.web import charts
 from rota.frame.web.pages import Look, Preferences
-from rota.testing import sign_on
+from rota.testing import register_worker
 from tests.app.agents import make_server, pair_agent
 from tests.app.conftest import NINE, Api
 from tests.app.forms import Forms, done, fill, form_on, words
@@ -448,8 +448,8 @@ async def test_what_a_key_may_not_do_its_session_may_not(api: Api, web: httpx.As
 
 @on_sqlite
 def test_what_a_page_follows_ends_with_the_session(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "HEARTBEAT", 0.2)
-    monkeypatch.setattr(streams, "CHECK_EVERY", 0.2)
+    monkeypatch.setattr(streams, "KEEP_ALIVE_SECONDS", 0.2)
+    monkeypatch.setattr(streams, "AUTHORIZATION_SECONDS", 0.2)
     with LiveApi(migrated_url) as live, httpx.Client(base_url=live.url, timeout=20) as web:
         body = {"name": "short", "role": "viewer"}
         made = httpx.post(f"{live.url}/api/v1/api-keys", json=body, headers=live.headers).json()
@@ -660,7 +660,7 @@ async def test_pages_show_nothing_that_the_scopes_of_a_key_keep_from_the_api(api
     order = {"job_type": "restart", "payload": {}}
     job = (await api.call("POST", "/host-jobs", {"server_instance_id": server, **order})).json()["job_id"]
     batch = (await api.call("POST", "/batches", {"labels": {"role": "web"}, **order})).json()["batch_id"]
-    await api.db.tx(sign_on, Worker(api.engine), api.engine)
+    await api.db.tx(register_worker, Worker(api.engine), api.engine)
     schedule = (await api.schedule("canary-schedule"))["id"]
     run = (await api.call("POST", "/schedules/canary-schedule/$run", {})).json()["job_id"]
     hidden = {
@@ -720,7 +720,7 @@ async def test_the_first_page_lists_hosts_that_are_offline_until_they_are_back(
     alpha = await pair_agent(api)
     assert "offline" not in attention(await admin.get("/"))
     await api.clock.advance(timedelta(minutes=5))
-    await api.db.tx(sign_on, Worker(api.engine), api.engine)
+    await api.db.tx(register_worker, Worker(api.engine), api.engine)
     text = attention(await admin.get("/"))
     assert "Hosts that are offline alpha offline last heartbeat 5m ago" in text
     assert "paired" not in text

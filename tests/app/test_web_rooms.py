@@ -18,7 +18,7 @@ from rota.engine.worker import Worker
 from rota.kinds.workflows.manager import deploy_all
 from rota.kinds.workflows.rules import Resolution
 from rota.kinds.workflows.runner import WorkflowRunner
-from rota.testing import World, sign_on
+from rota.testing import World, register_worker
 from tests.app.agents import FakeAgent, make_server, pair_agent, run_job
 from tests.app.conftest import Api
 from tests.app.forms import Forms, done, fill, form_on, words
@@ -47,7 +47,7 @@ async def flows(api: Api, **options: Any) -> tuple[World, Inbox]:
     api.engine.runners[runner.kind] = runner  # type: ignore[index]
     await deploy_all(api.engine, program.org, "test.py", program.workflows)
     worker = Worker(api.engine)
-    await api.db.tx(sign_on, worker, api.engine)
+    await api.db.tx(register_worker, worker, api.engine)
     return World(api.engine, api.clock, worker, Scheduler(api.engine), api.org_id), inbox
 
 
@@ -375,7 +375,7 @@ async def test_pipelines_are_drawn_by_layer_and_listed_with_their_last_run(api: 
     assert "sales/bronze/orders SQL, version 1 pending" in words(shown.text)
     assert "every day at 12:00 (UTC)" in words(shown.text)
     worker = Worker(api.engine)
-    await api.db.tx(sign_on, worker, api.engine)
+    await api.db.tx(register_worker, worker, api.engine)
     await World(api.engine, api.clock, worker, Scheduler(api.engine), api.org_id).drain()
     text = words((await web.get("/pipelines")).text)
     assert re.search(r"orders SQL, version 1 success\s+\S+ ago 3 rows ", text), text

@@ -20,7 +20,7 @@ from rota.db.tables import jobs, runs, slots
 from rota.engine.maintenance import Maintenance
 from rota.engine.slot_audit import audit
 from rota.engine.worker import Worker
-from rota.testing import MONDAY, World, count_from_here, dies_at, sign_on, world
+from rota.testing import MONDAY, World, count_from_here, dies_at, register_worker, world
 from tests.workflows.test_crashes import fresh
 
 HOUR = timedelta(hours=1)
@@ -80,7 +80,7 @@ async def rescue(url: str) -> None:
         await running(here, gate)
         here.clock.set(here.clock.now() + HOUR)
         other = Worker(here.engine)
-        await here.engine.db.tx(sign_on, other, here.engine)
+        await here.engine.db.tx(register_worker, other, here.engine)
         count_from_here()
         assert await Maintenance(here.engine, other.id).rescue() == SCHEDULES
         await end(here, gate)

@@ -60,8 +60,8 @@ async def keep_busy(client: httpx.AsyncClient, stop: asyncio.Event) -> None:
 async def test_a_busy_stream_ends_when_its_key_may_no_longer_read_it(
     client: httpx.AsyncClient, db: Database, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    monkeypatch.setattr(streams, "CHECK_EVERY", 0.5)
-    monkeypatch.setattr(streams, "HEARTBEAT", 1000.0)
+    monkeypatch.setattr(streams, "AUTHORIZATION_SECONDS", 0.5)
+    monkeypatch.setattr(streams, "KEEP_ALIVE_SECONDS", 1000.0)
     key_id, headers = await make_key(client)
     stop = asyncio.Event()
     busy = asyncio.ensure_future(keep_busy(client, stop))
@@ -109,7 +109,7 @@ async def test_many_streams_of_an_org_have_one_reader(
             while not (await anext(lines)).startswith("event: queue.changed"):
                 pass
         seconds = asyncio.get_running_loop().time() - started
-        assert 1 <= reads["changes"] <= 2 + seconds / feeds.BREATH
+        assert 1 <= reads["changes"] <= 2 + seconds / feeds.MIN_READ_INTERVAL_SECONDS
     await until(lambda: not live.app.state.streams and not live.app.state.feeds.by_org)
 
 
@@ -131,12 +131,12 @@ async def test_a_key_has_at_most_twenty_streams(live: LiveApi, client: httpx.Asy
 async def test_a_follower_that_does_not_read_is_ended_and_no_other() -> None:
     slow, quick = feeds.Follower(), feeds.Follower()
     change = feeds.Change("run.ended", datetime.now(UTC), ("run.ended", "1:"), b"{}")
-    for _ in range(feeds.BATCHES_BEHIND + 1):
+    for _ in range(feeds.MAX_BATCHES_BEHIND + 1):
         slow.add([change])
         quick.add([change])
         assert await quick.next() == [change]
-    assert slow.batches.qsize() == feeds.BATCHES_BEHIND
-    for _ in range(feeds.BATCHES_BEHIND):
+    assert slow.batches.qsize() == feeds.MAX_BATCHES_BEHIND
+    for _ in range(feeds.MAX_BATCHES_BEHIND):
         slow.batches.get_nowait()
     assert await slow.next() is None
     assert await quick.next() == []

@@ -31,33 +31,40 @@ from rota.kinds.pipelines.api import pipelines, webhooks
 from rota.kinds.tasks import api as tasks_api
 from rota.kinds.workflows import api as workflows_api
 
-MODULES = (
+ROUTE_MODULES = (
     *(schedules, runs, jobs, streams, tasks_api, artifacts, grants, billing),
     *(graphs, pipelines, workflows_api, hosts, system, passwords, people, sessions),
 )
-EXPOSED_NOWHERE = Exposure()  # neither a public URL nor a proxy is known
-EVERYTHING = tuple(one.router for one in MODULES)
+NO_EXPOSURE = Exposure()  # neither a public URL nor a proxy is configured
+ALL_ROUTERS = tuple(module.router for module in ROUTE_MODULES)
 
 
 def create_api(
     engine: Engine,
     db: Database,
     *,
-    routers: Sequence[APIRouter] = EVERYTHING,
+    routers: Sequence[APIRouter] = ALL_ROUTERS,
     loops: Callable[[], Problems] | None = None,
     service_token: str = "",
-    exposure: Exposure = EXPOSED_NOWHERE,
+    exposure: Exposure = NO_EXPOSURE,
     title: str = "Rota",
     lifespan: Any = None,
     guarded_hosts: Collection[str] | None = None,
 ) -> FastAPI:
-    """The API over an engine. `loops` returns the problems of this process, if it has a scheduler and worker.
+    """Create the API of an engine. `loops` returns the problems of this process, if it has a scheduler and worker.
     `guarded_hosts` are the names of a server that checks Host and Origin; None if it does not."""
     app = FastAPI(
-        title=title, version="1", description=__doc__, lifespan=lifespan, redirect_slashes=False, docs_url=None,
+        title=title,
+        version="1",
+        description=__doc__,
+        lifespan=lifespan,
+        redirect_slashes=False,
+        docs_url=None,
         redoc_url=None,
-        telemetry={"exclude": lambda scope: scope["path"] == "/login"},  # its link has a token, which no trace may tell
-    )  # fmt: skip
+        telemetry={
+            "exclude": lambda scope: scope["path"] == "/login"
+        },  # its query has a token, which must not reach traces
+    )
     app.state.engine, app.state.db = engine, db
     app.state.authentication = StoredCredentials(db)
     app.state.readiness = Readiness(db, engine.clock, loops)
@@ -66,7 +73,7 @@ def create_api(
     app.add_exception_handler(HTTPException, contract.on_http_error)
     app.add_exception_handler(RequestValidationError, contract.on_bad_parameter)
     app.state.exposure = exposure
-    app.state.closing, app.state.streams = False, 0  # whether streams must end, and how many there are
+    app.state.closing, app.state.streams = False, 0  # whether streams must end; number of open streams
     app.state.feeds, app.state.open_streams = Feeds(engine), Counter[str]()  # the latter by key or user
     app.add_middleware(Idempotency)
     if guarded_hosts is not None:
@@ -78,7 +85,7 @@ def create_api(
     app.include_router(internal.router)
     app.include_router(webhooks.router)
     app.include_router(agents.router)
-    app.state.anyone = None  # for whom requests without a key are taken
+    app.state.anyone = None  # the caller of requests without a key, if they are allowed
     for router in routers:
         app.include_router(
             router,

@@ -1,4 +1,4 @@
-"""Artifacts: what runs left behind."""
+"""Routes of artifacts: results and files that runs saved."""
 
 from typing import Any
 
@@ -21,15 +21,15 @@ async def list_all(
     parent_id: str | None = None,
     label: str | None = None,
 ) -> Response:
-    """What runs saved, newest first, without its content. The artifact of a task's run itself goes by the run's id."""
-    wanted: dict[str, Any] = {
+    """Artifacts, newest first, without content. The result of a task's run has the run's id."""
+    filters: dict[str, Any] = {
         "limit": limit,
         "cursor": cursor,
         "run_id": run_id,
         "parent_id": parent_id,
         "label": label,
     }
-    return answer_page(await engine_of(request).db.read(artifacts.list_all, caller.org_id, **wanted))
+    return answer_page(await engine_of(request).db.read(artifacts.list_all, caller.org_id, **filters))
 
 
 @router.get("/{artifact_id}")
@@ -40,23 +40,24 @@ async def read(request: Request, caller: Viewer, artifact_id: str) -> Response:
 
 @router.get("/{artifact_id}/$tree")
 async def tree(request: Request, caller: Viewer, artifact_id: str) -> Response:
-    """An artifact with all that hangs below it, in `children`."""
+    """An artifact with its descendants, in `children`."""
     return answer(await engine_of(request).db.read(artifacts.tree, caller.org_id, artifact_id, public=True))
 
 
 @router.get("/{artifact_id}/$expand")
 async def expand(request: Request, caller: Viewer, artifact_id: str) -> Response:
-    """An artifact as a node of its tree whose children nobody loaded: `children` is null."""
-    found = await engine_of(request).db.read(artifacts.get, caller.org_id, artifact_id, public=True)
-    return answer({**found, "children": None})
+    """An artifact as a node of its tree, without its descendants: `children` is null."""
+    artifact = await engine_of(request).db.read(artifacts.get, caller.org_id, artifact_id, public=True)
+    return answer({**artifact, "children": None})
 
 
 @router.get("/{artifact_id}/$content")
 async def download(request: Request, caller: Viewer, artifact_id: str) -> Response:
-    """The content as it was saved. Never shown by a browser as a page: it may be anything that a task wrote."""
+    """The content as it was saved, always as a download: it may be HTML or script that a task wrote."""
     content_type, content = await engine_of(request).db.read(artifacts.content, caller.org_id, artifact_id, public=True)
     headers = {
-        "content-disposition": f'attachment; filename="{artifact_id}"', "x-content-type-options": "nosniff",
+        "content-disposition": f'attachment; filename="{artifact_id}"',
+        "x-content-type-options": "nosniff",
         "content-security-policy": "default-src 'none'; sandbox",
-    }  # fmt: skip
+    }
     return Response(content, media_type=content_type, headers=headers)

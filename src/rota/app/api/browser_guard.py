@@ -1,7 +1,7 @@
-"""Refuses what a page of another site can make a browser send to a server on this machine or network.
+"""Protection against cross-site requests and DNS rebinding, for servers on this machine or network.
 
-Such a page has no key, but reaches a server that asks for none, and by DNS rebinding (its own name resolves to an
-address here) the browser takes the server for the page's own.
+A page of another site has no key, but reaches a server that requires none; by DNS rebinding (its own name resolves to
+an address here) the browser treats the server as the page's own origin.
 """
 
 from collections.abc import Collection
@@ -12,13 +12,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rota.frame.http.contract import problem
 
-WRITES = ("POST", "PUT", "PATCH", "DELETE")
+WRITE_METHODS = ("POST", "PUT", "PATCH", "DELETE")
 
 
 class BrowserGuard:
     """Answers 403 to a Host that is not a name of this server, and to writes from a page of another origin.
 
-    Known are `hosts`, addresses, `localhost` and names without a dot: none of these can be an attacker's public name.
+    Accepted are `hosts`, addresses, `localhost` and names without a dot: none of these can be a public name.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
@@ -32,21 +32,23 @@ class BrowserGuard:
             await problem(403, "refused", refusal)(scope, receive, send)
 
     def refusal(self, scope: Scope) -> str | None:
-        """Why a request is refused; None if it is not."""
+        """Return why a request is refused; None if it is accepted."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get(b"host", "").lower()
-        if host and not self.knows(host):
+        if host and not self.is_known_host(host):
             return f"{host!r} is not a name of this server; its operator can add it to ROTA_ALLOWED_HOSTS"
-        if scope["method"] not in WRITES:
+        if scope["method"] not in WRITE_METHODS:
             return None
         origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
-        if origin == "null" and site == "same-origin":  # our own page, whose policy keeps its address from forms
+        if (
+            origin == "null" and site == "same-origin"
+        ):  # the dashboard's own form: its Referrer-Policy sends a null origin
             return None
         if site == "cross-site" or (origin is not None and not self.is_own(origin.lower(), host)):
             return f"a page of another site ({origin or 'cross-site'}) may not write here"
         return None
 
-    def knows(self, host: str) -> bool:
+    def is_known_host(self, host: str) -> bool:
         name = host_name(f"//{host}")
         return name in self.hosts or "." not in name or name.endswith(".localhost") or is_address(name)
 
@@ -55,7 +57,7 @@ class BrowserGuard:
 
 
 def host_name(url: str) -> str:
-    """The host in a URL; `.`, which is no name, if it cannot be read."""
+    """Return the host in a URL; `.`, which matches no name, if it cannot be parsed."""
     try:
         return (urlsplit(url).hostname or ".").rstrip(".") or "."
     except ValueError:

@@ -23,14 +23,14 @@ PAGE = """<!DOCTYPE html>
 </head>
 <body>
 <div id="swagger-ui"></div>
-<noscript>This page needs script; <a href="openapi.json">openapi.json</a> has the same.</noscript>
+<noscript>This page needs JavaScript; <a href="openapi.json">openapi.json</a> has the same content.</noscript>
 </body>
 </html>
 """
 
 
 class DocsFiles(StaticFiles):
-    """The files of the page, with its headers."""
+    """Static files of Swagger UI, with the security headers."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:

@@ -1,7 +1,7 @@
-"""One reader of changes per org, whatever the number of streams that follow it.
+"""One reader of the event feed per org, shared by all its streams.
 
-A feed reads while streams follow it and hands each new change to all of them. A stream that does not keep up is ended:
-its client comes back with `Last-Event-ID` and misses nothing.
+A feed polls while streams follow it and passes each new change to all of them. A stream that does not keep up is
+closed: its client reconnects with `Last-Event-ID` and misses nothing.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from rota.core.errors import Unavailable
 from rota.engine import event_feed
 from rota.engine.commands import Engine
 
-POLL = 0.5  # seconds between reads without a wake-up
-BREATH = 0.1  # seconds between reads at the least
-BATCHES_BEHIND = 100  # batches that a stream may be behind before it is ended
+FEED_POLL_SECONDS = 0.5  # between reads without a wake-up
+MIN_READ_INTERVAL_SECONDS = 0.1
+MAX_BATCHES_BEHIND = 100  # unsent batches of a stream before it is closed
 
 Key = tuple[str, str]
 
@@ -35,43 +35,42 @@ class Change(NamedTuple):
 
 
 class Follower:
-    """A stream's place in a feed: the batches it has yet to send."""
+    """Queue of batches that a stream has yet to send."""
 
     def __init__(self) -> None:
         self.batches: asyncio.Queue[list[Change]] = asyncio.Queue()
         self.ended = False
 
     def add(self, batch: list[Change]) -> None:
-        if self.batches.qsize() >= BATCHES_BEHIND:
+        if self.batches.qsize() >= MAX_BATCHES_BEHIND:
             self.ended = True
         elif not self.ended:
             self.batches.put_nowait(batch)
 
     async def next(self) -> list[Change] | None:
-        """The next batch, an empty one after half a second without changes, or None if the feed ended for this
-        stream."""
+        """Return the next batch, an empty one after FEED_POLL_SECONDS without changes, None if the feed is closed."""
         batch: list[Change] = []
         if not self.ended:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL):
+                async with asyncio.timeout(FEED_POLL_SECONDS):
                     batch = await self.batches.get()
         return batch or (None if self.ended else [])
 
 
 class Feed:
-    """The changes of one org, from the first follower to the last."""
+    """Reads the changes of one org while it has followers."""
 
     def __init__(self, engine: Engine, org_id: str) -> None:
         self.engine, self.org_id = engine, org_id
         self.followers: set[Follower] = set()
-        self.primed = asyncio.Event()  # what was there before is known
+        self.primed = asyncio.Event()  # changes before the start are known
         self.task = asyncio.ensure_future(self.run())
 
     async def run(self) -> None:
         try:
-            await self.read_on()
+            await self.poll()
         except Unavailable:
-            pass  # the streams end, and their clients come back
+            pass  # the streams end, and their clients reconnect
         except Exception:
             log.exception("reading changes failed", org_id=self.org_id)
         finally:
@@ -79,13 +78,17 @@ class Feed:
             for follower in self.followers:
                 follower.ended = True
 
-    async def read_on(self) -> None:
+    async def poll(self) -> None:
         clock, wake = self.engine.clock, self.engine.wake
         since = clock.now() - event_feed.OVERLAP
         known = {change.key: change.at async for page in pages(self.engine, self.org_id, since) for change in page}
         self.primed.set()
         while True:
-            changed, started_at, fresh_count = wake.changed, clock.now(), 0  # a wake-up during the read is not missed
+            changed, started_at, fresh_count = (
+                wake.changed,
+                clock.now(),
+                0,
+            )  # taken before the read: a wake-up during it is not missed
             async for page in pages(self.engine, self.org_id, since):
                 fresh = [change for change in page if change.key not in known]
                 known.update((change.key, change.at) for change in fresh)
@@ -94,10 +97,10 @@ class Feed:
                     follower.add(fresh)
             since = max(since, started_at - event_feed.OVERLAP)
             known = {key: at for key, at in known.items() if at >= since}
-            await real_sleep(BREATH)
+            await real_sleep(MIN_READ_INTERVAL_SECONDS)
             if not fresh_count:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(POLL):
+                    async with asyncio.timeout(FEED_POLL_SECONDS):
                         await changed.wait()
 
 
@@ -110,7 +113,7 @@ class Feeds:
 
     @contextlib.asynccontextmanager
     async def follow(self, org_id: str) -> AsyncIterator[Follower]:
-        """A place in the org's feed. What is committed from now on comes in its batches."""
+        """Yield a follower of the org's feed: its batches have all changes committed from now on."""
         feed = self.by_org.get(org_id)
         if feed is None or feed.task.done():
             feed = self.by_org[org_id] = Feed(self.engine, org_id)
@@ -128,20 +131,20 @@ class Feeds:
 
 
 async def pages(engine: Engine, org_id: str, since: datetime) -> AsyncIterator[list[Change]]:
-    """What changed in an org since a time, oldest first."""
-    rows, more = await whole(engine, org_id, since)
+    """Yield the changes in an org since a time, oldest first, page by page."""
+    rows, more = await read_page(engine, org_id, since)
     yield [change_of(row) for row in rows]
     while more:
-        rows, more = await whole(engine, org_id, rows[-1]["at"], rows[-1]["id"])
+        rows, more = await read_page(engine, org_id, rows[-1]["at"], rows[-1]["id"])
         yield [change_of(row) for row in rows]
 
 
-async def whole(engine: Engine, org_id: str, *behind: Any) -> tuple[list[dict[str, Any]], bool]:
-    """A read that is not torn when its reader is cancelled: a torn one costs the pool its connection."""
-    return await asyncio.shield(asyncio.ensure_future(engine.db.read(event_feed.since, org_id, *behind)))
+async def read_page(engine: Engine, org_id: str, *after: Any) -> tuple[list[dict[str, Any]], bool]:
+    """Read a page, shielded from cancellation: a cancelled read would cost the pool its connection."""
+    return await asyncio.shield(asyncio.ensure_future(engine.db.read(event_feed.since, org_id, *after)))
 
 
 def change_of(row: dict[str, Any]) -> Change:
-    """A thing may change again: a schedule's changes differ by their revision."""
+    """Build a change; the revision in its key tells two changes of one schedule apart."""
     key = row["type"], f"{row['id']}:{row.get('revision', '')}"
     return Change(row["type"], row["at"], key, orjson.dumps(row))

@@ -1,4 +1,4 @@
-"""Jobs beside schedules: work of any kind, once, now or later."""
+"""Route that enqueues a job of any kind, now or at `run_at`."""
 
 from typing import Any
 
@@ -19,16 +19,16 @@ router = APIRouter(tags=["jobs"])
 
 KINDS = ("task", "graph", "pipeline", HOST_JOB)
 KEY_MODES = ("reject", "preserve", "replace")
-FIELDS = frozenset({"target", "kind", "input", "queue", "priority", "run_at", "job_key", "key_mode"})
+JOB_FIELDS = frozenset({"target", "kind", "input", "queue", "priority", "run_at", "job_key", "key_mode"})
 
 
 @router.post("/jobs", status_code=202)
 async def create(request: Request, caller: Operator) -> Response:
-    """A job: `{target, kind?, input?, queue?, priority?, run_at?, job_key?, key_mode?}`. Where a job with the same
-    `job_key` has not ended, `key_mode` decides: `reject` (409, the default), `preserve` (that job is the answer) or
-    `replace` (if it has not started, this one takes its place). A graph runs under a grant minted for this job."""
+    """Enqueue a job: `{target, kind?, input?, queue?, priority?, run_at?, job_key?, key_mode?}`. While another job has
+    the same `job_key`, `key_mode` decides: `reject` (409, the default), `preserve` (returns that job) or `replace`
+    (replaces it if it has not started). A graph runs under a grant created for this job."""
     body = await read_body(request)
-    form = parse.Form(body, FIELDS)
+    form = parse.Form(body, JOB_FIELDS)
     kind = form.take("kind", lambda value, field: parse.one_of(value, field, list(KINDS)), "task") or "task"
     target = form.need("target", lambda value, field: parse.text(value, field, 500, required=True)) or ""
     payload = form.take("input", parse.payload, None)
@@ -41,10 +41,12 @@ async def create(request: Request, caller: Operator) -> Response:
         "trace": trace_of(request),
     }
     form.done()
-    return answer({"job_id": await make(request, caller, kind, target, payload, options)}, 202)
+    return answer({"job_id": await enqueue(request, caller, kind, target, payload, options)}, 202)
 
 
-async def make(request: Request, caller: Caller, kind: str, target: str, payload: Any, options: dict[str, Any]) -> str:
+async def enqueue(
+    request: Request, caller: Caller, kind: str, target: str, payload: Any, options: dict[str, Any]
+) -> str:
     engine, org_id = engine_of(request), caller.org_id
     try:
         if kind == "task":
@@ -56,7 +58,7 @@ async def make(request: Request, caller: Caller, kind: str, target: str, payload
     except NotFound as error:
         raise Invalid("target", target, f"is not a known {kind}") from error
     if ":" in target:
-        raise Invalid("target", target, "names several servers; make a batch of it (POST /batches)")
+        raise Invalid("target", target, "selects several servers; create a batch instead (POST /batches)")
     caller.check_job_type(payload.get("job_type") if isinstance(payload, dict) else None)
     target = await HostManager(engine, org_id).target_id(target)
     return (await engine.enqueue(org_id, HOST_JOB, target, [payload], **options))[0]

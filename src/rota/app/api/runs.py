@@ -1,4 +1,4 @@
-"""Runs, which are attempts, and the jobs that they are attempts of."""
+"""Routes of runs (attempts) and of the jobs that they belong to."""
 
 from typing import Annotated, Any
 
@@ -42,13 +42,22 @@ async def list_all(
     since: Moment = None,
     until: Moment = None,
 ) -> Response:
-    """Newest first; those that are pending or running stand before those that ended."""
-    given: dict[str, Any] = {
-        "limit": limit, "cursor": cursor, "schedule_id": schedule_id, "job_id": job_id, "reason": reason, "kind": kind,
-        "status": status, "target": target, "namespace": namespace, "layer": layer, "pipeline": pipeline,
+    """Runs, newest first; pending and running ones before those that ended."""
+    filters: dict[str, Any] = {
+        "limit": limit,
+        "cursor": cursor,
+        "schedule_id": schedule_id,
+        "job_id": job_id,
+        "reason": reason,
+        "kind": kind,
+        "status": status,
+        "target": target,
+        "namespace": namespace,
+        "layer": layer,
+        "pipeline": pipeline,
         **time_span(since, until),
-    }  # fmt: skip
-    return answer_page(await engine_of(request).db.read(run_reports.list_runs, caller.org_id, **given))
+    }
+    return answer_page(await engine_of(request).db.read(run_reports.list_runs, caller.org_id, **filters))
 
 
 @router.get("/runs/{run_id}")
@@ -58,7 +67,7 @@ async def read(request: Request, caller: Viewer, run_id: str) -> Response:
 
 @router.get("/runs/{run_id}/$why")
 async def why_run(request: Request, caller: Viewer, run_id: str) -> Response:
-    """Why a run is as it is: who asked for it, each attempt, what it waits for. Also by the id of its job."""
+    """Explain a run: who requested it, each attempt, what it waits for. Also by the id of its job."""
     engine = engine_of(request)
     return answer(await engine.db.read(why.of_run, caller.org_id, run_id, engine.clock.now(), engine.runners))
 
@@ -68,11 +77,11 @@ async def logs(
     request: Request,
     caller: Viewer,
     run_id: str,
-    after: Annotated[int, Query(ge=0, le=2**62, description="the id of the last line that was read")] = 0,
+    after: Annotated[int, Query(ge=0, le=2**62, description="id of the last line read")] = 0,
     limit: Limit = 200,
 ) -> Response:
-    """What the run wrote, oldest first. `next_cursor` is the next `after`. With `Accept: text/event-stream` the lines
-    come as they are written, until the run ends."""
+    """Log lines of a run, oldest first. `next_cursor` is the next `after`. With `Accept: text/event-stream` lines are
+    streamed as they are written, until the run ends."""
     if "text/event-stream" in request.headers.get("accept", ""):
         return await log_stream(request, caller, run_id, after)
     db = engine_of(request).db
@@ -81,14 +90,14 @@ async def logs(
 
 @router.post("/runs/{run_id}/$cancel", status_code=202)
 async def cancel_run(request: Request, caller: Operator, run_id: str) -> Response:
-    """Stop a run: its work is told at once, and it ends as `canceled` when the work is gone."""
+    """Cancel a run: its code is signalled at once; the run ends as `canceled` when the code has stopped."""
     await read_body(request, [], optional=True)
     return answer({"job_id": await engine_of(request).cancel(caller.org_id, run_id)}, 202)
 
 
 @router.post("/runs/{run_id}/$retry", status_code=202)
 async def retry(request: Request, caller: Operator, run_id: str) -> Response:
-    """Another attempt of a run that ended."""
+    """Start another attempt of a run that ended."""
     await read_body(request, [], optional=True)
     return answer({"job_id": await engine_of(request).retry(caller.org_id, run_id)}, 202)
 
@@ -128,9 +137,9 @@ async def list_jobs(
     kind: str | None = None,
     target: str | None = None,
 ) -> Response:
-    """Newest first; those that wait or run stand before those that ended."""
-    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "status": status, "kind": kind, "target": target}
-    return answer_page(await engine_of(request).db.read(run_reports.list_jobs, caller.org_id, **given))
+    """Jobs, newest first; waiting and running ones before those that ended."""
+    filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "status": status, "kind": kind, "target": target}
+    return answer_page(await engine_of(request).db.read(run_reports.list_jobs, caller.org_id, **filters))
 
 
 @router.get("/jobs/{job_id}", tags=["jobs"])
@@ -140,13 +149,13 @@ async def read_job(request: Request, caller: Viewer, job_id: str) -> Response:
 
 @router.post("/jobs/{job_id}/$cancel", status_code=202, tags=["jobs"])
 async def cancel_job(request: Request, caller: Operator, job_id: str) -> Response:
-    """Stop a job, at once if it waits, through its worker if it runs."""
+    """Cancel a job: at once if it waits, through its worker if it runs."""
     await read_body(request, [], optional=True)
     return answer({"job_id": await engine_of(request).cancel(caller.org_id, job_id)}, 202)
 
 
 @router.delete("/jobs/{job_id}", status_code=204, tags=["jobs"])
 async def delete_job(request: Request, caller: Operator, job_id: str) -> Response:
-    """Stop a job, like `$cancel`. What it ran stays in the ledger."""
+    """Cancel a job, like `$cancel`. Its runs are kept."""
     await engine_of(request).cancel(caller.org_id, job_id)
     return Response(status_code=204)

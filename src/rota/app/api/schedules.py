@@ -1,4 +1,4 @@
-"""Schedules: make, read, edit, delete, and everything that can be asked of one."""
+"""Routes of schedules."""
 
 from typing import Annotated, Any, Literal
 
@@ -32,12 +32,12 @@ from rota.kinds.hosts.manager import HostManager
 
 router = APIRouter(prefix="/schedules", tags=["schedules"])
 
-FILTERS = frozenset({"name", "kind", "tag", "enabled", "paused", "condition"})
+FILTER_FIELDS = frozenset({"name", "kind", "tag", "enabled", "paused", "condition"})
 
 
 @router.post("", status_code=201)
 async def create(request: Request, caller: Operator) -> Response:
-    """Make a schedule."""
+    """Create a schedule."""
     (made,) = await engine_of(request).create_schedules(
         caller.org_id,
         [await with_server_id(request, caller, await read_body(request))],
@@ -49,7 +49,7 @@ async def create(request: Request, caller: Operator) -> Response:
 
 @router.post("/$bulk", status_code=201)
 async def create_many(request: Request, caller: Operator) -> Response:
-    """Make up to 10,000 schedules `{items: […]}`: all of them or, when one is wrong, none."""
+    """Create up to 10,000 schedules `{items: […]}` in one transaction; none if one is invalid."""
     items = (await read_body(request, ["items"])).get("items")
     if not isinstance(items, list) or any(not isinstance(item, dict) for item in items):
         raise Invalid("items", items, "is not a list of schedules")
@@ -62,7 +62,7 @@ async def create_many(request: Request, caller: Operator) -> Response:
 
 @router.post("/$preview")
 async def preview(request: Request, _: Viewer) -> Response:
-    """The coming slots of a timing that nobody saved: its trigger fields, `count` (10) and `after` (now)."""
+    """Next slots of a timing, stores nothing: trigger fields, `count` (10) and `after` (now)."""
     now = engine_of(request).clock.now()
     body = await read_body(request)
     form = parse.Form({name: body[name] for name in ("count", "after") if name in body}, frozenset({"count", "after"}))
@@ -79,45 +79,47 @@ async def preview(request: Request, _: Viewer) -> Response:
 
 @router.post("/$pause")
 async def pause_many(request: Request, caller: Operator) -> Response:
-    """Pause all schedules with a tag, or as a filter says: `{tag | filter, reason, until?}`."""
+    """Pause all schedules with a tag, or matching a filter: `{tag | filter, reason, until?}`."""
     body = await read_body(request, ["tag", "filter", "reason", "until"])
-    wanted = wanted_of(body)
-    paused = await engine_of(request).pause_many(caller.org_id, wanted, **body)
+    filters = parse_filters(body)
+    paused = await engine_of(request).pause_many(caller.org_id, filters, **body)
     return answer({"count": len(paused)})
 
 
 @router.post("/$resume")
 async def resume_many(request: Request, caller: Operator) -> Response:
-    """End the pauses of all schedules with a tag, or as a filter says: `{tag | filter, gap?}`."""
+    """Resume all schedules with a tag, or matching a filter: `{tag | filter, gap?}`."""
     body = await read_body(request, ["tag", "filter", "gap"])
-    wanted = wanted_of(body)
-    resumed = await engine_of(request).resume_many(caller.org_id, wanted, **body)
+    filters = parse_filters(body)
+    resumed = await engine_of(request).resume_many(caller.org_id, filters, **body)
     return answer({"count": len(resumed)})
 
 
 @router.post("/$enable")
 async def enable_many(request: Request, caller: Operator) -> Response:
-    """Enable all schedules with a tag, or as a filter has it: `{tag | filter}`; slots are planned from now."""
+    """Enable all schedules with a tag, or matching a filter: `{tag | filter}`; slots are planned from now."""
     return await switch_many(request, caller, enabled=True)
 
 
 @router.post("/$disable")
 async def disable_many(request: Request, caller: Operator) -> Response:
-    """Disable all schedules with a tag, or as a filter has it: `{tag | filter}`; no slot of theirs is planned."""
+    """Disable all schedules with a tag, or matching a filter: `{tag | filter}`; no slots are planned for them."""
     return await switch_many(request, caller, enabled=False)
 
 
 async def switch_many(request: Request, caller: Caller, *, enabled: bool) -> Response:
-    wanted = wanted_of(await read_body(request, ["tag", "filter"]))
-    changed = await engine_of(request).enable_many(caller.org_id, wanted, enabled=enabled)
+    filters = parse_filters(await read_body(request, ["tag", "filter"]))
+    changed = await engine_of(request).enable_many(caller.org_id, filters, enabled=enabled)
     return answer({"count": len(changed)})
 
 
 @router.post("/$delete")
 async def delete_many(request: Request, caller: Operator) -> Response:
-    """Take away all schedules with a tag, or as a filter says: `{tag | filter}`; their slots and runs stay."""
-    gone = await engine_of(request).delete_many(caller.org_id, wanted_of(await read_body(request, ["tag", "filter"])))
-    return answer({"count": len(gone)})
+    """Delete all schedules with a tag, or matching a filter: `{tag | filter}`; their slots and runs are kept."""
+    deleted = await engine_of(request).delete_many(
+        caller.org_id, parse_filters(await read_body(request, ["tag", "filter"]))
+    )
+    return answer({"count": len(deleted)})
 
 
 @router.get("")
@@ -134,12 +136,19 @@ async def list_all(
     condition: Literal["ok", "broken", "finished"] | None = None,
     sort: Literal["name", "-name", "id", "-id"] = "name",
 ) -> Response:
-    """The living ones by name or, with `sort=id`, by when they were made; `-` turns the order round."""
-    given: dict[str, Any] = {
-        "limit": limit, "cursor": cursor, "name": name, "kind": kind, "tag": tag, "enabled": enabled, "paused": paused,
-        "condition": condition, "sort": sort,
-    }  # fmt: skip
-    return answer_page(await engine_of(request).db.read(engine_reports.list_schedules, caller.org_id, **given))
+    """Schedules that are not deleted, by name or, with `sort=id`, by creation; `-` reverses the order."""
+    filters: dict[str, Any] = {
+        "limit": limit,
+        "cursor": cursor,
+        "name": name,
+        "kind": kind,
+        "tag": tag,
+        "enabled": enabled,
+        "paused": paused,
+        "condition": condition,
+        "sort": sort,
+    }
+    return answer_page(await engine_of(request).db.read(engine_reports.list_schedules, caller.org_id, **filters))
 
 
 @router.get("/{key}")
@@ -150,7 +159,7 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
 
 @router.patch("/{key}")
 async def edit(request: Request, caller: Operator, key: str) -> Response:
-    """Change some fields; what is not said stays. `If-Match` with the ETag that was read guards against overwriting."""
+    """Change some fields; absent ones stay. `If-Match` with the ETag that was read prevents lost updates."""
     engine = engine_of(request)
     changed = await engine.edit_schedule(
         caller.org_id,
@@ -164,13 +173,16 @@ async def edit(request: Request, caller: Operator, key: str) -> Response:
 
 @router.put("/{key}")
 async def put(request: Request, caller: Operator, key: str) -> Response:
-    """Write a schedule anew: what is not said is as in a new one. Guarded by `If-Match` like an edit."""
+    """Replace all fields; absent ones get their defaults. `If-Match` as in an edit."""
     engine = engine_of(request)
     changed = await engine.edit_schedule(
-        caller.org_id, key, await with_server_id(request, caller, await read_body(request), key),
-        expected=expected_revision(request), whole=True,
+        caller.org_id,
+        key,
+        await with_server_id(request, caller, await read_body(request), key),
+        expected=expected_revision(request),
+        whole=True,
         check=caller.check_schedule,
-    )  # fmt: skip
+    )
     return answer_with_etag(await engine.db.read(engine_reports.schedule, caller.org_id, changed.id))
 
 
@@ -181,15 +193,15 @@ async def delete(
     key: str,
     force: Annotated[bool, Query(description="also if a program declares it")] = False,
 ) -> Response:
-    """Take a schedule away; its slots and runs stay. 409 if a workflow or a trigger manages it, or a program declares
-    it (`force` deletes it then, until the program declares it again)."""
+    """Delete a schedule; its slots and runs are kept. 409 if a workflow or a trigger manages it, or a program declares
+    it (`force` deletes it until the program declares it again)."""
     await engine_of(request).delete_schedule(caller.org_id, key, expected=expected_revision(request), force=force)
     return Response(status_code=204)
 
 
 @router.post("/{key}/$run", status_code=202)
 async def run(request: Request, caller: Operator, key: str) -> Response:
-    """A job at once, beside the slots: `{input?, overlap?}`. A `traceparent` header gives its run the trace id."""
+    """Enqueue a job now, without a slot: `{input?, overlap?}`. A `traceparent` header sets the trace id of its run."""
     body = await read_body(request, ["input", "overlap"], optional=True)
     job_id = await engine_of(request).run_now(
         caller.org_id, key, trace=trace_of(request), check=caller.check_schedule, **body
@@ -199,7 +211,7 @@ async def run(request: Request, caller: Operator, key: str) -> Response:
 
 @router.post("/{key}/$pause")
 async def pause(request: Request, caller: Operator, key: str) -> Response:
-    """Let slots pass: `{reason, until?}`."""
+    """Pause: slots pass without firing: `{reason, until?}`."""
     body = await read_body(request, ["reason", "until"], optional=True)
     engine = engine_of(request)
     paused = await engine.pause_schedule(caller.org_id, key, **body)
@@ -208,7 +220,7 @@ async def pause(request: Request, caller: Operator, key: str) -> Response:
 
 @router.post("/{key}/$resume")
 async def resume(request: Request, caller: Operator, key: str) -> Response:
-    """End a pause; `{gap: "skip" | "once" | "all"}` says what becomes of the slots that passed in it."""
+    """End a pause; `{gap: "skip" | "once" | "all"}` decides about the slots that passed in it."""
     body = await read_body(request, ["gap"], optional=True)
     engine = engine_of(request)
     resumed = await engine.resume_schedule(caller.org_id, key, **body)
@@ -229,15 +241,15 @@ async def backfill(request: Request, caller: Operator, key: str) -> Response:
     body = await read_body(request, ["from", "to", "reprocess", "limit", "dry_run"])
     since, until = body.pop("from", None), body.pop("to", None)
     flags = {name: parse.flag(body.pop(name), name) for name in ("reprocess", "dry_run") if name in body}
-    found = await engine_of(request).backfill(caller.org_id, key, since=since, until=until, **flags, **body)
-    return answer({"count": len(found), "slots": found})
+    slots = await engine_of(request).backfill(caller.org_id, key, since=since, until=until, **flags, **body)
+    return answer({"count": len(slots), "slots": slots})
 
 
 @router.get("/{key}/$next")
 async def upcoming(
     request: Request, caller: Viewer, key: str, count: Annotated[int, Query(ge=1, le=100)] = 10
 ) -> Response:
-    """The coming slots of a schedule, from its clock on."""
+    """Next slots of a schedule, from its clock on."""
     return answer(await views.upcoming(engine_of(request), caller.org_id, key, count))
 
 
@@ -253,17 +265,17 @@ async def runs(
     since: Moment = None,
     until: Moment = None,
 ) -> Response:
-    """Its runs, newest first."""
+    """Runs of a schedule, newest first."""
     db = engine_of(request).db
     schedule_id = await known_id(request, caller.org_id, key)
-    given: dict[str, Any] = {
+    filters: dict[str, Any] = {
         "limit": limit,
         "cursor": cursor,
         "status": status,
         "reason": reason,
         **time_span(since, until),
     }
-    return answer_page(await db.read(run_reports.list_runs, caller.org_id, schedule_id=schedule_id, **given))
+    return answer_page(await db.read(run_reports.list_runs, caller.org_id, schedule_id=schedule_id, **filters))
 
 
 @router.get("/{key}/slots")
@@ -277,23 +289,23 @@ async def slots(
     since: Moment = None,
     until: Moment = None,
 ) -> Response:
-    """What became of its slots, newest first."""
+    """Slots of a schedule with their verdicts, newest first."""
     db = engine_of(request).db
     schedule_id = await known_id(request, caller.org_id, key)
-    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **time_span(since, until)}
-    return answer_page(await db.read(run_reports.list_slots, caller.org_id, schedule=schedule_id, **given))
+    filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **time_span(since, until)}
+    return answer_page(await db.read(run_reports.list_slots, caller.org_id, schedule=schedule_id, **filters))
 
 
 def new_schedules(made: list[Schedule]) -> list[dict[str, Any]]:
-    with effort.unlimited():  # they are stored: a refusal would come too late
+    with effort.unlimited():  # they are stored already: an error would come too late
         return [engine_reports.new_schedule(schedule) for schedule in made]
 
 
 async def with_server_id(
     request: Request, caller: Caller, body: dict[str, Any], key: str | None = None
 ) -> dict[str, Any]:
-    """The body of a schedule with the ids of servers in its target, if it is for hosts. `key` is the schedule that is
-    edited; its kind stays."""
+    """Return the body with server names in its target replaced by ids, if the schedule is for hosts. `key` is the
+    schedule that is edited, if any."""
     target, engine = body.get("target"), engine_of(request)
     if not isinstance(target, str) or (key is None and body.get("kind") != HOST_JOB):
         return body
@@ -302,26 +314,28 @@ async def with_server_id(
     return {**body, "target": await HostManager(engine, caller.org_id).target_id(target)}
 
 
-def wanted_of(body: dict[str, Any]) -> dict[str, Any]:
-    """Which schedules a body means; what says so is taken out of it."""
-    tag, among = body.pop("tag", None), body.pop("filter", None)
-    if (tag is None) == (among is None):
-        raise Invalid("filter", among, "is needed, or else a tag: `{}` means every schedule of the org")
-    if not isinstance(among, dict | None):
-        raise Invalid("filter", among, "is not an object")
-    form = parse.Form({"tag": tag} if among is None else among, FILTERS)
-    found = {
-        "name": form.take("name", parse.label, None), "kind": form.take("kind", parse.label, None),
-        "tag": form.take("tag", parse.label, None), "enabled": form.take("enabled", parse.flag, None),
+def parse_filters(body: dict[str, Any]) -> dict[str, Any]:
+    """Remove `tag` or `filter` from the body and return them as filters. Raises Invalid if both or none are there."""
+    tag, conditions = body.pop("tag", None), body.pop("filter", None)
+    if (tag is None) == (conditions is None):
+        raise Invalid("filter", conditions, "or `tag` is required; the filter `{}` matches every schedule of the org")
+    if not isinstance(conditions, dict | None):
+        raise Invalid("filter", conditions, "is not an object")
+    form = parse.Form({"tag": tag} if conditions is None else conditions, FILTER_FIELDS)
+    filters = {
+        "name": form.take("name", parse.label, None),
+        "kind": form.take("kind", parse.label, None),
+        "tag": form.take("tag", parse.label, None),
+        "enabled": form.take("enabled", parse.flag, None),
         "paused": form.take("paused", parse.flag, None),
         "condition": form.take("condition", lambda value, field: choice(Condition, value, field).value, None),
-    }  # fmt: skip
+    }
     form.done()
-    return found
+    return filters
 
 
 async def known_id(request: Request, org_id: str, key: str) -> str:
-    """The id of a schedule, living or, by its id, deleted."""
+    """Return the id of a schedule by id or name; a deleted one only by id."""
     db = engine_of(request).db
-    found = await db.read(engine_reports.schedule_id_of, org_id, key)
-    return found or str((await db.read(engine_reports.schedule, org_id, key))["id"])
+    schedule_id = await db.read(engine_reports.schedule_id_of, org_id, key)
+    return schedule_id or str((await db.read(engine_reports.schedule, org_id, key))["id"])

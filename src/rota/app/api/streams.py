@@ -1,7 +1,7 @@
-"""Server-sent events: what is new in the database, after a wake-up or half a second later.
+"""Server-sent events: changes in the database, after a wake-up or the next poll.
 
-`Last-Event-ID` takes up where a client left off: it misses nothing. What lies up to five seconds before that point may
-come again, because transactions do not commit in the order of their moments; ids tell what is known already.
+`Last-Event-ID` resumes a stream without a gap. Events up to five seconds before that point may be sent again, because
+transactions do not commit in the order of their timestamps; clients recognise them by their ids.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from rota.app.api.feeds import BREATH, POLL, pages
+from rota.app.api.feeds import FEED_POLL_SECONDS, MIN_READ_INTERVAL_SECONDS, pages
 from rota.core.clock import real_sleep, stopwatch
 from rota.core.errors import Invalid, NotFound, Refused, Unavailable
 from rota.core.states import Status
@@ -25,45 +25,45 @@ from rota.engine import event_feed, run_reports
 from rota.frame.http.auth import Caller, Role, TooManyStreams, Viewer, authenticate, resource_of
 from rota.frame.http.contract import engine_of
 
-HEARTBEAT = 15.0  # seconds without an event after which a comment is sent
-CHECK_EVERY = 15.0  # seconds between checks that the caller may still read
+KEEP_ALIVE_SECONDS = 15.0  # without an event, until a comment is sent
+AUTHORIZATION_SECONDS = 15.0  # between checks that the caller may still read
 STREAMS_PER_KEY = 20  # open streams of a key, or of a user who is logged in, on one server
 TICK = timedelta(microseconds=1)
-OPEN = (Status.PENDING, Status.RUNNING)
+OPEN_STATUSES = (Status.PENDING, Status.RUNNING)
 
-Event = tuple[str, str, Any]  # its name, its id, its data
-Looks = AsyncGenerator[list[Event], None]
+Event = tuple[str, str, Any]  # name, id, data
+EventBatches = AsyncGenerator[list[Event], None]
 
 router = APIRouter()
 
 
 @router.get("/events", tags=["events"])
 async def events(request: Request, caller: Viewer) -> StreamingResponse:
-    """What changes in the org, as it happens: runs started and ended, schedules created, changed and deleted, workers
+    """Changes in the org as they happen: runs started and ended, schedules created, changed and deleted, workers
     up and down, the freeze, queues that are paused or limited, and workflows that stopped because Rota itself failed.
-    Runs of less than a tenth of a second are told when they end.
+    Runs shorter than 0.1 s are only sent when they end.
 
-    After `Last-Event-ID` nothing is missed; what happened up to five seconds before it may come again, with the same
+    After `Last-Event-ID` no event is missed; those up to five seconds before it may be sent again, with the same
     `type` and `data.id` (and `revision`)."""
-    given = last_event_id(request)
+    last_id = last_event_id(request)
     now = engine_of(request).clock.now()
     try:
-        position = now if given is None else min(now, EPOCH + given * TICK)
+        position = now if last_id is None else min(now, EPOCH + last_id * TICK)
     except OverflowError as error:
-        raise Invalid("Last-Event-ID", given, "is not an id of this stream") from error
-    return EventStream(request, caller, follow_changes(request, caller.org_id, position, resumed=given is not None))
+        raise Invalid("Last-Event-ID", last_id, "is not an id of this stream") from error
+    return EventStream(request, caller, follow_changes(request, caller.org_id, position, resumed=last_id is not None))
 
 
 @router.get("/jobs/{job_id}/$stream", tags=["jobs"])
 async def job_stream(request: Request, caller: Viewer, job_id: str) -> StreamingResponse:
-    """Each status that a job comes to; ends with the last one."""
+    """Statuses of a job as they change; ends with the final one."""
     if not await engine_of(request).db.read(event_feed.job_steps, caller.org_id, job_id):
         raise NotFound(f"job {job_id!r} not found")
     return EventStream(request, caller, follow_job(request, caller.org_id, job_id))
 
 
 async def log_stream(request: Request, caller: Caller, run_id: str, after: int) -> StreamingResponse:
-    """The lines of a run's log as they are written; ends with the run."""
+    """Stream the log lines of a run as they are written; ends with the run."""
     db = engine_of(request).db
     await db.read(run_reports.run, caller.org_id, run_id)
     last = last_event_id(request)
@@ -71,11 +71,11 @@ async def log_stream(request: Request, caller: Caller, run_id: str, after: int) 
     return EventStream(request, caller, follow_logs(request, caller.org_id, run_id, start))
 
 
-async def follow_changes(request: Request, org_id: str, position: datetime, *, resumed: bool) -> Looks:
-    """An event's id is how far the stream is, never less than before: a change that was committed late has the id of
-    a later one."""
+async def follow_changes(request: Request, org_id: str, position: datetime, *, resumed: bool) -> EventBatches:
+    """Yield changes. An event's id is the stream's position and never decreases: a change that was committed late gets
+    the id of a later one."""
     engine, feeds = request.app.state.engine, request.app.state.feeds
-    known: set[tuple[str, str]] = set()  # sent, and perhaps in the feed too
+    known: set[tuple[str, str]] = set()  # sent already; the feed may contain them again
     async with feeds.follow(org_id) as follower:
         yield [("open", str((position - EPOCH) // TICK), b"{}")]
         if resumed:
@@ -90,59 +90,59 @@ async def follow_changes(request: Request, org_id: str, position: datetime, *, r
             yield [(change.type, str((position - EPOCH) // TICK), change.data) for change in fresh]
 
 
-async def follow_job(request: Request, org_id: str, job_id: str) -> Looks:
+async def follow_job(request: Request, org_id: str, job_id: str) -> EventBatches:
     last = request.headers.get("last-event-id")
-    async for _ in turns(request):
-        steps = await ask(request, event_feed.job_steps, org_id, job_id)
-        named = [("status", f"{one['attempt']}.{one['status']}", one) for one in steps]
-        ids = [one[1] for one in named]
-        yield (fresh := named[ids.index(last) + 1 :] if last in ids else named)
+    async for _ in poll_ticks(request):
+        steps = await read_shielded(request, event_feed.job_steps, org_id, job_id)
+        events = [("status", f"{step['attempt']}.{step['status']}", step) for step in steps]
+        ids = [event_id for _, event_id, _ in events]
+        yield (fresh := events[ids.index(last) + 1 :] if last in ids else events)
         last = fresh[-1][1] if fresh else last
-        if steps[-1]["status"] not in OPEN:
+        if steps[-1]["status"] not in OPEN_STATUSES:
             return
 
 
-async def follow_logs(request: Request, org_id: str, run_id: str, start: int) -> Looks:
-    known: dict[int, float] = {}  # lines told, and when
-    over = False
-    async for _ in turns(request):
-        run = await ask(request, run_reports.run, org_id, run_id)
+async def follow_logs(request: Request, org_id: str, run_id: str, start: int) -> EventBatches:
+    known: dict[int, float] = {}  # ids of lines sent, and when
+    ended = False
+    async for _ in poll_ticks(request):
+        run = await read_shielded(request, run_reports.run, org_id, run_id)
         cursor: str | None = str(start)
         while cursor is not None:
-            lines, cursor = await ask(request, run_reports.run_logs, org_id, run_id, after=int(cursor))
+            lines, cursor = await read_shielded(request, run_reports.run_logs, org_id, run_id, after=int(cursor))
             yield [("log", str(line["id"]), line) for line in lines if line["id"] not in known]
             known.update((line["id"], stopwatch()) for line in lines if line["id"] not in known)
-        if over:  # seen twice: the last lines may be written just after the end
+        if ended:  # read once more: the last lines may be written just after the end
             yield [("end", str(max(known, default=start)), {"run_id": run_id, "status": run["status"]})]
             return
-        over = run["finished_at"] is not None
+        ended = run["finished_at"] is not None
         old = stopwatch() - event_feed.OVERLAP.total_seconds()
-        start = max((one for one, at in known.items() if at < old), default=start)
-        known = {one: at for one, at in known.items() if one > start}
+        start = max((line_id for line_id, at in known.items() if at < old), default=start)
+        known = {line_id: at for line_id, at in known.items() if line_id > start}
 
 
-async def turns(request: Request) -> AsyncIterator[None]:
-    """When to read again: after a wake-up, or half a second later."""
+async def poll_ticks(request: Request) -> AsyncIterator[None]:
+    """Yield when to read again: after a wake-up, or FEED_POLL_SECONDS later."""
     while True:
-        changed = engine_of(request).wake.changed  # before the read: what happens during it is not missed
+        changed = engine_of(request).wake.changed  # taken before the read: a wake-up during it is not missed
         yield
-        await real_sleep(BREATH)
+        await real_sleep(MIN_READ_INTERVAL_SECONDS)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(POLL):
+            async with asyncio.timeout(FEED_POLL_SECONDS):
                 await changed.wait()
 
 
 class EventStream(StreamingResponse):
-    """A stream that counts as one of its caller's until it ends. Raises TooManyStreams if they have too many."""
+    """Response that counts as an open stream of its caller until it ends. Raises TooManyStreams at the limit."""
 
-    def __init__(self, request: Request, caller: Caller, looks: Looks) -> None:
+    def __init__(self, request: Request, caller: Caller, batches: EventBatches) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(frames(request, caller, looks), media_type="text/event-stream", headers=headers)
+        super().__init__(frames(request, caller, batches), media_type="text/event-stream", headers=headers)
         self.owner, self.open_streams = caller.key_id or caller.user_id, request.app.state.open_streams
         if self.open_streams[self.owner] >= STREAMS_PER_KEY:
             raise TooManyStreams(
-                f"this key or user has {STREAMS_PER_KEY} open event streams on this server, the most it may have; "
-                "close one, or share one stream"
+                f"this key or user already has {STREAMS_PER_KEY} open event streams on this server, the maximum; "
+                "close one, or share one"
             )
         self.open_streams[self.owner] += 1
 
@@ -155,55 +155,55 @@ class EventStream(StreamingResponse):
                 del self.open_streams[self.owner]
 
 
-async def frames(request: Request, caller: Caller, looks: Looks) -> AsyncIterator[bytes]:
-    """The stream's bytes, until it is over, the server closes or the caller may no longer read it."""
+async def frames(request: Request, caller: Caller, batches: EventBatches) -> AsyncIterator[bytes]:
+    """Yield the stream's bytes until it ends, the server stops or the caller loses access."""
     state = request.app.state
     sent = checked = stopwatch()
     state.streams += 1
     try:
         yield b"retry: 2000\n\n"
-        async for events in looks:
-            if stopwatch() - checked > CHECK_EVERY:  # whatever the traffic
-                await check_again(request, caller)
+        async for events in batches:
+            if stopwatch() - checked > AUTHORIZATION_SECONDS:
+                await recheck(request, caller)
                 checked = stopwatch()
             if events:
-                yield b"".join(wire(*event) for event in events)
+                yield b"".join(encode(*event) for event in events)
                 sent = stopwatch()
-            elif stopwatch() - sent > HEARTBEAT:
+            elif stopwatch() - sent > KEEP_ALIVE_SECONDS:
                 yield b": still here\n\n"
                 sent = stopwatch()
             if state.closing:
                 return
     except (NotFound, Refused, Unavailable):
-        return  # gone, no longer allowed; or the database is away, and the client will come back
+        return  # deleted, no longer allowed, or database unavailable: the client reconnects
     finally:
         state.streams -= 1
-        with contextlib.suppress(RuntimeError):  # it is running: this is its own end
-            await looks.aclose()
+        with contextlib.suppress(RuntimeError):  # the generator itself is ending
+            await batches.aclose()
 
 
-async def check_again(request: Request, before: Caller) -> None:
-    """Raises Refused if the key or login is no longer valid, or may no longer read this."""
+async def recheck(request: Request, before: Caller) -> None:
+    """Raise Refused if the key or login is no longer valid, or may no longer read this."""
     caller = await authenticate(request)
     caller.check(Role.VIEWER, resource_of(request))
     if caller.org_id != before.org_id:
-        raise Refused("the caller is in another org now")
+        raise Refused("the caller has moved to another org")
 
 
 def last_event_id(request: Request) -> int | None:
-    given = request.headers.get("last-event-id")
-    if given is None or given == "":
+    text = request.headers.get("last-event-id")
+    if not text:
         return None
-    if not given.isascii() or not given.isdecimal() or len(given) > 18:
-        raise Invalid("Last-Event-ID", given, "is not an id of this stream")
-    return int(given)
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise Invalid("Last-Event-ID", text, "is not an id of this stream")
+    return int(text)
 
 
-def wire(name: str, key: str, data: Any) -> bytes:
+def encode(name: str, key: str, data: Any) -> bytes:
     text = data if isinstance(data, bytes) else orjson.dumps(data)
     return f"id: {key}\nevent: {name}\ndata: ".encode() + text + b"\n\n"
 
 
-async def ask(request: Request, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """A read that is not torn when the client goes: a torn one costs the pool its connection."""
+async def read_shielded(request: Request, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Read, shielded from the client's disconnect: a cancelled read would cost the pool its connection."""
     return await asyncio.shield(asyncio.ensure_future(engine_of(request).db.read(step, *args, **kwargs)))

@@ -1,4 +1,4 @@
-"""The installation: slots and their audit, workers, queues, the freeze, health."""
+"""Routes of slots and their audit, workers, queues, the freeze, health."""
 
 from typing import Annotated, Any, Literal
 
@@ -39,15 +39,15 @@ async def list_slots(
     since: Moment = None,
     until: Moment = None,
 ) -> Response:
-    """What became of slots, newest first."""
-    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **time_span(since, until)}
+    """Slots with their verdicts, newest first."""
+    filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **time_span(since, until)}
     db = engine_of(request).db
-    return answer_page(await db.read(run_reports.list_slots, caller.org_id, schedule=schedule, **given))
+    return answer_page(await db.read(run_reports.list_slots, caller.org_id, schedule=schedule, **filters))
 
 
 @router.get("/slots/$audit", tags=["slots"])
 async def audit_slots(request: Request, caller: Viewer, schedule: ScheduleKey = None, since: Moment = None) -> Response:
-    """Recompute the triggers over their recorded spans and prove that the slots match."""
+    """Recompute the slots of all triggers over their recorded spans and compare them with the stored ones."""
     engine = engine_of(request)
     start = time_span(since, None)["since"]
     grace = engine.settings.misfire_grace
@@ -61,7 +61,7 @@ async def why_slot(
     schedule: Annotated[str, Query(description="id or name")],
     slot: Annotated[str, Query(description="RFC 3339 with offset", examples=["2026-05-04T09:00:00+00:00"])],
 ) -> Response:
-    """What became of a moment at which a schedule was due, and why."""
+    """Explain a slot of a schedule: its verdict and the reason."""
     engine = engine_of(request)
     at = triggers.parse_instant(slot, "slot")
     return answer(await engine.db.read(why.of_slot, caller.org_id, schedule, at, engine.clock.now(), engine.runners))
@@ -77,13 +77,13 @@ async def list_workers(
 ) -> Response:
     """Worker processes, newest first. `running` counts the jobs of the caller's org, of all orgs for the first key of
     the installation; `host` and `pid` are null for other orgs than `default`."""
-    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "state": state}
-    return answer_page(await engine_of(request).db.read(engine_reports.list_workers, caller.sees_org, **given))
+    filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "state": state}
+    return answer_page(await engine_of(request).db.read(engine_reports.list_workers, caller.sees_org, **filters))
 
 
 @router.get("/queues", tags=["queues"])
 async def list_queues(request: Request, caller: Viewer, limit: Limit = 200, cursor: Cursor = None) -> Response:
-    """Those that have work, a limit or a pause: how much lies in each, by state, and since when the oldest is ready."""
+    """Queues that have jobs, a limit or a pause: jobs by state, and since when the oldest is ready."""
     return answer_part(await engine_of(request).db.read(engine_reports.list_queues, caller.org_id), limit, cursor)
 
 
@@ -94,16 +94,16 @@ async def read_queue(request: Request, caller: Viewer, name: str) -> Response:
 
 @router.put("/queues/{name}", tags=["queues"])
 async def put_queue(request: Request, caller: Operator, name: str) -> Response:
-    """Limit or pause a queue `{max_running?, paused?}`; what is not said is unlimited, and goes on."""
+    """Limit or pause a queue `{max_running?, paused?}`; absent fields mean no limit and not paused."""
     return await change_queue(request, caller, name, {"max_running": None, "paused": False})
 
 
 @router.patch("/queues/{name}", tags=["queues"])
 async def edit_queue(request: Request, caller: Operator, name: str) -> Response:
-    """Change the limit or the pause of a queue; what is not said stays, and null lifts the limit."""
+    """Change the limit or the pause of a queue; absent fields stay, null removes the limit."""
     db = engine_of(request).db
-    listed = await db.read(engine_reports.list_queues, caller.org_id)
-    before = next((one for one in listed if one["name"] == name), {"max_running": None, "paused": False})
+    queues = await db.read(engine_reports.list_queues, caller.org_id)
+    before = next((queue for queue in queues if queue["name"] == name), {"max_running": None, "paused": False})
     return await change_queue(request, caller, name, before)
 
 
@@ -126,7 +126,7 @@ async def read_freeze(request: Request, caller: Viewer) -> Response:
 
 @router.put("/freeze")
 async def freeze(request: Request, caller: Operator) -> Response:
-    """Let every slot of the org pass: `{reason, until?}`."""
+    """Freeze the org: slots pass without firing: `{reason, until?}`."""
     body = await read_body(request, ["reason", "until"], optional=True)
     await engine_of(request).freeze(caller.org_id, **body)
     return await read_freeze(request, caller)
@@ -140,13 +140,13 @@ async def unfreeze(request: Request, caller: Operator) -> Response:
 
 @health.get("/live")
 async def live() -> Response:
-    """The process answers."""
+    """200 while the process answers."""
     return answer({"status": "ok"})
 
 
 @health.get("/ready")
 async def ready(request: Request) -> Response:
-    """Whether slots can fire, jobs can run and results can be stored; 503 with the problems, if not."""
+    """200 if slots can fire, jobs can run and results can be stored; else 503 with the problems."""
     state = request.app.state
     state.readiness.stopping = state.closing
     problems = await state.readiness.problems()
