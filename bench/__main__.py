@@ -133,7 +133,9 @@ def some_of(known: Collection[str], short: Mapping[str, str] | None = None) -> C
 
 
 async def bench(lab: Lab, options: argparse.Namespace) -> int:
-    systems = [one for one in SYSTEMS if one.name in (OURS, *options.peers) and one.store in options.database]
+    systems = [
+        system for system in SYSTEMS if system.name in (OURS, *options.peers) and system.store in options.database
+    ]
     size = QUICK if options.quick else FULL
     figures, skipped = await rounds(lab, systems, options.only, size, options.rounds)
     report = {
@@ -141,7 +143,7 @@ async def bench(lab: Lab, options: argparse.Namespace) -> int:
         "rounds": options.rounds,
         "size": asdict(size),
         "stores": await lab.settings(),
-        "systems": [described(one) for one in systems if f"{one.name} on {one.store}" not in skipped],
+        "systems": [described(system) for system in systems if f"{system.name} on {system.store}" not in skipped],
         "skipped": skipped,
         "lines": summary(figures),
     }
@@ -199,8 +201,8 @@ async def profile(lab: Lab, databases: Sequence[str]) -> int:
 
 async def compare(lab: Lab, keep: bool) -> int:
     """Measure the short set, and hold it against what is kept; all of it again while something seems to be lost."""
-    ours = [one for one in SYSTEMS if one.name == OURS]
-    counted = {one.store: await profiling.profile(lab.kind(one.store)) for one in ours}
+    ours = [system for system in SYSTEMS if system.name == OURS]
+    counted = {our.store: await profiling.profile(lab.kind(our.store)) for our in ours}
     calls = {f"{phase}, {name}": one["calls"] for name, all_ in counted.items() for phase, one in all_.items()}
     figures: list[Figure] = []
 
@@ -242,10 +244,12 @@ def shown(report: dict[str, Any]) -> str:
     lines = [f"{report['at']}, {report['machine']}, load {report['load']:.1f}, rounds: {report['rounds']}", ""]
     lines += [f"- {text}" for text in report["stores"].values()]
     lines += ["", table(report["lines"]), "", "What a system keeps of a finished job, and its best settings:", ""]
-    for one in report["systems"]:
-        versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
-        settings = ", ".join(f"{name}={value}" for name, value in one["best"].items()) or "as it comes"
-        lines.append(f"- {one['name']} on {one['store']} ({versions}) keeps {one['keeps']}. Settings: {settings}.")
+    for system in report["systems"]:
+        versions = ", ".join(f"{name} {version}" for name, version in system["versions"].items())
+        settings = ", ".join(f"{name}={value}" for name, value in system["best"].items()) or "as it comes"
+        lines.append(
+            f"- {system['name']} on {system['store']} ({versions}) keeps {system['keeps']}. Settings: {settings}."
+        )
     lines += [f"- SKIPPED {who}: {why}" for who, why in report["skipped"].items()]
     return "\n".join(lines)
 

@@ -19,7 +19,7 @@ WORKS = ("drain", "pickup")
 
 def ratios(lines: list[dict[str, Any]]) -> dict[str, float]:
     """How good Rota is beside the bare driver, figure by figure."""
-    return {one["name"]: one["ratio"] for one in lines if one["system"] == BARE and one["ratio"] is not None}
+    return {line["name"]: line["ratio"] for line in lines if line["system"] == BARE and line["ratio"] is not None}
 
 
 def losses(kept: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:

@@ -38,7 +38,7 @@ def python_with(packages: tuple[str, ...]) -> Path:
 def node_with(packages: tuple[str, ...]) -> Path:
     """A node that is new enough, with these packages in `.bench/npm`."""
     node = recent_node()
-    wanted = [one for one in packages if not (MODULES / "node_modules" / name_of(one)).exists()]
+    wanted = [package for package in packages if not (MODULES / "node_modules" / name_of(package)).exists()]
     if wanted:
         npm_install(wanted, node)
     return node
@@ -95,13 +95,13 @@ def versions(packages: Sequence[str], modules: Sequence[str]) -> dict[str, str]:
     """What was installed under these names."""
     found: dict[str, str] = {}
     if packages and PYTHON.exists():
-        names = [name_of(one) for one in packages]
+        names = [name_of(package) for package in packages]
         ask = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
         told = subprocess.check_output([PYTHON, "-c", ask, *names], text=True).split()
         found |= dict(zip(names, told, strict=True))
-    for one in modules:
-        path = MODULES / "node_modules" / name_of(one) / "package.json"
-        found[name_of(one)] = json.loads(path.read_text())["version"]
+    for module in modules:
+        path = MODULES / "node_modules" / name_of(module) / "package.json"
+        found[name_of(module)] = json.loads(path.read_text())["version"]
     return found
 
 

@@ -53,11 +53,11 @@ def summary(figures: Iterable[Figure]) -> list[dict[str, Any]]:
     """A line per figure and system: median, spread, and how many times as good Rota is."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     about: dict[str, Figure] = {}
-    for one in figures:
-        about.setdefault(one.name, one)
-        found[one.name, one.system].append(one.value)
-        if one.yardstick is not None:
-            found[one.name, BARE].append(one.yardstick)
+    for figure in figures:
+        about.setdefault(figure.name, figure)
+        found[figure.name, figure.system].append(figure.value)
+        if figure.yardstick is not None:
+            found[figure.name, BARE].append(figure.yardstick)
     return [
         {
             "name": name,
@@ -93,19 +93,19 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     """Markdown that can be read as it is."""
     cells = [["work", "system", "median", "min - max", "Rota is … times as good"]]
     before = None
-    for one in lines:
-        unit, values = one["unit"], one["values"]
-        note = one["bar"] and f"bar: {one['bar']}"
+    for line in lines:
+        unit, values = line["unit"], line["values"]
+        note = line["bar"] and f"bar: {line['bar']}"
         cells.append(
             [
-                one["name"] if one["name"] != before else "",
-                one["system"],
-                f"{number(one['median'])} {unit}",
+                line["name"] if line["name"] != before else "",
+                line["system"],
+                f"{number(line['median'])} {unit}",
                 f"{number(min(values))} - {number(max(values))}" if len(values) > 1 else "",
-                note if one["ratio"] is None else number(one["ratio"]),
+                note if line["ratio"] is None else number(line["ratio"]),
             ]
         )
-        before = one["name"]
+        before = line["name"]
     widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
     cells.insert(1, ["-" * width if at < 2 else "-" * (width - 1) + ":" for at, width in enumerate(widths)])
     align = [str.ljust, str.ljust, str.rjust, str.rjust, str.rjust]

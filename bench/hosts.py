@@ -87,7 +87,7 @@ async def hosts(kind: Kind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG00
         agents = await here.db.tx(make_agents, here, port)
         command = ("-m", "rota.app.cli", "server", "--port", str(port))
         server = here.node(*command)
-        lives = [asyncio.ensure_future(one.live()) for one in agents]
+        lives = [asyncio.ensure_future(agent.live()) for agent in agents]
         try:
             yield Figure("agents: all of 500 connect", await connected(here, agents, 1), "s")
             before, begun = cpu_seconds([server.process.pid]), time.perf_counter()
@@ -116,7 +116,7 @@ async def connected(here: Site, agents: list[Agent], times: int) -> float:
     begun = time.perf_counter()
 
     async def all_there() -> bool:
-        return all(one.sessions >= times for one in agents)
+        return all(agent.sessions >= times for agent in agents)
 
     await here.until(all_there, "all agents connected", 120, 0.02)
     return time.perf_counter() - begun

@@ -164,12 +164,12 @@ class Arena:
         return (errors or lines or ["it said nothing"])[-1].strip()[:300]
 
     def end(self) -> None:
-        for one in self.processes:
-            if one.returncode is None:  # else its number may be somebody else's by now
-                os.killpg(one.pid, signal.SIGKILL)
-            one.wait()
-            assert one.stdout is not None
-            one.stdout.close()
+        for process in self.processes:
+            if process.returncode is None:  # else its number may be somebody else's by now
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
 
     # jobs
 

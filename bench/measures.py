@@ -74,8 +74,8 @@ async def grown(here: Site, runs: int) -> Callable[[], Awaitable[dict[str, float
 
 
 def write(tx: Tx, statements: list[str]) -> None:
-    for one in statements:
-        tx.execute(sql(one))
+    for statement in statements:
+        tx.execute(sql(statement))
 
 
 def seeds(kind: Kind, count: int) -> list[str]:

@@ -39,7 +39,7 @@ async def crowd(kind: Kind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG00
         for _ in range(FIRES):  # turn by turn: whatever else the machine does meets both
             for at, engine in enumerate(both):
                 spans[at].append(await fire(engine))
-        medians = [statistics.median(one) * 1000 for one in spans]
+        medians = [statistics.median(span) * 1000 for span in spans]
         label = f"one due fire of a pipeline, {kind.name}"
         for count, median in zip((FEW, MANY), medians, strict=True):
             yield Figure(f"{label}, among {count:,}", median, "ms")

@@ -172,4 +172,4 @@ SYSTEMS = [
     System("apscheduler", "sqlite", **APSCHEDULER),
     System("dbos", "sqlite", DBOS_UNFINISHED.format("workflow_status"), **DBOS),
 ]
-NAMES = sorted({one.name for one in SYSTEMS} - {OURS})
+NAMES = sorted({system.name for system in SYSTEMS} - {OURS})

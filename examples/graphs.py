@@ -33,7 +33,7 @@ class PlayModel(BaseChatModel):
 
     def _stream(self, messages: list[BaseMessage], *_: Any, **__: Any) -> Iterator[ChatGenerationChunk]:
         asked = str(messages[0].text) or "nothing"
-        heard = [one for one in messages if isinstance(one, ToolMessage)]
+        heard = [message for message in messages if isinstance(message, ToolMessage)]
         if self.has_tools and not heard:
             call = {"name": "current_time", "args": {}, "id": f"call-{len(messages)}", "type": "tool_call"}
             yield ChatGenerationChunk(message=AIMessageChunk(content="", tool_calls=[call]))

@@ -17,8 +17,8 @@ shared = pytest.StashKey[PostgresServer]()
 def pytest_configure(config: pytest.Config) -> None:
     for name in list(os.environ):
         if name.startswith("ROTA_") and not name.startswith("ROTA_TEST_"):
-            del os.environ[name]  # the developer's own settings are not the tests' business
-    os.environ["ROTA_DRAIN_SECONDS"] = "0"  # processes that a test stops do not wait for their runs
+            del os.environ[name]  # tests do not depend on the developer's settings
+    os.environ["ROTA_DRAIN_SECONDS"] = "0"  # stopped processes do not wait for active runs
     if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no" or config.option.collectonly:
         return  # without pytest-xdist the first test that asks starts the server
     if SERVER_URL not in os.environ:
@@ -28,8 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests first: then no process is left alone with one at the end. Before them those that fork: a process that
-    has no threads yet, of any library, gives its copies no locks that nobody opens."""
+    """Run long tests first, to keep all test processes busy; before them those that fork, while no library has started
+    threads whose locks a child would inherit."""
     items.sort(key=lambda item: (item.path.name not in FORKING, "acceptance" not in item.path.parts))
 
 

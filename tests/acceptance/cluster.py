@@ -1,6 +1,6 @@
-"""Worker processes on one database, as an operator would run them; and a witness that does not ask the database.
+"""Worker processes on one database, as an operator runs them, and a witness file that is independent of the database.
 
-Tasks of the apps here append lines to a file: what the ledger says is compared with what really happened.
+Tasks of the programs here append lines to that file: stored runs are compared with what really happened.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ async def sleeper(ctx: RunContext, seconds: float = 1.0):
 
 @dataclass(frozen=True, slots=True)
 class WitnessLine:
-    """A line of the witness."""
+    """A line of the witness file."""
 
     what: str
     job_id: str
@@ -102,13 +102,13 @@ class Process:
         self.popen.send_signal(number)
 
     def kill(self) -> None:
-        """kill -9, also of a stopped one; returns when it is gone."""
+        """Send SIGKILL, also to a stopped process; return when it has ended."""
         if self.alive:
             self.popen.kill()
         self.popen.wait(10)
 
     async def ended(self, seconds: float) -> int:
-        """Wait for its end; returns its exit code."""
+        """Wait until the process ends; return its exit code."""
         await until(lambda: not self.alive, seconds, f"process {self.pid} ends")
         return self.popen.wait()
 
@@ -117,7 +117,7 @@ class Process:
 
 
 class Cluster:
-    """Processes that share a database and an app file. Leaves nothing running behind."""
+    """Processes that share a database and an app file. Kills all of them at the end."""
 
     def __init__(self, home: Path, url: str, app: str = "", *, bare: bool = False, **settings: object) -> None:
         self.home, self.url, self.bare = home, url, bare  # bare: migrated, but nothing declared yet
@@ -188,7 +188,7 @@ class Cluster:
         await until(registered, 60, f"{count} workers register")
         return new
 
-    # the database, looked at from outside
+    # queries of the database
 
     async def runs(self, *where: Any) -> list[Any]:
         return await self.rows(select(runs).where(*where).order_by(runs.c.id))
@@ -238,13 +238,13 @@ class Cluster:
         return (await self.schedule_all([{"name": name, "target": target, **fields}]))[0]
 
     async def schedule_all(self, bodies: list[dict[str, Any]]) -> list[str]:
-        made = await self.engine.create_schedules(self.org, [{"kind": "task", **body} for body in bodies])
-        return [one.id for one in made]
+        created = await self.engine.create_schedules(self.org, [{"kind": "task", **body} for body in bodies])
+        return [schedule.id for schedule in created]
 
     # the witness
 
     def witness_lines(self, what: str | None = None, **traits: object) -> list[WitnessLine]:
-        """What really happened, in order."""
+        """Return the matching lines of the witness file, in order."""
         if not self.witness.exists():
             return []
         found = []
@@ -260,17 +260,17 @@ class Cluster:
     async def wait_for_line(
         self, what: str, seconds: float = 20, count: int = 1, **traits: object
     ) -> list[WitnessLine]:
-        """Wait until it happened."""
+        """Wait until the witness file has `count` matching lines."""
         await until(lambda: len(self.witness_lines(what, **traits)) >= count, seconds, f"{count} times {what} {traits}")
         return self.witness_lines(what, **traits)
 
     def log_text(self) -> str:
-        """Everything that the processes logged."""
+        """Return the logs of all processes."""
         return "\n".join(process.log_text() for process in self.processes)
 
 
 async def until(true: Callable[[], bool | Awaitable[bool]], seconds: float, what: str, every: float = 0.05) -> None:
-    """Wait for something that happens; fails when it does not in time."""
+    """Wait until a condition is true; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         answer = true()

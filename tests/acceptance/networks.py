@@ -1,4 +1,4 @@
-"""A network of its own for a process, where root may make one: then it can be cut off, as a machine can."""
+"""Network namespaces: a process in one can be disconnected like a machine. Needs root."""
 
 import os
 import shutil
@@ -23,19 +23,21 @@ class Network:
         ip("addr", "add", f"{self.here}/30", "dev", self.cable)
         ip("-n", self.name, "addr", "add", f"{self.there}/30", "dev", "eth0")
         ip("-n", self.name, "link", "set", "eth0", "up")
-        self.mend()
+        self.reconnect()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         ip("netns", "del", self.name)
-        subprocess.run(["ip", "link", "del", self.cable], check=False, capture_output=True)  # mostly it went with it
+        subprocess.run(
+            ["ip", "link", "del", self.cable], check=False, capture_output=True
+        )  # usually deleted with the namespace
 
     def cut(self) -> None:
         ip("link", "set", self.cable, "down")
 
-    def mend(self) -> None:
+    def reconnect(self) -> None:
         ip("link", "set", self.cable, "up")
 
 
@@ -44,7 +46,7 @@ def ip(*command: str) -> None:
 
 
 def possible() -> bool:
-    """Whether this process may make networks: root may, but not in every container."""
+    """Return whether this process may create network namespaces: root may, but not in every container."""
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
         return False
     return subprocess.run(["unshare", "--net", "true"], check=False, capture_output=True).returncode == 0

@@ -1,4 +1,4 @@
-"""Stands between a worker and PostgreSQL, and loses the answer to a commit when it is told to.
+"""Proxy between a worker and PostgreSQL that drops the answer to a commit on demand.
 
 It reads the frontend protocol: a transaction is known by the statements in it. Their texts come once, in Parse
 messages; later only their names do, in Bind messages.
@@ -49,7 +49,7 @@ class Proxy:
         return urlunsplit(self._target._replace(netloc=f"{user}127.0.0.1:{port}"))
 
     def arm(self, kind: str, times: int) -> None:
-        """Lose the answers to the next commits of transactions of this kind."""
+        """Drop the answers to the next commits of transactions of this kind."""
         self._kind, self._left = KINDS[kind], times
 
     async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
@@ -57,7 +57,7 @@ class Proxy:
         assert line is not None
         self._lines.add(line)
         server, to_server = await asyncio.open_connection(self._target.hostname, self._target.port)
-        deaf = asyncio.Event()  # from now on the client hears nothing
+        deaf = asyncio.Event()  # answers are dropped from now on
 
         async def answers() -> None:
             while chunk := await server.read(65_536):
@@ -86,8 +86,8 @@ class Proxy:
             to_server.close()
             self._lines.discard(line)
 
-    def _lose(self, transaction: list[str], deaf: asyncio.Event) -> None:
-        """Let nobody hear of a commit of the kind that is to be lost."""
+    def _drop_answer(self, transaction: list[str], deaf: asyncio.Event) -> None:
+        """Drop the answer to a commit of the armed kind."""
         if self._left and any(self._kind in text for text in transaction):
             self._left -= 1
             deaf.set()
@@ -113,11 +113,11 @@ class Proxy:
                     if word.startswith(b"BEGIN"):
                         transaction, within = [], True
                     elif word == b"COMMIT":
-                        self._lose(transaction, deaf)
+                        self._drop_answer(transaction, deaf)
                     if word.startswith((b"COMMIT", b"ROLLBACK")):
                         transaction, within = [], False
                 case b"S" if not within:
-                    self._lose(transaction, deaf)
+                    self._drop_answer(transaction, deaf)
                     transaction = []
                 case _:
                     pass

@@ -313,7 +313,7 @@ async def test_an_agent_that_is_cut_off_from_the_network_ends_its_job_once(fleet
         assert await fleet.ended(await fleet.shell(beta, fleet.witnessed())) == ["success"]
         await until_async(lambda: asked(fleet, job), 40, "the agent is lost, and is asked about")
         await fleet.wait_for_line("end", job)
-        first.mend()
+        first.reconnect()
         assert await fleet.ended(job) == ["paused: reconciliation", "success"]
         assert (fleet.witness_lines("begin", job), fleet.witness_lines("end", job)) == (1, 1)
         for agent in fleet.agents.values():

@@ -1,4 +1,4 @@
-"""An agent as the server sees one: the protocol spoken by hand, so that a test decides what is said, and when."""
+"""Fake agent that speaks the agent protocol, so that a test decides which message is sent when."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ TYPES = {
 
 @dataclass
 class FakeAgent:
-    """One machine with its key. `known` are the claims that it has written down."""
+    """One host with its key. `known` are the claims in its journal."""
 
     api: Api
     host_id: str
@@ -29,11 +29,17 @@ class FakeAgent:
         return await self.api.client.post(f"/api/agent/{verb}", json=body, headers=headers)
 
     async def register(self, types: Any = None, **journal: str) -> None:
-        """Come up. The journal: claims as `JOB_FENCE="running"`."""
-        told = [
+        """Register the agent, with a journal of claims as `JOB_FENCE="running"`."""
+        entries = [
             {"job_id": one.split("_")[0], "fence": int(one.split("_")[1]), "state": how} for one, how in journal.items()
         ]
-        facts = {"version": "1", "pid": 7, "room": 8, "job_types": TYPES if types is None else types, "journal": told}
+        facts = {
+            "version": "1",
+            "pid": 7,
+            "room": 8,
+            "job_types": TYPES if types is None else types,
+            "journal": entries,
+        }
         answer = await self.ask("register", facts)
         assert answer.status_code == 200, answer.text
         self.session = answer.json()["session"]
@@ -44,10 +50,10 @@ class FakeAgent:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    async def take(self, room: int = 8) -> list[Any]:
-        """Poll, and write down what comes."""
+    async def claim(self, room: int = 8) -> list[Any]:
+        """Poll, and record the claims."""
         jobs: list[Any] = (await self.poll(room))["jobs"]
-        self.known += [f"{one['job_id']}.{one['fence']}" for one in jobs]
+        self.known += [f"{job['job_id']}.{job['fence']}" for job in jobs]
         return jobs
 
     async def report(self, job: Any, status: str = "success", **more: Any) -> httpx.Response:

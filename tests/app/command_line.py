@@ -1,4 +1,4 @@
-"""The command line as people use it, against a real server: `rota up` in a process of its own."""
+"""The command line against a real server: `rota up` in its own process."""
 
 import fcntl
 import json
@@ -79,12 +79,13 @@ def running_server(place: Path, /, *pass_fds: int, **env: str) -> Iterator[Path]
 
 def run(place: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "rota.app.cli", *args]
-    given = environment(**env)
-    return subprocess.run(command, cwd=place, env=given, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, cwd=place, env=environment(**env), capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def followed(place: Path, *args: str) -> "subprocess.Popen[str]":
-    """A command that goes on until somebody presses Ctrl-C, also where the tests themselves run in the background."""
+    """Start a command that runs until SIGINT, even if the tests themselves ignore it."""
     return subprocess.Popen(
         [sys.executable, "-m", "rota.app.cli", *args], cwd=place, env=environment(), stdout=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
@@ -92,7 +93,7 @@ def followed(place: Path, *args: str) -> "subprocess.Popen[str]":
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Nothing of the developer's own settings; the same modules as here."""
+    """Environment without the developer's settings, with the same import path."""
     return {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": os.pathsep.join(sys.path),
@@ -103,7 +104,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def caller(home: Path) -> Rota:
-    """The command line in this process: most tests need no other."""
+    """Run the command line in this process, which is faster."""
 
     def call(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
         result = CliRunner().invoke(app, args, env={"ROTA_DATA_DIR": str(home / "data"), **env})
@@ -119,7 +120,7 @@ def read(answer: subprocess.CompletedProcess[str]) -> Any:
 
 
 def on_terminal(place: Path, *args: str, typed: str = "", **more: str) -> str:
-    """What a person sees who types this into a terminal of 80 columns."""
+    """Return the output of a command in a terminal of 80 columns."""
     outside, inside = pty.openpty()
     fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     command = [sys.executable, "-m", "rota.app.cli", *args]

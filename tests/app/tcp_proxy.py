@@ -1,4 +1,4 @@
-"""Stands between a client and a server, and cuts what runs through it when it is told to."""
+"""TCP proxy between a client and a server that cuts connections on demand."""
 
 import contextlib
 import socket
@@ -8,15 +8,15 @@ from urllib.parse import urlsplit
 
 
 class TcpProxy:
-    """`with TcpProxy(url) as proxy`: the same server at `proxy.url`. Threads, because whoever waits here blocks."""
+    """`with TcpProxy(url) as proxy`: the same server at `proxy.url`. It runs in threads: its clients block."""
 
     def __init__(self, url: str) -> None:
-        place = urlsplit(url)
-        self.target = (place.hostname or "", place.port or 80)
+        address = urlsplit(url)
+        self.target = (address.hostname or "", address.port or 80)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         self.open: set[socket.socket] = set()
-        self.deaf = 0  # answers that are still to be lost
+        self.drop = 0  # responses still to be dropped
         self.cuts = 0
 
     def __enter__(self) -> Self:
@@ -28,18 +28,18 @@ class TcpProxy:
         self.close_all()
 
     def cut(self) -> None:
-        """End every connection that is there now."""
+        """Close all open connections."""
         self.cuts += 1
         self.close_all()
 
     def lose_answers(self, count: int) -> None:
-        """The server hears the next requests, and their answers come to nobody."""
-        self.deaf = count
+        """Drop the responses to the next requests; the server receives the requests."""
+        self.drop = count
 
     def close_all(self) -> None:
-        for one in list(self.open):
+        for connection in list(self.open):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def accept(self) -> None:
         while True:
@@ -55,12 +55,12 @@ class TcpProxy:
     def carry(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
         with contextlib.suppress(OSError):
             while part := source.recv(65_536):
-                if answers and self.deaf:
-                    self.deaf -= 1
+                if answers and self.drop:
+                    self.drop -= 1
                     self.cuts += 1
                     break
                 sink.sendall(part)
-        for one in (source, sink):
+        for connection in (source, sink):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            self.open.discard(one)
+                connection.shutdown(socket.SHUT_RDWR)
+            self.open.discard(connection)

@@ -37,7 +37,7 @@ async def eventually(api: Api, batch: str, **wanted: Any) -> Any:
 async def soon(agent: FakeAgent) -> Any:
     """The one job that comes for a host."""
     for _ in range(100):
-        if orders := await agent.take():
+        if orders := await agent.claim():
             return orders[0]
         await asyncio.sleep(0.05)
     raise AssertionError("no job came")
@@ -61,7 +61,7 @@ async def test_a_wave_goes_from_server_to_server_so_many_at_a_time(api: Api) -> 
         batch = await start(api, max_parallel=2)
         first, second = await soon(agents[0]), await soon(agents[1])
         found = await eventually(api, batch, running=2)
-        assert await agents[2].take() == []
+        assert await agents[2].claim() == []
         assert (found["total"], found["waiting"], found["status"]) == (3, 1, "running")
         await agents[0].report(first)
         await agents[2].report(await soon(agents[2]))
@@ -139,7 +139,7 @@ async def test_a_schedule_with_labels_makes_one_job_per_slot_with_a_member_per_s
         seen: list[str] = []
         for _ in range(200):
             for agent in agents:
-                for order in await agent.take():
+                for order in await agent.claim():
                     seen.append(order["server"]["name"])
                     failed = order["server"]["name"] == "web-1" and order["attempt"] == 1
                     await agent.report(order, "failed" if failed else "success")

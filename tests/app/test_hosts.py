@@ -114,28 +114,28 @@ async def test_one_job_that_changes_something_at_a_time_and_others_that_only_loo
     servers = [await make_server(api, agent, name) for name in ("a", "b")]
     changes = [await run_job(api, one) for one in servers]
     looks = [await run_job(api, servers[0], "look") for _ in range(3)]
-    took = await agent.take(room=2)
+    took = await agent.claim(room=2)
     assert sorted(one["job_id"] for one in took) == sorted([changes[0], *looks[:2]])
-    assert await agent.take(room=0) == []
-    assert [one["job_id"] for one in await agent.take(room=5)] == [looks[2]]
+    assert await agent.claim(room=0) == []
+    assert [one["job_id"] for one in await agent.claim(room=5)] == [looks[2]]
     (first,) = [one for one in took if one["job_id"] == changes[0]]
     await agent.report(first)
-    assert [one["job_id"] for one in await agent.take(room=0)] == [changes[1]]
+    assert [one["job_id"] for one in await agent.claim(room=0)] == [changes[1]]
 
 
 async def test_what_was_handed_out_in_an_answer_that_got_lost_comes_again(api: Api) -> None:
     agent = await pair_agent(api)
     await run_job(api, await make_server(api, agent))
     (first,) = (await agent.poll())["jobs"]  # and nobody wrote it down
-    (again,) = await agent.take()
+    (again,) = await agent.claim()
     assert again == first
-    assert await agent.take() == []
+    assert await agent.claim() == []
 
 
 async def test_a_result_may_come_twice_but_not_another_one(api: Api) -> None:
     agent = await pair_agent(api)
     job = await run_job(api, await make_server(api, agent))
-    (order,) = await agent.take()
+    (order,) = await agent.claim()
     lines = [["stdout", "hello"], ["stderr", "oh"]]
     assert (await agent.ask("progress", {"job_id": job, "fence": order["fence"], "lines": lines})).status_code == 200
     await api.clock.advance(timedelta(seconds=5))
@@ -178,7 +178,7 @@ async def test_a_waiting_poll_is_answered_as_soon_as_there_is_something(api: Api
 async def test_what_a_run_said_while_the_server_was_away_is_kept(api: Api) -> None:
     agent = await pair_agent(api)
     job = await run_job(api, await make_server(api, agent))
-    (order,) = await agent.take()
+    (order,) = await agent.claim()
     claim = {"job_id": job, "fence": order["fence"]}
     await agent.register(**{f"{job}_{order['fence']}": "unknown"})  # it is lost, and asked about
     told = await agent.ask("progress", {**claim, "lines": [["stdout", "all the while"]]})
@@ -194,7 +194,7 @@ async def test_what_a_run_said_while_the_server_was_away_is_kept(api: Api) -> No
 async def test_what_the_work_returned_wins_over_a_cancel_that_came_too_late(api: Api) -> None:
     agent = await pair_agent(api)
     job = await run_job(api, await make_server(api, agent))
-    (order,) = await agent.take()
+    (order,) = await agent.claim()
     await api.call("POST", f"/host-jobs/{job}/$cancel")
     await agent.report(order)
     assert await history(api, job) == ["1 success"]
@@ -209,18 +209,18 @@ async def test_retries_wait_for_their_moment(api: Api) -> None:
         job = await run_job(api, server, retry=retry)
         scheduler = Scheduler(api.engine)
         for seconds in waits:
-            (order,) = await agent.take()
+            (order,) = await agent.claim()
             await agent.report(order, "failed", error={"message": "no"})
             await api.clock.advance(timedelta(seconds=seconds) - timedelta(milliseconds=1))
             await scheduler.step()
-            assert await agent.take() == []
+            assert await agent.claim() == []
             await api.clock.advance(timedelta(milliseconds=1))
             await scheduler.step()
-        (order,) = await agent.take()
+        (order,) = await agent.claim()
         assert order["attempt"] == 3
         await agent.report(order, "failed", error={"message": "no", "code": "timeout"})
         assert await history(api, job) == ["1 failed: logic", "2 failed: logic", "3 failed: timeout"]
-        assert await agent.take() == []
+        assert await agent.claim() == []
 
 
 async def test_a_paused_queue_and_a_limited_one_hold_for_hosts_too(api: Api) -> None:
@@ -228,10 +228,10 @@ async def test_a_paused_queue_and_a_limited_one_hold_for_hosts_too(api: Api) -> 
     server = await make_server(api, agent)
     await api.call("PUT", "/queues/default", {"paused": True})
     jobs = [await run_job(api, server, "look") for _ in range(3)]
-    assert await agent.take() == []
+    assert await agent.claim() == []
     await api.call("PUT", "/queues/default", {"max_running": 2})
-    assert sorted(one["job_id"] for one in await agent.take()) == jobs[:2]
-    assert await agent.take() == []
+    assert sorted(one["job_id"] for one in await agent.claim()) == jobs[:2]
+    assert await agent.claim() == []
 
 
 # an agent that is lost
@@ -259,7 +259,7 @@ async def test_a_lost_agent_is_asked_before_what_it_may_have_changed_is_tried_ag
     agent = await pair_agent(api)
     server = await make_server(api, agent)
     job, behind = await run_job(api, server), await run_job(api, server)
-    (order,) = await agent.take()
+    (order,) = await agent.claim()
     await lose(api)
     assert await history(api, job) == ["1 paused: reconciliation"]
     found = await api.get(f"/host-jobs/{job}")
@@ -269,7 +269,7 @@ async def test_a_lost_agent_is_asked_before_what_it_may_have_changed_is_tried_ag
     assert (over.status_code, over.json()["code"]) == (409, "session_over")
 
     await agent.register(**({f"{job}_{order['fence']}": answer} if answer else {}))
-    again = await agent.take()
+    again = await agent.claim()
     if then == "again":
         assert [one["job_id"] for one in again] == [job]
         assert again[0]["fence"] > order["fence"]
@@ -281,26 +281,26 @@ async def test_a_lost_agent_is_asked_before_what_it_may_have_changed_is_tried_ag
         answered = await api.call("POST", f"/host-jobs/{job}/$resolve", {"resolution": then})
         assert answered.status_code == 202
         if then == "not_applied":
-            (order,) = await agent.take()
+            (order,) = await agent.claim()
     if then != "applied":
         told = await agent.report(order)
         assert (told.status_code, told.json()) == (200, {"repeated": False})
         assert (await agent.report(order)).json() == {"repeated": True}
     assert await history(api, job) == ledger
-    assert [one["job_id"] for one in await agent.take()] == [behind]
+    assert [one["job_id"] for one in await agent.claim()] == [behind]
 
 
 async def test_an_agent_that_comes_back_at_once_is_asked_at_once(api: Api) -> None:
     agent = await pair_agent(api)
     job = await run_job(api, await make_server(api, agent))
-    (order,) = await agent.take()
+    (order,) = await agent.claim()
     old = agent.session
     await agent.register(**{f"{job}_{order['fence']}": "running"})
     agent.session, new = old, agent.session
     over = await agent.ask("poll", {"session": old, "room": 8, "known": [], "stopping": []})
     assert over.json()["code"] == "session_over"
     agent.session = new
-    assert await agent.take() == []
+    assert await agent.claim() == []
     await api.call("POST", f"/host-jobs/{job}/$cancel")  # it is in its hand again: it can be told to stop
     assert (await agent.poll())["cancel"] == [job]
     await agent.report(order, "canceled")
@@ -310,11 +310,11 @@ async def test_an_agent_that_comes_back_at_once_is_asked_at_once(api: Api) -> No
 async def test_what_only_looks_is_simply_tried_again(api: Api) -> None:
     agent = await pair_agent(api)
     job = await run_job(api, await make_server(api, agent), "look")
-    (order,) = await agent.take()
+    (order,) = await agent.claim()
     await lose(api)
     assert await history(api, job) == ["1 crashed"]
     await agent.register()
-    (again,) = await agent.take()
+    (again,) = await agent.claim()
     assert (await agent.report(order)).json()["code"] == "lease_lost"
     await agent.report(again)
     assert await history(api, job) == ["1 crashed", "2 success"]
@@ -326,7 +326,7 @@ async def test_a_job_for_an_agent_that_is_away_waits_and_is_there_when_it_comes(
     await api.clock.advance(timedelta(minutes=10))
     await Maintenance(api.engine).reconcile()
     await agent.register({"shell": {"read_only": False, "schema": {}}})
-    assert [one["job_id"] for one in await agent.take()] == [job]
+    assert [one["job_id"] for one in await agent.claim()] == [job]
 
 
 async def test_why_names_the_host_that_a_job_waits_for(api: Api) -> None:
@@ -363,18 +363,18 @@ async def test_an_agent_sees_takes_and_reports_nothing_of_another_host_or_org(ap
     }
     assert (await api.call("POST", "/schedules", body)).status_code == 422
     assert (await api.get("/hosts"))["items"][0]["id"] == theirs.host_id
-    assert await theirs.take() == []
+    assert await theirs.claim() == []
     over = await theirs.ask("poll", {"session": ours.session, "room": 8, "known": [], "stopping": []})
     assert over.json()["code"] == "session_over"  # a session is its host's alone
     api.client.headers["authorization"] = f"Bearer {api.key}"
     neighbour = await pair_agent(api, "beta")
-    (order,) = await ours.take()
+    (order,) = await ours.claim()
     for agent in (theirs, neighbour):
         assert (await agent.report(order)).status_code == 404
         said = await agent.ask("progress", {"job_id": job, "fence": order["fence"], "lines": []})
         assert said.status_code == 409
         await agent.register(**{f"{job}_{order['fence']}": "running"})
-        assert await agent.take() == []
+        assert await agent.claim() == []
     await ours.report(order)
     assert (await theirs.report(order)).status_code == 404
     forged = ours.key.replace(ours.host_id, theirs.host_id)
@@ -390,7 +390,7 @@ async def test_secrets_reach_the_agent_and_nobody_else(api: Api) -> None:
     await agent.register({"restart": {"read_only": False, "schema": {}}})
     job = await run_job(api, server, payload=payload)
     made = await plan(api, server, input={"job_type": "restart", "payload": payload})
-    (order,) = await agent.take()
+    (order,) = await agent.claim()
     assert order["payload"] == payload
     assert order["server"]["config"] == config
     lines = [["stdout", "using password=canary-4"]]
@@ -439,17 +439,17 @@ async def test_a_schedule_tells_the_final_outcome_and_counts_each_failure_once(a
         return one["last_run_status"], one["run_count"], one["failure_count"], one["skipped_count"]
 
     await at(api, 10)
-    (order,) = await agent.take()
+    (order,) = await agent.claim()
     await at(api, 20)  # the host is busy
     assert await told() == ("skipped", 1, 0, 1)
     await agent.report(order, "failed")
     await api.clock.advance(timedelta(seconds=1))
     await Scheduler(api.engine).step()
-    (order,) = await agent.take()
+    (order,) = await agent.claim()
     await agent.report(order, "failed")
     assert await told() == ("failed", 1, 1, 1)  # one failure, of two attempts
     await at(api, 30)
-    (order,) = await agent.take()
+    (order,) = await agent.claim()
     await agent.report(order)
     assert await told() == ("success", 2, 1, 1)
     await api.call("POST", f"/schedules/{made['id']}/$skip-next", {"reason": "match tonight"})
@@ -471,7 +471,7 @@ async def test_while_the_agent_is_away_the_job_waits_and_further_slots_are_skipp
         await at(api, minutes)
     assert await slots(api, made) == ["09:10 None", "09:20 skipped: busy", "09:30 skipped: busy"]
     await agent.register({"shell": {"read_only": False, "schema": {}}})
-    (order,) = await agent.take()
+    (order,) = await agent.claim()
     await agent.report(order)
     assert (await slots(api, made))[0] == "09:10 ran"
     audit = await api.get("/slots/$audit")
@@ -486,10 +486,10 @@ async def test_a_job_that_could_not_start_inside_its_window_is_skipped_and_retri
     await at(api, 10)
     api.clock.set(NINE + timedelta(minutes=31))
     await agent.register({"shell": {"read_only": False, "schema": {}}})
-    assert await agent.take() == []
+    assert await agent.claim() == []
     assert await slots(api, made) == ["09:10 skipped: window"]
     await at(api, 24 * 60 + 10)
-    (order,) = await agent.take()
+    (order,) = await agent.claim()
     api.clock.set(NINE + timedelta(days=1, minutes=29, seconds=30))
     await agent.report(order, "failed")
     run = (await api.get("/runs", job_id=order["job_id"]))["items"][0]
@@ -540,11 +540,11 @@ async def test_a_grant_must_name_the_job_type_when_the_job_is_made_and_hold_when
         assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "grant_id")
         assert "grant_scope" in refused.json()["detail"]
     await at(api, 10)
-    (order,) = await agent.take()
+    (order,) = await agent.claim()
     await agent.report(order)
     await at(api, 20)
     await api.call("POST", f"/grants/{grant}/$revoke")
-    assert await agent.take() == []
+    assert await agent.claim() == []
     assert await slots(api, good) == ["09:10 ran", "09:20 skipped: grant_revoked"]
 
 

@@ -66,7 +66,7 @@ async def lost(api: Api) -> tuple[FakeAgent, str, str]:
     agent = await pair_agent(api)
     server = await make_server(api, agent, labels={"role": "web"}, config={"password": "hunter2", "port": 80})
     job_id = await run_job(api, server)
-    (job,) = await agent.take()
+    (job,) = await agent.claim()
     await agent.register(**{f"{job['job_id']}_{job['fence']}": "unknown"})
     assert (await api.get(f"/host-jobs/{job_id}"))["waits_for"] == "reconciliation"
     return agent, server, job_id
@@ -502,7 +502,7 @@ async def test_servers_and_their_jobs_are_steered_by_forms(api: Api, web: httpx.
     asked = await fill(web, path, "/host-jobs", job_type="restart", payload=payload, timeout_seconds="5")
     job_id = asked.headers["location"].removeprefix("/runs/")
     assert "restart pending on web" in words((await web.get(path)).text)
-    (job,) = await agent.take()
+    (job,) = await agent.claim()
     assert "restart" in words((await web.get("/hosts")).text)
     assert "restart running on web" in words((await web.get(path)).text)
     stopped = await fill(web, path, f"/host-jobs/{job_id}/$cancel", audit_reason="wrong one")

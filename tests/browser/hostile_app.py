@@ -1,4 +1,4 @@
-"""The program of the office, and what somebody who means no good would add to it; and all that others can write."""
+"""The demo program with hostile names, texts, results and errors, for tests of escaping."""
 
 from typing import Any
 
@@ -50,8 +50,8 @@ app.workflow(flow)
 
 
 def create_hostile_data(live_server: LiveServer) -> list[str]:
-    """Workflows, pipelines and hosts with hostile names, texts, results and errors; the pages that show them."""
-    flow = next(one for one in live_server.call("GET", "/workflows")["items"] if one["name"] == NAME)
+    """Create workflows, pipelines and hosts with hostile data; return the pages that show them."""
+    flow = next(item for item in live_server.call("GET", "/workflows")["items"] if item["name"] == NAME)
     events = f"/workflows/{flow['id']}/topics/in/events"
     for word in (EVIL, f"unclear {HOSTILE}"):
         live_server.call("POST", events, {"message_id": word[:190], "title": word[:200], "payload": word})
@@ -66,7 +66,7 @@ def create_hostile_data(live_server: LiveServer) -> list[str]:
 
 
 def hosts(live_server: LiveServer) -> list[str]:
-    """An agent whose every word is hostile: its name, its types, its figures, its results. One job is unclear."""
+    """Act as an agent that sends hostile names, job types, metrics and results; return the pages that show them."""
     token = live_server.call("POST", "/pairing-tokens")["token"]
     made = live_server.call("POST", "/pair", {"token": token, "name": NAME}, key="none")
     looks, changes = {"read_only": True, "schema": {"properties": {NAME: {}}}}, {"read_only": False, "schema": {}}

@@ -1,4 +1,4 @@
-"""A real server and a real browser: `rota up` in a process of its own, and whichever Chromium is there."""
+"""A real server and a real browser: `rota up` in its own process, and an installed Chromium."""
 
 import json
 import os
@@ -33,7 +33,7 @@ class LiveServer:
     link: str  # that it wrote to login.url when it started
 
     def call(self, method: str, path: str, body: Any = None, key: str = "") -> Any:
-        """Ask the API as the first admin, or with the key of an agent what agents ask."""
+        """Call the API as the first admin; with the key of an agent, the agents' API."""
         data = None if method == "GET" else json.dumps(body or {}).encode()
         headers = {"authorization": f"Bearer {key or self.key}", "content-type": "application/json"}
         asked = urllib.request.Request(f"{self.url}/api/{'agent' if key else 'v1'}{path}", data, headers, method=method)
@@ -44,26 +44,26 @@ class LiveServer:
     def schedule(self, name: str, target: str, **fields: Any) -> Any:
         return self.call("POST", "/schedules", {"name": name, "target": target, "interval": "1h", **fields})
 
-    def until(self, path: str, such: Any, seconds: float = 20) -> Any:
-        """Ask until the answer is such."""
+    def until(self, path: str, condition: Any, seconds: float = 20) -> Any:
+        """Poll a route until its answer meets the condition; return it."""
         end = time.monotonic() + seconds
         while True:
-            found = self.call("GET", path)
-            if such(found):
-                return found
-            assert time.monotonic() < end, found
+            answer = self.call("GET", path)
+            if condition(answer):
+                return answer
+            assert time.monotonic() < end, answer
             time.sleep(0.1)
 
     def run(self, schedule: str, **body: Any) -> str:
-        """Let a schedule run now; the run's id, when it has begun."""
+        """Run a schedule now; return the id of its run when that has started."""
         job = self.call("POST", f"/schedules/{quote(schedule, safe='')}/$run", body)["job_id"]
-        found = self.until(f"/jobs/{job}", lambda one: one["run_ids"])
-        return str(found["run_ids"][-1])
+        started = self.until(f"/jobs/{job}", lambda job: job["run_ids"])
+        return str(started["run_ids"][-1])
 
 
 @contextmanager
 def running_server(home: Path, program: Path = DEMO_APP) -> Iterator[LiveServer]:
-    """`rota up`, until it is no longer needed."""
+    """Run `rota up` inside the block."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("ROTA_")}
     env["ROTA_DRAIN_SECONDS"] = "0"
     command = [sys.executable, "-m", "rota.app.cli", "up", str(program), "--data-dir", str(home), "--port", "0"]
@@ -77,9 +77,9 @@ def running_server(home: Path, program: Path = DEMO_APP) -> Iterator[LiveServer]
             assert time.monotonic() < end, log.read_text()
             time.sleep(0.1)
         link = (home / "login.url").read_text().strip()
-        note = json.loads((home / "server.json").read_text())
-        live_server = LiveServer(note["url"], (home / "admin.key").read_text().strip(), link)
-        live_server.until("/workers?state=alive", lambda found: found["items"], 40)
+        address = json.loads((home / "server.json").read_text())
+        live_server = LiveServer(address["url"], (home / "admin.key").read_text().strip(), link)
+        live_server.until("/workers?state=alive", lambda workers: workers["items"], 40)
         yield live_server
     finally:
         process.terminate()
@@ -87,15 +87,15 @@ def running_server(home: Path, program: Path = DEMO_APP) -> Iterator[LiveServer]
 
 
 def answers(home: Path) -> bool:
-    """Whether the server takes connections already: its note is there a moment before."""
+    """Return whether the server accepts connections: server.json is written just before."""
     host, _, port = str(json.loads((home / "server.json").read_text())["url"]).rpartition("//")[2].partition(":")
-    with socket.socket() as one:
-        return one.connect_ex((host, int(port))) == 0
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
 
 
 def chrome() -> str | None:
-    """Where a browser is; None if there is none."""
-    return next((found for name in CHROMES if (found := shutil.which(name))), None)
+    """Return the path of a browser; None if none is installed."""
+    return next((path for name in CHROMES if (path := shutil.which(name))), None)
 
 
 @contextmanager

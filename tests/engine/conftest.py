@@ -12,10 +12,10 @@ __all__ = ["clean_url", "postgres_template", "shared_postgres", "sqlite_template
 
 @pytest.fixture
 async def harness(clean_url: str) -> AsyncIterator[Harness]:
-    """Whatever a test did, at its end every slot must have its one verdict."""
-    one = await open_harness(clean_url)
-    yield one
+    """A harness; at the end of the test every slot must have one verdict."""
+    harness = await open_harness(clean_url)
+    yield harness
     try:
-        await one.check()
+        await harness.check()
     finally:
-        await one.close()
+        await harness.close()

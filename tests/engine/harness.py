@@ -34,24 +34,24 @@ MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 
 def at(clock: str) -> datetime:
-    """A moment of the first day: `at("9:05")`."""
+    """Return a time of the first day: `at("9:05")`."""
     hour, minute, *second = (int(part) for part in clock.split(":"))
     return NINE.replace(hour=hour, minute=minute, second=second[0] if second else 0)
 
 
 @dataclass
 class FakeRunner:
-    """A kind of work whose runs end when and how the test says."""
+    """Runner whose runs end when and how the test decides."""
 
     kind: str = "task"
     defaults: Defaults = field(default_factory=Defaults)
     under_grant: bool = False
-    long: Callable[[Job], bool] = lambda job: False  # which jobs stay until they are released
-    stubborn: bool = False  # a long job does not heed its cancellation
-    errors: list[BaseException | None] = field(default_factory=list)  # what the next runs end with
+    long: Callable[[Job], bool] = lambda job: False  # jobs that run until they are released
+    stubborn: bool = False  # long jobs ignore their cancellation
+    errors: list[BaseException | None] = field(default_factory=list)  # errors of the next runs; None is success
     began: list[Job] = field(default_factory=list)
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
-    first: bool = False  # starts are written down before the work
+    first: bool = False  # starts are stored before the run executes
 
     def routes(self) -> set[str]:
         return {self.kind}
@@ -85,7 +85,7 @@ class FakeRunner:
 
 @dataclass
 class Harness:
-    """One installation. `live` lets time pass while it is up; `outage` while nobody is."""
+    """Installation on a manual clock. `run_until` advances the clock while it is up, `start_at` while it is down."""
 
     engine: Engine
     clock: ManualClock
@@ -93,7 +93,7 @@ class Harness:
     scheduler: Scheduler
     worker: Worker
     org_id: str
-    clean: bool = True  # whether the audit must find nothing at the end
+    clean: bool = True  # whether the slot audit must pass at the end
 
     @property
     def db(self) -> Database:
@@ -112,25 +112,25 @@ class Harness:
         return await self.engine.run_now(self.org_id, name, **how)
 
     async def backfill(self, since: datetime, until: datetime, name: str = "job", **how: Any) -> list[str]:
-        found = await self.engine.backfill(self.org_id, name, since=since, until=until, **how)
-        return [str(clock_text(slot)) for slot in found]
+        filled = await self.engine.backfill(self.org_id, name, since=since, until=until, **how)
+        return [str(clock_text(slot)) for slot in filled]
 
     # time
 
     async def run_until(self, until: datetime) -> None:
-        """Let time pass, doing each thing at its moment."""
+        """Advance the clock, running everything at its due time."""
         await self.run_due()
         while True:
-            moment = (await self.scheduler.poll()).next_due_at
-            if moment is None or moment > until:
+            next_due_at = (await self.scheduler.poll()).next_due_at
+            if next_due_at is None or next_due_at > until:
                 break
-            self.clock.set(max(moment, self.clock.now()))
+            self.clock.set(max(next_due_at, self.clock.now()))
             await self.run_due()
         self.clock.set(until)
         await self.run_due()
 
     async def start_at(self, when: datetime) -> None:
-        """Nobody was up until then."""
+        """Start after an outage that lasted until `when`."""
         self.clock.set(when)
         await self.run_due()
 
@@ -140,20 +140,20 @@ class Harness:
 
     async def fire(self) -> None:
         for _ in range(100):
-            moment = (await self.scheduler.poll()).next_due_at
-            if moment is None or moment > self.clock.now():
+            next_due_at = (await self.scheduler.poll()).next_due_at
+            if next_due_at is None or next_due_at > self.clock.now():
                 return
             await self.scheduler.step()
-        raise AssertionError("the scheduler turns without end")
+        raise AssertionError("the scheduler is in an endless loop")
 
     async def fire_elsewhere(self) -> None:
-        """Another process fires, so that the jobs lie in the queue."""
+        """Fire as another process would: the jobs wait in the queue."""
         self.scheduler.worker = None
         await self.fire()
         self.scheduler.worker = self.worker
 
     async def work(self) -> None:
-        """Start what can start, until only long runs are left; write down what ended."""
+        """Claim and run jobs until only long runs are left; store the results."""
         while True:
             self.worker.cancellation.cancel(await self.db.read(queue.cancels, self.worker.id))
             more = await self.worker.prefetch.claim()
@@ -165,20 +165,20 @@ class Harness:
                 return
 
     async def wait_until_idle(self) -> None:
-        """Until only long runs are left."""
+        """Wait until only long runs are left."""
         for _ in range(1_000_000):
             if not self.is_busy():
                 break
             await asyncio.sleep(0)
 
     def is_busy(self) -> bool:
-        """Whether a run is on its way to its end, or to the gate where long ones stay."""
+        """Return whether a run has not yet ended, or reached the gate where long runs wait."""
         stops = not self.fake_runner.stubborn
         active = self.worker.active
-        return any(one not in self.fake_runner.gates or (active[one].stopped_for and stops) for one in active)
+        return any(job_id not in self.fake_runner.gates or (active[job_id].stopped_for and stops) for job_id in active)
 
     async def release(self, slot: str | None = None) -> None:
-        """Let a long run end, by its slot; all of them without one."""
+        """Let the long run of a slot end; all of them if None."""
         for job_id, gate in list(self.fake_runner.gates.items()):
             job = self.worker.active[job_id].attempt.job
             if slot is None or (job.slot is not None and clock_text(job.slot) == slot):
@@ -186,25 +186,25 @@ class Harness:
                 del self.fake_runner.gates[job_id]
         await self.work()
 
-    # what became of it
+    # results
 
     async def verdicts(self, name: str = "job") -> list[str]:
-        """Each slot row in words, by its row, its job and its runs."""
+        """Return each slot as text: its verdict, or the state of its job."""
         return await self.db.read(verdicts, name)
 
     async def fired_slots(self, name: str = "job") -> list[str]:
-        """The slots that a run began for, in the order in which they began."""
+        """Return the slots whose runs have started, in order of start."""
         return [
             str(clock_text(job.slot)) for job in self.fake_runner.began if job.target == name and job.slot is not None
         ]
 
     async def planned(self, name: str = "job") -> tuple[str | None, str | None]:
-        """The clock: next slot, next wake-up."""
-        row = (await self.rows(select(clocks.c.next_slot, clocks.c.next_run_at).where(of(name))))[0]
+        """Return next slot and next run time of the schedule's clock."""
+        row = (await self.rows(select(clocks.c.next_slot, clocks.c.next_run_at).where(clock_of(name))))[0]
         return clock_text(row[0]), clock_text(row[1])
 
     async def history(self, name: str = "job") -> list[str]:
-        """The ledger: slot (or `manual`), attempt, status and reason."""
+        """Return the runs as text: slot (or `manual`), attempt, status and reason."""
         stmt = select(runs).where(runs.c.target == name).order_by(runs.c.finished_at, runs.c.id)
         return [
             f"{clock_text(row.slot) or row.trigger} #{row.attempt} {row.status}"
@@ -214,7 +214,7 @@ class Harness:
 
     async def stats(self, name: str = "job") -> Any:
         return (await self.rows(select(schedule_stats, clocks.c.fired).join(
-            clocks, clocks.c.schedule_id == schedule_stats.c.schedule_id).where(of(name))))[0]  # fmt: skip
+            clocks, clocks.c.schedule_id == schedule_stats.c.schedule_id).where(clock_of(name))))[0]  # fmt: skip
 
     async def record(self, name: str = "job") -> Any:
         return (await self.rows(select(schedules).where(schedules.c.name == name)))[0]
@@ -239,22 +239,22 @@ class Harness:
     async def limit_org(self, **values: Any) -> None:
         await self.write(update(orgs).where(orgs.c.id == self.org_id).values(values))
 
-    # always
+    # invariants
 
     async def check(self) -> None:
-        """EVERY_SLOT_HAS_ONE_VERDICT, by the product's own audit and by counting here."""
+        """Check EVERY_SLOT_HAS_ONE_VERDICT, by the slot audit and by an independent count."""
         if not self.clean:
             return
-        found = await audit(self.db, self.org_id, None, None, self.clock.now())
-        assert found["ok"], found["problems"]
+        report = await audit(self.db, self.org_id, None, None, self.clock.now())
+        assert report["ok"], report["problems"]
         await self.db.read(count_slots, self.clock.now())
 
     async def close(self) -> None:
         self.worker.abandon()
-        for one in list(self.worker.active.values()):
-            if one.attempt.job.id in self.fake_runner.gates:
-                self.fake_runner.gates[one.attempt.job.id].set()
-        await asyncio.gather(*(one.task for one in self.worker.active.values() if one.task), return_exceptions=True)
+        for run in list(self.worker.active.values()):
+            if run.attempt.job.id in self.fake_runner.gates:
+                self.fake_runner.gates[run.attempt.job.id].set()
+        await asyncio.gather(*(run.task for run in self.worker.active.values() if run.task), return_exceptions=True)
         await self.db.close()
 
 
@@ -287,22 +287,22 @@ async def register(worker: Worker, engine: Engine) -> None:
     worker.registration.registered = True
 
 
-def of(name: str) -> Any:
+def clock_of(name: str) -> Any:
     return clocks.c.schedule_id == select(schedules.c.id).where(schedules.c.name == name).scalar_subquery()
 
 
-def clock_text(moment: datetime | None) -> str | None:
-    """A moment of the first day as `9:05`, of a later one as `+1 9:05`."""
-    if moment is None:
+def clock_text(instant: datetime | None) -> str | None:
+    """Return a time of the first day as `9:05`, of a later day as `+1 9:05`."""
+    if instant is None:
         return None
-    days = (moment.date() - NINE.date()).days
-    text = f"{moment:%-H:%M}" + (f":{moment:%S}" if moment.second else "")
+    days = (instant.date() - NINE.date()).days
+    text = f"{instant:%-H:%M}" + (f":{instant:%S}" if instant.second else "")
     return f"{days:+} {text}" if days else text
 
 
 def verdicts(tx: Tx, name: str) -> list[str]:
-    mine = slots.c.schedule_id.in_(select(schedules.c.id).where(schedules.c.name == name))
-    return [verdict_text(tx, row) for row in tx.execute(select(slots).where(mine).order_by(slots.c.slot)).all()]
+    of_schedule = slots.c.schedule_id.in_(select(schedules.c.id).where(schedules.c.name == name))
+    return [verdict_text(tx, row) for row in tx.execute(select(slots).where(of_schedule).order_by(slots.c.slot)).all()]
 
 
 def verdict_text(tx: Tx, row: Any) -> str:
@@ -325,14 +325,14 @@ def verdict_text(tx: Tx, row: Any) -> str:
 
 
 def count_slots(tx: Tx, now: datetime) -> None:
-    """The trigger's slots over the recorded spans, walked one by one, against the rows; and no slot with two jobs."""
+    """Compare the slots of each trigger over its recorded spans with the rows; check that no slot has two jobs."""
     for clock in tx.execute(select(clocks)).all():
         floor = clock.decided_until or NINE - 10_000 * DAY
         edge = now if clock.next_slot is None else min(now, clock.next_slot - TICK)
-        mine = select(trigger_spans).where(trigger_spans.c.schedule_id == clock.schedule_id)
+        spans = select(trigger_spans).where(trigger_spans.c.schedule_id == clock.schedule_id)
         expected = [
             slot
-            for span in tx.execute(mine.order_by(trigger_spans.c.from_at)).all()
+            for span in tx.execute(spans.order_by(trigger_spans.c.from_at)).all()
             for slot in triggers.slots_between(
                 triggers.load(span.timing), max(span.from_at, floor), min(span.until_at or edge, edge), span.from_at
             )
@@ -349,13 +349,14 @@ def count_slots(tx: Tx, now: datetime) -> None:
             covered[row.slot] += 1
         for row in rows:
             if row.count is not None and floor < row.slot and (row.last_slot or row.slot) <= edge:
-                outside = covered[row.slot] == 0 and row.job_id is not None  # a backfill where no trigger ruled
+                outside = covered[row.slot] == 0 and row.job_id is not None  # a backfill outside the trigger's spans
                 assert covered[row.slot] == row.count or outside, (
                     f"{row.slot} counts {row.count}, not {covered[row.slot]}"
                 )
-        living = tx.execute(select(jobs.c.slot).where(jobs.c.schedule_id == clock.schedule_id)).scalars().all()
-        assert len([one for one in living if one is not None]) == len({one for one in living if one is not None})
+        job_slots = tx.execute(select(jobs.c.slot).where(jobs.c.schedule_id == clock.schedule_id)).scalars().all()
+        fired = [slot for slot in job_slots if slot is not None]
+        assert len(fired) == len(set(fired))
 
 
-def states(found: Sequence[Any]) -> list[State]:
-    return [State(row.state) for row in found]
+def states(rows: Sequence[Any]) -> list[State]:
+    return [State(row.state) for row in rows]

@@ -30,7 +30,7 @@ Body = Callable[[GraphRequest, LlmCaller], AsyncIterator[object]]
 
 @dataclass
 class Graphs:
-    """A harness with graphs. Those that the test declares run as it says."""
+    """Harness with graphs that the test declares."""
 
     registry: GraphRegistry
     harness: Harness
@@ -78,7 +78,7 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 async def opened(clean_url: str) -> AsyncIterator[Open]:
-    """Opens the harness, with settings; closed at the end, when every slot must have its verdict."""
+    """Opens harnesses with settings; at the end every slot must have its verdict."""
     harnesses: list[Harness] = []
 
     async def open_it(**settings: Any) -> Graphs:
@@ -119,7 +119,7 @@ async def graphs(opened: Open) -> Graphs:
 
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[None]:
-    """What a test registers for everybody is nobody's after it."""
+    """Remove what a test registered for all programs."""
     before = dict(TaskRegistry.shared)
     yield
     TaskRegistry.shared.clear()
@@ -136,7 +136,7 @@ async def harness(clean_url: str) -> AsyncIterator[TaskHarness]:
 
 @pytest.fixture
 async def isolated_harness(clean_url: str) -> AsyncIterator[TaskHarness]:
-    """One that runs `isolated_program.py`, whose functions have processes of their own."""
+    """Harness of `isolated_program.py`, whose tasks run in their own processes."""
     one = await open_task_harness(clean_url, PROGRAM, artifact_limit=1000)
     yield one
     await one.close()

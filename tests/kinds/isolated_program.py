@@ -1,4 +1,4 @@
-"""A program whose functions have processes of their own; workers of tests load it, and so do the processes."""
+"""Program whose tasks run in their own processes; loaded by workers of tests and by those processes."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ app = Rota()
 
 
 class Client:
-    """Something of the user's own."""
+    """A service that the program provides per run."""
 
 
 def client(ctx: RunContext) -> Iterator[Client]:
@@ -29,7 +29,7 @@ app.provide(Client, client)
 
 
 class Pool:
-    """Something that a process has once."""
+    """A service that the program provides once per process."""
 
     def close(self) -> None:
         print("pool closed")

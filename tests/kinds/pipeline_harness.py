@@ -1,4 +1,4 @@
-"""The engine with pipelines in it, step by step; on DuckDB, or on an executor whose runs end when the test says."""
+"""Harness with pipelines: on DuckDB, or on an executor whose runs end when the test decides."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -31,15 +31,15 @@ Record = dict[str, Any]
 
 @dataclass
 class FakeExecutor:
-    """An executor with so many places. What is submitted stays while `shut`, and ends as `errors` say."""
+    """Executor with a number of places. Orders wait while `shut`, then fail with the next of `errors`, if any."""
 
     places: int = 4
     shut: bool = False
     errors: list[Exception] = field(default_factory=list)
     inside: dict[str, asyncio.Event] = field(default_factory=dict)
-    most: int = 0  # orders at once
+    most: int = 0  # maximum of concurrent orders
     asked: int = 0
-    real: Executor | None = None  # which reads SQL
+    real: Executor | None = None  # checks SQL
 
     def capacity(self) -> int:
         return self.places - len(self.inside)
@@ -95,20 +95,20 @@ class PipelineHarness(Harness):
         await declare_pipelines(self.engine, "default", self.program.pipelines)
         await self.db.tx(orgs.system_user, self.org_id, NINE)
 
-    async def run(self, path: str, given: Any = None) -> Record:
-        """Run it now, and what comes of it; returns its run."""
-        job_id = await self.manager.run(path, given)
+    async def run(self, path: str, payload: Any = None) -> Record:
+        """Run a pipeline and what it triggers; return its run."""
+        job_id = await self.manager.run(path, payload)
         await self.run_due()
         (row,) = await self.rows(select(runs).where(runs.c.job_id == job_id))
         return dict(row._mapping)
 
     async def work(self) -> None:
-        """Run what is ready, also what that makes, until only those are left that the fake_executor keeps."""
+        """Run ready jobs and those that follow, until only orders in the shut executor are left."""
         while True:
             self.worker.cancellation.cancel(await self.db.read(queue.cancels, self.worker.id))
             more = await self.worker.prefetch.claim()
             for _ in range(60_000):
-                if all(self.kept(one.ctx.run_id) for one in self.worker.active.values()):
+                if all(self.waits(run.ctx.run_id) for run in self.worker.active.values()):
                     break
                 await asyncio.sleep(0.001)
             ended = bool(self.worker.completer.results)
@@ -117,7 +117,7 @@ class PipelineHarness(Harness):
             if not more and not ended:
                 return
 
-    def kept(self, run_id: str) -> bool:
+    def waits(self, run_id: str) -> bool:
         return self.fake_executor is not None and self.fake_executor.shut and run_id in self.fake_executor.inside
 
     async def release_executor(self) -> None:
@@ -128,14 +128,14 @@ class PipelineHarness(Harness):
         await self.work()
 
     async def ran(self) -> list[str]:
-        """The ledger in words: target, trigger, status."""
-        found = await self.rows(select(runs).order_by(runs.c.finished_at, runs.c.id))
-        return [f"{row.target} {row.trigger} {row.status}{f': {row.reason}' if row.reason else ''}" for row in found]
+        """Return the runs as text: target, trigger, status."""
+        rows = await self.rows(select(runs).order_by(runs.c.finished_at, runs.c.id))
+        return [f"{row.target} {row.trigger} {row.status}{f': {row.reason}' if row.reason else ''}" for row in rows]
 
     async def waiting(self) -> list[str]:
-        """The queue in words: target, trigger, state."""
-        found = await self.rows(select(jobs).order_by(jobs.c.id))
-        return [f"{row.target} {row.trigger} {row.state}" for row in found]
+        """Return the queue as text: target, trigger, state."""
+        rows = await self.rows(select(jobs).order_by(jobs.c.id))
+        return [f"{row.target} {row.trigger} {row.state}" for row in rows]
 
     async def close(self) -> None:
         if self.fake_executor is not None:

@@ -1,4 +1,4 @@
-"""The engine with real tasks in it, step by step: what a test declares runs as it would in a worker."""
+"""Harness with real tasks: functions that a test declares run as in a worker."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,7 +26,7 @@ Record = dict[str, Any]
 
 @dataclass
 class TaskHarness(Harness):
-    """A harness whose fake_runner are tasks."""
+    """Harness whose runner executes tasks."""
 
     program: Rota = field(default_factory=Rota)
 
@@ -43,13 +43,13 @@ class TaskHarness(Harness):
         await self.db.tx(tasks_store.sync, self.org_id, rows, self.clock.now())
 
     async def store(self, command: str, **fields: Any) -> Record:
-        """A task row, of a function unless said otherwise."""
+        """Create a task row, by default of a Python function."""
         return await self.manager.create({"command": command, "task_type": "python", **fields})
 
-    async def run(self, what: str | Callable[..., Any], /, **params: Any) -> Record:
-        """Declare, make a job, work; returns the run."""
+    async def run(self, task: str | Callable[..., Any], /, **params: Any) -> Record:
+        """Declare the program's tasks, enqueue one, run it; return the run."""
         await self.declare()
-        name = what if isinstance(what, str) else what.__name__
+        name = task if isinstance(task, str) else task.__name__
         (job_id,) = await self.engine.enqueue(self.org_id, "task", name, [params or None])
         await self.work()
         return await self.last_run(job_id)
@@ -71,10 +71,10 @@ class TaskHarness(Harness):
         return [line["text"] for line in lines]
 
     async def work(self) -> None:
-        """Run what is ready, also what that makes, and write down how it ended."""
+        """Run ready jobs and those that they enqueue; store the results."""
         while True:
             more = await self.worker.prefetch.claim()
-            running = [one.task for one in self.worker.active.values() if one.task is not None]
+            running = [run.task for run in self.worker.active.values() if run.task is not None]
             if running:
                 await asyncio.wait(running)
                 await asyncio.sleep(0)  # their callbacks

@@ -47,7 +47,7 @@ async def test_one_idempotency_key_stores_one_thing(api: Api) -> None:
 async def test_forged_and_repeated_messages_of_an_agent_have_no_effect(api: Api) -> None:
     agent, neighbour = await pair_agent(api, "alpha"), await pair_agent(api, "beta")
     job = await run_job(api, await make_server(api, agent))
-    (order,) = await agent.take()
+    (order,) = await agent.claim()
     fence = order["fence"]
     wrong_fences: list[Any] = [fence + 1, fence - 1, -1, 2**63, 2**70, True, str(fence), None, [fence], 1.5]
     for forged in wrong_fences:

@@ -53,7 +53,7 @@ async def test_a_stored_schema_that_cannot_be_used_fails_its_own_host_alone(api:
 async def test_the_log_of_a_run_on_a_host_is_limited(api: Api) -> None:
     agent = await pair_agent(api)
     job = await run_job(api, await make_server(api, agent))
-    (order,) = await agent.take()
+    (order,) = await agent.claim()
     claim = {"job_id": job, "fence": order["fence"]}
     for _ in range(3):
         lines = [["stdout", "x" * 90_000]] * 40

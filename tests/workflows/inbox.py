@@ -1,4 +1,4 @@
-"""The workflow that most tests use: mail is polled, each becomes a row in a sheet, each row is told of."""
+"""The workflow that most tests use: mail is polled, each becomes a row in a sheet, each row is acknowledged."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,13 +9,13 @@ from rota import Applied, NotApplied, Prepare, Rota, Unsure, Workflow, every, mu
 
 @dataclass
 class Sheets:
-    """A service whose calls end as the test says: `fails` before the effect, `breaks` after it."""
+    """Service whose calls raise `fails` before the effect, `breaks` after it."""
 
     rows: list[Any] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     fails: list[Exception] = field(default_factory=list)
     breaks: list[Exception] = field(default_factory=list)
-    answers: list[Any] = field(default_factory=list)  # of reconcile; without one it looks for the key
+    answers: list[Any] = field(default_factory=list)  # of reconcile; if empty, it searches for the key
     asked: int = 0
 
     @read
@@ -39,8 +39,8 @@ class Sheets:
             answer = self.answers.pop(0)
             if isinstance(answer, Exception):
                 raise answer
-            found: Applied | NotApplied | Unsure = answer
-            return found
+            outcome: Applied | NotApplied | Unsure = answer
+            return outcome
         return Applied({"row": "found"}) if idempotency_key in self.keys else NotApplied()
 
     @mutation
@@ -54,7 +54,7 @@ class Sheets:
 
 @dataclass
 class Inbox:
-    """A program, and what its handlers were called with."""
+    """A program that records the calls of its handlers."""
 
     app: Rota = field(default_factory=Rota)
     sheets: Sheets = field(default_factory=Sheets)
@@ -67,9 +67,9 @@ class Inbox:
 
     async def step(self, name: str) -> None:
         self.calls.append(name)
-        found = self.during(name)
-        if found is not None:
-            await found
+        pending = self.during(name)
+        if pending is not None:
+            await pending
         if self.trouble.get(name):
             raise self.trouble[name].pop(0)
 
@@ -96,7 +96,7 @@ def make_inbox(call: str = "sheets.append", **options: Any) -> Inbox:
             waiting = await ctx.peek("mail", limit=1)
             first = waiting[0] if waiting else None
             return Prepare(
-                reservations={"mail": [one.id for one in waiting]},
+                reservations={"mail": [event.id for event in waiting]},
                 data=first and first.payload,
                 title=first and f"row for {first.payload}",
             )
@@ -117,8 +117,8 @@ def make_inbox(call: str = "sheets.append", **options: Any) -> Inbox:
         async def prepare(self, ctx: Any, state: Any) -> Prepare:
             await inbox.step("tell")
             waiting = await ctx.peek("rows")
-            inbox.told += [one.payload for one in waiting]
-            return Prepare(reservations={"rows": [one.id for one in waiting]})
+            inbox.told += [event.payload for event in waiting]
+            return Prepare(reservations={"rows": [event.id for event in waiting]})
 
     inbox.app.workflow(flow)
     inbox.app.connector("sheets", inbox.sheets)
@@ -126,5 +126,5 @@ def make_inbox(call: str = "sheets.append", **options: Any) -> Inbox:
 
 
 def broken_step(*_: Any) -> None:
-    """A bug of Rota's own."""
+    """Raise an error that stands for a defect in Rota."""
     raise KeyError("a bug")
