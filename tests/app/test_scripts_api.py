@@ -102,7 +102,7 @@ async def test_the_page_shows_versions_and_lets_people_decide(api: Api, rota: Wo
         await rota.drain()
         assert "1.1 was rejected" in await done(web, await fill(web, page, f"{path}/versions/1.1/$reject", reason="no"))
         await rota.drain()
-        assert "+            data=[one.payload.get(&#34;subject&#34;)" in (await web.get(page)).text
+        assert "+            data=[event.payload.get(&#34;subject&#34;)" in (await web.get(page)).text
         assert "1.2 is live" in await done(web, await fill(web, page, f"{path}/versions/1.2/$accept"))
         await rota.drain()
         assert (await api.get("/workflows/letters"))["version"] == "1.2"

@@ -22,8 +22,8 @@ class AddRow:
     async def prepare(self, ctx, state):
         waiting = await ctx.peek("mail", limit=1)
         return Prepare(
-            reservations={"mail": [one.id for one in waiting]},
-            data=[one.payload["subject"] for one in waiting],
+            reservations={"mail": [event.id for event in waiting]},
+            data=[event.payload["subject"] for event in waiting],
             title="a row",
         )
 
@@ -40,9 +40,9 @@ class AddRow:
 @flow.consumer(subscribe=["rows"])
 class Tell:
     async def prepare(self, ctx, state):
-        return Prepare(reservations={"rows": [one.id for one in await ctx.peek("rows")]})
+        return Prepare(reservations={"rows": [event.id for event in await ctx.peek("rows")]})
 """
-RENAMED = SCRIPT.replace('one.payload["subject"]', 'one.payload.get("subject") or one.payload["title"]')
+RENAMED = SCRIPT.replace('event.payload["subject"]', 'event.payload.get("subject") or event.payload["title"]')
 
 
 def program(sheets: Sheets | None = None) -> Rota:
@@ -51,18 +51,18 @@ def program(sheets: Sheets | None = None) -> Rota:
     return app
 
 
-async def deploy(one: World, script: str = SCRIPT, key: str | None = None) -> str:
-    return await one.workflows.upload(key, {"script": script}, "ada")
+async def deploy(rota: World, script: str = SCRIPT, key: str | None = None) -> str:
+    return await rota.workflows.upload(key, {"script": script}, "ada")
 
 
-async def send(one: World, message: str, **payload: Any) -> None:
-    await one.publish("letters", "mail", message_id=message, payload=payload)
-    await one.drain()
+async def send(rota: World, message: str, **payload: Any) -> None:
+    await rota.publish("letters", "mail", message_id=message, payload=payload)
+    await rota.drain()
 
 
-async def history(one: World) -> list[tuple[str, str, str]]:
+async def history(rota: World) -> list[tuple[str, str, str]]:
     """Version, status and phase of each run that took something or failed, oldest first."""
-    found = [run for run in await one.runs(kind="workflow") if run.get("handler_id") == "AddRow"]
+    found = [run for run in await rota.runs(kind="workflow") if run.get("handler_id") == "AddRow"]
     return [
         (
             run["target_version"],
@@ -74,8 +74,8 @@ async def history(one: World) -> list[tuple[str, str, str]]:
     ]
 
 
-async def versions(one: World) -> list[tuple[str, str]]:
-    found, _ = await one.engine.db.read(lambda tx: scripts_store.list_versions(tx, one.org_id, "letters"))
+async def versions(rota: World) -> list[tuple[str, str]]:
+    found, _ = await rota.engine.db.read(lambda tx: scripts_store.list_versions(tx, rota.org_id, "letters"))
     return [(row["version"], row["outcome"]) for row in found[::-1]]
 
 

@@ -49,7 +49,7 @@ class Folder:
 
     @property
     def effects(self) -> list[str]:
-        return sorted(one.name.split()[0] for one in self.path.iterdir())
+        return sorted(path.name.split()[0] for path in self.path.iterdir())
 
 
 def program(folder: Folder, call: str) -> Rota:
@@ -59,20 +59,22 @@ def program(folder: Folder, call: str) -> Rota:
     class Copy:
         async def prepare(self, ctx: Any, state: Any) -> Prepare:
             found = await ctx.peek("in", limit=1)
-            return Prepare(reservations={"in": [one.id for one in found]}, data=[one.message_id for one in found])
+            return Prepare(
+                reservations={"in": [event.id for event in found]}, data=[event.message_id for event in found]
+            )
 
         async def mutate(self, ctx: Any, prepared: Prepare) -> None:
             await ctx.call(f"folder.{call}", name=prepared.data[0])
 
         async def next(self, ctx: Any, prepared: Prepare, outcome: Any) -> Any:
-            for one in prepared.data:
-                await ctx.publish("out", message_id=one, payload=outcome.status)
+            for value in prepared.data:
+                await ctx.publish("out", message_id=value, payload=outcome.status)
             return (prepared.data or [None])[-1]
 
     @flow.consumer(subscribe=["out"])
     class Take:
         async def prepare(self, ctx: Any, state: Any) -> Prepare:
-            return Prepare(reservations={"out": [one.id for one in await ctx.peek("out")]})
+            return Prepare(reservations={"out": [event.id for event in await ctx.peek("out")]})
 
     app.workflow(flow)
     app.connector("folder", folder)
@@ -90,15 +92,15 @@ def fresh(url: str, template: Path) -> None:
 
 async def settle(url: str, app: Rota, folder: Folder, check: Callable[[World], Any]) -> None:
     """What another process makes of what the dead one left."""
-    async with world(app, database_url=url, start=MONDAY + timedelta(minutes=1)) as one:
-        await one.take_over()
-        await one.publish("copy", "in", message_id="a")  # whoever asked may not have got an answer
-        await one.publish("copy", "in", message_id="b")
-        await one.advance(minutes=2)
-        if (await one.workflow("copy"))["status"] == "needs_attention":  # a person looks what is there, and says so
-            await one.workflows.resolve("copy", "applied" if folder.effects else "not_applied", None, "ada")
-            await one.advance(minutes=2)
-        await check(one)
+    async with world(app, database_url=url, start=MONDAY + timedelta(minutes=1)) as rota:
+        await rota.take_over()
+        await rota.publish("copy", "in", message_id="a")  # whoever asked may not have got an answer
+        await rota.publish("copy", "in", message_id="b")
+        await rota.advance(minutes=2)
+        if (await rota.workflow("copy"))["status"] == "needs_attention":  # a person looks what is there, and says so
+            await rota.workflows.resolve("copy", "applied" if folder.effects else "not_applied", None, "ada")
+            await rota.advance(minutes=2)
+        await check(rota)
 
 
 @pytest.mark.long
@@ -106,25 +108,25 @@ async def settle(url: str, app: Rota, folder: Folder, check: Callable[[World], A
 @pytest.mark.parametrize("call", ["write", "write_blindly"])
 def test_a_crash_at_every_statement_of_a_run(clean_url: str, sqlite_template: Path, tmp_path: Path, call: str) -> None:
     async def play(folder: Folder) -> None:
-        async with world(program(folder, call), database_url=clean_url) as one:
-            await one.drain()
+        async with world(program(folder, call), database_url=clean_url) as rota:
+            await rota.drain()
             count_from_here()
-            await one.publish("copy", "in", message_id="a")
-            await one.drain()
+            await rota.publish("copy", "in", message_id="a")
+            await rota.drain()
 
-    async def check(one: World) -> None:
-        found = await one.engine.db.read(lambda tx: list(tx.execute(select(events).order_by(events.c.message_id))))
+    async def check(rota: World) -> None:
+        found = await rota.engine.db.read(lambda tx: list(tx.execute(select(events).order_by(events.c.message_id))))
         assert {(row.topic, row.message_id, row.status) for row in found} == {
             (topic, name, "consumed") for topic in ("in", "out") for name in ("a", "b")
         }  # fmt: skip
         assert {row.payload for row in found if row.topic == "out"} == {"applied"}
         joined = select(workflow_runs.c.phase, runs.c.status, runs.c.reason).join(runs, runs.c.id == workflow_runs.c.id)
-        for row in await one.engine.db.read(lambda tx: list(tx.execute(joined))):
+        for row in await rota.engine.db.read(lambda tx: list(tx.execute(joined))):
             assert legal(Phase(row.phase), Status(row.status), row.reason), row
-        known = await one.engine.db.read(lambda tx: list(tx.execute(select(effects.c.status))))
+        known = await rota.engine.db.read(lambda tx: list(tx.execute(select(effects.c.status))))
         assert [row.status for row in known].count("applied") == 2
         assert {row.status for row in known} <= {"applied", "failed"}
-        assert await one.engine.db.read(upkeep.orphaned_events) == []
+        assert await rota.engine.db.read(upkeep.orphaned_events) == []
 
     every = bool(os.environ.get("ROTA_TEST_EVERY_POINT"))
     first = 1 + 3 * (call == "write") + clean_url.startswith("sqlite")

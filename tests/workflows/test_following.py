@@ -34,7 +34,7 @@ def taker() -> Rota:
     @flow.consumer(subscribe=["in"])
     class Take:
         async def prepare(self, ctx: Any, state: Any) -> Prepare:
-            return Prepare(reservations={"in": [one.id for one in await ctx.peek("in", limit=1)]})
+            return Prepare(reservations={"in": [event.id for event in await ctx.peek("in", limit=1)]})
 
     app.workflow(flow)
     return app
@@ -44,50 +44,50 @@ def taker() -> Rota:
 async def test_many_events_are_taken_with_one_claim_unless_others_wait_or_a_limit_has_a_say(
     clean_url: str, monkeypatch: pytest.MonkeyPatch, concurrency: int, limit: int | None, claimed: int
 ) -> None:
-    async with world(taker(), database_url=clean_url, concurrency=concurrency) as one:
-        await one.drain()
+    async with world(taker(), database_url=clean_url, concurrency=concurrency) as rota:
+        await rota.drain()
         if limit is not None:
-            await one.engine.set_queue(one.org_id, "default", max_running=limit, paused=False)
+            await rota.engine.set_queue(rota.org_id, "default", max_running=limit, paused=False)
         for number in range(5):
-            await one.publish("take", "in", message_id=str(number))
+            await rota.publish("take", "in", message_id=str(number))
         took = counting(monkeypatch)
-        await one.drain()
-        assert set(await statuses(one)) == {f"in {number} consumed" for number in range(5)}
+        await rota.drain()
+        assert set(await statuses(rota)) == {f"in {number} consumed" for number in range(5)}
         assert sum(took) == claimed
-        assert await rows(one, select(jobs)) == []
+        assert await rows(rota, select(jobs)) == []
 
 
 async def test_a_pause_of_the_queue_or_of_the_workflow_ends_it(clean_url: str) -> None:
     inbox = make_inbox()
-    async with world(inbox.app, database_url=clean_url) as one:
-        await one.drain()
+    async with world(inbox.app, database_url=clean_url) as rota:
+        await rota.drain()
 
         async def stop() -> None:
-            await one.engine.set_queue(one.org_id, "default", max_running=None, paused=True)
+            await rota.engine.set_queue(rota.org_id, "default", max_running=None, paused=True)
 
         inbox.during = lambda step: stop() if step == "prepare" else None
         for name in ("a", "b"):
-            await one.publish("inbox", "mail", message_id=name, payload=name)
-        await one.drain()
+            await rota.publish("inbox", "mail", message_id=name, payload=name)
+        await rota.drain()
         assert inbox.sheets.rows == ["a"]
-        inbox.during = lambda step: one.workflows.pause("inbox", "look") if step == "prepare" else None
-        await one.engine.set_queue(one.org_id, "default", max_running=None, paused=False)
-        await one.drain()
+        inbox.during = lambda step: rota.workflows.pause("inbox", "look") if step == "prepare" else None
+        await rota.engine.set_queue(rota.org_id, "default", max_running=None, paused=False)
+        await rota.drain()
         assert inbox.sheets.rows == ["a", "b"]
         assert inbox.told == []
-        await one.workflows.resume("inbox")
-        await one.drain()
+        await rota.workflows.resume("inbox")
+        await rota.drain()
         assert inbox.told == ["a", "b"]
 
 
 async def test_a_commit_whose_answer_was_lost_still_tells_what_it_began(
     clean_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with world(taker(), database_url=clean_url) as one:
-        await one.drain()
+    async with world(taker(), database_url=clean_url) as rota:
+        await rota.drain()
         for number in range(3):
-            await one.publish("take", "in", message_id=str(number))
-        tx = one.engine.db.tx
+            await rota.publish("take", "in", message_id=str(number))
+        tx = rota.engine.db.tx
         lost: list[Any] = []
 
         async def lossy(step: Any, *args: Any, **named: Any) -> Any:
@@ -97,9 +97,9 @@ async def test_a_commit_whose_answer_was_lost_still_tells_what_it_began(
                 raise Unavailable("the answer was lost")
             return found
 
-        monkeypatch.setattr(one.engine.db, "tx", lossy)
-        await one.drain()
+        monkeypatch.setattr(rota.engine.db, "tx", lossy)
+        await rota.drain()
         assert lost[0] is not None  # it had begun the next one
-        assert set(await statuses(one)) == {f"in {number} consumed" for number in range(3)}
-        assert {run["status"] for run in await one.runs()} == {"success"}
-        assert await rows(one, select(jobs)) == []
+        assert set(await statuses(rota)) == {f"in {number} consumed" for number in range(3)}
+        assert {run["status"] for run in await rota.runs()} == {"success"}
+        assert await rows(rota, select(jobs)) == []

@@ -68,9 +68,9 @@ async def probe(box: Sandbox, body: str, given: Any = None, ask: Any = nothing) 
 
 @pytest.fixture
 async def box() -> AsyncIterator[Sandbox]:
-    one = Sandbox(spare=0)
-    yield one
-    await one.close()
+    box = Sandbox(spare=0)
+    yield box
+    await box.close()
 
 
 ATTEMPTS = {
@@ -165,11 +165,11 @@ async def test_a_process_has_nothing_but_its_socket(box: Sandbox, tmp_path: Path
         assert await probe(box, "return dict(os.environ)") == {}
         child = box.idle[-1][1]
         place = Path(f"/proc/{child.process.pid}")
-        found = [os.readlink(one) for one in (place / "fd").iterdir()]
+        found = [os.readlink(path) for path in (place / "fd").iterdir()]
     if os.geteuid() == 0:  # others may not even look
         assert "uid" in (place / "status").read_text().lower()
         assert re.search(r"^Uid:\t65534\t65534", (place / "status").read_text(), re.MULTILINE)
-    assert {one.partition(":")[0] for one in found} <= {"socket", "/dev/null", "anon_inode"}
+    assert {row.partition(":")[0] for row in found} <= {"socket", "/dev/null", "anon_inode"}
     assert os.readlink(place / "cwd").endswith("(deleted)")
     status = (place / "status").read_text()
     assert "NoNewPrivs:\t1" in status
@@ -213,10 +213,10 @@ async def test_processor_time_is_limited() -> None:
 
 def children() -> set[int]:
     found = set()
-    for one in os.listdir("/proc"):
+    for row in os.listdir("/proc"):
         with suppress(OSError):  # others come and go meanwhile
-            if one.isdigit() and Path(f"/proc/{one}/stat").read_text().split()[3] == str(os.getpid()):
-                found.add(int(one))
+            if row.isdigit() and Path(f"/proc/{row}/stat").read_text().split()[3] == str(os.getpid()):
+                found.add(int(row))
     return found
 
 

@@ -25,55 +25,57 @@ async def count(ctx, state):
 @flow.consumer(subscribe=["tick"])
 class Take:
     async def prepare(self, ctx, state):
-        return Prepare(reservations={"tick": [one.id for one in await ctx.peek("tick")]})
+        return Prepare(reservations={"tick": [event.id for event in await ctx.peek("tick")]})
 """
 
 
 async def test_a_script_runs_as_a_program_does(clean_url: str) -> None:
     sheets = Sheets()
-    async with world(program(sheets), database_url=clean_url) as one:
-        made = await deploy(one)
-        await one.drain()
-        await send(one, "1", subject="Hello")
+    async with world(program(sheets), database_url=clean_url) as rota:
+        made = await deploy(rota)
+        await rota.drain()
+        await send(rota, "1", subject="Hello")
         assert sheets.rows == ["Hello"]
-        assert await history(one) == [("1.0", "success", "committed")]
-        found = await one.engine.db.read(lambda tx: list(tx.execute(select(events.c.topic, events.c.status))))
+        assert await history(rota) == [("1.0", "success", "committed")]
+        found = await rota.engine.db.read(lambda tx: list(tx.execute(select(events.c.topic, events.c.status))))
         assert sorted(tuple(row) for row in found) == [("mail", "consumed"), ("rows", "consumed")]
-        seen = await one.workflow("letters")
+        seen = await rota.workflow("letters")
         assert (seen["id"], seen["status"], seen["version"], seen["source"]) == (made, "idle", "1.0", "script")
-        assert [one["text"] for one in seen["recent"]] == ["handled 1 event", "a row → published 1 row"]
+        assert [line["text"] for line in seen["recent"]] == ["handled 1 event", "a row → published 1 row"]
 
 
 async def test_producers_of_scripts_have_schedules(clean_url: str) -> None:
-    async with world(Rota(), database_url=clean_url) as one:
-        await deploy(one, PRODUCER)
-        await one.advance(minutes=11)
-        found = [run["outcome"]["published"] for run in await one.runs(kind="workflow") if run["handler_id"] == "count"]
+    async with world(Rota(), database_url=clean_url) as rota:
+        await deploy(rota, PRODUCER)
+        await rota.advance(minutes=11)
+        found = [
+            run["outcome"]["published"] for run in await rota.runs(kind="workflow") if run["handler_id"] == "count"
+        ]
         assert found == [{"tick": 1}] * 3
-        assert (await one.workflow("ticks"))["schedule"] == "checks every 5 minutes"
+        assert (await rota.workflow("ticks"))["schedule"] == "checks every 5 minutes"
 
 
 async def test_each_version_is_kept_and_runs_say_which_one_they_ran(clean_url: str) -> None:
-    async with world(program(), database_url=clean_url) as one:
-        await deploy(one)
-        await send(one, "1", subject="a")
-        await deploy(one, SCRIPT.replace('title="a row"', 'title="another row"'), "letters")
-        await send(one, "2", subject="b")
-        await one.workflows.roll_back("letters", "1.0", "ada")
-        await send(one, "3", subject="c")
-        assert [version for version, _, _ in await history(one)] == ["1.0", "2.0", "3.0"]
-        assert await versions(one) == [("1.0", "accepted"), ("2.0", "accepted"), ("3.0", "accepted")]
-        found = await one.workflows.version("letters", "2.0")
+    async with world(program(), database_url=clean_url) as rota:
+        await deploy(rota)
+        await send(rota, "1", subject="a")
+        await deploy(rota, SCRIPT.replace('title="a row"', 'title="another row"'), "letters")
+        await send(rota, "2", subject="b")
+        await rota.workflows.roll_back("letters", "1.0", "ada")
+        await send(rota, "3", subject="c")
+        assert [version for version, _, _ in await history(rota)] == ["1.0", "2.0", "3.0"]
+        assert await versions(rota) == [("1.0", "accepted"), ("2.0", "accepted"), ("3.0", "accepted")]
+        found = await rota.workflows.version("letters", "2.0")
         assert found["against"] == "1.0"
         assert '-            title="a row",\n+            title="another row",' in found["diff"]
-        assert (await one.workflows.version("letters", "3.0", "1.0"))["diff"] == ""
-        assert (await one.workflows.version("letters", "1.0"))["against"] is None
+        assert (await rota.workflows.version("letters", "3.0", "1.0"))["diff"] == ""
+        assert (await rota.workflows.version("letters", "1.0"))["against"] is None
         with pytest.raises(NotFound, match=r"version '9\.9' of workflow 'letters' not found"):
-            await one.workflows.version("letters", "9.9")
+            await rota.workflows.version("letters", "9.9")
 
 
 async def test_what_cannot_work_is_refused_and_nothing_is_stored(clean_url: str) -> None:
-    async with world(program(), database_url=clean_url) as one:
+    async with world(program(), database_url=clean_url) as rota:
         for script, wrong in {
             SCRIPT.replace('subscribe=["mail"]', 'subscribe=["post"]'): "post' is not a topic",
             SCRIPT.replace('"letters", topics', '"let\\nters", topics'): "control characters",
@@ -85,46 +87,46 @@ async def test_what_cannot_work_is_refused_and_nothing_is_stored(clean_url: str)
             PRODUCER.replace('"5m"', '"5x"'): "5x",
         }.items():
             with pytest.raises(Invalid, match=wrong):
-                await deploy(one, script)
+                await deploy(rota, script)
         with pytest.raises(Invalid, match="not the name that the script declares"):
-            await one.workflows.upload(None, {"script": SCRIPT, "name": "other"}, "ada")
+            await rota.workflows.upload(None, {"script": SCRIPT, "name": "other"}, "ada")
         with pytest.raises(NotFound):
-            await one.workflow("letters")
-        await deploy(one)
+            await rota.workflow("letters")
+        await deploy(rota)
         with pytest.raises(Conflict, match="already exists"):
-            await deploy(one)
+            await deploy(rota)
         with pytest.raises(Conflict, match="cannot be renamed"):
-            await deploy(one, PRODUCER, "letters")
-        assert await versions(one) == [("1.0", "accepted")]
+            await deploy(rota, PRODUCER, "letters")
+        assert await versions(rota) == [("1.0", "accepted")]
 
 
 async def test_scripts_and_programs_do_not_take_each_others_names(clean_url: str) -> None:
     inbox = make_inbox()
-    async with world(inbox.app, database_url=clean_url) as one:
+    async with world(inbox.app, database_url=clean_url) as rota:
         with pytest.raises(Conflict, match="already exists"):
-            await deploy(one, SCRIPT.replace('"letters"', '"inbox"'))
+            await deploy(rota, SCRIPT.replace('"letters"', '"inbox"'))
         with pytest.raises(Conflict, match="from code:test"):
-            await deploy(one, SCRIPT.replace('"letters"', '"inbox"'), "inbox")
+            await deploy(rota, SCRIPT.replace('"letters"', '"inbox"'), "inbox")
         with pytest.raises(Conflict, match="declared by a program"):
-            await one.workflows.delete("inbox")
+            await rota.workflows.delete("inbox")
 
 
 async def test_a_script_calls_only_what_it_declares(clean_url: str) -> None:
     sheets = Sheets()
-    async with world(program(sheets), database_url=clean_url) as one:
-        await deploy(one, SCRIPT.replace('sheets.append"]', 'sheets.count"]'))
-        await send(one, "1", subject="a")
-        assert await history(one) == [("1.0", "failed: logic", "prepared")]
-        assert "not among the connectors that its workflow declares" in (await one.workflow("letters"))["issue"]
+    async with world(program(sheets), database_url=clean_url) as rota:
+        await deploy(rota, SCRIPT.replace('sheets.append"]', 'sheets.count"]'))
+        await send(rota, "1", subject="a")
+        assert await history(rota) == [("1.0", "failed: logic", "prepared")]
+        assert "not among the connectors that its workflow declares" in (await rota.workflow("letters"))["issue"]
         assert sheets.rows == []
 
 
 async def test_a_script_of_another_org_gets_none_of_the_connectors_here(clean_url: str) -> None:
     """Its route says so: only a worker whose program belongs to the org can take its jobs."""
     sheets = Sheets()
-    async with world(program(sheets), database_url=clean_url) as one:
-        other, _ = await one.engine.db.tx(accounts.create_org, "Other", "other", one.clock.now())
-        theirs = World(one.engine, one.clock, one.worker, one.scheduler, other)
+    async with world(program(sheets), database_url=clean_url) as rota:
+        other, _ = await rota.engine.db.tx(accounts.create_org, "Other", "other", rota.clock.now())
+        theirs = World(rota.engine, rota.clock, rota.worker, rota.scheduler, other)
         await deploy(theirs)
         await deploy(theirs, PRODUCER)
         await theirs.publish("letters", "mail", message_id="1", payload={"subject": "a"})
@@ -140,11 +142,11 @@ async def test_a_host_call_that_failed_ends_the_run_though_the_script_swallows_i
         '        try:\n            await ctx.call("sheets.append", row=prepared.data[0])\n'
         "        except BaseException:\n            pass",
     )
-    async with world(program(sheets), database_url=clean_url) as one:
-        await deploy(one, swallows)
-        await send(one, "1", subject="a")
-        assert await history(one) == [("1.0", "failed: logic", "mutated")]
-        assert "the sheet is full" in (await one.workflow("letters"))["issue"]
+    async with world(program(sheets), database_url=clean_url) as rota:
+        await deploy(rota, swallows)
+        await send(rota, "1", subject="a")
+        assert await history(rota) == [("1.0", "failed: logic", "mutated")]
+        assert "the sheet is full" in (await rota.workflow("letters"))["issue"]
 
 
 @pytest.mark.parametrize(
@@ -161,42 +163,42 @@ async def test_a_host_call_that_failed_ends_the_run_though_the_script_swallows_i
 async def test_what_goes_wrong_in_a_script_is_told_and_the_worker_goes_on(
     clean_url: str, body: str, status: str, issue: str
 ) -> None:
-    async with world(program(), database_url=clean_url) as one:
-        await deploy(one, SCRIPT.replace('waiting = await ctx.peek("mail", limit=1)', body))
-        await deploy(one, PRODUCER)
-        await one.drain()
-        assert (await history(one))[0] == ("1.0", status, "preparing")
-        seen = await one.workflow("letters")
+    async with world(program(), database_url=clean_url) as rota:
+        await deploy(rota, SCRIPT.replace('waiting = await ctx.peek("mail", limit=1)', body))
+        await deploy(rota, PRODUCER)
+        await rota.drain()
+        assert (await history(rota))[0] == ("1.0", status, "preparing")
+        seen = await rota.workflow("letters")
         assert (seen["status"], issue in seen["issue"]) == ("needs_attention", True), seen["issue"]
-        assert (await one.workflow("ticks"))["status"] == "idle"
-        assert await one.runs(kind="workflow", target="ticks", status=Status.SUCCESS)
+        assert (await rota.workflow("ticks"))["status"] == "idle"
+        assert await rota.runs(kind="workflow", target="ticks", status=Status.SUCCESS)
 
 
 async def test_what_a_script_says_is_in_the_log(clean_url: str) -> None:
-    async with world(program(), database_url=clean_url) as one:
-        await deploy(one)
-        await send(one, "1", subject="a")
-        found = await one.engine.db.read(lambda tx: list(tx.execute(select(logs.c.text))))
+    async with world(program(), database_url=clean_url) as rota:
+        await deploy(rota)
+        await send(rota, "1", subject="a")
+        found = await rota.engine.db.read(lambda tx: list(tx.execute(select(logs.c.text))))
         assert "INFO applied a row" in [row.text for row in found]
 
 
 async def test_deleting_gives_up_what_waits_and_frees_the_name(clean_url: str) -> None:
-    async with world(program(Sheets(fails=[LogicError("no")])), database_url=clean_url) as one:
-        await deploy(one)
-        await deploy(one, PRODUCER)
-        await send(one, "1", subject="a")  # fails, and waits for a person
-        await one.workflows.delete("letters")
-        await one.workflows.delete("ticks")
+    async with world(program(Sheets(fails=[LogicError("no")])), database_url=clean_url) as rota:
+        await deploy(rota)
+        await deploy(rota, PRODUCER)
+        await send(rota, "1", subject="a")  # fails, and waits for a person
+        await rota.workflows.delete("letters")
+        await rota.workflows.delete("ticks")
         with pytest.raises(NotFound):
-            await one.workflow("letters")
-        before = len(await one.runs())
-        await one.advance(minutes=30)
-        assert len(await one.runs()) == before
-        ended = await one.engine.db.read(lambda tx: tx.execute(select(runs.c.reason)).scalars().all())
+            await rota.workflow("letters")
+        before = len(await rota.runs())
+        await rota.advance(minutes=30)
+        assert len(await rota.runs()) == before
+        ended = await rota.engine.db.read(lambda tx: tx.execute(select(runs.c.reason)).scalars().all())
         assert "deleted" in ended
-        await deploy(one)
-        await send(one, "1", subject="a")
-        assert (await one.workflow("letters"))["issue"] is None
-        kept = await one.engine.db.read(lambda tx: tx.execute(select(effects.c.status)).scalars().all())
+        await deploy(rota)
+        await send(rota, "1", subject="a")
+        assert (await rota.workflow("letters"))["issue"] is None
+        kept = await rota.engine.db.read(lambda tx: tx.execute(select(effects.c.status)).scalars().all())
         assert sorted(kept) == ["applied", "failed"]
-        assert await versions(one) == [("1.0", "accepted")]
+        assert await versions(rota) == [("1.0", "accepted")]
