@@ -321,7 +321,7 @@ def test_a_factory_that_wants_what_nobody_has_is_refused() -> None:
     def needy(other: Client) -> AsyncClient:
         return AsyncClient()
 
-    with pytest.raises(Invalid, match=r"other: .*Client.* could be injected into the factory of AsyncClient"):
+    with pytest.raises(Invalid, match=r"other: .*Client.* cannot be injected into the factory of AsyncClient"):
         Injector().provide(AsyncClient, needy)
     with pytest.raises(Invalid, match="scope: 'day' is not one of run, process"):
         Injector().provide(Client, Client, scope="day")
@@ -428,7 +428,7 @@ def test_what_can_never_be_called_is_refused_with_the_way_out() -> None:
     injector = Injector()
     with pytest.raises(Invalid, match="'by_position' takes a by position only; parameters are passed by name"):
         injector.signature(by_position)
-    with pytest.raises(Invalid, match=r"'strange' takes something .*Client.*; app.provide\(…\) it"):
+    with pytest.raises(Invalid, match=r"'strange' has a parameter that is neither JSON nor provided: .*Client"):
         injector.signature(strange)
     with pytest.raises(Invalid, match="'unknown' has a type hint that cannot be read: name 'Nowhere' is not defined"):
         injector.signature(unknown)
