@@ -12,7 +12,7 @@ from rota.access.store import accounts
 from rota.app.api.schemas import ROUTES
 from rota.core.errors import DataRefused, Unavailable
 from rota.db import paging
-from rota.frame.http.limits import BODY_LIMIT
+from rota.frame.http.limits import MAX_BODY_BYTES
 from tests.app.conftest import NINE, Api
 
 CREATE = {"name": "nightly", "target": "hello", "cron_expression": "0 12 * * *"}
@@ -121,7 +121,7 @@ async def test_a_body_that_is_too_long_is_not_read(api: Api) -> None:
     headers = {"content-type": "application/json"}
     problem(await api.call("POST", "/schedules", content=endless(), headers=headers), 413, "request_entity_too_large")
     assert read <= 10
-    longer = {**headers, "content-length": str(BODY_LIMIT + 1)}
+    longer = {**headers, "content-length": str(MAX_BODY_BYTES + 1)}
     problem(await api.call("POST", "/schedules", content=b"{}", headers=longer), 413, "request_entity_too_large")
 
 

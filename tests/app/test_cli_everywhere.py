@@ -188,7 +188,7 @@ async def test_a_password_is_changed_and_login_sessions_are_listed_and_ended(rot
         assert [session["id"] for session in left] == [rows[1][0]]
 
         wrong = rota("user", "password", **own, ROTA_PASSWORD="wrong horse", ROTA_NEW_PASSWORD="battery staple")
-        assert (wrong.returncode, wrong.stderr) == (5, "error: the current password is not right\n")
+        assert (wrong.returncode, wrong.stderr) == (5, "error: the current password is wrong\n")
         weak = rota("user", "password", **own, ROTA_PASSWORD="correct horse", ROTA_NEW_PASSWORD="password1")
         assert weak.returncode == 2
         assert "new_password" in weak.stderr

@@ -180,7 +180,7 @@ async def test_a_request_that_died_lets_go_of_its_key_in_the_end(api: Api) -> No
     await api.call("DELETE", "/schedules/nightly")
     await api.execute("UPDATE idempotency_keys SET state = 'running'")
     assert (await api.call("POST", "/schedules", CREATE, headers=KEY)).status_code == 409
-    api.clock.set(NINE + http_store.LEASE)
+    api.clock.set(NINE + http_store.KEY_LEASE)
     assert (await api.call("POST", "/schedules", CREATE, headers=KEY)).status_code == 201
 
 

@@ -11,7 +11,7 @@ from rota.access.store import accounts
 from rota.core.redact import redacted
 from rota.engine import audit_rows
 from rota.engine.maintenance import Maintenance
-from rota.frame.http.guessing import FAILURES_PER_MINUTE, Bucket, Failures, TooManyFailures
+from rota.frame.http.guessing import FAILURES_PER_MINUTE, Bucket, FailedAttempts, TooManyFailures
 from rota.kinds.tasks.declare import declare
 from rota.kinds.tasks.registry import TaskRegistry, task_rows
 from rota.user_code.injection import Injector
@@ -138,7 +138,7 @@ async def test_guessing_ends_in_429(api: Api) -> None:
     assert (refused.status_code, refused.json()["code"]) == (429, "too_many_failures")
     assert refused.headers["retry-after"] == "60"
     assert (await api.call("GET", "/runs")).status_code == 200  # who knows a key is not a guesser
-    await api.clock.advance(Failures.SPAN)
+    await api.clock.advance(FailedAttempts.WINDOW)
     assert (await api.call("GET", "/runs", headers=guess)).status_code == 401
 
 
@@ -172,14 +172,14 @@ async def test_the_audit_log_is_forgotten_in_small_chunks(api: Api) -> None:
 
 
 def test_failures_are_counted_by_each_name_and_forgotten() -> None:
-    failures = Failures()
+    failures = FailedAttempts()
     for second in range(FAILURES_PER_MINUTE):
         failures.add(NINE + timedelta(seconds=second), Bucket("address a"), Bucket(f"prefix {second}"))
     failures.check(NINE, Bucket("address b"), Bucket("prefix 1"))
     with pytest.raises(TooManyFailures) as told:
         failures.check(NINE + timedelta(seconds=30), Bucket("address a"))
     assert told.value.seconds == 30
-    failures.MOST = 5
+    failures.MAX_BUCKETS = 5
     failures.add(NINE, Bucket("address c"))
     assert len(failures.seen) == 5
 

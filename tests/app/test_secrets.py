@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from rota.db.connection import open_database
 from rota.db.tables import metadata
-from rota.frame.web.sessions import COOKIE
+from rota.frame.web.sessions import SESSION_COOKIE
 from tests.app.command_line import caller, environment, read, running_server
 from tests.postgres import create_database, drop_database
 
@@ -54,7 +54,7 @@ def test_no_session_token_or_key_is_in_any_table_or_log_line(home: tuple[Path, s
         assert browser.get("/").status_code == 200
         sessions = list(browser.cookies.values())
         assert browser.get(f"/login?token={GUESSES[3]}").status_code == 403
-    assert httpx.get(f"{server}/", cookies={COOKIE: GUESSES[2]}).status_code == 303
+    assert httpx.get(f"{server}/", cookies={SESSION_COOKIE: GUESSES[2]}).status_code == 303
     assert rota("--key", GUESSES[0], "run", "list").returncode == 5
     start_link = (place / "data" / "login.url").read_text().strip()  # stderr is a file, which others may read
     secrets += [key, link.partition("token=")[2], start_link.partition("token=")[2], *sessions]

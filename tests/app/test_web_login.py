@@ -18,10 +18,10 @@ from rota.core.states import Status
 from rota.db.dialect import Tx
 from rota.db.tables import metadata
 from rota.engine import overview
-from rota.frame.http.guessing import FAILURES_PER_MINUTE, Failures
+from rota.frame.http.guessing import FAILURES_PER_MINUTE, FailedAttempts
 from rota.frame.http.limits import SECURITY_HEADERS
 from rota.frame.web.pages import safe_redirect_path
-from rota.frame.web.sessions import COOKIE, LOGIN_COOKIE
+from rota.frame.web.sessions import LOGIN_COOKIE, SESSION_COOKIE
 from tests.app.conftest import NINE, Api
 
 ADA = {"email": "Ada@Example.org", "name": "Ada", "password": "correct horse", "role": "viewer"}
@@ -100,7 +100,7 @@ async def test_a_link_logs_in_once_and_is_kept_nowhere(api: Api, web: httpx.Asyn
     assert len(token) >= 43
     assert token not in await dump(api)
     assert token not in str(logs)
-    assert [one["event"] for one in logs if one["log_level"] == "warning"] == ["a login link was refused"]
+    assert [one["event"] for one in logs if one["log_level"] == "warning"] == ["login link refused"]
 
 
 async def test_of_many_who_use_a_link_at_once_one_gets_in(api: Api) -> None:
@@ -158,7 +158,7 @@ async def test_a_person_logs_in_with_a_password(api: Api, web: httpx.AsyncClient
     ada = (await api.call("POST", "/users", ADA)).json()
     entered = await submit(web, **CREDENTIALS, next="/?a=b")
     assert (entered.status_code, entered.headers["location"]) == (303, "/?a=b")
-    cookie = next(one for one in entered.headers.get_list("set-cookie") if one.startswith(COOKIE))
+    cookie = next(one for one in entered.headers.get_list("set-cookie") if one.startswith(SESSION_COOKIE))
     assert {"HttpOnly", "SameSite=lax", f"Max-Age={14 * 86_400}"} <= set(cookie.split("; "))
     assert "Secure" not in cookie
     assert "Ada" in (await web.get("/")).text
@@ -183,8 +183,8 @@ async def test_a_wrong_password_is_refused_and_not_logged(api: Api, web: httpx.A
         with capture_logs() as logs:
             refused = await submit(web, **{**CREDENTIALS, **wrong})
         assert refused.status_code == 403
-        assert "not right" in refused.text
-        assert [one["event"] for one in logs] == ["a login failed"]
+        assert "Wrong e-mail address or password" in refused.text
+        assert [one["event"] for one in logs] == ["login failed"]
         for word in ("correct horse", "wrong", "xxxx"):
             assert word not in str(logs) + refused.text
         assert not await is_in(web)
@@ -204,22 +204,22 @@ async def test_guessing_passwords_is_limited_also_for_those_who_know_one(api: Ap
     limited = await web.post("/login", data={**wrong, **CREDENTIALS})
     assert (limited.status_code, limited.headers["retry-after"]) == (429, "60")
     assert "try again in 60 s" in limited.text
-    await api.clock.advance(Failures.SPAN)
+    await api.clock.advance(FailedAttempts.WINDOW)
     assert (await web.post("/login", data={**wrong, **CREDENTIALS})).status_code == 303
 
 
 def test_somebody_unknown_takes_as_long_to_refuse() -> None:
     known = accounts.hash_password("correct horse")
     spans: dict[str | None, list[float]] = {known: [], None: []}
-    accounts.password_fits(None, "")
+    accounts.password_matches(None, "")
     for hashed in (known, None) * 5:
         start = time.perf_counter()
-        assert not accounts.password_fits(hashed, "wrong")
+        assert not accounts.password_matches(hashed, "wrong")
         spans[hashed].append(time.perf_counter() - start)
     ratio = statistics.median(spans[known]) / statistics.median(spans[None])
     assert 1 / 3 < ratio < 3  # without the work it would be thousands
-    assert accounts.password_fits(known, "correct horse")
-    assert not accounts.password_fits("no hash", "wrong")
+    assert accounts.password_matches(known, "correct horse")
+    assert not accounts.password_matches("no hash", "wrong")
 
 
 async def test_the_org_is_asked_for_when_there_are_several(api: Api, web: httpx.AsyncClient) -> None:
@@ -241,7 +241,7 @@ async def test_the_org_is_asked_for_when_there_are_several(api: Api, web: httpx.
 @on_sqlite
 async def test_a_session_ends_after_14_days(api: Api, web: httpx.AsyncClient) -> None:
     await log_in(api, web)
-    await api.clock.advance(logins.SESSION_LIFE - timedelta(seconds=1))
+    await api.clock.advance(logins.LOGIN_SESSION_LIFETIME - timedelta(seconds=1))
     assert await is_in(web)
     await api.clock.advance(timedelta(seconds=1))
     assert not await is_in(web)
@@ -261,15 +261,15 @@ async def test_a_session_ends_with_the_password_and_the_user(
 
 async def test_a_cookie_that_was_changed_is_worth_nothing(api: Api, web: httpx.AsyncClient) -> None:
     await log_in(api, web)
-    good = web.cookies[COOKIE]
+    good = web.cookies[SESSION_COOKIE]
     assert len(good) == 43
     assert good not in await dump(api)  # only its hash is stored
     for bad in ("", "x", good[:-1], f"{good}x", good[::-1], good.swapcase(), accounts.hash_of(good), "é.ü"):
         async with browser(api) as thief:
-            answer = await thief.get("/", headers=[(b"cookie", f"{COOKIE}={bad}".encode())])
+            answer = await thief.get("/", headers=[(b"cookie", f"{SESSION_COOKIE}={bad}".encode())])
             assert answer.status_code == 303, bad
     async with browser(api) as same:
-        same.cookies.set(COOKIE, good)
+        same.cookies.set(SESSION_COOKIE, good)
         assert await is_in(same)
 
 
@@ -277,18 +277,18 @@ async def test_two_logins_of_a_user_at_the_same_time_are_two_sessions(api: Api, 
     await log_in(api, web)
     async with browser(api) as other:
         await log_in(api, other)
-        assert web.cookies[COOKIE] != other.cookies[COOKIE]
+        assert web.cookies[SESSION_COOKIE] != other.cookies[SESSION_COOKIE]
         assert (await other.post("/logout", data={"csrf_token": csrf_of(await web.get("/"))})).status_code == 403
 
 
 async def test_a_logout_ends_the_session_at_the_server(api: Api, web: httpx.AsyncClient) -> None:
     await log_in(api, web)
-    cookie = web.cookies[COOKIE]
+    cookie = web.cookies[SESSION_COOKIE]
     out = await web.post("/logout", data={"csrf_token": csrf_of(await web.get("/"))})
     assert (out.status_code, out.headers["location"]) == (303, "/login")
     assert not await is_in(web)
     async with browser(api) as thief:
-        thief.cookies.set(COOKIE, cookie)
+        thief.cookies.set(SESSION_COOKIE, cookie)
         assert not await is_in(thief)
     lines = (await api.get("/audit", resource="sessions"))["items"]
     assert [line["action"] for line in lines] == ["sessions.delete", "sessions.create"]
@@ -310,7 +310,7 @@ async def test_sessions_are_listed_and_ended(api: Api, web: httpx.AsyncClient) -
         )  # fmt: skip
         assert len((await api.get("/sessions", user_id=ada["id"]))["items"]) == 2
         page = (await second.get("/settings")).text
-        assert (page.count("this one"), page.count('action="/sessions/')) == (1, 1)
+        assert (page.count("current session"), page.count('action="/sessions/')) == (1, 1)
         form = {"csrf_token": csrf_of(await second.get("/")), "form_method": "DELETE", "then": "/settings"}
         assert (await second.post(f"/sessions/{newest['id']}", data=form)).status_code == 404  # not hers
         assert await is_in(web)
@@ -449,7 +449,7 @@ async def test_a_page_that_fails_tells_only_its_request(
     assert failed.status_code == 500
     assert "req-7" in failed.text
     assert "KeyError" not in failed.text
-    assert [one["event"] for one in logs] == ["a page failed"]
+    assert [one["event"] for one in logs] == ["page failed"]
     assert failed.headers["content-security-policy"] == SECURITY_HEADERS["content-security-policy"]
 
 

@@ -21,7 +21,7 @@ from rota.core.timing.triggers import Cron, Every, Once, Timing
 from rota.engine import dashboard
 from rota.engine.worker import Worker
 from rota.frame.web import charts
-from rota.frame.web.pages import Look, Preferences
+from rota.frame.web.pages import Preferences, TimeFormat
 from rota.testing import register_worker
 from tests.app.agents import make_server, pair_agent
 from tests.app.conftest import NINE, Api
@@ -108,7 +108,7 @@ async def test_lists_are_found_by_the_address_and_paged(api: Api, admin: httpx.A
     assert "job-01" not in second
     for query, shown, hidden in (
         ("name=B-0", "job-04", "job-14"), ("tag=night", "nightly", "job-04"), ("paused=true", "job-03", "job-04"),
-        ("sort=-name", "nightly", "job-00"), ("condition=broken", "No schedule is like that", "job-04"),
+        ("sort=-name", "nightly", "job-00"), ("condition=broken", "No schedule matches the filters", "job-04"),
     ):  # fmt: skip
         text = words((await admin.get(f"/schedules?{query}")).text)
         assert shown in text, query
@@ -147,7 +147,7 @@ async def test_a_run_tells_everything(api: Api, admin: httpx.AsyncClient) -> Non
     job_id = await api.job()
     waiting = words((await admin.get(f"/runs/{job_id}")).text)
     assert "pending" in waiting
-    assert "It has not started" in waiting
+    assert "The run has not started" in waiting
     (begun,) = await api.start()
     lines = "INSERT INTO logs (run_id, at, stream, text) SELECT :run, queued_at, 'stdout', :text FROM jobs"
     for text in ("first line", "second <b>line</b>"):
@@ -164,9 +164,9 @@ async def test_a_run_tells_everything(api: Api, admin: httpx.AsyncClient) -> Non
     assert [one.split(" ", 2)[2] for one in whole.text.splitlines()] == ["first line", "second <b>line</b>"]
     stopped = await fill(admin, f"/runs/{begun.run_id}", f"/runs/{begun.run_id}/$cancel", audit_reason="wrong day")
     text = await done(admin, stopped)
-    assert "It was asked to stop" in text
-    assert "Stopping" in text
-    assert "killed, if it has not stopped by then 2026-05-04 09:00:10 UTC" in text
+    assert "Cancellation requested" in text
+    assert "Cancelling" in text
+    assert "killed if still running 2026-05-04 09:00:10 UTC" in text
     assert (await audit(api, "runs.cancel"))["after"]["because"] == "wrong day"
     await api.end([begun], Status.CANCELED, "operator")
     ended = words((await admin.get(f"/runs/{begun.run_id}")).text)
@@ -187,10 +187,10 @@ async def test_everything_that_can_be_done_to_a_schedule_is_done_by_forms(api: A
     one = await api.get("/schedules/nightly")
     path = f"/schedules/{one['id']}"
     text = await done(admin, await fill(admin, path, f"{path}/$pause", reason="räumen", until="2026-05-04T12:30"))
-    assert "nightly is paused" in text
+    assert "nightly paused" in text
     paused = await api.get("/schedules/nightly")
     assert (paused["pause_reason"], paused["paused_until"]) == ("räumen", "2026-05-04T12:30:00+00:00")
-    assert "nightly goes on" in await done(admin, await fill(admin, path, f"{path}/$resume", gap="once"))
+    assert "nightly resumed" in await done(admin, await fill(admin, path, f"{path}/$resume", gap="once"))
     assert not (await api.get("/schedules/nightly"))["paused"]
     await done(admin, await fill(admin, path, f"{path}/$skip-next", reason="holiday"))
     assert (await api.get("/schedules/nightly"))["next_slot"] == "2026-05-05T12:00:00+00:00"
@@ -226,7 +226,7 @@ async def test_a_backfill_is_rehearsed_before_it_is_done(api: Api, admin: httpx.
     form = form_on(shown.text, f"{path}/$backfill")
     assert "3 slots will run" in await done(admin, await admin.post(form.action, data=form.fields))
     assert await api.count("jobs") == 3
-    assert "No slot of that time is left to run" in words((await fill(admin, path, path, "GET", **span)).text)
+    assert "No slot in this range is left to run" in words((await fill(admin, path, path, "GET", **span)).text)
     refused = await fill(admin, path, path, "GET", from_="2026-05-04T00:00", to="2026-05-01T00:00")
     assert "lies before" in words(refused.text)
     assert "is not a whole number" in words((await fill(admin, path, path, "GET", **span, limit="x")).text)
@@ -236,15 +236,15 @@ async def test_all_that_match_are_paused_resumed_and_deleted_together(api: Api, 
     for name in ("a-1", "a-2", "b-1"):
         await api.schedule(name)
     found = "/schedules?name=a-"
-    assert "2 schedules were paused" in await done(admin, await fill(admin, found, "/schedules/$pause", reason="x"))
+    assert "2 schedules paused" in await done(admin, await fill(admin, found, "/schedules/$pause", reason="x"))
     assert not (await api.get("/schedules/b-1"))["paused"]
-    assert "2 schedules go on" in await done(admin, await fill(admin, found, "/schedules/$resume"))
+    assert "2 schedules resumed" in await done(admin, await fill(admin, found, "/schedules/$resume"))
     text = await done(admin, await fill(admin, found, "/schedules/$delete", audit_reason="tidy"))
-    assert "2 schedules were deleted" in text
+    assert "2 schedules deleted" in text
     assert [one["name"] for one in (await api.get("/schedules"))["items"]] == ["b-1", "nightly"]
     assert (await audit(api, "schedules.delete"))["after"] == {"count": 2, "because": "tidy"}
     none = await fill(admin, "/schedules?paused=false", "/schedules/$resume")
-    assert "0 schedules go on" in await done(admin, none)
+    assert "0 schedules resumed" in await done(admin, none)
 
 
 async def test_a_schedule_of_a_program_names_it_before_an_edit_is_refused(api: Api, admin: httpx.AsyncClient) -> None:
@@ -252,7 +252,7 @@ async def test_a_schedule_of_a_program_names_it_before_an_edit_is_refused(api: A
     assert "Managed by" not in (await admin.get(path)).text
     await api.execute("UPDATE schedules SET source = 'code:shop'")
     for page in (path, f"{path}/edit"):
-        assert "Managed by program shop : its fields are changed there" in words((await admin.get(page)).text)
+        assert "Managed by program shop : change its fields there" in words((await admin.get(page)).text)
     refused = await fill(admin, f"{path}/edit", f"{path}/edit", cron_expression="0 5 * * *")
     assert "is managed by program 'shop'" in words(refused.text)
 
@@ -278,7 +278,7 @@ async def test_a_schedule_is_made_and_edited_with_a_preview(api: Api, admin: htt
     assert "names a day that no month has" in words(never.text)
     form = form_on(shown.text, new)
     made = await admin.post(new, data={**form.fields, "name": "seven", "input.name": "Ada"})
-    assert "seven is planned" in await done(admin, made)
+    assert "seven is created" in await done(admin, made)
     stored = await api.get("/schedules/seven")
     assert (stored["input"], stored["cron_expression"]) == ({"name": "Ada"}, "*/7 9 * * *")
     edit = f"/schedules/{stored['id']}/edit"
@@ -359,7 +359,7 @@ async def test_tasks_graphs_and_grants_have_their_forms(api: Api, admin: httpx.A
     await api.schedule("under", grant_id=grant["id"])
     assert "Lapses within 30 days" in words((await admin.get("/grants")).text)
     revoked = await fill(admin, "/grants", f"/grants/{grant['id']}/$revoke", audit_reason="leak")
-    assert "nothing starts under it" in await done(admin, revoked)
+    assert "Grant revoked" in await done(admin, revoked)
     assert (await api.get(f"/grants/{grant['id']}"))["revoked_at"]
     assert (await audit(api, "grants.revoke"))["after"]["because"] == "leak"
     await done(admin, await fill(admin, "/grants", "/billing/credits", amount_credits="5000", reference="inv-1"))
@@ -372,14 +372,14 @@ async def test_queues_people_keys_and_the_freeze_have_their_forms(api: Api, admi
     changed = await fill(
         admin, "/queues", "/queues/default", "PUT", max_running="3", paused="true", audit_reason="slow down"
     )
-    assert "default is changed" in await done(admin, changed)
+    assert "default changed" in await done(admin, changed)
     assert (await api.get("/queues/default")).items() >= {"max_running": 3, "paused": True}.items()
     frozen = await fill(admin, "/settings", "/freeze", "PUT", reason="release", until="2026-05-05T00:00")
     assert "Frozen" in await done(admin, frozen)
     assert (await api.get("/freeze"))["until"] == "2026-05-05T00:00:00+00:00"
-    assert "The freeze is over" in await done(admin, await fill(admin, "/", "/freeze", "DELETE"))
+    assert "Freeze ended" in await done(admin, await fill(admin, "/", "/freeze", "DELETE"))
     added = await fill(admin, "/settings", "/users", email="ada@example.org", password="long enough", role="viewer")
-    assert "may log in" in await done(admin, added)
+    assert "User ada@example.org created" in await done(admin, added)
     (ada,) = (await api.get("/users"))["items"]
     path = f"/users/{ada['id']}"
     await done(admin, await fill(admin, "/settings", path, "PATCH", role="operator"))
@@ -394,7 +394,7 @@ async def test_queues_people_keys_and_the_freeze_have_their_forms(api: Api, admi
     assert (await api.call("GET", "/schedules", headers=headers)).status_code == 200
     await done(admin, await fill(admin, "/settings", f"/api-keys/{key['id']}", "DELETE", audit_reason="rotated"))
     assert (await api.call("GET", "/schedules", headers=headers)).status_code == 401
-    assert "is removed" in await done(admin, await fill(admin, "/settings", path, "DELETE", audit_reason="left"))
+    assert "deleted" in await done(admin, await fill(admin, "/settings", path, "DELETE", audit_reason="left"))
 
 
 # who may, and who asks
@@ -627,7 +627,7 @@ async def test_the_load_of_the_week_begins_with_a_whole_hour(api: Api, admin: ht
 
 
 def test_the_colours_of_the_week_begin_at_zero() -> None:
-    drawn = charts.heat([100, 99, 50, 1, 0, *[90] * 19], NINE, Look(Preferences("", "UTC"), NINE))
+    drawn = charts.heat([100, 99, 50, 1, 0, *[90] * 19], NINE, TimeFormat(Preferences("", "UTC"), NINE))
     levels = re.findall(r'class="heat([0-5])"', str(drawn))
     assert levels[:6] == ["5", "5", "3", "1", "0", "5"]
 
@@ -669,7 +669,7 @@ async def test_pages_show_nothing_that_the_scopes_of_a_key_keep_from_the_api(api
         "/tasks/hello": ["canary-schedule", run],
         f"/schedules/{schedule}": [f"/runs/{run}"],
         "/schedules/new": ["canary-server", '"hello"'],
-        "/queues": ["Last heard"],
+        "/queues": ["Last heartbeat"],
     }
     await log_in(api, web)
     for path, texts in hidden.items():
@@ -694,7 +694,7 @@ async def test_a_page_that_is_not_found_keeps_the_navigation(admin: httpx.AsyncC
 
 
 async def test_the_list_of_runs_of_a_new_installation_asks_for_no_filter(admin: httpx.AsyncClient) -> None:
-    assert "Nothing has run yet" in (await admin.get("/runs")).text
+    assert "No runs yet" in (await admin.get("/runs")).text
     assert "No run matches the filters" in (await admin.get("/runs?status=failed")).text
 
 
@@ -722,13 +722,13 @@ async def test_the_first_page_lists_hosts_that_are_offline_until_they_are_back(
     await api.clock.advance(timedelta(minutes=5))
     await api.db.tx(register_worker, Worker(api.engine), api.engine)
     text = attention(await admin.get("/"))
-    assert "Hosts that are offline alpha offline last heartbeat 5m ago" in text
+    assert "Offline hosts alpha offline last heartbeat 5m ago" in text
     assert "paired" not in text
     assert f'href="/hosts/{alpha.host_id}"' in (await admin.get("/")).text
     assert "1 host offline" in words((await admin.get("/")).text)
     await alpha.register()
     assert "offline" not in attention(await admin.get("/"))
-    assert "All is well" in words((await admin.get("/")).text)
+    assert "All healthy" in words((await admin.get("/")).text)
 
 
 def attention(answer: httpx.Response) -> str:

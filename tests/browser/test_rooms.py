@@ -92,7 +92,7 @@ def test_a_host_is_paired_by_the_command_on_the_page_and_does_what_is_asked(
     page.goto("/hosts")
     reader.act("Pair a host", "Create a token")
     command = shlex.split(page.locator(".secret").inner_text())
-    page.get_by_role("link", name="I have it").click()
+    page.get_by_role("link", name="Done").click()
     assert command[:3] == ["rota", "agent", "pair"]
     rota, home = [sys.executable, "-m", "rota.app.cli"], ["--dir", str(tmp_path)]
     subprocess.run([*rota, *command[1:], *home, "--name", name], check=True, timeout=30)

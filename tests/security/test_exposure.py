@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from rota.frame.http.exposure import Exposure
-from rota.frame.web.sessions import COOKIE
+from rota.frame.web.sessions import SESSION_COOKIE
 from tests.app.conftest import Api
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # the database does not matter
@@ -48,11 +48,11 @@ async def test_a_link_waits_for_a_button_unless_the_servers_own_machine_follows_
             for _ in range(3):  # a preview of the link does not use it up
                 page = await other.get(url)
                 assert page.status_code == 200
-                assert COOKIE not in page.cookies
+                assert SESSION_COOKIE not in page.cookies
             assert "as <b>system</b> of" in page.text
             assert (await press(other, page, csrf_token="0" * 64)).status_code == 403
             assert (await press(other, page)).status_code == 303
-            assert COOKIE in other.cookies
+            assert SESSION_COOKIE in other.cookies
             assert (await press(other, page)).status_code == 403  # once
     async with browser(api) as here:
         assert (await here.get(await link(api))).status_code == 303
@@ -63,12 +63,12 @@ async def test_a_link_does_not_replace_another_users_session_by_itself(api: Api)
     async with browser(api) as web:
         page = await web.get("/login")
         assert (await press(web, page, email=ADA["email"], password=ADA["password"])).status_code == 303
-        before = web.cookies[COOKIE]
+        before = web.cookies[SESSION_COOKIE]
         page = await web.get(await link(api))
-        assert (page.status_code, web.cookies[COOKIE]) == (200, before)
+        assert (page.status_code, web.cookies[SESSION_COOKIE]) == (200, before)
         assert "logged in as <b>Ada</b>" in page.text
         assert (await press(web, page)).status_code == 303
-        assert web.cookies[COOKIE] != before
+        assert web.cookies[SESSION_COOKIE] != before
 
 
 # addresses

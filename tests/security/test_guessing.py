@@ -29,7 +29,9 @@ on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  
 @pytest.fixture(autouse=True)
 def cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashing hundreds of passwords would take a minute."""
-    monkeypatch.setattr(accounts, "password_fits", lambda hashed, text: hashed is not None and text == "correct horse")
+    monkeypatch.setattr(
+        accounts, "password_matches", lambda hashed, text: hashed is not None and text == "correct horse"
+    )
 
 
 def at(api: Api, address: str, **more: Any) -> httpx.AsyncClient:

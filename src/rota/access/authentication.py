@@ -1,11 +1,11 @@
-"""Who calls: the stored keys and login sessions behind what a request carries. Implements `Authentication`."""
+"""Looks up API keys and login sessions in the database. Implements `Authentication`."""
 
 import contextlib
 from dataclasses import dataclass
 from datetime import datetime
 
 from rota.access.store import accounts, logins
-from rota.access.store.logins import Owner
+from rota.access.store.logins import SessionOwner
 from rota.core.errors import RotaError
 from rota.db.connection import Database
 from rota.frame.http.auth import Caller, LoginSession, Role, Unauthenticated
@@ -18,7 +18,7 @@ class StoredCredentials:
     db: Database
 
     def key_prefix(self, text: str) -> str:
-        return text[: accounts.PREFIX]
+        return text[: accounts.KEY_PREFIX_CHARACTERS]
 
     async def caller_by_key(self, text: str, now: datetime) -> Caller | None:
         key = await self.db.read(accounts.find_key, text) if text.isprintable() else None
@@ -53,11 +53,21 @@ def caller_of(key: accounts.Key, now: datetime) -> Caller:
         raise Unauthenticated(f"this API key expired at {key.expires_at.isoformat(timespec='seconds')}")
     role = min(Role[key.role.upper()], Role[key.user_role.upper()])
     return Caller(
-        key.org_id, key.user_id, key.id, role, frozenset(key.scopes), key.instance_admin, key.last_used_at,
+        key.org_id,
+        key.user_id,
+        key.id,
+        role,
+        frozenset(key.scopes),
+        key.instance_admin,
+        key.last_used_at,
         key.expires_at,
-    )  # fmt: skip
+    )
 
 
-def visible_sessions(caller: Caller) -> Owner:
-    """Whose login sessions a caller may list and end: the org's for admins, else only the caller's own."""
-    return Owner(caller.org_id) if caller.role >= Role.ADMIN else Owner(caller.org_id, caller.user_id, caller.key_id)
+def visible_sessions(caller: Caller) -> SessionOwner:
+    """Return whose login sessions a caller may list and end: the org's for admins, else the caller's own."""
+    return (
+        SessionOwner(caller.org_id)
+        if caller.role >= Role.ADMIN
+        else SessionOwner(caller.org_id, caller.user_id, caller.key_id)
+    )

@@ -1,5 +1,5 @@
-"""One thread in which passwords are hashed and compared. Each takes tens of milliseconds of all cores and 64 MiB: a
-burst of logins waits for itself, not the requests of others."""
+"""A single thread that hashes and verifies passwords. argon2 takes tens of milliseconds on all cores and 64 MiB: a
+burst of logins queues up here instead of delaying other requests."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,6 +13,6 @@ PASSWORD_THREAD = ThreadPoolExecutor(1, "rota-passwords")
 
 
 async def in_password_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Return what the function returns, called in the thread of passwords."""
+    """Call a function in the password thread and return its result."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(PASSWORD_THREAD, lambda: function(*args, **kwargs))

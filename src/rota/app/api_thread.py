@@ -15,7 +15,7 @@ import structlog
 import uvloop
 
 from rota.access.store import logins
-from rota.access.store.logins import Link
+from rota.access.store.logins import LoginLink
 from rota.app.application import Rota, make_engine
 from rota.app.data_dir import write_secret
 from rota.app.node import DATABASE_START_SECONDS, Node, declared_tasks, set_up_installation, sync_clock
@@ -51,7 +51,7 @@ class ApiThread(threading.Thread):
         self.ready = threading.Event()
         self.server: uvicorn.Server | None = None
         self.api: FastAPI | None = None
-        self.link: Link | None = None
+        self.link: LoginLink | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def run(self) -> None:
@@ -160,7 +160,7 @@ def listening_socket(settings: Settings) -> Iterator[tuple[socket.socket, str]]:
         sock.close()
 
 
-def announce(settings: Settings, url: str, link: Link | None) -> None:
+def announce(settings: Settings, url: str, link: LoginLink | None) -> None:
     """Print the server's URL and write it to `server.json` of the data directory, where `admin.key` exists by now."""
     note = orjson.dumps({"url": url, "pid": os.getpid()}).decode()
     write_secret(settings.data_dir / "server.json", note)  # written at once: a reader never sees half of it

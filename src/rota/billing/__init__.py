@@ -1,1 +1,1 @@
-"""Grants, accounts and charges."""
+"""Grants, billing accounts and charges."""

@@ -88,16 +88,21 @@ def key(tx: Tx, org_id: str, key_id: str) -> Record:
 
 
 def list_ledger(
-    tx: Tx, account_id: str, *, limit: int = PAGE_ROWS, cursor: str | None = None, since: datetime | None = None,
+    tx: Tx,
+    account_id: str,
+    *,
+    limit: int = PAGE_ROWS,
+    cursor: str | None = None,
+    since: datetime | None = None,
     until: datetime | None = None,
-) -> Page:  # fmt: skip
+) -> Page:
     """Return a page of the ledger of an account, newest first."""
     stmt: Select[Any] = select(*ENTRY).where(e.billing_account_id == account_id)
     stmt = within(stmt, e.created_at, since, until)
     return page_by(tx, stmt, e.id, limit, cursor, descending=True)
 
 
-def credited(tx: Tx, account_id: str, reference: str) -> Record:
+def top_up_entry(tx: Tx, account_id: str, reference: str) -> Record:
     """Return the ledger entry of a top-up."""
     of_top_up = and_(e.billing_account_id == account_id, e.reference == reference, e.reason != CHARGE)
     return dict_of(tx.execute(select(*ENTRY).where(of_top_up)).one())
@@ -121,9 +126,16 @@ def list_receipts(
 
 
 def usage(
-    tx: Tx, /, org_id: str, account_id: str | None, by: By, *, limit: int = PAGE_ROWS, cursor: str | None = None,
+    tx: Tx,
+    /,
+    org_id: str,
+    account_id: str | None,
+    by: By,
+    *,
+    limit: int = PAGE_ROWS,
+    cursor: str | None = None,
     **filters: Any,
-) -> Page:  # fmt: skip
+) -> Page:
     """Return the sums of charges: the largest first, days from the newest. Exact in credits; the
     provider's cost is a decimal text in the receipts, and its sum is rounded to ten places."""
     columns = {"schedule": c.schedule_id, "graph": c.target, "grant": c.grant_id, "day": day_of(tx, c.created_at)}
@@ -131,12 +143,18 @@ def usage(
     sums = charged(
         tx,
         select(
-            func.coalesce(group, "").label("key"), func.count(c.run_id.distinct()).label("runs"),
-            func.count().label("units"), total(c.input_tokens), total(c.output_tokens), total(c.charged_credits),
+            func.coalesce(group, "").label("key"),
+            func.count(c.run_id.distinct()).label("runs"),
+            func.count().label("units"),
+            total(c.input_tokens),
+            total(c.output_tokens),
+            total(c.charged_credits),
             func.sum(cast(c.cost_usd, Numeric()), type_=NullType()).label("cost_usd"),  # a float on SQLite
         ),
-        org_id, account_id, **filters,
-    )  # fmt: skip
+        org_id,
+        account_id,
+        **filters,
+    )
     summed = sums.group_by(group).subquery("sums")
     u = summed.c
     rank = u.key if by == "day" else u.charged_credits
@@ -149,10 +167,17 @@ def usage(
 
 
 def charged(
-    tx: Tx, stmt: Select[Any], org_id: str, account_id: str | None, *, run_id: str | None = None,
-    grant_id: str | None = None, schedule_id: str | None = None, since: datetime | None = None,
+    tx: Tx,
+    stmt: Select[Any],
+    org_id: str,
+    account_id: str | None,
+    *,
+    run_id: str | None = None,
+    grant_id: str | None = None,
+    schedule_id: str | None = None,
+    since: datetime | None = None,
     until: datetime | None = None,
-) -> Select[Any]:  # fmt: skip
+) -> Select[Any]:
     """Filter receipts. A schedule is named by its id or name."""
     if schedule_id is not None:
         schedule_id = schedule_id_of(tx, org_id, schedule_id) or schedule_id
@@ -194,8 +219,14 @@ def grant(tx: Tx, org_id: str, grant_id: str) -> Record:
 def grant_record(row: Any) -> Record:
     limits = {"per_day": row.budget_per_day, "total": row.budget_total}
     return {
-        "id": row.id, "owner_id": row.owner_id, "billing_account_id": row.billing_account_id, "scopes": row.scopes,
-        "schedule_id": row.schedule_id, "expires_at": row.expires_at, "revoked_at": row.revoked_at,
-        "budget": limits if any(limit is not None for limit in limits.values()) else None, "spent": row.spent_total,
+        "id": row.id,
+        "owner_id": row.owner_id,
+        "billing_account_id": row.billing_account_id,
+        "scopes": row.scopes,
+        "schedule_id": row.schedule_id,
+        "expires_at": row.expires_at,
+        "revoked_at": row.revoked_at,
+        "budget": limits if any(limit is not None for limit in limits.values()) else None,
+        "spent": row.spent_total,
         "created_at": row.created_at,
-    }  # fmt: skip
+    }

@@ -1,4 +1,4 @@
-"""The page of grants, which unattended work runs under, and of what it costs."""
+"""Page of grants and billing."""
 
 from datetime import timedelta
 
@@ -7,37 +7,46 @@ from fastapi import APIRouter, Request, Response
 from rota.billing import reports
 from rota.engine import dashboard, grants
 from rota.frame.http.auth import Role
-from rota.frame.web.pages import Place, asked, engine_of, older, page
+from rota.frame.web.pages import NavigationItem, engine_of, next_page_url, page, query_values
 from rota.frame.web.sessions import Viewer
 
 router = APIRouter()
 
-PLACES = [
-    Place("/grants", "Grants & billing", "b", "key", 1),
+NAVIGATION = [
+    NavigationItem("/grants", "Grants & billing", "b", "key", 1),
 ]
-AHEAD = timedelta(days=30)
-DAYS = 30
-MOVES = 100  # of the balance that its chart shows
+LAPSE_HORIZON = timedelta(days=30)
+USAGE_DAYS = 30
+CHART_LEDGER_ENTRIES = 100
 
 
 @router.get("/grants")
 async def list_grants(request: Request, caller: Viewer) -> Response:
-    """Grants, what lapses soon, and the account of whoever looks; an admin sees what all of the org used."""
+    """Show grants, those that lapse soon, and the caller's account; for admins also the usage of the org."""
     engine, db = engine_of(request), engine_of(request).db
-    now, given = engine.clock.now(), asked(request, "cursor")
-    items, cursor = await db.read(reports.list_grants, caller.org_id, cursor=given["cursor"])
+    now, query = engine.clock.now(), query_values(request, "cursor")
+    items, cursor = await db.read(reports.list_grants, caller.org_id, cursor=query["cursor"])
     may_read = caller.reads("billing")
     account_id = await db.read(reports.account_of, caller.org_id, caller.user_id) if may_read else None
     account = await db.read(reports.account, caller.org_id, account_id) if account_id else None
-    moves, _ = await db.read(reports.list_ledger, account_id, limit=MOVES) if account_id else ([], None)
-    whose = None if caller.role >= Role.ADMIN and may_read else account_id or "nobody"
-    since = now - timedelta(days=DAYS)
-    days, _ = await db.read(reports.usage, caller.org_id, whose, "day", limit=DAYS, since=since)
-    dearest, _ = await db.read(reports.usage, caller.org_id, whose, "schedule", limit=10, since=since)
-    names = await db.read(dashboard.names_of, [one["schedule_id"] for one in items if one["schedule_id"]])
+    entries, _ = (
+        await db.read(reports.list_ledger, account_id, limit=CHART_LEDGER_ENTRIES) if account_id else ([], None)
+    )
+    account_filter = None if caller.role >= Role.ADMIN and may_read else account_id or "none"
+    since = now - timedelta(days=USAGE_DAYS)
+    days, _ = await db.read(reports.usage, caller.org_id, account_filter, "day", limit=USAGE_DAYS, since=since)
+    dearest, _ = await db.read(reports.usage, caller.org_id, account_filter, "schedule", limit=10, since=since)
+    names = await db.read(dashboard.names_of, [row["schedule_id"] for row in items if row["schedule_id"]])
     return page(
-        request, "grants.html", items=items, older=older(request, cursor), names=names, account=account, moves=moves,
-        by_day=[(one["key"], one["charged_credits"]) for one in days[::-1]], dearest=dearest,
-        soon=await db.read(grants.lapsing, caller.org_id, now + AHEAD),
+        request,
+        "grants.html",
+        items=items,
+        next_page_url=next_page_url(request, cursor),
+        names=names,
+        account=account,
+        entries=entries,
+        by_day=[(row["key"], row["charged_credits"]) for row in days[::-1]],
+        dearest=dearest,
+        soon=await db.read(grants.lapsing, caller.org_id, now + LAPSE_HORIZON),
         billing=engine.settings.billing.value,
-    )  # fmt: skip
+    )

@@ -1,4 +1,4 @@
-"""Passwords of people: which are refused, and the change of one's own."""
+"""Password rules, and the route to change the caller's password."""
 
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from rota.core import parse
 from rota.core.errors import Conflict, Invalid, Refused
 from rota.frame.http.auth import Role, Viewer, address_of
 from rota.frame.http.contract import engine_of, read_body
-from rota.frame.http.guessing import Bucket, Failures, network_of
+from rota.frame.http.guessing import Bucket, FailedAttempts, network_of
 
 PASSWORD_CHARACTERS = (8, 1000)
 DIFFERENT_CHARACTERS = 3  # at least
@@ -36,14 +36,14 @@ async def change_own_password(request: Request, caller: Viewer) -> Response:
     form.done()
     user = await engine.db.read(logins.account, caller.org_id, caller.user_id)
     if user is None or user.password_hash is None:
-        raise Conflict("your user has no password: it acts by keys and links only")
+        raise Conflict("your user has no password; it logs in by keys and login links")
     now, failures = engine.clock.now(), request.app.state.failures
-    assert isinstance(failures, Failures)
+    assert isinstance(failures, FailedAttempts)
     bucket = Bucket(f"password change of {user.user_id} from {network_of(address_of(request))}")
-    failures.count(now, bucket)  # before the password is tried: else many at once would all be tried
-    if not await in_password_thread(accounts.password_fits, user.password_hash, current):
-        raise Refused("the current password is not right")
-    failures.forgive(now, bucket)
+    failures.count(now, bucket)  # before the check: concurrent attempts must count, too
+    if not await in_password_thread(accounts.password_matches, user.password_hash, current):
+        raise Refused("the current password is wrong")
+    failures.uncount(now, bucket)
     email = await engine.db.read(accounts.email_of, caller.org_id, caller.user_id)
     check_not_address(new, email or "", "new_password")
     hashed = await in_password_thread(accounts.hash_password, new)
@@ -64,14 +64,14 @@ def read_password(value: Any, field: str) -> str:
     if len(set(value.lower())) < DIFFERENT_CHARACTERS:
         raise Invalid(field, "…", f"has fewer than {DIFFERENT_CHARACTERS} different characters; choose another")
     if value.lower() in common_passwords():
-        raise Invalid(field, "…", "is one of the passwords that are tried first; choose another")
+        raise Invalid(field, "…", "is a common password; choose another")
     return parse.text(value, field, high)
 
 
 def check_not_address(password: str, email: str, field: str = "password") -> None:
-    """Raises Invalid for a password that is the person's address, or the part of it before the @."""
+    """Raises Invalid for a password that is the user's e-mail address, or the part of it before the @."""
     if email and password.lower() in (email.lower(), email.lower().partition("@")[0]):
-        raise Invalid(field, "…", "is the person's address; choose another")
+        raise Invalid(field, "…", "is the e-mail address of the user; choose another")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Orgs, users, API keys, login links, and the audit log of what they changed."""
+"""Routes of orgs, users, API keys, login links and the audit log."""
 
 import re
 from datetime import datetime
@@ -15,7 +15,7 @@ from rota.core.errors import Invalid
 from rota.core.timing import triggers
 from rota.engine import audit_rows, orgs
 from rota.frame.http.auth import ADDING_SCOPES, Admin, InstanceAdmin, Role, Viewer
-from rota.frame.http.contract import Cursor, Limit, Moment, answer, answer_page, engine_of, read_body, time_span
+from rota.frame.http.contract import Cursor, Limit, Timestamp, answer, answer_page, engine_of, read_body, time_span
 from rota.frame.http.exposure import base_url_of
 
 router = APIRouter()
@@ -24,7 +24,7 @@ ROLES = [role.name.lower() for role in Role]
 SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,58}[a-z0-9])?")
 EMAIL = re.compile(r"[^@\s]{1,64}@[^@\s]{1,255}")
 MAX_RUNNING = 1_000_000
-SECRET = {"cache-control": "no-store"}  # nobody on the way may keep this answer
+NO_STORE = {"cache-control": "no-store"}  # a secret must not be cached
 
 
 # orgs
@@ -32,26 +32,26 @@ SECRET = {"cache-control": "no-store"}  # nobody on the way may keep this answer
 
 @router.post("/orgs", status_code=201, tags=["orgs"])
 async def create_org(request: Request, _: InstanceAdmin) -> Response:
-    """Make an org `{name, slug}`; its `admin_key` is told only here. Needs the first key of the installation."""
+    """Create an org `{name, slug}`; its `admin_key` is returned only once. Needs an instance admin key."""
     engine = engine_of(request)
     form = parse.Form(await read_body(request), frozenset({"name", "slug"}))
     name, slug = form.need("name", parse.name), form.need("slug", read_slug)
     form.done()
     org_id, key = await engine.db.tx(accounts.create_org, name or "", slug or "", engine.clock.now())
-    return answer({"id": org_id, "slug": slug, "name": name, "admin_key": key}, 201, SECRET)
+    return answer({"id": org_id, "slug": slug, "name": name, "admin_key": key}, 201, NO_STORE)
 
 
 @router.get("/orgs", tags=["orgs"])
 async def list_orgs(request: Request, caller: Viewer, limit: Limit = 50, cursor: Cursor = None) -> Response:
-    """The caller's own org; all of them for the first key of the installation."""
-    mine = None if caller.instance_admin else caller.org_id
-    return answer_page(await engine_of(request).db.read(reports.list_orgs, mine, limit=limit, cursor=cursor))
+    """List the caller's org; all orgs with an instance admin key."""
+    org_id = None if caller.instance_admin else caller.org_id
+    return answer_page(await engine_of(request).db.read(reports.list_orgs, org_id, limit=limit, cursor=cursor))
 
 
 @router.patch("/orgs/{slug}", tags=["orgs"])
 async def edit_org(request: Request, _: InstanceAdmin, slug: str) -> Response:
-    """Change `shell`, the right to store and run commands, or `max_running`, the most jobs of the org that run at once
-    (null: no limit). What is not named stays. Needs the first key of the installation."""
+    """Change `shell`, the permission for shell tasks, or `max_running`, the maximum concurrent runs of the org (null:
+    no limit). Omitted fields are not changed. Needs an instance admin key."""
     engine, body = engine_of(request), await read_body(request)
     form = parse.Form(body, frozenset({"shell", "max_running"}))
     shell = form.take("shell", parse.flag, None)
@@ -71,7 +71,7 @@ async def edit_org(request: Request, _: InstanceAdmin, slug: str) -> Response:
 
 @router.post("/users", status_code=201, tags=["users"])
 async def create_user(request: Request, caller: Admin) -> Response:
-    """Make a user `{email, name, password, role}`. A role above viewer needs a key without scopes or expiry."""
+    """Create a user `{email, name, password, role}`. A role above viewer needs a key without scopes or expiry."""
     engine = engine_of(request)
     form = parse.Form(await read_body(request), frozenset({"email", "name", "password", "role"}))
     email, password = form.need("email", read_email) or "", form.need("password", read_password) or ""
@@ -83,8 +83,8 @@ async def create_user(request: Request, caller: Admin) -> Response:
     hashed = await in_password_thread(accounts.hash_password, password)
     now = engine.clock.now()
     user_id = await engine.db.tx(accounts.create_user, caller.org_id, email, name, hashed, role, now)
-    found = await engine.db.read(reports.user, caller.org_id, user_id)
-    return answer(found, 201, {"location": f"/api/v1/users/{user_id}"})
+    user = await engine.db.read(reports.user, caller.org_id, user_id)
+    return answer(user, 201, {"location": f"/api/v1/users/{user_id}"})
 
 
 @router.get("/users", tags=["users"])
@@ -96,8 +96,8 @@ async def list_users(
     email: str | None = None,
     role: str | None = None,
 ) -> Response:
-    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "email": email, "role": role}
-    return answer_page(await engine_of(request).db.read(reports.list_users, caller.org_id, **given))
+    filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "email": email, "role": role}
+    return answer_page(await engine_of(request).db.read(reports.list_users, caller.org_id, **filters))
 
 
 @router.get("/users/{user_id}", tags=["users"])
@@ -107,17 +107,18 @@ async def read_user(request: Request, caller: Admin, user_id: str) -> Response:
 
 @router.patch("/users/{user_id}", tags=["users"])
 async def edit_user(request: Request, caller: Admin, user_id: str) -> Response:
-    """Change some of `{email, name, password, role}`. A smaller role also binds the keys that act for the user.
+    """Change some of `{email, name, password, role}`. A lower role also applies to the user's API keys.
 
-    To change `email`, `password` or `role` needs a key without scopes or expiry.
+    Changes of `email`, `password` or `role` need a key without scopes or expiry.
     """
     engine = engine_of(request)
     body = await read_body(request)
     form = parse.Form(body, frozenset({"email", "name", "password", "role"}))
     changes: dict[str, Any] = {
-        "email": form.take("email", read_email, None), "name": form.take("name", parse.name, None),
+        "email": form.take("email", read_email, None),
+        "name": form.take("name", parse.name, None),
         "role": form.take("role", read_role, None),
-    }  # fmt: skip
+    }
     password = form.take("password", read_password, None)
     form.done()
     if password is not None or changes["email"] is not None or changes["role"] is not None:
@@ -133,7 +134,7 @@ async def edit_user(request: Request, caller: Admin, user_id: str) -> Response:
 
 @router.delete("/users/{user_id}", status_code=204, tags=["users"])
 async def delete_user(request: Request, caller: Admin, user_id: str) -> Response:
-    """Take a user away, with all keys that act for them."""
+    """Delete a user and revoke their API keys."""
     engine = engine_of(request)
     await engine.db.tx(accounts.delete_user, caller.org_id, user_id, engine.clock.now())
     return Response(status_code=204)
@@ -144,33 +145,33 @@ async def delete_user(request: Request, caller: Admin, user_id: str) -> Response
 
 @router.post("/api-keys", status_code=201, tags=["api-keys"])
 async def create_key(request: Request, caller: Admin) -> Response:
-    """Make a key `{name, role, scopes?, expires_at?}` that acts for the caller's user; its text is told only here.
+    """Create a key `{name, role, scopes?, expires_at?}` for the caller's user; `key` is returned only once.
 
-    Scopes narrow the role to resources (`schedules`, `runs:read`); `shell` adds: an operator may then make shell tasks.
+    Scopes restrict the role to resources (`schedules`, `runs:read`); `shell` adds shell tasks to an operator's key.
     A new key has at most the scopes of the key that creates it, and expires no later (403).
     """
     engine = engine_of(request)
     now = engine.clock.now()
     form = parse.Form(await read_body(request), frozenset({"name", "role", "scopes", "expires_at"}))
     name, role = form.need("name", parse.name) or "", form.need("role", read_role) or ""
-    known = resources(request)
-    scopes = form.take("scopes", lambda value, field: read_scopes(value, field, known), None) or []
+    known_resources = resources(request)
+    scopes = form.take("scopes", lambda value, field: read_scopes(value, field, known_resources), None) or []
     expires_at = form.take("expires_at", lambda value, field: in_future(value, field, now), None)
     form.done()
     caller.check_new_key(scopes, expires_at)
-    given: dict[str, Any] = {"user_id": caller.user_id, "scopes": scopes, "expires_at": expires_at}
-    key_id, text = await engine.db.tx(accounts.issue_key, caller.org_id, name, role, now, **given)
-    found = await engine.db.read(reports.api_key, caller.org_id, key_id)
-    return answer({**found, "key": text}, 201, {**SECRET, "location": f"/api/v1/api-keys/{key_id}"})
+    attributes: dict[str, Any] = {"user_id": caller.user_id, "scopes": scopes, "expires_at": expires_at}
+    key_id, text = await engine.db.tx(accounts.issue_key, caller.org_id, name, role, now, **attributes)
+    key = await engine.db.read(reports.api_key, caller.org_id, key_id)
+    return answer({**key, "key": text}, 201, {**NO_STORE, "location": f"/api/v1/api-keys/{key_id}"})
 
 
 @router.get("/api-keys", tags=["api-keys"])
 async def list_keys(
     request: Request, caller: Admin, limit: Limit = 50, cursor: Cursor = None, user_id: str | None = None
 ) -> Response:
-    """Also those that were revoked or have expired; of each only its first characters are known."""
-    given: dict[str, Any] = {"limit": limit, "cursor": cursor, "user_id": user_id}
-    return answer_page(await engine_of(request).db.read(reports.list_keys, caller.org_id, **given))
+    """List keys, including revoked and expired ones; only the first characters of each key are stored."""
+    filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "user_id": user_id}
+    return answer_page(await engine_of(request).db.read(reports.list_keys, caller.org_id, **filters))
 
 
 @router.get("/api-keys/{key_id}", tags=["api-keys"])
@@ -180,7 +181,7 @@ async def read_key(request: Request, caller: Admin, key_id: str) -> Response:
 
 @router.delete("/api-keys/{key_id}", status_code=204, tags=["api-keys"])
 async def revoke_key(request: Request, caller: Admin, key_id: str) -> Response:
-    """Revoke a key: from now on nobody may use it. That of an instance admin is revoked by an instance admin only."""
+    """Revoke a key. Only an instance admin can revoke an instance admin key."""
     engine = engine_of(request)
     now = engine.clock.now()
     await engine.db.tx(accounts.revoke_key, caller.org_id, key_id, now, instance_admin=caller.instance_admin)
@@ -192,16 +193,16 @@ async def revoke_key(request: Request, caller: Admin, key_id: str) -> Response:
 
 @router.post("/login-links", status_code=201, tags=["login-links"])
 async def create_login_link(request: Request, caller: Viewer) -> Response:
-    """Make a link that logs the caller in to the dashboard, once, within 15 minutes; `url` is told only here.
+    """Create a link that logs the caller in to the dashboard once, within 15 minutes; `url` is returned only once.
 
-    Who comes by it may do what this key may, for 14 days or as long as the key is good.
+    The login session has the permissions of this key, for 14 days or until the key is revoked or expires.
     """
     caller.check(Role.VIEWER, "login-links", writes=True)
     engine = engine_of(request)
     now = engine.clock.now()
     link = await engine.db.tx(logins.make_link, caller.org_id, caller.user_id, caller.key_id, now)
     url = f"{base_url_of(request)}/login?token={link.token}"
-    return answer({"url": url, "expires_at": link.expires_at}, 201, SECRET)
+    return answer({"url": url, "expires_at": link.expires_at}, 201, NO_STORE)
 
 
 # audit
@@ -218,23 +219,29 @@ async def list_audit(
     resource_id: str | None = None,
     user_id: str | None = None,
     key_id: str | None = None,
-    since: Moment = None,
-    until: Moment = None,
+    since: Timestamp = None,
+    until: Timestamp = None,
 ) -> Response:
-    """Who changed what, newest first."""
-    given: dict[str, Any] = {
-        "limit": limit, "cursor": cursor, "action": action, "resource": resource, "resource_id": resource_id,
-        "user_id": user_id, "key_id": key_id, **time_span(since, until),
-    }  # fmt: skip
-    return answer_page(await engine_of(request).db.read(audit_rows.list_audit, caller.org_id, **given))
+    """List the audit log, newest first: who changed what."""
+    filters: dict[str, Any] = {
+        "limit": limit,
+        "cursor": cursor,
+        "action": action,
+        "resource": resource,
+        "resource_id": resource_id,
+        "user_id": user_id,
+        "key_id": key_id,
+        **time_span(since, until),
+    }
+    return answer_page(await engine_of(request).db.read(audit_rows.list_audit, caller.org_id, **filters))
 
 
-# how fields are read
+# parsing of fields
 
 
 def read_slug(value: Any, field: str) -> str:
     if not isinstance(value, str) or not SLUG.fullmatch(value):
-        raise Invalid(field, value, "is not a slug: a-z, 0-9 and inner dashes, at most 60")
+        raise Invalid(field, value, "is not a slug: a-z, 0-9 and inner dashes, at most 60 characters")
     return value
 
 
@@ -248,13 +255,13 @@ def read_role(value: Any, field: str) -> str:
     return parse.one_of(value, field, ROLES)
 
 
-def read_scopes(value: Any, field: str, known: set[str]) -> list[str]:
-    found = parse.tags(value, field)
-    for one in found:
-        if one not in ADDING_SCOPES and one.removesuffix(":read") not in known:
+def read_scopes(value: Any, field: str, known_resources: set[str]) -> list[str]:
+    scopes = parse.tags(value, field)
+    for scope in scopes:
+        if scope not in ADDING_SCOPES and scope.removesuffix(":read") not in known_resources:
             adding = ", ".join(sorted(ADDING_SCOPES))
-            raise Invalid(field, one, f"is not a scope; known are {adding}, or a resource with or without :read")
-    return sorted(set(found))
+            raise Invalid(field, scope, f"is an unknown scope; use {adding}, or a resource with or without :read")
+    return sorted(set(scopes))
 
 
 def resources(request: Request) -> set[str]:
@@ -262,7 +269,7 @@ def resources(request: Request) -> set[str]:
 
 
 def in_future(value: Any, field: str, now: datetime) -> datetime:
-    moment = triggers.parse_instant(value, field)
-    if moment <= now:
+    instant = triggers.parse_instant(value, field)
+    if instant <= now:
         raise Invalid(field, value, "is not in the future")
-    return moment
+    return instant

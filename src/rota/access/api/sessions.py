@@ -1,4 +1,4 @@
-"""Login sessions of the dashboard: one's own or, for admins, those of the whole org."""
+"""Routes of login sessions: the caller's own or, for admins, all of the org."""
 
 from fastapi import APIRouter, Request, Response
 
@@ -14,9 +14,9 @@ router = APIRouter()
 async def list_sessions(
     request: Request, caller: Viewer, limit: Limit = 50, cursor: Cursor = None, user_id: str | None = None
 ) -> Response:
-    """Who is logged in to the dashboard: the caller's own sessions, or all of the org for an admin.
+    """List login sessions: the caller's own, or all of the org for an admin.
 
-    With a key that is not an admin's, these are the sessions that its login links began.
+    For a key without the role admin, these are the sessions started by its login links.
     """
     engine = engine_of(request)
     page = await engine.db.read(
@@ -32,7 +32,7 @@ async def list_sessions(
 
 @router.delete("/sessions/{session_id}", status_code=204, tags=["sessions"])
 async def end_session(request: Request, caller: Viewer, session_id: str) -> Response:
-    """End a session at once, wherever it is used: one's own or, for an admin, any of the org."""
+    """End a login session: the caller's own or, for an admin, any of the org."""
     caller.check(Role.VIEWER, "sessions", writes=True)
     await engine_of(request).db.tx(logins.end_session, session_id, visible_sessions(caller))
     return Response(status_code=204)

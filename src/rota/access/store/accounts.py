@@ -1,7 +1,7 @@
-"""Orgs, the people in them, and their API keys.
+"""SQL of orgs, users and API keys.
 
-A key is 32 random bytes; only its beginning and its hash are stored. A plain SHA-256 is enough: nobody can guess a key
-that random, so slowing a guesser down gains nothing. Passwords are guessable, and are kept as argon2 hashes.
+An API key is 32 random bytes; only its prefix and its SHA-256 are stored. A slow hash would gain nothing: a key cannot
+be guessed. Passwords can, and are stored as argon2 hashes.
 """
 
 import functools
@@ -21,7 +21,7 @@ from rota.db.dialect import Tx, insert_new, insert_rows, once
 from rota.db.tables import api_keys, grants, login_sessions, orgs, users
 from rota.engine.orgs import org_by_slug, system_user
 
-PREFIX = 12  # characters of a key that are stored as they are: enough to find its row and to name it to people
+KEY_PREFIX_CHARACTERS = 12  # stored in plain text: finds the row and identifies the key in lists
 FIRST_KEY = "first admin key"
 
 k, u, session = api_keys.c, users.c, login_sessions.c
@@ -29,7 +29,7 @@ k, u, session = api_keys.c, users.c, login_sessions.c
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A stored key: for whom it speaks, and what it may do. `user_role` is what its user may do today."""
+    """A stored API key. `user_role` is the current role of its user."""
 
     id: str
     org_id: str
@@ -47,19 +47,19 @@ class Key:
 
 
 def ensure_default_org(tx: Tx, now: datetime) -> tuple[str, str | None]:
-    """The default org's id; and, when the database had no org yet, the text of its first admin key, told only here."""
-    found = org_by_slug(tx, "default") or tx.execute(select(orgs.c.id).order_by(orgs.c.id).limit(1)).scalar()
-    if found is not None:
-        return found, None
+    """Return the id of the default org; if this created it, also its first admin key, which is not stored."""
+    org_id = org_by_slug(tx, "default") or tx.execute(select(orgs.c.id).order_by(orgs.c.id).limit(1)).scalar()
+    if org_id is not None:
+        return org_id, None
     org = {"id": new_id(), "slug": "default", "name": "Default", "shell": True, "created_at": now}
-    if not insert_new(tx, orgs, [org], ("id",)):  # another process was quicker, and holds the key
+    if not insert_new(tx, orgs, [org], ("id",)):  # another process created it concurrently and has the key
         return org_by_slug(tx, "default") or "", None
     text = create_key(tx, str(org["id"]), FIRST_KEY, "admin", now, instance_admin=True)
     return str(org["id"]), text
 
 
 def create_org(tx: Tx, name: str, slug: str, now: datetime) -> tuple[str, str]:
-    """A new org with its system user. Returns its id and the text of its admin key."""
+    """Create an org with its system user. Returns its id and its admin key. Raises Conflict."""
     org = {"id": new_id(), "slug": slug, "name": name, "created_at": now}
     if not insert_new(tx, orgs, [org], ("id",)):
         raise Conflict(f"org {slug!r} already exists; choose another slug")
@@ -71,70 +71,80 @@ def create_org(tx: Tx, name: str, slug: str, now: datetime) -> tuple[str, str]:
 
 def create_user(tx: Tx, org_id: str, email: str, name: str, password_hash: str, role: str, now: datetime) -> str:
     user = {
-        "id": new_id(), "org_id": org_id, "email": email, "name": name, "password_hash": password_hash, "role": role,
-        "created_at": now, "updated_at": now,
-    }  # fmt: skip
+        "id": new_id(),
+        "org_id": org_id,
+        "email": email,
+        "name": name,
+        "password_hash": password_hash,
+        "role": role,
+        "created_at": now,
+        "updated_at": now,
+    }
     if not insert_new(tx, users, [user], ("id",)):
         raise Conflict(f"user {email!r} already exists")
     return str(user["id"])
 
 
 def email_of(tx: Tx, org_id: str, user_id: str) -> str | None:
-    return tx.execute(select(u.email).where(person(org_id, user_id))).scalar_one_or_none()
+    return tx.execute(select(u.email).where(is_active_user(org_id, user_id))).scalar_one_or_none()
 
 
 def edit_user(tx: Tx, org_id: str, user_id: str, changes: dict[str, Any], now: datetime) -> None:
     email = changes.get("email")
     if email is not None:
-        taken = select(u.id).where(u.org_id == org_id, u.email == email, u.deleted_at.is_(None), u.id != user_id)
-        if tx.execute(taken).first() is not None:
+        same_email = select(u.id).where(u.org_id == org_id, u.email == email, u.deleted_at.is_(None), u.id != user_id)
+        if tx.execute(same_email).first() is not None:
             raise Conflict(f"user {email!r} already exists")
-    if not tx.execute(update(users).where(person(org_id, user_id)).values(**changes, updated_at=now)).rowcount:
+    if not tx.execute(update(users).where(is_active_user(org_id, user_id)).values(**changes, updated_at=now)).rowcount:
         raise NotFound(f"user {user_id!r} not found")
     if "password_hash" in changes:
         tx.execute(delete(login_sessions).where(session.user_id == user_id))
-    keep_an_admin(tx, org_id, now)
+    check_admin_remains(tx, org_id, now)
 
 
 def delete_user(tx: Tx, org_id: str, user_id: str, now: datetime) -> None:
-    """Take a person out of an org, with all keys and grants that act for them. Their row stays, for the audit log."""
-    gone = update(users).where(person(org_id, user_id)).values(deleted_at=now, updated_at=now, password_hash=None)
-    if not tx.execute(gone).rowcount:
+    """Delete a user, revoking their keys and grants. The row is kept for the audit log. Raises NotFound, Conflict."""
+    deletion = (
+        update(users).where(is_active_user(org_id, user_id)).values(deleted_at=now, updated_at=now, password_hash=None)
+    )
+    if not tx.execute(deletion).rowcount:
         raise NotFound(f"user {user_id!r} not found")
     tx.execute(delete(login_sessions).where(session.user_id == user_id))
     tx.execute(update(api_keys).where(k.user_id == user_id, k.revoked_at.is_(None)).values(revoked_at=now))
-    theirs = and_(grants.c.org_id == org_id, grants.c.owner_id == user_id, grants.c.revoked_at.is_(None))
-    tx.execute(update(grants).where(theirs).values(revoked_at=now))
-    keep_an_admin(tx, org_id, now)
+    active_grants = and_(grants.c.org_id == org_id, grants.c.owner_id == user_id, grants.c.revoked_at.is_(None))
+    tx.execute(update(grants).where(active_grants).values(revoked_at=now))
+    check_admin_remains(tx, org_id, now)
 
 
-def person(org_id: str, user_id: str) -> ColumnElement[bool]:
-    """A living user of an org; the system user is not one that people manage."""
+def is_active_user(org_id: str, user_id: str) -> ColumnElement[bool]:
+    """Condition: a user of the org that is not deleted and not the system user."""
     return and_(u.org_id == org_id, u.id == user_id, u.email.is_not(None), u.deleted_at.is_(None))
 
 
 def hash_password(text: str) -> str:
-    """Slow on purpose; call it outside any transaction, in a thread."""
+    """Return the argon2 hash of a password. Slow by design: call it outside transactions, in the password thread."""
     from argon2 import PasswordHasher  # a native library that few processes need
 
     return PasswordHasher().hash(text)
 
 
-def password_fits(hashed: str | None, text: str) -> bool:
-    """Whether this is the password; as slow as `hash_password`, also for somebody who has none or is not there."""
+def password_matches(hashed: str | None, text: str) -> bool:
+    """Return whether a password matches. Takes the same time without a hash, so that users cannot be enumerated."""
     from argon2 import PasswordHasher
     from argon2.exceptions import InvalidHashError, VerificationError
 
-    nobody = nobodys_password()  # also asked for when it is not needed: the first call is slow for everybody
+    dummy = (
+        dummy_password_hash()
+    )  # always computed: else the first call would reveal by its time whether the user exists
     try:
-        PasswordHasher().verify(hashed or nobody, text)
+        PasswordHasher().verify(hashed or dummy, text)
     except (VerificationError, InvalidHashError):
         return False
     return hashed is not None
 
 
 @functools.cache
-def nobodys_password() -> str:
+def dummy_password_hash() -> str:
     return hash_password(secrets.token_urlsafe(32))
 
 
@@ -142,7 +152,7 @@ def nobodys_password() -> str:
 
 
 def create_key(tx: Tx, /, org_id: str, name: str, role: str, now: datetime, **more: Any) -> str:
-    """A new key of an org. Returns its text, which nobody can read again."""
+    """Create a key of an org. Returns its text, which is not stored."""
     return issue_key(tx, org_id, name, role, now, **more)[1]
 
 
@@ -158,43 +168,60 @@ def issue_key(
     expires_at: datetime | None = None,
     instance_admin: bool = False,
 ) -> tuple[str, str]:
-    """A new key that acts for a user of an org, or for its system; its id and its text."""
+    """Create a key of a user, by default of the org's system user. Returns its id and text."""
     text = f"rota_{secrets.token_urlsafe(32)}"
     key = {
-        "id": new_id(), "org_id": org_id, "user_id": user_id or system_user(tx, org_id, now), "name": name,
-        "role": role, "scopes": sorted(scopes), "instance_admin": instance_admin, "prefix": text[:PREFIX],
-        "hash": hash_of(text), "created_at": now, "expires_at": expires_at,
-    }  # fmt: skip
+        "id": new_id(),
+        "org_id": org_id,
+        "user_id": user_id or system_user(tx, org_id, now),
+        "name": name,
+        "role": role,
+        "scopes": sorted(scopes),
+        "instance_admin": instance_admin,
+        "prefix": text[:KEY_PREFIX_CHARACTERS],
+        "hash": hash_of(text),
+        "created_at": now,
+        "expires_at": expires_at,
+    }
     insert_rows(tx, api_keys, [key])
     return str(key["id"]), text
 
 
 def find_key(tx: Tx, text: str) -> Key | None:
-    """The stored key behind a text, compared in constant time; also one that has expired or was revoked."""
-    wanted, found = hash_of(text), None
-    for hashed, *fields in tx.execute(keys_like(tx), {"start": text[:PREFIX]}):
-        if hmac.compare_digest(hashed, wanted):
-            found = Key(*fields)
-    return found
+    """Return the stored key of a text, even if expired or revoked. Compares in constant time."""
+    wanted_hash, key = hash_of(text), None
+    for hashed, *fields in tx.execute(keys_like(tx), {"start": text[:KEY_PREFIX_CHARACTERS]}):
+        if hmac.compare_digest(hashed, wanted_hash):
+            key = Key(*fields)
+    return key
 
 
 def key_by_id(tx: Tx, key_id: str) -> Key | None:
-    """A stored key, for whoever has shown before that they hold it."""
-    found = tx.execute(key_query().where(k.id == key_id)).one_or_none()
-    return None if found is None else Key(*found[1:])
+    """Return a stored key by its id, for a login session that was started with it."""
+    row = tx.execute(key_query().where(k.id == key_id)).one_or_none()
+    return None if row is None else Key(*row[1:])
 
 
 def first_key(tx: Tx, now: datetime) -> Key | None:
-    """The newest instance admin key that is good."""
+    """Return the newest valid instance admin key."""
     row = tx.execute(key_query().where(*instance_admins(now)).order_by(k.id.desc()).limit(1)).one_or_none()
     return None if row is None else Key(*row[1:])
 
 
 def key_query() -> Select[Any]:
     columns = (
-        k.hash, k.id, k.org_id, k.user_id, k.role, u.role.label("user_role"), k.scopes, k.instance_admin, k.expires_at,
-        k.last_used_at, k.revoked_at,
-    )  # fmt: skip
+        k.hash,
+        k.id,
+        k.org_id,
+        k.user_id,
+        k.role,
+        u.role.label("user_role"),
+        k.scopes,
+        k.instance_admin,
+        k.expires_at,
+        k.last_used_at,
+        k.revoked_at,
+    )
     return select(*columns).join(users, u.id == k.user_id)
 
 
@@ -209,7 +236,7 @@ def touch_key(tx: Tx, key_id: str, now: datetime) -> None:
 
 def revoke_key(tx: Tx, org_id: str, key_id: str, now: datetime, *, instance_admin: bool = False) -> None:
     """Revoke a key of an org. Raises Refused if it is an instance admin's and the caller is none, Conflict if the org
-    would have no admin key, or the installation no instance admin key, afterwards."""
+    would be left without an admin key, or the installation without an instance admin key."""
     this_key = (k.org_id == org_id, k.id == key_id)
     stored_key = tx.execute(select(k.instance_admin, k.revoked_at).where(*this_key)).one_or_none()
     if stored_key is None:
@@ -218,7 +245,7 @@ def revoke_key(tx: Tx, org_id: str, key_id: str, now: datetime, *, instance_admi
         raise Refused(f"API key {key_id} is an instance admin's; only an instance admin can revoke it")
     tx.execute(update(api_keys).where(*this_key, k.revoked_at.is_(None)).values(revoked_at=now))
     tx.execute(delete(login_sessions).where(session.key_id == key_id))
-    keep_an_admin(tx, org_id, now)
+    check_admin_remains(tx, org_id, now)
     if stored_key.instance_admin and not tx.execute(select(func.count()).where(*instance_admins(now))).scalar_one():
         raise Conflict(
             f"API key {key_id} is the last instance admin key, without which no org can be created; "
@@ -236,9 +263,9 @@ def reset_first_key(tx: Tx, now: datetime) -> str:
     return create_key(tx, org_id, FIRST_KEY, "admin", now, instance_admin=True)
 
 
-def keep_an_admin(tx: Tx, org_id: str, now: datetime) -> None:
+def check_admin_remains(tx: Tx, org_id: str, now: datetime) -> None:
     if not tx.execute(select(func.count()).where(k.org_id == org_id, *admins(now))).scalar_one():
-        raise Conflict("this would leave the org without any admin key; make another one first")
+        raise Conflict("this would leave the org without an admin key; create another one first")
 
 
 def admins(now: datetime) -> tuple[ColumnElement[bool], ...]:
@@ -256,7 +283,7 @@ def instance_admins(now: datetime) -> tuple[ColumnElement[bool], ...]:
 
 
 def only_first_key(tx: Tx) -> bool:
-    """Whether nobody has made a user or a second key yet."""
+    """Return whether the installation has no user and no key but the first."""
     people = tx.execute(select(func.count()).select_from(users).where(u.email.is_not(None))).scalar_one()
     return not people and tx.execute(select(func.count()).select_from(api_keys)).scalar_one() <= 1
 

@@ -1,1 +1,1 @@
-"""Pages."""
+"""Pages of access: login, audit log."""

@@ -1,4 +1,4 @@
-"""The audit log: who changed what."""
+"""Page of the audit log."""
 
 from typing import Any
 
@@ -6,21 +6,21 @@ from fastapi import APIRouter, Request, Response
 
 from rota.core.timing.triggers import parse_instant
 from rota.engine import audit_rows
-from rota.frame.web.forms import moment
-from rota.frame.web.pages import Place, asked, engine_of, older, page, preferences
+from rota.frame.web.forms import to_rfc3339
+from rota.frame.web.pages import NavigationItem, engine_of, next_page_url, page, preferences, query_values
 from rota.frame.web.sessions import Admin
 
 router = APIRouter()
 
-PLACES = [Place("/audit", "Audit", "a", "list", 2, admins=True)]
+NAVIGATION = [NavigationItem("/audit", "Audit", "a", "list", 2, admins=True)]
 
 
 @router.get("/audit")
 async def list_all(request: Request, caller: Admin) -> Response:
-    given = asked(request, "action", "resource", "resource_id", "user_id", "since", "until", "cursor")
-    wanted: dict[str, Any] = dict(given)
+    query = query_values(request, "action", "resource", "resource_id", "user_id", "since", "until", "cursor")
+    filters: dict[str, Any] = dict(query)
     for name in ("since", "until"):
-        text = given[name]
-        wanted[name] = parse_instant(moment(text, preferences(request).zone), name) if text else None
-    items, cursor = await engine_of(request).db.read(audit_rows.list_audit, caller.org_id, **wanted)
-    return page(request, "audit.html", items=items, older=older(request, cursor), given=given)
+        text = query[name]
+        filters[name] = parse_instant(to_rfc3339(text, preferences(request).zone), name) if text else None
+    items, cursor = await engine_of(request).db.read(audit_rows.list_audit, caller.org_id, **filters)
+    return page(request, "audit.html", items=items, next_page_url=next_page_url(request, cursor), query=query)

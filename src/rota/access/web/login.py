@@ -1,4 +1,4 @@
-"""Logging in, by a link that works once or by a password, and out."""
+"""Login by a single-use link or by a password, and logout."""
 
 import contextlib
 import secrets
@@ -10,26 +10,26 @@ from starlette.responses import RedirectResponse
 
 from rota.access.password_thread import in_password_thread
 from rota.access.store import accounts, logins
-from rota.access.store.logins import SESSION_LIFE, Account
+from rota.access.store.logins import LOGIN_SESSION_LIFETIME, UserAccount
 from rota.core.errors import Refused, short_repr
 from rota.db.connection import Database
 from rota.db.dialect import Tx
 from rota.engine import audit_log
-from rota.frame.http.auth import SessionUser, address_of, guesser
+from rota.frame.http.auth import SessionUser, address_of, guess_bucket
 from rota.frame.http.exposure import is_local
 from rota.frame.http.guessing import (
     PASSWORDS_PER_ADDRESS,
     PASSWORDS_PER_PERSON,
     Bucket,
-    Failures,
+    FailedAttempts,
     TooManyFailures,
     network_of,
 )
 from rota.frame.web.pages import page, safe_redirect_path
-from rota.frame.web.sessions import COOKIE, LOGIN_COOKIE, csrf_token, read_form, set_cookie, signed_in
+from rota.frame.web.sessions import LOGIN_COOKIE, SESSION_COOKIE, csrf_token, read_form, set_cookie, signed_in
 
 EMAIL_LIMIT = 320
-AUDITED_FAILURES_PER_MINUTE = 5  # wrong passwords of one person that the audit log has
+AUDITED_FAILURES_PER_MINUTE = 5  # wrong passwords per user that the audit log records
 
 router = APIRouter()
 log = structlog.get_logger("rota.web")
@@ -39,11 +39,11 @@ Next = Annotated[str, Query(alias="next")]
 
 @router.get("/login")
 async def login(request: Request, token: str | None = None, then: Next = "") -> Response:
-    """The form. With the token of a link: straight in for the server's own machine, else a page with a button."""
+    """Show the login form. With the token of a link: log in directly from loopback, else show a page with a button."""
     if token is None:
         return await login_page(request, then)
     db, now = request.app.state.db, request.app.state.engine.clock.now()
-    user = await db.read(logins.user_of_link, token, now)  # a guess writes nothing
+    user = await db.read(logins.user_of_link, token, now)  # read only: an invalid token causes no write
     if user is None:
         return await refuse_link(request, then)
     replaced = await logged_in_user(request)
@@ -58,35 +58,37 @@ async def log_in_by_link(request: Request, token: str, then: str) -> Response:
     now = request.app.state.engine.clock.now()
 
     def step(tx: Tx) -> str | None:
-        known = logins.use_link(tx, token, now)
-        return None if known is None else log_in(tx, request, *known)
+        user_and_key = logins.use_link(tx, token, now)
+        return None if user_and_key is None else log_in(tx, request, *user_and_key)
 
-    good = await request.app.state.db.read(logins.user_of_link, token, now)  # a guess writes nothing
-    cookie = None if good is None else await request.app.state.db.tx(step)
-    return await refuse_link(request, then) if cookie is None else enter(request, then, cookie)
+    user = await request.app.state.db.read(
+        logins.user_of_link, token, now
+    )  # read only: an invalid token causes no write
+    cookie = None if user is None else await request.app.state.db.tx(step)
+    return await refuse_link(request, then) if cookie is None else redirect_logged_in(request, then, cookie)
 
 
 async def refuse_link(request: Request, then: str) -> Response:
-    """Raises TooManyFailures where links are guessed."""
-    failures: Failures = request.app.state.failures
-    failures.count(request.app.state.engine.clock.now(), guesser(request, "login link"))
-    log.warning("a login link was refused", address=address_of(request))
-    return await login_page(request, then, "This link has been used, or is older than 15 minutes.", 403)
+    """Show the login form for an invalid link. Raises TooManyFailures after too many of them."""
+    failures: FailedAttempts = request.app.state.failures
+    failures.count(request.app.state.engine.clock.now(), guess_bucket(request, "login link"))
+    log.warning("login link refused", address=address_of(request))
+    return await login_page(request, then, "This link was already used, or is older than 15 minutes.", 403)
 
 
 async def logged_in_user(request: Request) -> SessionUser | None:
-    """The user of the session that this browser has already."""
+    """Return the user of the browser's current session, if any."""
     try:
         await signed_in(request, BackgroundTasks())
     except Refused:
         return None
     user: SessionUser = request.state.session.user
-    del request.state.session  # the page to come shows no navigation
+    del request.state.session  # the link page has no navigation
     return user
 
 
 def is_embedded(request: Request) -> bool:
-    """Whether another site, or the browser by itself, follows a link, and not a person."""
+    """Return whether another site embeds the link, or the browser prefetches it."""
     site = request.headers.get("sec-fetch-site", "none")
     purpose = " ".join(request.headers.get(name, "") for name in ("sec-purpose", "purpose", "x-moz"))
     return site in ("cross-site", "same-site") or "prefetch" in purpose.lower()
@@ -107,76 +109,83 @@ async def login_by_password(request: Request) -> Response:
         Bucket(f"password from {network}", PASSWORDS_PER_ADDRESS),
         Bucket(f"password of {person}", PASSWORDS_PER_PERSON),
     )
-    failures: Failures = request.app.state.failures
+    failures: FailedAttempts = request.app.state.failures
     try:
         failures.check(now, *buckets)
     except TooManyFailures as error:
         answer = await login_page(request, then, error.message, 429)
         answer.headers["retry-after"] = str(error.seconds)
         return answer
-    failures.add(now, *buckets)  # before the password is tried: else many at once would all be tried
-    found = await db.read(logins.account_by_email, slug, email)
-    hashed = None if found is None else found.password_hash
-    fits = await in_password_thread(accounts.password_fits, hashed, password)
-    token = await db.tx(log_in_with_password, request, found) if fits and found is not None else None
+    failures.add(now, *buckets)  # before the check: concurrent attempts must count, too
+    user = await db.read(logins.account_by_email, slug, email)
+    hashed = None if user is None else user.password_hash
+    matches = await in_password_thread(accounts.password_matches, hashed, password)
+    token = await db.tx(log_in_with_password, request, user) if matches and user is not None else None
     if token is None:
-        log.warning("a login failed", email=short_repr(email), org=short_repr(slug), address=address_of(request))
-        if found is not None:
-            await record_failure(request, found)
-        return await login_page(request, then, "The address or the password is not right.", 403)
-    failures.forgive(now, *buckets)
-    return enter(request, then, token)
+        log.warning("login failed", email=short_repr(email), org=short_repr(slug), address=address_of(request))
+        if user is not None:
+            await record_failure(request, user)
+        return await login_page(request, then, "Wrong e-mail address or password.", 403)
+    failures.uncount(now, *buckets)
+    return redirect_logged_in(request, then, token)
 
 
 @router.post("/logout")
 async def logout(request: Request) -> Response:
-    """End the session at the server; the cookie is worth nothing afterwards."""
+    """End the session on the server; the cookie is invalid afterwards."""
     now = request.app.state.engine.clock.now()
 
     def step(tx: Tx) -> None:
-        ended = logins.log_out(tx, request.cookies.get(COOKIE, ""))
+        ended = logins.log_out(tx, request.cookies.get(SESSION_COOKIE, ""))
         if ended is not None:
             org_id, user_id, session_id, key_id = ended
-            audit_log.write(tx, act_of(request, org_id, user_id, "delete", session_id, key_id), None, None, now)
+            audit_log.write(tx, audit_entry_of(request, org_id, user_id, "delete", session_id, key_id), None, None, now)
 
     await request.app.state.db.tx(step)
     response = RedirectResponse("/login", 303)
-    response.delete_cookie(COOKIE)
+    response.delete_cookie(SESSION_COOKIE)
     return response
 
 
-def log_in_with_password(tx: Tx, request: Request, user: Account) -> str | None:
-    """None if the password was changed since it was compared."""
+def log_in_with_password(tx: Tx, request: Request, user: UserAccount) -> str | None:
+    """Log in; None if the password was changed since it was verified."""
     current = logins.account(tx, user.org_id, user.user_id)
     same = current is not None and current.password_hash == user.password_hash
     return log_in(tx, request, user, None) if same else None
 
 
-def log_in(tx: Tx, request: Request, user: Account, key_id: str | None) -> str:
+def log_in(tx: Tx, request: Request, user: UserAccount, key_id: str | None) -> str:
     """Begin a session and record it in the audit log; returns the token for its cookie."""
     now, user_agent = request.app.state.engine.clock.now(), request.headers.get("user-agent", "")
-    session_id, token = logins.start_session(tx, user, key_id, address_of(request), storable(user_agent), now)
-    audit_log.write(tx, act_of(request, user.org_id, user.user_id, "create", session_id, key_id), None, None, now)
+    session_id, token = logins.start_session(tx, user, key_id, address_of(request), printable(user_agent), now)
+    audit_log.write(
+        tx, audit_entry_of(request, user.org_id, user.user_id, "create", session_id, key_id), None, None, now
+    )
     return token
 
 
-async def record_failure(request: Request, user: Account) -> None:
-    """Record a wrong password in the audit log; of many a minute for one person only the first ones."""
-    failures: Failures = request.app.state.failures
+async def record_failure(request: Request, user: UserAccount) -> None:
+    """Record a wrong password in the audit log, at most AUDITED_FAILURES_PER_MINUTE per user."""
+    failures: FailedAttempts = request.app.state.failures
     now = request.app.state.engine.clock.now()
     with contextlib.suppress(TooManyFailures):
         failures.count(now, Bucket(f"audit of {user.user_id}", AUDITED_FAILURES_PER_MINUTE))
-        act = act_of(request, user.org_id, user.user_id, "fail", user.user_id, None)
+        act = audit_entry_of(request, user.org_id, user.user_id, "fail", user.user_id, None)
         await request.app.state.db.tx(audit_log.write, act, None, None, now)
 
 
-def link_page(request: Request, token: str, then: str, user: Account, replaced: SessionUser | None) -> Response:
-    """A page whose button uses a login link: a preview of the link does not, and nobody is logged in unawares."""
+def link_page(request: Request, token: str, then: str, user: UserAccount, replaced: SessionUser | None) -> Response:
+    """Show a page whose button uses a login link: link previews and embedded requests do not log anyone in."""
     cookie = request.cookies.get(LOGIN_COOKIE) or secrets.token_urlsafe(16)
     response = page(
-        request, "enter.html", token=token, then=safe_redirect_path(then), link_user=user, replaced=replaced,
+        request,
+        "enter.html",
+        token=token,
+        then=safe_redirect_path(then),
+        link_user=user,
+        replaced=replaced,
         csrf_token=csrf_token(cookie),
-    )  # fmt: skip
+    )
     set_cookie(request, response, LOGIN_COOKIE, cookie)
     return response
 
@@ -185,27 +194,33 @@ async def login_page(request: Request, then: str, message: str | None = None, st
     form = getattr(request.state, "form", {})
     cookie = request.cookies.get(LOGIN_COOKIE) or secrets.token_urlsafe(16)
     response = page(
-        request, "login.html", status, message=message, then=safe_redirect_path(then), email=form.get("email", ""),
-        org=form.get("org", ""), several_orgs=await request.app.state.db.read(logins.several_orgs),
+        request,
+        "login.html",
+        status,
+        message=message,
+        then=safe_redirect_path(then),
+        email=form.get("email", ""),
+        org=form.get("org", ""),
+        several_orgs=await request.app.state.db.read(logins.several_orgs),
         csrf_token=csrf_token(cookie),
-    )  # fmt: skip
+    )
     set_cookie(request, response, LOGIN_COOKIE, cookie)
     return response
 
 
-def enter(request: Request, then: str, token: str) -> Response:
+def redirect_logged_in(request: Request, then: str, token: str) -> Response:
     response = RedirectResponse(safe_redirect_path(then), 303)
-    set_cookie(request, response, COOKIE, token, SESSION_LIFE)
+    set_cookie(request, response, SESSION_COOKIE, token, LOGIN_SESSION_LIFETIME)
     return response
 
 
-def act_of(
+def audit_entry_of(
     request: Request, org_id: str, user_id: str, verb: str, session_id: str, key_id: str | None
 ) -> audit_log.AuditEntry:
     request_id = structlog.contextvars.get_contextvars().get("request_id")
     return audit_log.AuditEntry(org_id, user_id, "sessions", verb, session_id, key_id, address_of(request), request_id)
 
 
-def storable(text: str) -> str:
-    """A header's text without control characters, which no page may show and PostgreSQL cannot store."""
+def printable(text: str) -> str:
+    """Return text with control characters replaced: PostgreSQL cannot store NUL, pages must not show the others."""
     return "".join(character if character.isprintable() else "?" for character in text)

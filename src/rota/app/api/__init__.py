@@ -21,9 +21,9 @@ from rota.core.errors import RotaError
 from rota.db.connection import Database
 from rota.engine.commands import Engine
 from rota.frame.http import contract
-from rota.frame.http.auth import note_caller
+from rota.frame.http.auth import record_caller
 from rota.frame.http.exposure import Exposure
-from rota.frame.http.guessing import Failures
+from rota.frame.http.guessing import FailedAttempts
 from rota.frame.http.idempotency import Idempotency
 from rota.kinds.graphs.api import graphs, internal
 from rota.kinds.hosts.api import agents, hosts
@@ -68,7 +68,7 @@ def create_api(
     app.state.engine, app.state.db = engine, db
     app.state.authentication = StoredCredentials(db)
     app.state.readiness = Readiness(db, engine.clock, loops)
-    app.state.failures, app.state.service_token = Failures(), service_token
+    app.state.failures, app.state.service_token = FailedAttempts(), service_token
     app.add_exception_handler(RotaError, contract.on_rota_error)
     app.add_exception_handler(HTTPException, contract.on_http_error)
     app.add_exception_handler(RequestValidationError, contract.on_bad_parameter)
@@ -78,7 +78,7 @@ def create_api(
     app.add_middleware(Idempotency)
     if guarded_hosts is not None:
         app.add_middleware(BrowserGuard, hosts=guarded_hosts)
-    app.add_middleware(contract.Guard)
+    app.add_middleware(contract.RequestMiddleware)
     add_docs(app)
     app.include_router(system.health)
     app.include_router(metrics.router)
@@ -90,7 +90,7 @@ def create_api(
         app.include_router(
             router,
             prefix="/api/v1",
-            dependencies=[Depends(note_caller), Depends(contract.check_query)],
+            dependencies=[Depends(record_caller), Depends(contract.check_query)],
         )
     describe(app)
     return app

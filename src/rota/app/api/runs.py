@@ -12,10 +12,10 @@ from rota.frame.http.auth import Operator, Viewer
 from rota.frame.http.contract import (
     Cursor,
     Limit,
-    Moment,
+    Timestamp,
     answer,
     answer_page,
-    answer_part,
+    answer_slice,
     engine_of,
     read_body,
     time_span,
@@ -39,8 +39,8 @@ async def list_all(
     namespace: Annotated[str | None, Query(description="of pipelines")] = None,
     layer: Annotated[str | None, Query(description="of pipelines")] = None,
     pipeline: Annotated[str | None, Query(description="the last part of its path")] = None,
-    since: Moment = None,
-    until: Moment = None,
+    since: Timestamp = None,
+    until: Timestamp = None,
 ) -> Response:
     """Runs, newest first; pending and running ones before those that ended."""
     filters: dict[str, Any] = {
@@ -107,7 +107,7 @@ async def list_failing(request: Request, caller: Viewer, limit: Limit = 200, cur
     """Schedules, and targets of jobs without a schedule, whose newest job of the last 24 hours failed and that have
     not succeeded since; latest failure first, at most 200. `times` counts failed jobs."""
     engine = engine_of(request)
-    return answer_part(await engine.db.read(failing.failing, caller.org_id, engine.clock.now()), limit, cursor)
+    return answer_slice(await engine.db.read(failing.failing, caller.org_id, engine.clock.now()), limit, cursor)
 
 
 @router.post("/runs/{run_id}/$acknowledge", status_code=204)

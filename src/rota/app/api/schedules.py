@@ -18,7 +18,7 @@ from rota.frame.http.auth import Caller, Operator, Viewer
 from rota.frame.http.contract import (
     Cursor,
     Limit,
-    Moment,
+    Timestamp,
     answer,
     answer_page,
     answer_with_etag,
@@ -262,8 +262,8 @@ async def runs(
     cursor: Cursor = None,
     status: Status | None = None,
     reason: str | None = None,
-    since: Moment = None,
-    until: Moment = None,
+    since: Timestamp = None,
+    until: Timestamp = None,
 ) -> Response:
     """Runs of a schedule, newest first."""
     db = engine_of(request).db
@@ -286,8 +286,8 @@ async def slots(
     limit: Limit = 50,
     cursor: Cursor = None,
     verdict: Literal["ran", "skipped", "missed", "coalesced"] | None = None,
-    since: Moment = None,
-    until: Moment = None,
+    since: Timestamp = None,
+    until: Timestamp = None,
 ) -> Response:
     """Slots of a schedule with their verdicts, newest first."""
     db = engine_of(request).db

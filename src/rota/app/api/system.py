@@ -13,10 +13,10 @@ from rota.frame.http.auth import Operator, Viewer
 from rota.frame.http.contract import (
     Cursor,
     Limit,
-    Moment,
+    Timestamp,
     answer,
     answer_page,
-    answer_part,
+    answer_slice,
     engine_of,
     read_body,
     time_span,
@@ -36,8 +36,8 @@ async def list_slots(
     cursor: Cursor = None,
     schedule: ScheduleKey = None,
     verdict: Literal["ran", "skipped", "missed", "coalesced"] | None = None,
-    since: Moment = None,
-    until: Moment = None,
+    since: Timestamp = None,
+    until: Timestamp = None,
 ) -> Response:
     """Slots with their verdicts, newest first."""
     filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **time_span(since, until)}
@@ -46,7 +46,9 @@ async def list_slots(
 
 
 @router.get("/slots/$audit", tags=["slots"])
-async def audit_slots(request: Request, caller: Viewer, schedule: ScheduleKey = None, since: Moment = None) -> Response:
+async def audit_slots(
+    request: Request, caller: Viewer, schedule: ScheduleKey = None, since: Timestamp = None
+) -> Response:
     """Recompute the slots of all triggers over their recorded spans and compare them with the stored ones."""
     engine = engine_of(request)
     start = time_span(since, None)["since"]
@@ -84,7 +86,7 @@ async def list_workers(
 @router.get("/queues", tags=["queues"])
 async def list_queues(request: Request, caller: Viewer, limit: Limit = 200, cursor: Cursor = None) -> Response:
     """Queues that have jobs, a limit or a pause: jobs by state, and since when the oldest is ready."""
-    return answer_part(await engine_of(request).db.read(engine_reports.list_queues, caller.org_id), limit, cursor)
+    return answer_slice(await engine_of(request).db.read(engine_reports.list_queues, caller.org_id), limit, cursor)
 
 
 @router.get("/queues/{name}", tags=["queues"])

@@ -1,7 +1,6 @@
-"""The dashboard: pages and forms that work without script, for people who are logged in.
+"""The dashboard: pages and forms that work without scripts.
 
-A page is a module here, with its routes and its places in the navigation, and a template. What its forms do is done by
-the API: see `actions`.
+A page is a module with its routes, its entries in the navigation and a template. Forms call the API: see `actions`.
 """
 
 from fastapi import Depends, FastAPI
@@ -31,18 +30,20 @@ MODULES = (
 
 
 def create_web(engine: Engine, db: Database, api: FastAPI, trace_url: str = "") -> FastAPI:
-    """The dashboard over an engine and the API that its forms ask. Whoever guesses here and there is counted once."""
+    """Return the dashboard application. Failed logins are counted together with those of the API."""
     app = FastAPI(
-        openapi_url=None, redirect_slashes=False, dependencies=[Depends(check_csrf)],
-        telemetry={"tracing": False},  # the API in front of it has the spans
-    )  # fmt: skip
+        openapi_url=None,
+        redirect_slashes=False,
+        dependencies=[Depends(check_csrf)],
+        telemetry={"tracing": False},  # the API application creates the spans
+    )
     app.state.engine, app.state.db, app.state.api, app.state.failures = engine, db, api, api.state.failures
     app.state.exposure, app.state.authentication = api.state.exposure, StoredCredentials(db)
-    app.state.places, app.state.trace_url = [place for module in MODULES for place in module.PLACES], trace_url
+    app.state.places, app.state.trace_url = [place for module in MODULES for place in module.NAVIGATION], trace_url
     for kind in (RotaError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, pages.on_error)
-    app.add_middleware(pages.Frame)
+    app.add_middleware(pages.PageMiddleware)
     app.mount("/static", StaticFiles(directory=pages.STATIC))
-    for module in (login, *MODULES, actions):  # the last one takes every form that no other does
+    for module in (login, *MODULES, actions):  # `actions` is last: it handles all remaining forms
         app.include_router(module.router)
     return app

@@ -1,4 +1,4 @@
-"""Make and edit a schedule, seeing its coming slots before it is saved. Everything works without script."""
+"""Pages to create and edit a schedule, with a preview of its next slots."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -17,9 +17,9 @@ from rota.core.timing.dst import zone_names
 from rota.engine import reports as engine_reports
 from rota.engine.compute import compute
 from rota.frame.http.auth import Caller
-from rota.frame.web.actions import Answer, ask
+from rota.frame.web.actions import Answer, call_api
 from rota.frame.web.forms import body_of, by_schema
-from rota.frame.web.pages import Place, engine_of, flash, page
+from rota.frame.web.pages import NavigationItem, engine_of, flash, page
 from rota.frame.web.sessions import Viewer, read_form
 from rota.kinds.graphs.manager import GraphManager
 from rota.kinds.hosts.store import hosts
@@ -28,19 +28,19 @@ from rota.kinds.tasks import reports as tasks_reports
 
 router = APIRouter()
 
-PLACES: list[Place] = []
-PREVIEW = 10
-TARGETS = 200  # that the form offers; any other can be typed
-EXAMPLES = {"schedule_type": "cron", "timezone": "UTC", "kind": "task"}
-ORDER = '{"job_type": "shell", "payload": {"command": "uptime"}}'  # what a server is asked for
+NAVIGATION: list[NavigationItem] = []
+PREVIEW_SLOTS = 10
+MAX_OFFERED_TARGETS = 200  # suggestions; others can be typed
+DEFAULTS = {"schedule_type": "cron", "timezone": "UTC", "kind": "task"}
+HOST_JOB_EXAMPLE = '{"job_type": "shell", "payload": {"command": "uptime"}}'
 OF_TYPE = {name: kind for kind, names in parse.TRIGGER_FIELDS.items() for name in names}
 
 
 @router.get("/schedules/new")
 async def new(request: Request, caller: Viewer) -> Response:
-    """An empty form, or one that the address fills in."""
-    example = {"input": ORDER} if request.query_params.get("kind") == "host_job" else {}
-    return await form_page(request, caller, {**EXAMPLES, **example, **request.query_params})
+    """Show a form, filled from the query parameters."""
+    example = {"input": HOST_JOB_EXAMPLE} if request.query_params.get("kind") == "host_job" else {}
+    return await form_page(request, caller, {**DEFAULTS, **example, **request.query_params})
 
 
 @router.post("/schedules/new")
@@ -50,15 +50,15 @@ async def create(request: Request, caller: Viewer) -> Response:
 
 @router.post("/schedules/preview")
 async def preview(request: Request, _: Viewer) -> Response:
-    """The part of the page that changes while somebody types."""
+    """Render the preview, which the script updates while typing."""
     form = await read_form(request)
     return page(request, "preview.html", preview=await preview_of(request, form), zone=form.get("timezone"))
 
 
 @router.get("/schedules/{key}/edit")
 async def edit(request: Request, caller: Viewer, key: str) -> Response:
-    found = await engine_of(request).db.read(engine_reports.schedule, caller.org_id, key)
-    return await form_page(request, caller, written(found), found)
+    schedule = await engine_of(request).db.read(engine_reports.schedule, caller.org_id, key)
+    return await form_page(request, caller, written(schedule), schedule)
 
 
 @router.post("/schedules/{key}/edit")
@@ -67,7 +67,7 @@ async def save(request: Request, caller: Viewer, key: str) -> Response:
 
 
 async def submit(request: Request, caller: Caller, old: dict[str, Any] | None) -> Response:
-    """Save what was typed, or show it again with what is wrong about it, or with its coming slots."""
+    """Save the form, or show it again with errors or a preview."""
     form = await read_form(request)
     if "preview" in form:
         return await form_page(request, caller, form, old)
@@ -76,64 +76,78 @@ async def submit(request: Request, caller: Caller, old: dict[str, Any] | None) -
     except Invalid as error:
         return await form_page(request, caller, form, old, Answer(422, problem(error)))
     path, method = ("/schedules", "POST") if old is None else (f"/schedules/{old['id']}", "PUT")
-    answer = await ask(request, method, path, body, if_match=form.get("if_match", ""))
+    answer = await call_api(request, method, path, body, if_match=form.get("if_match", ""))
     if answer.refusal is not None:
         return await form_page(request, caller, form, old, answer)
     response = RedirectResponse(f"/schedules/{answer.data['id']}", 303)
     flash(
-        request, response, f"{answer.data['name']} is {'planned' if old is None else 'saved'}: {answer.data['words']}"
+        request, response, f"{answer.data['name']} is {'created' if old is None else 'saved'}: {answer.data['words']}"
     )
     return response
 
 
 async def form_page(
-    request: Request, caller: Caller, form: Mapping[str, str], old: dict[str, Any] | None = None,
+    request: Request,
+    caller: Caller,
+    form: Mapping[str, str],
+    old: dict[str, Any] | None = None,
     refused: Answer | None = None,
-) -> Response:  # fmt: skip
+) -> Response:
     engine, wanted = engine_of(request), {"kind": form.get("kind", "task"), "target": form.get("target", "")}
     targets = await targets_of(request, caller)
-    wrong = {one["field"]: one["message"] for one in (refused.data or {}).get("errors", [])} if refused else {}
+    wrong = {item["field"]: item["message"] for item in (refused.data or {}).get("errors", [])} if refused else {}
     return page(
-        request, "editor.html", refused.status if refused else 200, form=form, old=old, targets=targets, wrong=wrong,
-        message=refused.refusal if refused else None, kinds=sorted(engine.runners), zones=sorted(zone_names()),
-        overlaps=[one.value for one in Overlap], misfires=[one.value for one in Misfire], zone=form.get("timezone"),
-        preview=await preview_of(request, form), schema=await schema_of(request, caller.org_id, wanted),
-    )  # fmt: skip
+        request,
+        "editor.html",
+        refused.status if refused else 200,
+        form=form,
+        old=old,
+        targets=targets,
+        wrong=wrong,
+        message=refused.refusal if refused else None,
+        kinds=sorted(engine.runners),
+        zones=sorted(zone_names()),
+        overlaps=[item.value for item in Overlap],
+        misfires=[item.value for item in Misfire],
+        zone=form.get("timezone"),
+        preview=await preview_of(request, form),
+        schema=await schema_of(request, caller.org_id, wanted),
+    )
 
 
 async def targets_of(request: Request, caller: Caller) -> list[tuple[str, str]]:
     """What a schedule can run, with a word about it, as far as the caller may read it."""
     engine, org_id, targets = engine_of(request), caller.org_id, list[tuple[str, str]]()
     if caller.reads("tasks"):
-        tasks, _ = await engine.db.read(tasks_reports.list_tasks, org_id, limit=TARGETS)
+        tasks, _ = await engine.db.read(tasks_reports.list_tasks, org_id, limit=MAX_OFFERED_TARGETS)
         targets += [(task["name"], "task") for task in tasks]
     if caller.reads("graphs") and "graph" in engine.runners:
         targets += [(graph["id"], "graph") for graph in await GraphManager(engine, org_id).list_all()]
     if caller.reads("pipelines"):
-        tables, _ = await engine.db.read(pipelines_store.list_pipelines, org_id, limit=TARGETS)
+        tables, _ = await engine.db.read(pipelines_store.list_pipelines, org_id, limit=MAX_OFFERED_TARGETS)
         targets += [(table["path"], "pipeline") for table in tables]
     if caller.reads("server-instances"):
-        servers, _ = await engine.db.read(hosts.list_servers, org_id, limit=TARGETS, cursor=None)
+        servers, _ = await engine.db.read(hosts.list_servers, org_id, limit=MAX_OFFERED_TARGETS, cursor=None)
         targets += [(server["id"], server["name"]) for server in servers]
     return targets
 
 
 async def typed(request: Request, caller: Caller, form: Mapping[str, str]) -> dict[str, Any]:
-    """What is saved: only the fields of the chosen type, and parameters as their schema has them."""
-    found = body_of({name: text for name, text in form.items() if not name.startswith("input.")}, zone_of(form))
-    found = {
+    """Return the body of the form: only fields of the chosen schedule type, parameters typed by their schema."""
+    body = body_of({name: text for name, text in form.items() if not name.startswith("input.")}, zone_of(form))
+    body = {
         name: value
-        for name, value in found.items()
-        if OF_TYPE.get(name, found.get("schedule_type")) == found.get("schedule_type")
+        for name, value in body.items()
+        if OF_TYPE.get(name, body.get("schedule_type")) == body.get("schedule_type")
     }
     schema = await schema_of(request, caller.org_id, {"kind": form.get("kind"), "target": form.get("target", "")})
     if schema is not None and any(name.startswith("input.") for name in form):
-        found["input"] = by_schema(form, schema) or None
-    return found
+        body["input"] = by_schema(form, schema) or None
+    return body
 
 
 async def preview_of(request: Request, form: Mapping[str, str]) -> dict[str, Any] | None:
-    """The coming slots of what was typed, or what is wrong with it; None while nothing was."""
+    """Return the next slots of the form's timing, or its error; None while the timing is empty."""
     kind = form.get("schedule_type", "")
     typed = {name: form[name] for name in parse.TIMING_FIELDS if form.get(name) and OF_TYPE.get(name, kind) == kind}
     if not any(name in OF_TYPE for name in typed):
@@ -142,7 +156,7 @@ async def preview_of(request: Request, form: Mapping[str, str]) -> dict[str, Any
 
     def search() -> dict[str, Any]:
         timing = parse.parse_timing(body_of(typed, zone_of(form)), now=now)
-        return views.preview_slots(timing, now, PREVIEW, since=now)
+        return views.preview_slots(timing, now, PREVIEW_SLOTS, since=now)
 
     try:
         return {**await compute(search), "refusal": None}
@@ -150,14 +164,20 @@ async def preview_of(request: Request, form: Mapping[str, str]) -> dict[str, Any
         return {"refusal": error.message, "slots": [], "warnings": [], "words": None}
 
 
-def written(one: dict[str, Any]) -> dict[str, str]:
-    """A schedule as its form shows it."""
+def written(schedule: dict[str, Any]) -> dict[str, str]:
+    """Return a schedule as form fields."""
     nested = {
-        f"{name}.{key}": value for name in ("retry", "input") if isinstance(one[name], dict)
-        for key, value in one[name].items()
-    }  # fmt: skip
-    plain = {name: one[name] for name in parse.FIELDS if one.get(name) is not None and name not in ("retry", "tags")}
-    return {name: text_of(value) for name, value in {**plain, **nested}.items()} | {"tags": ", ".join(one["tags"])}
+        f"{name}.{key}": value
+        for name in ("retry", "input")
+        if isinstance(schedule[name], dict)
+        for key, value in schedule[name].items()
+    }
+    plain = {
+        name: schedule[name]
+        for name in parse.FIELDS
+        if schedule.get(name) is not None and name not in ("retry", "tags")
+    }
+    return {name: text_of(value) for name, value in {**plain, **nested}.items()} | {"tags": ", ".join(schedule["tags"])}
 
 
 def text_of(value: Any) -> str:
@@ -171,5 +191,8 @@ def zone_of(form: Mapping[str, str]) -> str:
 
 
 def problem(error: Invalid) -> dict[str, Any]:
-    """As the API would tell it."""
-    return {"detail": error.message, "errors": [{"field": one.field, "message": one.right} for one in error.all]}
+    """Return an error as problem details of the API."""
+    return {
+        "detail": error.message,
+        "errors": [{"field": field_error.field, "message": field_error.right} for field_error in error.all],
+    }

@@ -1,28 +1,33 @@
-"""Queues and workers: what waits, what holds it up, and who works."""
+"""Page of queues and workers."""
 
 from fastapi import APIRouter, Request, Response
 
 from rota.core.states import State
 from rota.engine import reports as engine_reports
-from rota.frame.web.pages import Place, asked, engine_of, older, page
+from rota.frame.web.pages import NavigationItem, engine_of, next_page_url, page, query_values
 from rota.frame.web.sessions import Viewer
 
 router = APIRouter()
 
-PLACES = [Place("/queues", "Queues & workers", "q", "layers", 2)]
+NAVIGATION = [NavigationItem("/queues", "Queues & workers", "q", "layers", 2)]
 
 
 @router.get("/queues")
 async def list_all(request: Request, caller: Viewer) -> Response:
-    db, given = engine_of(request).db, asked(request, "cursor", "state")
+    db, query = engine_of(request).db, query_values(request, "cursor", "state")
     queues = await db.read(engine_reports.list_queues, caller.org_id)
-    state = given["state"] if given["state"] in ("alive", "stopped", "dead") else "alive"
+    state = query["state"] if query["state"] in ("alive", "stopped", "dead") else "alive"
     workers, cursor = None, None
     if caller.reads("workers"):
         workers, cursor = await db.read(
-            engine_reports.list_workers, caller.sees_org, state=state, cursor=given["cursor"]
+            engine_reports.list_workers, caller.sees_org, state=state, cursor=query["cursor"]
         )
     return page(
-        request, "queues.html", queues=queues, workers=workers, older=older(request, cursor), state=state,
-        states=[one.value for one in State],
-    )  # fmt: skip
+        request,
+        "queues.html",
+        queues=queues,
+        workers=workers,
+        next_page_url=next_page_url(request, cursor),
+        state=state,
+        states=[member.value for member in State],
+    )

@@ -1,4 +1,4 @@
-"""Runs, and everything about one: its attempts, its log as it is written, what it took and gave, and why."""
+"""Pages of runs: the list; one run with its attempts, live log, input, output and explanation."""
 
 from typing import Any
 
@@ -13,61 +13,77 @@ from rota.db import paging
 from rota.db.column_types import EPOCH
 from rota.engine import artifacts, dashboard, run_reports, why
 from rota.frame.http.auth import Caller
-from rota.frame.web.forms import moment
-from rota.frame.web.pages import Place, asked, engine_of, older, page, preferences
+from rota.frame.web.forms import to_rfc3339
+from rota.frame.web.pages import NavigationItem, engine_of, next_page_url, page, preferences, query_values
 from rota.frame.web.sessions import Viewer
 
 router = APIRouter()
 
-PLACES = [Place("/runs", "Runs", "r", "play")]
+NAVIGATION = [NavigationItem("/runs", "Runs", "r", "play")]
 ROWS = 50
-LINES = 500  # of a log that a page shows
-OPEN = (Status.PENDING, Status.RUNNING)
+MAX_LOG_LINES = 500
+UNFINISHED = (Status.PENDING, Status.RUNNING)
 
 
 @router.get("/runs")
 async def list_all(request: Request, caller: Viewer) -> Response:
     db, zone = engine_of(request).db, preferences(request).zone
-    given = asked(request, "schedule_id", "status", "reason", "kind", "target", "since", "until", "cursor")
-    wanted: dict[str, Any] = {name: given[name] for name in ("schedule_id", "reason", "kind", "target", "cursor")}
-    wanted["status"] = choice(Status, given["status"], "status") if given["status"] else None
+    query = query_values(request, "schedule_id", "status", "reason", "kind", "target", "since", "until", "cursor")
+    filters: dict[str, Any] = {name: query[name] for name in ("schedule_id", "reason", "kind", "target", "cursor")}
+    filters["status"] = choice(Status, query["status"], "status") if query["status"] else None
     for name in ("since", "until"):
-        text = given[name]
-        wanted[name] = parse_instant(moment(text, zone), name) if text else None
-    items, cursor = await db.read(run_reports.list_runs, caller.org_id, limit=ROWS, **wanted)
+        text = query[name]
+        filters[name] = parse_instant(to_rfc3339(text, zone), name) if text else None
+    items, cursor = await db.read(run_reports.list_runs, caller.org_id, limit=ROWS, **filters)
     items = await db.read(dashboard.with_names, items)
-    names = await db.read(dashboard.names_of, [one["schedule_id"] for one in items if one["schedule_id"]])
+    names = await db.read(dashboard.names_of, [item["schedule_id"] for item in items if item["schedule_id"]])
     return page(
-        request, "runs.html", items=items, older=older(request, cursor), names=names, given=given,
-        statuses=[one.value for one in Status], kinds=sorted(engine_of(request).runners),
-    )  # fmt: skip
+        request,
+        "runs.html",
+        items=items,
+        next_page_url=next_page_url(request, cursor),
+        names=names,
+        query=query,
+        statuses=[item.value for item in Status],
+        kinds=sorted(engine_of(request).runners),
+    )
 
 
 @router.get("/runs/{key}")
 async def read(request: Request, caller: Viewer, key: str, q: str = "") -> Response:
-    """One run, by its id or that of its job: then the attempt that stands."""
+    """Show a run by its id, or the latest attempt of a job by the job's id."""
     engine, db = engine_of(request), engine_of(request).db
     job = await db.read(dashboard.job_of, caller.org_id, key)
-    one = next((run for run in job["attempts"] if run["id"] == key), job["attempts"][-1])
-    told = await db.read(why.of_run, caller.org_id, job["id"], engine.clock.now(), engine.runners)
-    run_id, schedule_id = one["id"], one["schedule_id"]
+    run = next((attempt for attempt in job["attempts"] if attempt["id"] == key), job["attempts"][-1])
+    explanation = await db.read(why.of_run, caller.org_id, job["id"], engine.clock.now(), engine.runners)
+    run_id, schedule_id = run["id"], run["schedule_id"]
     shows_artifacts = run_id and caller.reads("artifacts")
     saved, _ = await db.read(artifacts.list_all, caller.org_id, run_id=run_id) if shows_artifacts else ([], None)
     template = request.app.state.trace_url
     return page(
-        request, "run.html", one=one, job=job, why=told["sentences"], saved=saved, q=q, lines_most=LINES,
-        lines=await db.read(dashboard.log_tail, run_id, LINES, q) if run_id else [],
+        request,
+        "run.html",
+        run=run,
+        job=job,
+        why=explanation["sentences"],
+        saved=saved,
+        q=q,
+        lines_most=MAX_LOG_LINES,
+        lines=await db.read(dashboard.log_tail, run_id, MAX_LOG_LINES, q) if run_id else [],
         names=await db.read(dashboard.names_of, [schedule_id] if schedule_id else []),
-        open=one["status"] in OPEN, ladder=ladder(job["living"], engine.settings.cancel_grace, engine.clock.now()),
-        trace_url=template.replace("{trace_id}", one["trace_id"]) if template and one["trace_id"] else None,
-    )  # fmt: skip
+        open=run["status"] in UNFINISHED,
+        ladder=ladder(job["living"], engine.settings.cancel_grace, engine.clock.now()),
+        trace_url=template.replace("{trace_id}", run["trace_id"]) if template and run["trace_id"] else None,
+    )
 
 
 @router.get("/runs/{run_id}/log.txt")
 async def download(request: Request, caller: Viewer, run_id: str) -> Response:
-    """The whole log as text."""
+    """Download the complete log as text."""
     db = engine_of(request).db
-    if run_id not in [one["id"] for one in (await db.read(dashboard.job_of, caller.org_id, run_id))["attempts"]]:
+    if run_id not in [
+        attempt["id"] for attempt in (await db.read(dashboard.job_of, caller.org_id, run_id))["attempts"]
+    ]:
         raise NotFound(f"run {run_id!r} not found")
     headers = {"content-disposition": f'attachment; filename="{run_id}.log"'}
     return StreamingResponse(lines_of(request, caller, run_id), media_type="text/plain; charset=utf-8", headers=headers)
@@ -76,20 +92,21 @@ async def download(request: Request, caller: Viewer, run_id: str) -> Response:
 async def lines_of(request: Request, caller: Caller, run_id: str) -> Any:
     cursor: str | None = "0"
     while cursor is not None:
-        found, cursor = await engine_of(request).db.read(
+        lines, cursor = await engine_of(request).db.read(
             run_reports.run_logs, caller.org_id, run_id, after=int(cursor), limit=paging.PAGE_ROWS_MAX
         )
-        yield "".join(f"{one['at'].isoformat()} {one['stream']} {one['text']}\n" for one in found)
+        yield "".join(f"{line['at'].isoformat()} {line['stream']} {line['text']}\n" for line in lines)
 
 
 def ladder(living: dict[str, Any] | None, grace: Any, now: Any) -> list[dict[str, Any]] | None:
-    """How far the stopping of a job is: asked, told to its work, and killed after the grace. None when nobody asked."""
+    """Return the steps of a cancellation: requested, forwarded to the worker, killed after the grace. None if not
+    requested."""
     if living is None or living["cancel_requested_at"] is None:
         return None
     since = living["cancel_requested_at"] or EPOCH
     return [
-        {"step": "asked to stop", "at": since, "done": True},
-        {"step": "its work was asked to stop", "at": since, "done": living["run_id"] is not None},
-        {"step": "killed, if it has not stopped by then", "at": since + grace, "done": now > since + grace},
-        {"step": "gone", "at": None, "done": False},
+        {"step": "cancellation requested", "at": since, "done": True},
+        {"step": "forwarded to the running job", "at": since, "done": living["run_id"] is not None},
+        {"step": "killed if still running", "at": since + grace, "done": now > since + grace},
+        {"step": "ended", "at": None, "done": False},
     ]

@@ -1,1 +1,1 @@
-"""Routes."""
+"""Routes of billing and grants."""

@@ -1,1 +1,1 @@
-"""Requests and answers: the HTTP contract, authentication, idempotency keys."""
+"""HTTP layer shared by API and dashboard: request parsing, problems (RFC 9457), authentication, idempotency keys."""

@@ -1,4 +1,4 @@
-"""Who calls, and what they may do. `Authorization: Bearer …` or `X-API-Key: …`; the dashboard has its own sessions."""
+"""Authentication and authorisation: API keys (`Authorization: Bearer …`, `X-API-Key: …`), roles and scopes."""
 
 import hmac
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -17,23 +17,27 @@ from rota.core.errors import Refused
 from rota.core.model import HOST_JOB, Schedule
 from rota.engine.audit_log import AuditEntry
 from rota.engine.commands import Engine
-from rota.frame.http.guessing import Bucket, Failures, network_of
+from rota.frame.http.guessing import Bucket, FailedAttempts, network_of
 
 # The scopes that add to a role, for operators' keys. `shell` includes `host-shell`.
 SHELL = "shell"  # run anything on the workers
 HOST_SHELL = "host-shell"  # run commands and functions on hosts, as far as their agents allow
 ADDING_SCOPES = frozenset({SHELL, HOST_SHELL})
 HOST_SHELL_TYPES = frozenset({"shell", "python"})  # the job types that need `host-shell`
-USED_EVERY = timedelta(minutes=1)  # how exact `last_used_at` is: a write for each request would be dear
-REASON_LIMIT = 1000  # characters
-HEADER_LIMIT, TOKEN_LIMIT = 512, 256  # characters of what a service sends
-SESSION = "rota.session"  # in a request's scope, where no network can put it: asks who is logged in to the dashboard
-REQUEST_DATABASE = "rota.request_database"  # in a request's scope: the database whose steps commit as one
+LAST_USED_PRECISION = timedelta(minutes=1)  # of `last_used_at`: saves a write per request
+MAX_REASON_CHARACTERS = 1000  # characters
+MAX_SERVICE_HEADER_CHARACTERS, MAX_SERVICE_TOKEN_CHARACTERS = 512, 256
+SESSION_SCOPE_KEY = (
+    "rota.session"  # key in the ASGI scope, which clients cannot set: returns the caller of the login session
+)
+REQUEST_DATABASE = (
+    "rota.request_database"  # key in the ASGI scope: the database of the transaction of an idempotent request
+)
 VERBS = {"POST": "create", "PUT": "edit", "PATCH": "edit", "DELETE": "delete"}
 
 
 class Role(IntEnum):
-    """Each may do what those before it may."""
+    """Roles in ascending order; each includes the permissions of the previous one."""
 
     VIEWER = 1  # reads
     OPERATOR = 2  # runs and edits
@@ -43,8 +47,8 @@ class Role(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Caller:
     org_id: str
-    user_id: str  # for whom the key acts
-    key_id: str | None  # none: somebody who is logged in, and not by a key's link
+    user_id: str  # the user on whose behalf the key acts
+    key_id: str | None  # None for a login session that was not started by a link of a key
     role: Role
     scopes: frozenset[str]
     instance_admin: bool
@@ -58,20 +62,20 @@ class Caller:
 
     @property
     def sees_org(self) -> str | None:
-        """The org whose share of common things the caller sees; None: an instance admin sees that of all."""
+        """The org to which reports over the installation are limited; None (all orgs) for an instance admin."""
         return None if self.instance_admin else self.org_id
 
     def check(self, role: Role, resource: str, *, writes: bool = False) -> None:
-        """The one place that compares roles and scopes. A viewer's route that `writes` needs more than `:read`."""
+        """Raises Refused unless role and scopes suffice. With `writes`, a `:read` scope does not."""
         if self.role < role:
-            raise Refused(f"this needs the role {role.name.lower()}; yours is {self.role.name.lower()}")
+            raise Refused(f"this needs the role {role.name.lower()}; your role is {self.role.name.lower()}")
         narrow = self.narrowed_to
         read = {f"{resource}:read"} if role is Role.VIEWER and not writes else set()
         if narrow and not narrow & {resource, *read}:
-            raise Refused(f"this needs the scope {resource}; yours are {', '.join(sorted(narrow))}")
+            raise Refused(f"this needs the scope {resource}; your key has {', '.join(sorted(narrow))}")
 
     def may(self, role: Role, resource: str) -> bool:
-        """Whether `check` passes: for pages that leave out what the caller may not read."""
+        """Return whether `check` passes."""
         try:
             self.check(role, resource)
         except Refused:
@@ -83,7 +87,7 @@ class Caller:
         return self.may(Role.VIEWER, resource)
 
     def check_unnarrowed(self, act: str) -> None:
-        """Raises Refused for a key that is restricted to some resources: the act would give out more than it has."""
+        """Raises Refused for a key with scopes: the act would grant more than the key allows."""
         if self.narrowed_to:
             raise Refused(
                 f"{act} needs a key without scopes; yours is restricted to {', '.join(sorted(self.narrowed_to))}"
@@ -116,13 +120,13 @@ class Caller:
 
     def check_shell(self) -> None:
         if not self.holds_shell:
-            raise Refused("shell tasks need an admin's key, or an operator's with the scope shell")
+            raise Refused("shell tasks need an admin key, or an operator key with the scope shell")
 
     def check_job_type(self, job_type: Any) -> None:
         """Raises Refused if a host job of this type needs the scope `host-shell` and the caller lacks it."""
         needed = isinstance(job_type, str) and job_type in HOST_SHELL_TYPES
         if needed and self.role < Role.ADMIN and not self.scopes & ADDING_SCOPES:
-            raise Refused(f"the job type {job_type} needs an admin's key, or an operator's with the scope {HOST_SHELL}")
+            raise Refused(f"the job type {job_type} needs an admin key, or an operator key with the scope {HOST_SHELL}")
 
     def check_schedule(self, new: Schedule, before: Schedule | None = None) -> None:
         """Raises Refused if `new` gives a host another job than `before`, of a type that the caller may not order."""
@@ -132,7 +136,7 @@ class Caller:
 
 
 class SessionUser(Protocol):
-    """The user of a login session, as pages show them."""
+    """The user of a login session."""
 
     @property
     def user_id(self) -> str: ...
@@ -146,7 +150,7 @@ class SessionUser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoginSession:
-    """A login session of the dashboard that has not ended, and the caller that it makes of its user."""
+    """A live login session of the dashboard and its caller."""
 
     id: str
     last_used_at: datetime
@@ -177,22 +181,22 @@ class Authentication(Protocol):
 
 
 class Unauthenticated(Refused):
-    """Nobody we know: 401, where a known caller who may not gets 403."""
+    """Missing, unknown, expired or revoked credentials: 401."""
 
     code = "unauthenticated"
 
 
 class TooManyStreams(Refused):
-    """A caller has as many event streams as it may: 429."""
+    """A caller has reached its limit of event streams: 429."""
 
     code = "too_many_streams"
 
 
 async def authenticate(request: Request) -> Caller:
-    """The caller behind a request; FastAPI asks once per request. Only an unknown key is a guess, and counts."""
-    if SESSION in request.scope:
-        found: Caller = await request.scope[SESSION]()
-        return found
+    """Return the caller of a request. Raises Unauthenticated; an unknown key counts as a failed attempt."""
+    if SESSION_SCOPE_KEY in request.scope:
+        session_caller: Caller = await request.scope[SESSION_SCOPE_KEY]()
+        return session_caller
     anyone: Caller | None = request.app.state.anyone
     if anyone is not None:
         return anyone
@@ -203,28 +207,30 @@ async def authenticate(request: Request) -> Caller:
     now: datetime = request.app.state.engine.clock.now()
     caller = await authentication.caller_by_key(text, now)
     if caller is None:
-        failures: Failures = request.app.state.failures
-        if not getattr(request.state, "guessed", False):  # `Idempotency-Key` asks before the route does
-            failures.count(now, guesser(request, "API key"), Bucket(f"prefix {authentication.key_prefix(text)}"))
+        failures: FailedAttempts = request.app.state.failures
+        if not getattr(
+            request.state, "guessed", False
+        ):  # counted once: the idempotency layer authenticates before the route
+            failures.count(now, guess_bucket(request, "API key"), Bucket(f"prefix {authentication.key_prefix(text)}"))
             request.state.guessed = True
-        raise Unauthenticated("this API key is not known here; it may have been revoked, or belong to another server")
+        raise Unauthenticated("unknown API key; it may be from another server")
     return caller
 
 
-async def note_caller(
+async def record_caller(
     request: Request, later: BackgroundTasks, caller: Annotated[Caller, Depends(authenticate)]
 ) -> None:
-    """Before each route: what it writes will be told in the audit log, and when the key was used is kept."""
+    """Dependency of every route: give a write request an engine that writes the audit log, and record the key's use."""
     engine: Engine = request.app.state.engine
     now = engine.clock.now()
-    if caller.key_id is not None and (caller.used_at is None or now - caller.used_at >= USED_EVERY):
+    if caller.key_id is not None and (caller.used_at is None or now - caller.used_at >= LAST_USED_PRECISION):
         authentication: Authentication = request.app.state.authentication
-        later.add_task(authentication.record_key_use, caller.key_id, now)  # after the answer
+        later.add_task(authentication.record_key_use, caller.key_id, now)  # after the response
     if request.method in VERBS:
-        request.state.engine = engine.audited_as(act_of(request, caller), request.scope.get(REQUEST_DATABASE))
+        request.state.engine = engine.audited_as(audit_entry_of(request, caller), request.scope.get(REQUEST_DATABASE))
 
 
-def at_least(
+def require_role(
     role: Role, known: Callable[..., Awaitable[Caller]] = authenticate
 ) -> Callable[[Request, Caller], Awaitable[Caller]]:
     async def check(request: Request, caller: Annotated[Caller, Depends(known)]) -> Caller:
@@ -234,36 +240,39 @@ def at_least(
     return check
 
 
-async def instance_admin(caller: Annotated[Caller, Depends(at_least(Role.ADMIN))]) -> Caller:
+async def instance_admin(caller: Annotated[Caller, Depends(require_role(Role.ADMIN))]) -> Caller:
     if not caller.instance_admin:
-        raise Refused("orgs are made with the first key of this installation: admin.key in its data directory")
+        raise Refused("this needs an instance admin key, such as admin.key in the data directory of the server")
     return caller
 
 
-async def service(request: Request) -> None:
-    """Another service of ours, by the token that the operator gave both: for internal routes, and only there."""
+async def require_service_token(request: Request) -> None:
+    """Dependency of internal routes. Raises Unauthenticated unless the request has ROTA_SERVICE_TOKEN."""
     expected: str = request.app.state.service_token
-    given = key_text(request) or ""
-    if len(request.headers.get("authorization", "")) > HEADER_LIMIT or len(given) > TOKEN_LIMIT:
-        raise Unauthenticated(f"a service token has at most {TOKEN_LIMIT} characters")
-    # digests are of one length: the comparison does not tell how long the token is
-    known, told = sha256(expected.encode()).digest(), sha256(given.encode()).digest()
-    if not expected or not hmac.compare_digest(told, known):
-        failures: Failures = request.app.state.failures
-        if given:
-            failures.count(request.app.state.engine.clock.now(), guesser(request, "service token"))
+    token = key_text(request) or ""
+    if (
+        len(request.headers.get("authorization", "")) > MAX_SERVICE_HEADER_CHARACTERS
+        or len(token) > MAX_SERVICE_TOKEN_CHARACTERS
+    ):
+        raise Unauthenticated(f"a service token has at most {MAX_SERVICE_TOKEN_CHARACTERS} characters")
+    # digests have equal lengths: the comparison time does not depend on the length of the token
+    expected_digest, token_digest = sha256(expected.encode()).digest(), sha256(token.encode()).digest()
+    if not expected or not hmac.compare_digest(token_digest, expected_digest):
+        failures: FailedAttempts = request.app.state.failures
+        if token:
+            failures.count(request.app.state.engine.clock.now(), guess_bucket(request, "service token"))
         raise Unauthenticated("this needs the service token: `Authorization: Bearer …` with ROTA_SERVICE_TOKEN")
 
 
-Viewer = Annotated[Caller, Depends(at_least(Role.VIEWER))]
-Operator = Annotated[Caller, Depends(at_least(Role.OPERATOR))]
-Admin = Annotated[Caller, Depends(at_least(Role.ADMIN))]
+Viewer = Annotated[Caller, Depends(require_role(Role.VIEWER))]
+Operator = Annotated[Caller, Depends(require_role(Role.OPERATOR))]
+Admin = Annotated[Caller, Depends(require_role(Role.ADMIN))]
 InstanceAdmin = Annotated[Caller, Depends(instance_admin)]
 
 
 def key_text(request: Request) -> str | None:
-    """The key or token of a request; `Authorization` counts before `X-API-Key`. One header of each kind at most: a
-    proxy may check one of two and pass both on."""
+    """Return the key or token of a request; `Authorization` takes precedence over `X-API-Key`. Raises HTTPException 400
+    for repeated headers: a proxy may check only one of them."""
     for name in ("authorization", "x-api-key"):
         if len(request.headers.getlist(name)) > 1:
             raise HTTPException(400, f"the request has several {name} headers; send one")
@@ -273,8 +282,8 @@ def key_text(request: Request) -> str | None:
     return request.headers.get("x-api-key") or None
 
 
-def guesser(request: Request, credential: str) -> Bucket:
-    """What failed attempts to guess a kind of credential from the request's address are counted by."""
+def guess_bucket(request: Request, credential: str) -> Bucket:
+    """Return the bucket that counts failed attempts for a kind of credential from the request's address."""
     return Bucket(f"{credential} from {network_of(address_of(request))}")
 
 
@@ -283,31 +292,40 @@ def address_of(request: Request) -> str | None:
 
 
 def resource_of(request: Request) -> str:
-    """`schedules` of `/api/v1/schedules/nightly/$pause`, and of the dashboard's `/schedules`."""
+    """Return `schedules` for `/api/v1/schedules/nightly/$pause` and for the dashboard's `/schedules`."""
     return route_path(request.scope).removeprefix("/api/v1").split("/")[1]
 
 
 def route_path(scope: Scope) -> str:
-    """The path below the place where the application is mounted."""
+    """Return the path below the mount point of the application."""
     return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
-def act_of(request: Request, caller: Caller) -> AuditEntry:
-    """What a request is about to do, by its route."""
+def audit_entry_of(request: Request, caller: Caller) -> AuditEntry:
+    """Return the audit entry of a write request, derived from its route."""
     last = str(request.scope["route"].path).rpartition("/")[2]
     return AuditEntry(
-        caller.org_id, caller.user_id, resource_of(request), last[1:] if last[0] == "$" else VERBS[request.method],
-        target_of(request), caller.key_id, address_of(request),
-        structlog.contextvars.get_contextvars().get("request_id"), reason_of(request), caller.role >= Role.ADMIN,
-    )  # fmt: skip
+        caller.org_id,
+        caller.user_id,
+        resource_of(request),
+        last[1:] if last[0] == "$" else VERBS[request.method],
+        target_of(request),
+        caller.key_id,
+        address_of(request),
+        structlog.contextvars.get_contextvars().get("request_id"),
+        reason_of(request),
+        caller.role >= Role.ADMIN,
+    )
 
 
 def target_of(request: Request) -> str | None:
-    """The thing that a path names: its first parameter or, of a pipeline, the three parts of its path."""
-    named = [str(one) for one in request.path_params.values()]
-    return "/".join(named[:3]) if "layer" in request.path_params else next(iter(named), None)
+    """Return the id or name in a path: its first parameter, or the three parts of a pipeline's path."""
+    parameters = [str(value) for value in request.path_params.values()]
+    return "/".join(parameters[:3]) if "layer" in request.path_params else next(iter(parameters), None)
 
 
 def reason_of(request: Request) -> str | None:
-    """Why somebody does it, where they say so; browsers and shells send UTF-8."""
-    return request.headers.get("x-reason", "").encode("latin-1").decode("utf-8", "replace")[:REASON_LIMIT] or None
+    """Return the `X-Reason` header, decoded as UTF-8 and truncated, or None."""
+    return (
+        request.headers.get("x-reason", "").encode("latin-1").decode("utf-8", "replace")[:MAX_REASON_CHARACTERS] or None
+    )

@@ -1,4 +1,4 @@
-"""Where a server is reached: the address to show to people, and whether a request comes from its own machine."""
+"""Public URL of the server, and whether a request comes from the server's own machine."""
 
 from dataclasses import dataclass
 
@@ -16,15 +16,15 @@ FORWARDING_HEADERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """`public_url` is what people type, if the operator has set it; `behind_proxy`: requests come through a proxy."""
+    """`public_url` is ROTA_PUBLIC_URL, if set; `behind_proxy`: requests come through a trusted proxy."""
 
     public_url: str = ""
     behind_proxy: bool = False
 
 
 def base_url_of(request: Request) -> str:
-    """The server's address for links and commands. A Host header chooses it only if it names this machine: others may
-    send any."""
+    """Return the base URL for links and commands. The Host header, which clients can forge, is used only if it is a
+    loopback address."""
     exposure: Exposure = request.app.state.exposure
     if exposure.public_url:
         return exposure.public_url
@@ -36,7 +36,7 @@ def base_url_of(request: Request) -> str:
 
 
 def is_local(request: Request) -> bool:
-    """Whether the server's own machine sends the request, and does not pass it on for another."""
+    """Return whether the request comes from a loopback address and was not forwarded by a proxy."""
     exposure: Exposure = request.app.state.exposure
     if exposure.public_url or exposure.behind_proxy or FORWARDING_HEADERS & set(request.headers):
         return False

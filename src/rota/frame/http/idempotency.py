@@ -1,9 +1,9 @@
-"""`Idempotency-Key` on a POST: the first request with a key has the effect, a repeat gets its answer.
+"""`Idempotency-Key` on a POST: the first request with a key is executed, a repeat gets its stored answer.
 
 The key, the effect and the answer are one transaction: the first write of the request inserts the key, later steps run
 in the same transaction, and the answer is stored before it commits. A repeat that comes while the first request runs
 waits for it. Only successful requests that wrote something keep their key: a refused request had no effect, and a
-repeat is evaluated again. Keys are an org's own and are kept for a day. An answer with a secret
+repeat is evaluated again. Keys are unique per org and are kept for a day. An answer with a secret
 (`Cache-Control: no-store`) is not stored: a repeat is 409.
 """
 
@@ -27,18 +27,18 @@ from rota.frame.http import store
 from rota.frame.http.auth import REQUEST_DATABASE, Caller, Unauthenticated, authenticate, route_path
 from rota.frame.http.contract import on_http_error, on_rota_error, problem
 from rota.frame.http.limits import read_bytes
-from rota.frame.http.store import Kept, Ticket
+from rota.frame.http.store import KeyLease, StoredAnswer
 
 KEY = re.compile(r"[\x21-\x7e]{1,255}")
-REPLAYED = ("content-type", "etag", "location")
+REPLAYED_HEADERS = ("content-type", "etag", "location")
 OPEN_ROUTES = ("/api/v1/webhooks",)  # authenticated by tokens of their own, without idempotency keys
-# These change any number of schedules, some at a time: one transaction would stop every other writer. A repeat after a
+# These change any number of schedules in batches: one transaction would block all other writers. A repeat after a
 # crash changes the rest.
-IN_BATCHES = {f"/api/v1/schedules/${verb}" for verb in ("pause", "resume", "delete", "enable", "disable")}
+BATCHED_ROUTES = {f"/api/v1/schedules/${verb}" for verb in ("pause", "resume", "delete", "enable", "disable")}
 
 
 class KeyedRequest(NamedTuple):
-    """A request as its key identifies it: the path, the query, the body, and what the caller may do."""
+    """A request with an idempotency key; the fingerprint covers query, body and permissions of the caller."""
 
     org_id: str
     key: str
@@ -47,7 +47,7 @@ class KeyedRequest(NamedTuple):
 
 
 class Idempotency:
-    """The layer before the routes."""
+    """Middleware that executes a request with an `Idempotency-Key` at most once."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -76,16 +76,16 @@ class Idempotency:
             await response(scope, receive, send)
 
     async def respond(self, request: Request, caller: Caller, key: str, body: bytes) -> Response:
-        """The answer stored under the key, or else the route's."""
+        """Return the answer stored under the key, else the answer of the route."""
         db: Database = request.app.state.db
         clock: Clock = request.app.state.engine.clock
         may = f"{caller.role.name} {sorted(caller.scopes)}\n{request.url.query}\n".encode()
         keyed = KeyedRequest(caller.org_id, key, f"POST {request.url.path}", sha256(may + body).hexdigest())
-        kept: Kept | None = await db.read(store.find, *keyed, clock.now())
+        stored: StoredAnswer | None = await db.read(store.find, *keyed, clock.now())
         for attempt in range(1, DEADLOCK_ATTEMPTS + 1):
-            if kept is not None:
-                return replay(kept)
-            request_db = RequestDatabase(db, clock, keyed, in_batches=route_path(request.scope) in IN_BATCHES)
+            if stored is not None:
+                return replay(stored)
+            request_db = RequestDatabase(db, clock, keyed, in_batches=route_path(request.scope) in BATCHED_ROUTES)
             try:
                 response = await self.run(request, request_db, body)
             finally:
@@ -93,13 +93,13 @@ class Idempotency:
             if not request_db.deadlocked or attempt == DEADLOCK_ATTEMPTS:
                 break
             await real_sleep(random.uniform(0, 0.02 * 2**attempt))
-        if request_db.kept is None and response.status_code >= 400:
-            # refused perhaps because of what the first request did while this one was checked
-            request_db.kept = await db.read(store.find, *keyed, clock.now())
-        return response if request_db.kept is None else replay(request_db.kept)
+        if request_db.stored is None and response.status_code >= 400:
+            # the refusal may be an effect of the first request, which ran concurrently
+            request_db.stored = await db.read(store.find, *keyed, clock.now())
+        return response if request_db.stored is None else replay(request_db.stored)
 
     async def run(self, request: Request, request_db: "RequestDatabase", body: bytes) -> Response:
-        """The route's answer, stored and committed with what the route wrote; or a refusal, with all of it undone."""
+        """Run the route; commit its writes together with the stored answer, or roll back if it is refused."""
         start: Message = {}
         parts = bytearray()
         failed: RotaError | None = None
@@ -115,7 +115,7 @@ class Idempotency:
             parts.extend(message.get("body", b""))
             if message.get("more_body"):
                 return
-            try:  # before the route's background tasks, which write by themselves
+            try:  # before the route's background tasks, which use transactions of their own
                 await (request_db.commit(built()) if start["status"] < 400 else request_db.rollback())
             except RotaError as error:
                 failed = error
@@ -137,10 +137,10 @@ class RequestDatabase:
     def __init__(self, db: Database, clock: Clock, keyed: KeyedRequest, *, in_batches: bool) -> None:
         self.db, self.clock, self.keyed, self.in_batches = db, clock, keyed, in_batches
         self.url, self.survives_partition, self.writers = db.url, db.survives_partition, db.writers
-        self.kept: Kept | None = None  # the answer of another request with the same key
+        self.stored: StoredAnswer | None = None  # the answer of another request with the same key
         self.deadlocked = False
         self._open: Transaction | None = None
-        self._ticket: Ticket | None = None
+        self._lease: KeyLease | None = None
         self._wrote = self._ended = False
         self._after: list[Callable[[], None]] = []
 
@@ -151,10 +151,10 @@ class RequestDatabase:
         if self._open is None:
             self._open = await self.db.begin()
             begun = await self._run(store.begin, *self.keyed, self.clock.now())
-            if isinstance(begun, Kept):
-                self.kept = begun
-                raise KeyInUse(f"Idempotency-Key {self.keyed.key}: another request with it came first")
-            self._ticket = begun
+            if isinstance(begun, StoredAnswer):
+                self.stored = begun
+                raise KeyInUse(f"Idempotency-Key {self.keyed.key} is already used by another request")
+            self._lease = begun
         return await self._run(step, *args, **kwargs)
 
     statement = tx
@@ -176,12 +176,12 @@ class RequestDatabase:
 
     async def commit(self, response: Response) -> None:
         """Store the answer under the key and commit. A request that wrote nothing stores nothing."""
-        headers = {name: response.headers[name] for name in REPLAYED if name in response.headers}
+        headers = {name: response.headers[name] for name in REPLAYED_HEADERS if name in response.headers}
         secret = "no-store" in response.headers.get("cache-control", "")
         answer = (response.status_code, headers, None if secret else bytes(response.body))
 
-        if self._open is not None and self._ticket is not None:
-            await self._run(store.keep, self._ticket, *answer)
+        if self._open is not None and self._lease is not None:
+            await self._run(store.store_answer, self._lease, *answer)
             await self._open.commit()
             self._ended, self._open = True, None
             for action in self._after:
@@ -190,8 +190,8 @@ class RequestDatabase:
 
             def record(tx: Tx) -> None:
                 begun = store.begin(tx, *self.keyed, self.clock.now())
-                if isinstance(begun, Ticket):
-                    store.keep(tx, begun, *answer)
+                if isinstance(begun, KeyLease):
+                    store.store_answer(tx, begun, *answer)
 
             await self.db.tx(record)
         self._ended = True
@@ -210,9 +210,9 @@ class RequestDatabase:
             raise
 
 
-def replay(kept: Kept) -> Response:
+def replay(stored: StoredAnswer) -> Response:
     replayed = {"idempotency-replayed": "true"}
-    if kept.body is None:
-        detail = "this was done by the first request with this Idempotency-Key; its answer held a secret, shown once"
+    if stored.body is None:
+        detail = "the first request with this Idempotency-Key succeeded; its answer had a secret and is not stored"
         return problem(409, "idempotency_secret", detail, headers=replayed)
-    return Response(kept.body, kept.status, {**kept.headers, **replayed})
+    return Response(stored.body, stored.status, {**stored.headers, **replayed})

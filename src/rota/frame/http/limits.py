@@ -1,4 +1,4 @@
-"""What API and dashboard share: headers of pages, how long a body may be, and the status of each refusal."""
+"""Limits of requests, security headers, and the HTTP status of each error."""
 
 import asyncio
 from http import HTTPStatus
@@ -11,19 +11,19 @@ from rota.core.errors import RotaError
 from rota.frame.http.auth import TooManyStreams, Unauthenticated
 from rota.frame.http.guessing import TooManyFailures
 
-POLICY = {
+CONTENT_SECURITY_POLICY = {
     "default-src": "'none'", "style-src": "'self'", "script-src": "'self'", "img-src": "'self' data:",
     "connect-src": "'self'", "form-action": "'self'", "base-uri": "'none'", "frame-ancestors": "'none'",
 }  # fmt: skip
 SECURITY_HEADERS = {
-    "content-security-policy": "; ".join(f"{name} {value}" for name, value in POLICY.items()),
+    "content-security-policy": "; ".join(f"{name} {value}" for name, value in CONTENT_SECURITY_POLICY.items()),
     "x-content-type-options": "nosniff",
-    "referrer-policy": "same-origin",  # a login link is an address; `no-referrer` would make the Origin of forms null
+    "referrer-policy": "same-origin",  # login links must not leak; `no-referrer` would make the Origin of forms null
 }
-BODY_LIMIT = 8 * 1024 * 1024
-BODY_SECONDS = 60.0
-QUERY_VALUE_LIMIT = 1000  # characters; nothing that a filter could match is longer
-STATUSES: dict[type[RotaError], HTTPStatus] = {  # the first that fits
+MAX_BODY_BYTES = 8 * 1024 * 1024
+BODY_TIMEOUT_SECONDS = 60.0
+MAX_QUERY_VALUE_CHARACTERS = 1000  # longer than any value that a filter can match
+STATUSES: dict[type[RotaError], HTTPStatus] = {  # the first match counts
     Unauthenticated: HTTPStatus.UNAUTHORIZED,
     TooManyFailures: HTTPStatus.TOO_MANY_REQUESTS,
     TooManyStreams: HTTPStatus.TOO_MANY_REQUESTS,
@@ -40,24 +40,24 @@ STATUSES: dict[type[RotaError], HTTPStatus] = {  # the first that fits
 
 
 def status_of(error: RotaError) -> HTTPStatus | None:
-    """None for what nobody should see: it is a bug."""
+    """Return the HTTP status of an error; None for an error that is a bug."""
     return next((status for kind, status in STATUSES.items() if isinstance(error, kind)), None)
 
 
 async def read_bytes(request: Request) -> bytes:
-    """The body, up to the limits of size (413) and time (408): one that says it is longer is not read at all."""
-    too_long = HTTPException(413, f"the body is longer than {BODY_LIMIT} bytes")
-    said = request.headers.get("content-length", "")
-    if said.isdecimal() and int(said) > BODY_LIMIT:
+    """Return the body. Raises HTTPException 413 if it, or its Content-Length, is too large, 408 after the timeout."""
+    too_long = HTTPException(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+    content_length = request.headers.get("content-length", "")
+    if content_length.isdecimal() and int(content_length) > MAX_BODY_BYTES:
         raise too_long
     raw = bytearray()
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
             async for part in request.stream():
                 raw += part
-                if len(raw) > BODY_LIMIT:
+                if len(raw) > MAX_BODY_BYTES:
                     raise too_long
     except TimeoutError:
-        message = f"the body of a request must arrive within {BODY_SECONDS:g} s"
+        message = f"the body was not received within {BODY_TIMEOUT_SECONDS:g} s"
         raise HTTPException(408, message, {"connection": "close"}) from None
     return bytes(raw)

@@ -1,4 +1,4 @@
-"""Idempotency keys: the first request with a key runs, and whoever sends the same again gets its answer."""
+"""SQL of idempotency keys: a lease for the first request, its stored answer for repeats."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -11,9 +11,11 @@ from rota.core.errors import KeyInUse, KeyMismatch
 from rota.db.dialect import Tx, insert_new
 from rota.db.tables import idempotency_keys
 
-LEASE = timedelta(minutes=1)  # a request that has not answered by then is dead, and may be tried again
-KEPT = timedelta(hours=24)
-KEYS_PER_ORG = 100_000  # the newest; a repeat that comes after so many others runs again
+KEY_LEASE = timedelta(
+    minutes=1
+)  # an unanswered request is presumed dead after this time, and its key can be taken over
+KEY_RETENTION = timedelta(hours=24)
+KEYS_PER_ORG = 100_000  # older keys are pruned
 
 c = idempotency_keys.c
 
@@ -24,8 +26,8 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
-    """A request that holds its key."""
+class KeyLease:
+    """The right of one request to execute under a key."""
 
     org_id: str
     key: str
@@ -33,8 +35,8 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """The first answer. A body that held a secret is not kept."""
+class StoredAnswer:
+    """The answer of the first request; `body` is None if it contained a secret."""
 
     status: int
     headers: dict[str, str]
@@ -43,73 +45,78 @@ class Kept:
 
 def begin(
     tx: Tx, org_id: str, key: str, route: str, fingerprint: str, now: datetime, note: dict[str, str] | None = None
-) -> Ticket | Kept:
-    """Take the key: a ticket for the request that may run, else the answer of the request that came before. On
-    PostgreSQL waits for a transaction that has inserted the key and not ended. The note is shown to requests that come
-    while this one runs."""
-    ticket = Ticket(org_id, key, now + LEASE)
+) -> KeyLease | StoredAnswer:
+    """Lease the key, or return the stored answer of an earlier request. Raises KeyInUse while that request runs,
+    KeyMismatch if it was another request. On PostgreSQL waits for an open transaction with the key. `note_of` returns
+    the note while the request runs."""
+    lease = KeyLease(org_id, key, now + KEY_LEASE)
     new = {
-        "org_id": org_id, "key": key, "route": route, "fingerprint": fingerprint, "state": State.RUNNING.value,
-        "lease_until": ticket.lease_until, "created_at": now,
+        "org_id": org_id,
+        "key": key,
+        "route": route,
+        "fingerprint": fingerprint,
+        "state": State.RUNNING.value,
+        "lease_until": lease.lease_until,
+        "created_at": now,
         "headers": note,
-    }  # fmt: skip
-    mine = and_(c.org_id == org_id, c.key == key)
-    tx.execute(delete(idempotency_keys).where(mine, c.created_at < now - KEPT))
+    }
+    this_key = and_(c.org_id == org_id, c.key == key)
+    tx.execute(delete(idempotency_keys).where(this_key, c.created_at < now - KEY_RETENTION))
     while not insert_new(tx, idempotency_keys, [new], ("key",)):
-        before = tx.execute(select(idempotency_keys).where(mine).with_for_update()).one_or_none()
+        before = tx.execute(select(idempotency_keys).where(this_key).with_for_update()).one_or_none()
         if before is None:
-            continue  # it failed just now and let go of its key
+            continue  # the earlier request has just released the key
         if (answer := answered(before, route, fingerprint)) is not None:
             return answer
         if before.lease_until > now:
-            raise KeyInUse(f"Idempotency-Key {key}: the first request with it still runs; ask again in a moment")
-        tx.execute(update(idempotency_keys).where(mine).values(lease_until=ticket.lease_until, headers=note))
+            raise KeyInUse(f"the first request with Idempotency-Key {key} is still running; try again later")
+        tx.execute(update(idempotency_keys).where(this_key).values(lease_until=lease.lease_until, headers=note))
         break
-    return ticket
+    return lease
 
 
-def find(tx: Tx, org_id: str, key: str, route: str, fingerprint: str, now: datetime) -> Kept | None:
-    """The answer that is stored under the key, if any. Raises KeyMismatch if it belongs to another request."""
-    stored = select(idempotency_keys).where(c.org_id == org_id, c.key == key, c.created_at >= now - KEPT)
+def find(tx: Tx, org_id: str, key: str, route: str, fingerprint: str, now: datetime) -> StoredAnswer | None:
+    """Return the answer stored under the key, if any. Raises KeyMismatch if it belongs to another request."""
+    stored = select(idempotency_keys).where(c.org_id == org_id, c.key == key, c.created_at >= now - KEY_RETENTION)
     row = tx.execute(stored).one_or_none()
     return None if row is None else answered(row, route, fingerprint)
 
 
-def answered(row: Any, route: str, fingerprint: str) -> Kept | None:
+def answered(row: Any, route: str, fingerprint: str) -> StoredAnswer | None:
     if (row.route, row.fingerprint) != (route, fingerprint):
-        raise KeyMismatch(f"Idempotency-Key {row.key}: it came before with another request; take a new one")
-    return Kept(row.status, row.headers, row.body) if row.state == State.DONE else None
+        raise KeyMismatch(f"Idempotency-Key {row.key} was already used for another request; use a new key")
+    return StoredAnswer(row.status, row.headers, row.body) if row.state == State.DONE else None
 
 
-def renew(tx: Tx, ticket: Ticket, now: datetime) -> Ticket | None:
-    """Hold the key for longer; None when it has gone to another request meanwhile."""
-    longer = replace(ticket, lease_until=now + LEASE)
-    stmt = update(idempotency_keys).where(held(ticket), c.state == State.RUNNING)
+def renew(tx: Tx, lease: KeyLease, now: datetime) -> KeyLease | None:
+    """Extend the lease; None if it has expired and another request holds the key."""
+    longer = replace(lease, lease_until=now + KEY_LEASE)
+    stmt = update(idempotency_keys).where(held(lease), c.state == State.RUNNING)
     return longer if tx.execute(stmt.values(lease_until=longer.lease_until)).rowcount else None
 
 
-def note(tx: Tx, org_id: str, key: str) -> dict[str, str]:
-    """What the request that has the key said about itself."""
+def note_of(tx: Tx, org_id: str, key: str) -> dict[str, str]:
+    """Return the note of the request that holds the key."""
     return tx.execute(select(c.headers).where(c.org_id == org_id, c.key == key)).scalar() or {}
 
 
-def keep(tx: Tx, ticket: Ticket, status: int, headers: dict[str, str], body: bytes | None) -> None:
-    """Remember the answer, unless the key has gone to another request meanwhile."""
+def store_answer(tx: Tx, lease: KeyLease, status: int, headers: dict[str, str], body: bytes | None) -> None:
+    """Store the answer. No-op if another request holds the key."""
     values = {"state": State.DONE, "status": status, "headers": headers, "body": body}
-    tx.execute(update(idempotency_keys).where(held(ticket)).values(values))
+    tx.execute(update(idempotency_keys).where(held(lease)).values(values))
 
 
-def let_go(tx: Tx, ticket: Ticket) -> None:
-    """Nothing to remember: the request failed for a reason of ours, and may be tried again."""
-    tx.execute(delete(idempotency_keys).where(held(ticket)))
+def release(tx: Tx, lease: KeyLease) -> None:
+    """Release the key without an answer: the request can be repeated."""
+    tx.execute(delete(idempotency_keys).where(held(lease)))
 
 
 def prune(tx: Tx, before: datetime, limit: int) -> int:
     old = select(c.org_id, c.key).where(c.created_at < before).order_by(c.created_at).limit(limit)
-    found = tx.execute(old).all()
-    for org_id, key in found:
+    rows = tx.execute(old).all()
+    for org_id, key in rows:
         tx.execute(delete(idempotency_keys).where(c.org_id == org_id, c.key == key))
-    return len(found)
+    return len(rows)
 
 
 def prune_excess(tx: Tx, limit: int) -> int:
@@ -124,5 +131,5 @@ def prune_excess(tx: Tx, limit: int) -> int:
     return deleted
 
 
-def held(ticket: Ticket) -> Any:
-    return and_(c.org_id == ticket.org_id, c.key == ticket.key, c.lease_until == ticket.lease_until)
+def held(lease: KeyLease) -> Any:
+    return and_(c.org_id == lease.org_id, c.key == lease.key, c.lease_until == lease.lease_until)

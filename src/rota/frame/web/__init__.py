@@ -1,1 +1,1 @@
-"""Pages: the frame, forms, charts and drawings."""
+"""Dashboard layer shared by all pages: rendering, forms, sessions, charts."""

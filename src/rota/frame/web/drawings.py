@@ -1,4 +1,4 @@
-"""Things, and what goes from one to the other, as SVG in columns: the topics of a workflow, pipelines by layer."""
+"""Diagrams of boxes and arrows in columns, as SVG: topics of a workflow, pipelines by layer."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from markupsafe import Markup
 
 from rota.frame.web.charts import WIDE, bar, joined, tag, text
 
-HIGH, GAP, TOP = 46.0, 14.0, 28.0  # a box, what is between two, and the headings
-STEP, BOX = 330.0, 230.0  # from column to column at most, and how wide a box is at most
-MOST = 120  # boxes: more cannot be read
+HIGH, GAP, TOP = 46.0, 14.0, 28.0  # height of a box, gap between boxes, height of headings
+STEP, BOX = 330.0, 230.0  # maximum distance of columns, maximum width of a box
+MOST = 120  # boxes: more are illegible
 ARROWS = 300
 
 
@@ -28,10 +28,10 @@ Columns = Sequence[tuple[str, Sequence[Box]]]
 
 
 def network(columns: Columns, arrows: Iterable[Arrow], words: str) -> Markup:
-    """Boxes in columns with headings; arrows go from left to right where they can."""
+    """Return a diagram: boxes in columns with headings; arrows point right where possible."""
     step = max(200.0, min(WIDE / len(columns), STEP))
     wide = min(BOX, step - 60)
-    links = [one for one in arrows if one[0] != one[1]]
+    links = [item for item in arrows if item[0] != item[1]]
     rows = arranged(columns, links)
     tallest = max(len(row) for row in rows)
     width, height = max(WIDE, step * len(columns) - step + wide), TOP + tallest * (HIGH + GAP)
@@ -40,36 +40,36 @@ def network(columns: Columns, arrows: Iterable[Arrow], words: str) -> Markup:
     for number, ((heading, _), row) in enumerate(zip(columns, rows, strict=True)):
         parts.append(text(number * step, 14, heading, kind="heading"))
         lower = (tallest - len(row)) * (HIGH + GAP) / 2
-        at.update({one.key: (number * step, TOP + lower + n * (HIGH + GAP)) for n, one in enumerate(row)})
-    drawn = [one for one in links if one[0] in at and one[1] in at][:ARROWS]
+        at.update({item.key: (number * step, TOP + lower + n * (HIGH + GAP)) for n, item in enumerate(row)})
+    drawn = [item for item in links if item[0] in at and item[1] in at][:ARROWS]
     parts += [arrow(at[start], at[end], wide, kind) for start, end, kind in drawn]
-    parts += [box(one, *at[one.key], wide) for row in rows for one in row]
-    given: dict[str, Any] = {"viewBox": f"0 0 {width:g} {height:g}", "role": "group", "aria_label": words}
-    return tag("svg", joined(parts), **given, class_="chart network", preserveAspectRatio="xMinYMin")
+    parts += [box(item, *at[item.key], wide) for row in rows for item in row]
+    attributes: dict[str, Any] = {"viewBox": f"0 0 {width:g} {height:g}", "role": "group", "aria_label": words}
+    return tag("svg", joined(parts), **attributes, class_="chart network", preserveAspectRatio="xMinYMin")
 
 
 def arranged(columns: Columns, links: Sequence[Arrow]) -> list[list[Box]]:
-    """The boxes of each column in an order that lets few arrows cross: near the middle of what leads to them."""
-    place: dict[str, float] = {}
-    found = []
+    """Order the boxes of each column by the mean position of their predecessors, to reduce crossing arrows."""
+    positions: dict[str, float] = {}
+    rows = []
     for _, boxes in columns:
         own = {}
-        for one in boxes:
-            before = [place[start] for start, end, _ in links if end == one.key and start in place]
-            own[one.key] = sum(before) / len(before) if before else 1e9
-        row = sorted(boxes, key=lambda one: (own[one.key], one.name))
-        place.update({one.key: n - len(row) / 2 for n, one in enumerate(row)})
-        found.append(row)
-    return found
+        for item in boxes:
+            before = [positions[start] for start, end, _ in links if end == item.key and start in positions]
+            own[item.key] = sum(before) / len(before) if before else 1e9
+        row = sorted(boxes, key=lambda item: (own[item.key], item.name))
+        positions.update({item.key: n - len(row) / 2 for n, item in enumerate(row)})
+        rows.append(row)
+    return rows
 
 
-def box(one: Box, x: float, y: float, wide: float) -> Markup:
-    shape = bar(x, y, wide, HIGH, f"box {one.kind}", f"{one.name[:300]}{': ' + one.words if one.words else ''}", 8)
-    lines = [text(0, 19 if one.words else 28, one.name[:80], kind="name")]
-    lines += [text(0, 36, one.words[:80])] if one.words else []
-    inner = tag("svg", joined(lines), x=x + 12, y=y, width=wide - 20, height=HIGH)  # which cuts off what is too long
+def box(item: Box, x: float, y: float, wide: float) -> Markup:
+    shape = bar(x, y, wide, HIGH, f"box {item.kind}", f"{item.name[:300]}{': ' + item.words if item.words else ''}", 8)
+    lines = [text(0, 19 if item.words else 28, item.name[:80], kind="name")]
+    lines += [text(0, 36, item.words[:80])] if item.words else []
+    inner = tag("svg", joined(lines), x=x + 12, y=y, width=wide - 20, height=HIGH)  # clips long text
     whole = joined([shape, inner])
-    return tag("a", whole, href=one.href) if one.href else whole
+    return tag("a", whole, href=item.href) if item.href else whole
 
 
 def arrow(start: tuple[float, float], end: tuple[float, float], wide: float, kind: str) -> Markup:
@@ -90,12 +90,12 @@ def tip() -> Markup:
 
 
 def levels(first: Iterable[str], links: Sequence[Arrow]) -> Mapping[str, int]:
-    """How many steps each thing is from the first ones; a circle is walked once."""
-    found, open_ends = dict.fromkeys(first, 0), list(first)
+    """Return the distance of each key from the first ones, by breadth-first search."""
+    levels_by_key, open_ends = dict.fromkeys(first, 0), list(first)
     while open_ends:
         now = open_ends.pop(0)
         for start, end, _ in links:
-            if start == now and end not in found:
-                found[end] = found[now] + 1
+            if start == now and end not in levels_by_key:
+                levels_by_key[end] = levels_by_key[now] + 1
                 open_ends.append(end)
-    return found
+    return levels_by_key

@@ -1,6 +1,6 @@
-"""From a form to the body that the API takes: the same names, with the types that the API wants.
+"""Convert form fields to a request body of the API: same names, typed values.
 
-What cannot be made sense of stays text, and the API refuses it in its own words. Nothing typed is nothing said.
+Text that cannot be converted is passed on, and the API refuses it. Empty fields are left out.
 """
 
 import re
@@ -13,7 +13,7 @@ import orjson
 from rota.core.errors import Invalid
 from rota.core.timing.dst import zone_of
 
-OURS = (
+FORM_CONTROL_FIELDS = (
     "csrf_token",
     "then",
     "said",
@@ -22,7 +22,7 @@ OURS = (
     "audit_reason",
     "preview",
     "use",
-)  # what is no field of a body
+)  # not part of the body
 NUMBERS = frozenset(
     {
         *("interval_seconds", "jitter_seconds", "max_runs", "catch_up_limit", "start_deadline_seconds", "priority"),
@@ -35,15 +35,17 @@ FLAGS = frozenset({"enabled", "reprocess", "dry_run", "cancel_running", "consent
 LISTS = frozenset({"tags", "scopes", "upstreams"})
 PAIRS = frozenset({"labels"})
 JSON = frozenset({"input", "parameters", "payload", "config", "filter", "result", "env"})
-MOMENTS = frozenset({"until", "run_at", "starts_at", "ends_at", "from", "to", "expires_at", "anchor"})
-WALL = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?")  # as a browser gives it
+TIMES = frozenset({"until", "run_at", "starts_at", "ends_at", "from", "to", "expires_at", "anchor"})
+LOCAL_TIME = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"
+)  # value of an <input type="datetime-local">
 
 
 def body_of(form: Mapping[str, str], zone: str) -> dict[str, Any]:
-    """The body behind a form; `retry.max_retries` is a field inside `retry`. Moments without offset are in `zone`."""
+    """Return the body of a form; `retry.max_retries` is a field of `retry`. Times without offset are in `zone`."""
     body: dict[str, Any] = {}
-    for name in sorted(form, key=lambda one: one.count(".")):  # `filter` before `filter.tag`
-        if name in OURS or not form[name].strip():
+    for name in sorted(form, key=lambda field: field.count(".")):  # `filter` before `filter.tag`
+        if name in FORM_CONTROL_FIELDS or not form[name].strip():
             continue
         outer, _, last = name.rpartition(".")
         place = body.setdefault(outer, {}) if outer else body
@@ -58,18 +60,18 @@ def value_of(name: str, text: str, zone: str) -> Any:
     if name in FLAGS:
         return {"true": True, "on": True, "false": False}.get(text, text)
     if name in LISTS:
-        return [one.strip() for one in re.split(r"[,\n]", text) if one.strip()]
+        return [item.strip() for item in re.split(r"[,\n]", text) if item.strip()]
     if name in PAIRS:
         return pairs(text)
     if name in JSON:
         return read_json(name, text)
-    return moment(text, zone) if name in MOMENTS else text
+    return to_rfc3339(text, zone) if name in TIMES else text
 
 
 def pairs(text: str) -> dict[str, str] | str:
-    """`env=prod, role=web`, as labels are written."""
-    found = [one.partition("=") for one in re.split(r"[,\n]", text) if one.strip()]
-    return {name.strip(): value.strip() for name, _, value in found} if all(eq for _, eq, _ in found) else text
+    """Parse labels such as `env=prod, role=web`; other text is returned unchanged."""
+    parts = [item.partition("=") for item in re.split(r"[,\n]", text) if item.strip()]
+    return {name.strip(): value.strip() for name, _, value in parts} if all(eq for _, eq, _ in parts) else text
 
 
 def number(text: str) -> int | float | str:
@@ -89,9 +91,9 @@ def read_json(name: str, text: str) -> Any:
         raise Invalid(name, text, f"is not JSON: {error}") from error
 
 
-def moment(text: str, zone: str) -> str:
-    """A wall time as the moment it means in a zone; what has an offset, or is no moment, stays as it is."""
-    if not WALL.fullmatch(text):
+def to_rfc3339(text: str, zone: str) -> str:
+    """Return a local time of a zone as RFC 3339 with offset; any other text unchanged."""
+    if not LOCAL_TIME.fullmatch(text):
         return text
     try:
         return datetime.fromisoformat(text).replace(tzinfo=zone_of(zone)).isoformat()
@@ -100,26 +102,26 @@ def moment(text: str, zone: str) -> str:
 
 
 def by_schema(form: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters in the fields `input.<name>`, typed as their JSON Schema says."""
-    found: dict[str, Any] = {}
-    for name, one in schema.get("properties", {}).items():
+    """Return the parameters in the fields `input.<name>`, typed by their JSON Schema."""
+    values: dict[str, Any] = {}
+    for name, property_schema in schema.get("properties", {}).items():
         text = form.get(f"input.{name}", "")
         if not text.strip():
             continue
-        kind = kind_of(one)
+        kind = kind_of(property_schema)
         if kind in ("integer", "number"):
-            found[name] = number(text)
+            values[name] = number(text)
         elif kind == "boolean":
-            found[name] = text == "true"
+            values[name] = text == "true"
         elif kind == "any":
-            found[name] = any_value(text)
+            values[name] = any_value(text)
         else:
-            found[name] = text if kind == "string" else read_json(f"input.{name}", text)
-    return found
+            values[name] = text if kind == "string" else read_json(f"input.{name}", text)
+    return values
 
 
 def any_value(text: str) -> Any:
-    """Where anything will do: JSON if it is, else the text itself."""
+    """Return a value of a parameter without type: parsed JSON, else the text."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -127,9 +129,9 @@ def any_value(text: str) -> Any:
 
 
 def kind_of(schema: Mapping[str, Any]) -> str:
-    """The type of a parameter, beside null: `json` for what a plain field cannot hold, `any` where nothing is said."""
+    """Return the type of a parameter, ignoring null: `json` for objects and lists, `any` without a declared type."""
     if not schema.keys() & {"type", "anyOf", "allOf", "oneOf", "$ref", "enum", "const"}:
         return "any"
-    kinds = {str(one.get("type", "json")) for one in schema.get("anyOf", [schema])} - {"null"}
+    kinds = {str(alternative.get("type", "json")) for alternative in schema.get("anyOf", [schema])} - {"null"}
     kind = kinds.pop() if len(kinds) == 1 else "json"
     return kind if kind in ("string", "integer", "number", "boolean") else "json"

@@ -1,4 +1,4 @@
-"""What all pages share: how they are rendered, which headers they carry, how a refusal looks."""
+"""Rendering of pages: templates, navigation, headers, error pages, formats of values."""
 
 import re
 import shlex
@@ -32,44 +32,46 @@ from rota.engine.commands import Engine
 from rota.frame.http.auth import Caller, Role, Unauthenticated
 from rota.frame.http.exposure import base_url_of
 from rota.frame.http.guessing import TooManyFailures
-from rota.frame.http.limits import QUERY_VALUE_LIMIT, SECURITY_HEADERS, status_of
+from rota.frame.http.limits import MAX_QUERY_VALUE_CHARACTERS, SECURITY_HEADERS, status_of
 from rota.frame.web import charts
 from rota.frame.web.forms import kind_of
 
-FLASH = "rota_flash"
-OWN_PATH = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]*")  # of this site: browsers read `/\x` and `/<tab>/x` as `//x`
+FLASH_COOKIE = "rota_flash"
+LOCAL_PATH = re.compile(
+    r"/(?![/\\])[^\\\x00-\x20\x7f]*"
+)  # paths of this site: browsers read `/\x` and `/<tab>/x` as `//x`
 
 log = structlog.get_logger("rota.web")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A page of the navigation. `key` behind `g` goes there."""
+class NavigationItem:
+    """An entry of the navigation. `g` followed by `key` opens it."""
 
     path: str
     title: str
     key: str
     icon: str
-    group: int = 0  # what belongs together stands together
+    group: int = 0  # entries are grouped by this number
     admins: bool = False  # shown to admins only
 
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """How somebody wants to see things, from cookies: they are no secret, and hold in this browser."""
+    """Display preferences, stored in cookies of the browser."""
 
-    theme: str  # light, dark, or as the system has it
-    time: str  # UTC, a zone, or `schedule`: each in its own
+    theme: str  # light, dark, or empty for the system's
+    time: str  # UTC, a zone, or `schedule` for the zone of each schedule
 
     @property
     def zone(self) -> str:
-        """Where no schedule says another."""
+        """The zone for times that do not belong to a schedule."""
         return self.time if self.time in zone_names() else "UTC"
 
 
 def safe_redirect_path(text: str) -> str:
-    """Return a path of this site as it is, and `/` for anything else: no link leads to another site by a redirect."""
-    return text if OWN_PATH.fullmatch(text) else "/"
+    """Return a path of this site unchanged, and `/` for anything else: prevents open redirects."""
+    return text if LOCAL_PATH.fullmatch(text) else "/"
 
 
 def preferences(request: Request) -> Preferences:
@@ -79,29 +81,36 @@ def preferences(request: Request) -> Preferences:
 
 
 def page(request: Request, template: str, status: int = 200, **shown: Any) -> Response:
-    """A page. Templates know `session`, None for somebody who is not logged in, `now`, and what is given here."""
+    """Render a template. All templates have `session` (None if not logged in), `now` and other shared values."""
     session, now = getattr(request.state, "session", None), request.app.state.engine.clock.now()
     role = session.role if session else Role.VIEWER
-    given = {
-        "session": session, "now": now, "places": visible_places(request, role), "here": request.url.path,
-        "address": f"{request.url.path}?{request.url.query}".rstrip("?"), "look": Look(preferences(request), now),
-        "flash": unquote(request.cookies.get(FLASH, "")), "operator": role >= Role.OPERATOR,
-        "admin": role >= Role.ADMIN, "because": REASON_TEXTS, "since": (now - EPOCH) // TICK,
+    shared = {
+        "session": session,
+        "now": now,
+        "places": visible_places(request, role),
+        "here": request.url.path,
+        "address": f"{request.url.path}?{request.url.query}".rstrip("?"),
+        "times": TimeFormat(preferences(request), now),
+        "flash": unquote(request.cookies.get(FLASH_COOKIE, "")),
+        "operator": role >= Role.OPERATOR,
+        "admin": role >= Role.ADMIN,
+        "because": REASON_TEXTS,
+        "since": (now - EPOCH) // TICK,
         "base": base_url_of(request),
-    }  # fmt: skip
-    response = HTMLResponse(TEMPLATES.get_template(template).render(**{**given, **shown}), status)
-    if given["flash"]:
-        response.delete_cookie(FLASH)
+    }
+    response = HTMLResponse(TEMPLATES.get_template(template).render(**{**shared, **shown}), status)
+    if shared["flash"]:
+        response.delete_cookie(FLASH_COOKIE)
     return response
 
 
-def visible_places(request: Request, role: Role) -> list[Place]:
-    """The pages of the navigation that a role may open."""
+def visible_places(request: Request, role: Role) -> list[NavigationItem]:
+    """Return the navigation for a role."""
     return [place for place in request.app.state.places if role >= Role.ADMIN or not place.admins]
 
 
 async def history(request: Request, caller: Caller, resource: str, resource_id: str) -> list[Record] | None:
-    """Who changed a resource, newest first; None for callers who may not read the audit log."""
+    """Return the audit log of a resource, newest first; None if the caller may not read it."""
     if not caller.may(Role.ADMIN, "audit"):
         return None
     return await engine_of(request).db.read(dashboard.history, caller.org_id, resource, resource_id)
@@ -113,35 +122,37 @@ def engine_of(request: Request) -> Engine:
 
 
 def flash(request: Request, response: Response, text: str) -> None:
-    """Tell it on the next page, once."""
+    """Show a message on the next page."""
     secure = request.url.scheme == "https"
-    response.set_cookie(FLASH, quote(text[:500]), max_age=60, httponly=True, samesite="lax", secure=secure)
+    response.set_cookie(FLASH_COOKIE, quote(text[:500]), max_age=60, httponly=True, samesite="lax", secure=secure)
 
 
-def asked(request: Request, *names: str) -> dict[str, str | None]:
-    """The filters that stand in the address; what is empty asks nothing. Raises Invalid if one is too long."""
+def query_values(request: Request, *names: str) -> dict[str, str | None]:
+    """Return the named query parameters, None for empty ones. Raises Invalid if one is too long."""
     for name in names:
-        if len(request.query_params.get(name, "")) > QUERY_VALUE_LIMIT:
-            raise Invalid(name, request.query_params[name], f"is longer than {QUERY_VALUE_LIMIT} characters")
+        if len(request.query_params.get(name, "")) > MAX_QUERY_VALUE_CHARACTERS:
+            raise Invalid(name, request.query_params[name], f"is longer than {MAX_QUERY_VALUE_CHARACTERS} characters")
     return {name: request.query_params.get(name, "").strip().replace("\0", "") or None for name in names}
 
 
-def older(request: Request, cursor: str | None) -> str | None:
-    """The address of the list's next page."""
+def next_page_url(request: Request, cursor: str | None) -> str | None:
+    """Return the URL of the next page of a list, None on the last."""
     query = {**request.query_params, "cursor": cursor}
     return f"{request.url.path}?{urlencode(query)}" if cursor else None
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """Refusals as pages; somebody who is not logged in is asked to."""
+    """Return an error as a page; redirects to the login page if not logged in."""
     if isinstance(error, Unauthenticated):
-        asked = f"{request.url.path}?{request.url.query}".rstrip("?")
-        back = f"?next={quote(asked, safe='')}" if request.method == "GET" and asked != "/" else ""
+        url = f"{request.url.path}?{request.url.query}".rstrip("?")
+        back = f"?next={quote(url, safe='')}" if request.method == "GET" and url != "/" else ""
         return RedirectResponse(f"/login{back}", 303)
     if isinstance(error, HTTPException):
         return error_page(request, error.status_code, error.detail)
     if isinstance(error, RequestValidationError):
-        return error_page(request, 422, "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors()))
+        return error_page(
+            request, 422, "; ".join(f"{problem['loc'][-1]}: {problem['msg']}" for problem in error.errors())
+        )
     assert isinstance(error, RotaError)
     status = status_of(error)
     if status is None:
@@ -156,8 +167,8 @@ def error_page(request: Request, status: int, message: str) -> Response:
     return page(request, "error.html", status, title=HTTPStatus(status).phrase, message=message)
 
 
-class Frame:
-    """Around every page: its headers, and an error that nobody expected tells nothing but the request's id."""
+class PageMiddleware:
+    """Middleware of pages: adds security headers; logs unexpected errors and shows only the request id."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -179,59 +190,59 @@ class Frame:
         except Exception:
             if started:
                 raise
-            log.error("a page failed", path=scope["path"], exception=traceback.format_exc())
+            log.error("page failed", path=scope["path"], exception=traceback.format_exc())
             request_id = structlog.contextvars.get_contextvars().get("request_id")
-            told = f"Something went wrong here that should not; the server's log has it under {request_id}."
-            await error_page(Request(scope), 500, told)(scope, receive, send_framed)
+            message_text = f"Internal error; see the server's log for request {request_id}."
+            await error_page(Request(scope), 500, message_text)(scope, receive, send_framed)
 
 
-# how values look
+# formats of values
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """How moments look to somebody: in UTC, in their own zone, or in that of the schedule at hand."""
+class TimeFormat:
+    """Formats times in UTC, in the user's zone, or in the zone of a schedule."""
 
     prefers: Preferences
     now: datetime
 
-    def at(self, moment: datetime, own: str | None = None) -> str:
-        """In full, with its zone."""
-        return self.local(moment, own).strftime("%Y-%m-%d %H:%M:%S %Z")
+    def at(self, at: datetime, own: str | None = None) -> str:
+        """Return date, time and zone."""
+        return self.local(at, own).strftime("%Y-%m-%d %H:%M:%S %Z")
 
-    def away(self, moment: datetime, own: str | None = None) -> str:
-        """`in 5m`, `2h ago`; further away than a day the date."""
-        if abs(moment - self.now) >= timedelta(days=1):
-            return self.local(moment, own).strftime("%Y-%m-%d %H:%M %Z")
-        span = short_span(abs(moment - self.now))
-        return f"in {span}" if moment > self.now else f"{span} ago"
+    def relative(self, at: datetime, own: str | None = None) -> str:
+        """Return `in 5m` or `2h ago`; from one day on the date."""
+        if abs(at - self.now) >= timedelta(days=1):
+            return self.local(at, own).strftime("%Y-%m-%d %H:%M %Z")
+        span = short_span(abs(at - self.now))
+        return f"in {span}" if at > self.now else f"{span} ago"
 
-    def local(self, moment: datetime, own: str | None = None) -> datetime:
+    def local(self, at: datetime, own: str | None = None) -> datetime:
         zone = own if self.prefers.time == "schedule" and own in zone_names() else self.prefers.zone
-        return moment.astimezone(zone_of(zone or "UTC"))
+        return at.astimezone(zone_of(zone or "UTC"))
 
-    def field(self, moment: datetime | None, own: str | None = None) -> str:
-        """As a field for a moment takes it."""
-        return f"{moment.astimezone(zone_of(own or self.prefers.zone)):%Y-%m-%dT%H:%M}" if moment else ""
+    def field(self, at: datetime | None, own: str | None = None) -> str:
+        """Return the value of an <input type="datetime-local">."""
+        return f"{at.astimezone(zone_of(own or self.prefers.zone)):%Y-%m-%dT%H:%M}" if at else ""
 
 
-def utc(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+def utc(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def sentence(message: str) -> str:
-    """A message of ours as it stands alone."""
+    """Return a message as a sentence: capitalised, with a full stop."""
     return f"{message[:1].upper()}{message[1:]}{'' if message.endswith(('.', '!', '?')) else '.'}"
 
 
-def said(error: Any) -> str:
-    """The first line of what a run said when it failed."""
-    found = error.get("message") if isinstance(error, dict) else error
-    return str(found or "").strip().partition("\n")[0]
+def error_line(error: Any) -> str:
+    """Return the first line of the error message of a run."""
+    message = error.get("message") if isinstance(error, dict) else error
+    return str(message or "").strip().partition("\n")[0]
 
 
 def pretty(value: Any) -> str:
-    """A value as people read it: text as it is, anything else as JSON."""
+    """Return text unchanged, any other value as indented JSON."""
     if isinstance(value, str):
         return value
     return orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str).decode()
@@ -244,7 +255,7 @@ def span(seconds: float) -> str:
     return f"{seconds:.1f}s" if seconds < 10 else short_span(timedelta(seconds=seconds))
 
 
-def of(count: int, unit: str) -> str:
+def plural(count: int, unit: str) -> str:
     """`1 slot`, `1,200 slots`."""
     return f"{count:,} {unit}{'' if count == 1 else 's'}"
 
@@ -254,7 +265,7 @@ def credits(amount: int) -> str:
 
 
 STATIC = Path(__file__).parent / "static"
-PAGE_OF = {  # where a resource of the audit log is shown
+PAGE_OF = {  # page of a resource of the audit log
     "schedules": "/schedules/", "tasks": "/tasks/", "workflows": "/workflows/", "hosts": "/hosts/", "runs": "/runs/",
     "jobs": "/runs/",
 }  # fmt: skip
@@ -266,7 +277,7 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters.update(
-    utc=utc, said=said, sentence=sentence, short=short_span, pretty=pretty, span=span, credits=credits, of=of,
-    query=lambda text: quote(str(text), safe=""), sh=shlex.quote, shown_status=shown_status,
+    utc=utc, error_line=error_line, sentence=sentence, short=short_span, pretty=pretty, span=span, credits=credits,
+    plural=plural,    query=lambda text: quote(str(text), safe=""), sh=shlex.quote, shown_status=shown_status,
 )  # fmt: skip
 TEMPLATES.globals.update(page_of=PAGE_OF, charts=charts, kind_of=kind_of, to_span=span)

@@ -1,6 +1,6 @@
-"""Who is logged in. A cookie holds a random token; the session is the row that has its hash, and ends with that row.
+"""Login sessions and CSRF protection of the dashboard.
 
-Each form carries a token that follows from the cookie: only a page of ours can have shown it to this browser.
+A cookie has a random token; the row with its hash is the session. Each form has a CSRF token derived from the cookie.
 """
 
 import hmac
@@ -15,28 +15,28 @@ from starlette.exceptions import HTTPException
 
 from rota.core.errors import Invalid, Refused
 from rota.frame.http.auth import (
-    USED_EVERY,
+    LAST_USED_PRECISION,
     Authentication,
     Caller,
     Role,
     SessionUser,
     Unauthenticated,
-    at_least,
-    note_caller,
+    record_caller,
+    require_role,
 )
 from rota.frame.http.limits import read_bytes
 
-COOKIE = "rota_session"
-LOGIN_COOKIE = "rota_login"  # what the login form's token follows from, before there is a session
-SHAPE = re.compile(r"[A-Za-z0-9_-]{43}")
-FIELDS = 1000  # of a form
+SESSION_COOKIE = "rota_session"
+LOGIN_COOKIE = "rota_login"  # its value yields the CSRF token of the login form
+TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
+MAX_FORM_FIELDS = 1000  # of a form
 
-NOT_LOGGED_IN = "nobody is logged in here"
+NOT_LOGGED_IN = "not logged in"
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Somebody who is logged in, as pages show them."""
+    """The login session of a request, as pages use it."""
 
     id: str
     user: SessionUser
@@ -45,50 +45,50 @@ class Session:
 
 
 async def signed_in(request: Request, later: BackgroundTasks) -> Caller:
-    """The caller behind a session, who is the same to the rest of Rota as one with a key."""
-    token = request.cookies.get(COOKIE, "")
+    """Return the caller of the session cookie. Raises Unauthenticated."""
+    token = request.cookies.get(SESSION_COOKIE, "")
     now: datetime = request.app.state.engine.clock.now()
     authentication: Authentication = request.app.state.authentication
-    session = await authentication.login_session(token, now) if SHAPE.fullmatch(token) else None
+    session = await authentication.login_session(token, now) if TOKEN.fullmatch(token) else None
     if session is None:
         raise Unauthenticated(NOT_LOGGED_IN)
     caller = session.caller
     request.state.session = Session(session.id, session.user, csrf_token(token), caller.role)
-    if now - session.last_used_at >= USED_EVERY:
+    if now - session.last_used_at >= LAST_USED_PRECISION:
         later.add_task(authentication.record_session_use, session.id, now)
-    await note_caller(request, later, caller)
+    await record_caller(request, later, caller)
     return caller
 
 
-SignedIn = Annotated[Caller, Depends(signed_in)]  # where the API judges what they may do
-Viewer = Annotated[Caller, Depends(at_least(Role.VIEWER, signed_in))]
-Admin = Annotated[Caller, Depends(at_least(Role.ADMIN, signed_in))]
+SignedIn = Annotated[Caller, Depends(signed_in)]  # any role: the API checks permissions
+Viewer = Annotated[Caller, Depends(require_role(Role.VIEWER, signed_in))]
+Admin = Annotated[Caller, Depends(require_role(Role.ADMIN, signed_in))]
 
 
 # forms
 
 
 async def check_csrf(request: Request) -> None:
-    """Before every route: what changes something must come from a form of ours."""
+    """Dependency of every route. Raises Refused for a write without the CSRF token of the session."""
     if request.method in ("GET", "HEAD"):
         return
-    cookie = request.cookies.get(LOGIN_COOKIE if request.url.path == "/login" else COOKIE, "")
+    cookie = request.cookies.get(LOGIN_COOKIE if request.url.path == "/login" else SESSION_COOKIE, "")
     if not cookie and request.url.path != "/login":
         raise Unauthenticated(NOT_LOGGED_IN)
-    given = (await read_form(request)).get("csrf_token", "")
-    if not cookie or not hmac.compare_digest(given.encode(), csrf_token(cookie).encode()):
-        raise Refused("this form is too old, or did not come from here; go back, load the page anew and try again")
+    sent_token = (await read_form(request)).get("csrf_token", "")
+    if not cookie or not hmac.compare_digest(sent_token.encode(), csrf_token(cookie).encode()):
+        raise Refused("the form has expired, or is from another site; go back, reload the page and try again")
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """The fields of a form, read once per request."""
+    """Return the fields of the form; reads the body once per request. Raises HTTPException 415, Invalid."""
     if not hasattr(request.state, "form"):
         raw = await read_bytes(request)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if raw and kind != "application/x-www-form-urlencoded":
-            raise HTTPException(415, f"the body is {kind or 'of no type'}; send a form")
+            raise HTTPException(415, f"the content type of the body is {kind or 'missing'}; send a form")
         try:
-            fields = dict(parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=FIELDS))
+            fields = dict(parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS))
         except ValueError as error:
             raise Invalid("form", "…", f"cannot be read: {error}") from error
         for name, value in fields.items():
@@ -100,7 +100,7 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def csrf_token(cookie: str) -> str:
-    """The token of the forms that are shown to the browser with this cookie."""
+    """Return the CSRF token for forms shown to the browser with this cookie."""
     return hmac.digest(cookie.encode(), b"csrf", "sha256").hex()
 
 

@@ -2,13 +2,13 @@
 
 from fastapi import APIRouter, Request, Response
 
-from rota.frame.web.pages import Place, engine_of, page
+from rota.frame.web.pages import NavigationItem, engine_of, page
 from rota.frame.web.sessions import Viewer
 from rota.kinds.graphs.manager import GraphManager
 
 router = APIRouter()
 
-PLACES = [Place("/graphs", "Graphs", "w", "graph", 1)]
+NAVIGATION = [NavigationItem("/graphs", "Graphs", "w", "graph", 1)]
 
 
 @router.get("/graphs")

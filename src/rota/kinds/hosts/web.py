@@ -7,14 +7,14 @@ from fastapi import APIRouter, Request, Response
 
 from rota.db.dialect import Tx
 from rota.frame.http.auth import Caller
-from rota.frame.web.pages import Place, asked, engine_of, history, older, page
+from rota.frame.web.pages import NavigationItem, engine_of, history, next_page_url, page, query_values
 from rota.frame.web.sessions import Viewer
 from rota.kinds.hosts.manager import host_job
 from rota.kinds.hosts.store import batches, hosts
 
 router = APIRouter()
 
-PLACES = [Place("/hosts", "Hosts", "h", "server", 1)]
+NAVIGATION = [NavigationItem("/hosts", "Hosts", "h", "server", 1)]
 PAGE_ROWS = 25
 MAX_SERVERS = 100
 LAST_JOBS = 15
@@ -24,7 +24,7 @@ LAST_BATCHES = 10
 @router.get("/hosts")
 async def list_all(request: Request, caller: Viewer) -> Response:
     """The hosts, the jobs that wait for reconciliation, and the last batches."""
-    engine, db, query = engine_of(request), engine_of(request).db, asked(request, "cursor")
+    engine, db, query = engine_of(request), engine_of(request).db, query_values(request, "cursor")
     now = engine.clock.now()
     items, cursor = await db.read(hosts.list_hosts, caller.org_id, now, limit=PAGE_ROWS, cursor=query["cursor"])
     parked = (
@@ -34,7 +34,7 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     if caller.reads("batches"):
         last, _ = await db.read(batches.list_batches, caller.org_id, limit=LAST_BATCHES, cursor=None)
     return page(
-        request, "hosts.html", items=items, older=older(request, cursor), batches=last,
+        request, "hosts.html", items=items, next_page_url=next_page_url(request, cursor), batches=last,
         running=await running_jobs(request, caller, [host["id"] for host in items]),
         unclear=await jobs_of(request, caller, parked),
         job_types=sorted({name for host in items for name in host["job_types"] or ()}),

@@ -9,16 +9,16 @@ from markupsafe import Markup
 
 from rota.db.dialect import Tx
 from rota.engine import reports as engine_reports
-from rota.frame.web.actions import ask
+from rota.frame.web.actions import call_api
 from rota.frame.web.drawings import MOST, Box, network
-from rota.frame.web.pages import Place, asked, engine_of, history, older, page
+from rota.frame.web.pages import NavigationItem, engine_of, history, next_page_url, page, query_values
 from rota.frame.web.sessions import Viewer, read_form
 from rota.kinds.pipelines import store
 from rota.kinds.pipelines.manager import PipelineManager
 
 router = APIRouter()
 
-PLACES = [Place("/pipelines", "Pipelines", "p", "funnel", 1)]
+NAVIGATION = [NavigationItem("/pipelines", "Pipelines", "p", "funnel", 1)]
 PIPELINE_PATH = "/pipelines/{namespace}/{layer}/{name}"
 LAYERS = ("bronze", "silver", "gold")
 PAGE_ROWS = 25
@@ -28,7 +28,7 @@ LAST_RUNS = 10
 @router.get("/pipelines")
 async def list_all(request: Request, caller: Viewer) -> Response:
     """The list, filtered by namespace, layer and type, with a drawing of the dependencies in the namespace."""
-    db, query = engine_of(request).db, asked(request, "namespace", "layer", "type", "cursor")
+    db, query = engine_of(request).db, query_values(request, "namespace", "layer", "type", "cursor")
     items, cursor = await db.read(store.list_pipelines, caller.org_id, limit=PAGE_ROWS, **query)
     paths = [item["path"] for item in items]
 
@@ -38,7 +38,8 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     graph = await db.read(store.graph, caller.org_id)
     nodes = [node for node in graph["nodes"] if query["namespace"] in (None, node["namespace"])]
     return page(
-        request, "pipelines.html", items=items, older=older(request, cursor), query=query, last=await db.read(last_of),
+        request, "pipelines.html", items=items, next_page_url=next_page_url(request, cursor), query=query,
+        last=await db.read(last_of),
         planned=await planned(request, caller, paths), layers=LAYERS, drawn=drawing(nodes[:MOST], graph["edges"]),
         hidden=len(nodes) - MOST, namespaces=sorted({node["namespace"] for node in graph["nodes"]}),
     )  # fmt: skip
@@ -56,7 +57,7 @@ async def try_out(request: Request, caller: Viewer, namespace: str, layer: str, 
     path, form = f"{namespace}/{layer}/{name}", await read_form(request)
     action = request.url.path.rpartition("$")[2]
     draft = form.get("sql", "").replace("\r\n", "\n")
-    answer = await ask(request, "POST", f"/pipelines/{path}/${action}", {"sql": draft} if draft.strip() else {})
+    answer = await call_api(request, "POST", f"/pipelines/{path}/${action}", {"sql": draft} if draft.strip() else {})
     if answer.refusal is not None and answer.status != 422:
         return page(request, "refused.html", answer.status, message=answer.refusal, wrong=[], then=f"/pipelines/{path}")
     tried = {"action": action, "refusal": answer.refusal, "result": answer.data, "sql": draft}

@@ -9,9 +9,9 @@ from rota.core.errors import RotaError
 from rota.db.paging import Record
 from rota.engine import reports as engine_reports
 from rota.engine import run_reports
-from rota.frame.web.actions import ask
+from rota.frame.web.actions import call_api
 from rota.frame.web.forms import by_schema
-from rota.frame.web.pages import Place, asked, engine_of, flash, history, older, page
+from rota.frame.web.pages import NavigationItem, engine_of, flash, history, next_page_url, page, query_values
 from rota.frame.web.sessions import Viewer, read_form
 from rota.kinds.tasks import reports
 from rota.kinds.tasks.api import visible_task
@@ -19,17 +19,17 @@ from rota.kinds.tasks.manager import TaskManager
 
 router = APIRouter()
 
-PLACES = [Place("/tasks", "Tasks", "k", "box", 1)]
+NAVIGATION = [NavigationItem("/tasks", "Tasks", "k", "box", 1)]
 
 
 @router.get("/tasks")
 async def list_all(request: Request, caller: Viewer) -> Response:
-    query = asked(request, "task_type", "enabled", "cursor")
+    query = query_values(request, "task_type", "enabled", "cursor")
     enabled = {"true": True, "false": False}.get(query["enabled"] or "")
     filters: dict[str, Any] = {"task_type": query["task_type"], "enabled": enabled, "cursor": query["cursor"]}
     items, cursor = await engine_of(request).db.read(reports.list_tasks, caller.org_id, **filters)
     items = [visible_task(item, caller) for item in items]
-    return page(request, "tasks.html", items=items, older=older(request, cursor), query=query)
+    return page(request, "tasks.html", items=items, next_page_url=next_page_url(request, cursor), query=query)
 
 
 @router.get("/tasks/{key:path}")  # a name may have slashes
@@ -54,7 +54,7 @@ async def execute(request: Request, caller: Viewer, key: str) -> Response:
     try:
         parameters = by_schema(form, schema)
         body = {"parameters": parameters} if parameters else {}
-        answer = await ask(request, "POST", f"/tasks/{key}/$execute", body)
+        answer = await call_api(request, "POST", f"/tasks/{key}/$execute", body)
         refusal, status = answer.refusal, answer.status
     except RotaError as error:
         refusal, status = error.message, 422

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from rota.db.paging import Record
 from rota.frame.http.auth import Caller, Operator, Viewer
-from rota.frame.http.contract import Cursor, Limit, answer, answer_page, answer_part, engine_of, read_body
+from rota.frame.http.contract import Cursor, Limit, answer, answer_page, answer_slice, engine_of, read_body
 from rota.kinds.workflows import reports
 from rota.kinds.workflows.manager import WorkflowManager
 from rota.kinds.workflows.rules import EventStatus
@@ -110,7 +110,7 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
 async def handlers(request: Request, caller: Viewer, key: str, limit: Limit = 200, cursor: Cursor = None) -> Response:
     """List the producers and consumers with their states, flags and next times, for developers."""
     items = await engine_of(request).db.read(reports.list_handlers, caller.org_id, key)
-    return answer_part(items, limit, cursor)
+    return answer_slice(items, limit, cursor)
 
 
 @router.get("/{key}/runs")

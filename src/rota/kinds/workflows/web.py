@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from markupsafe import Markup
 
 from rota.frame.web.drawings import Arrow, Box, levels, network
-from rota.frame.web.pages import Look, Place, asked, engine_of, older, page, preferences
+from rota.frame.web.pages import NavigationItem, TimeFormat, engine_of, next_page_url, page, preferences, query_values
 from rota.frame.web.sessions import Viewer
 from rota.kinds.workflows import reports
 from rota.kinds.workflows.manager import WorkflowManager
@@ -17,7 +17,7 @@ from rota.kinds.workflows.store.workflows import SCRIPT
 
 router = APIRouter()
 
-PLACES = [Place("/workflows", "Workflows", "f", "flow", 1)]
+NAVIGATION = [NavigationItem("/workflows", "Workflows", "f", "flow", 1)]
 WORKFLOWS_PER_PAGE = 25
 ITEMS_SHOWN = 20  # of inputs, outputs, events and runs each, on the page of a workflow
 VERSIONS_SHOWN = 10  # of a script, with their diffs
@@ -35,11 +35,17 @@ RECONCILE_AGAIN = "Ask the service again whether it happened; it is not repeated
 
 @router.get("/workflows")
 async def list_all(request: Request, caller: Viewer) -> Response:
-    engine, cursor = engine_of(request), asked(request, "cursor")["cursor"]
+    engine, cursor = engine_of(request), query_values(request, "cursor")["cursor"]
     items, next_cursor = await engine.db.read(
         reports.list_workflows, caller.org_id, engine.clock.now(), limit=WORKFLOWS_PER_PAGE, cursor=cursor
     )
-    return page(request, "workflows.html", items=items, older=older(request, next_cursor), status_texts=STATUS_TEXTS)
+    return page(
+        request,
+        "workflows.html",
+        items=items,
+        next_page_url=next_page_url(request, next_cursor),
+        status_texts=STATUS_TEXTS,
+    )
 
 
 @router.get("/workflows/{key:path}")  # a name may have slashes
@@ -74,19 +80,19 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
         decision=decision,
         resolution_texts=resolution_texts,
         versions=versions,
-        drawing=draw(workflow["topics"], handlers, pending, Look(preferences(request), now)),
+        drawing=draw(workflow["topics"], handlers, pending, TimeFormat(preferences(request), now)),
     )
 
 
 def draw(
-    topics: Sequence[str], handlers: Sequence[Mapping[str, Any]], pending: Mapping[str, int], look: Look
+    topics: Sequence[str], handlers: Sequence[Mapping[str, Any]], pending: Mapping[str, int], times: TimeFormat
 ) -> Markup:
     """Draw producers, topics and consumers, from left to right as events flow."""
     boxes = {f"t:{topic}": Box(f"t:{topic}", topic, topic_text(pending.get(topic, 0)), "topic") for topic in topics}
     arrows: list[Arrow] = []
     for handler in handlers:
         key, css_class = f"h:{handler['name']}", "aside" if handler["held_run_id"] else ""
-        boxes[key] = Box(key, handler["name"], handler_text(handler, look), f"{handler['type']} {css_class}".strip())
+        boxes[key] = Box(key, handler["name"], handler_text(handler, times), f"{handler['type']} {css_class}".strip())
         arrows += [(f"t:{topic}", key, "takes") for topic in handler["subscribe"] or ()]
         arrows += [(key, f"t:{topic}", "gives") for topic in handler["publishes"] or ()]
     published = {end for start, end, _ in arrows if start.startswith("h:")}
@@ -107,8 +113,8 @@ def topic_text(count: int) -> str:
     return f"{count:,} pending" if count else "no events"
 
 
-def handler_text(handler: Mapping[str, Any], look: Look) -> str:
+def handler_text(handler: Mapping[str, Any], times: TimeFormat) -> str:
     if handler["held_run_id"]:
         return "on hold"
     at = handler["next_run_at"] or handler["wake_at"]
-    return f"next {look.away(at)}" if at and at > look.now else "next now" if at else "woken by events"
+    return f"next {times.relative(at)}" if at and at > times.now else "next now" if at else "woken by events"

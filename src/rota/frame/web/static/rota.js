@@ -1,16 +1,16 @@
-// Live pages, instant search, a preview while typing, and keys. Everything here is also there without it.
+// Live updates, instant search, preview while typing, keyboard shortcuts. All pages work without this script.
 "use strict";
 
-const $ = (what, where = document) => where.querySelector(what);
-const $$ = (what, where = document) => [...where.querySelectorAll(what)];
+const $ = (selector, root = document) => root.querySelector(selector);
+const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 const typing = () => /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName);
 
-// what changed is fetched as a page, and its parts that live are put in place of the old ones
-let asked = 0;
+// fetch the page again and replace its [data-live] parts
+let lastRequest = 0;
 async function refresh(address = location.href) {
-  const mine = ++asked;
+  const request = ++lastRequest;
   const answer = await fetch(address, { headers: { accept: "text/html" } }).catch(() => null);
-  if (!answer?.ok || answer.redirected || mine !== asked) return;
+  if (!answer?.ok || answer.redirected || request !== lastRequest) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const part of $$("[data-live]")) {
     const fresh = page.getElementById(part.id);
@@ -22,7 +22,7 @@ async function refresh(address = location.href) {
   followLog();
 }
 
-// a part in which text is selected stays as it is until the selection is gone
+// a part with selected text is not replaced until the selection is cleared
 function selected(part) {
   const selection = getSelection();
   return !selection.isCollapsed && selection.containsNode(part, true);
@@ -34,7 +34,7 @@ document.addEventListener("selectionchange", () => {
   if (before && !selecting && stream) refresh();
 });
 
-// the marked row is known by its link: rows come and go
+// the selected row is identified by its link: rows are replaced
 let chosen = null;
 const linkOf = (row) => $("a", row)?.href ?? null;
 function mark() {
@@ -43,9 +43,9 @@ function mark() {
   return place;
 }
 
-// a banner while the server does not answer
+// banner while the server is unreachable
 let away, checking;
-const checkSoon = () => { checking ??= setTimeout(check, 3000); };  // an error that follows does not put it off
+const checkSoon = () => { checking ??= setTimeout(check, 3000); };  // further errors do not postpone it
 async function check() {
   clearTimeout(checking);
   checking = null;
@@ -61,13 +61,13 @@ async function check() {
     away = document.createElement("p");
     away.className = "card banner away";
     away.setAttribute("role", "alert");
-    away.textContent = `The server does not answer. This page shows the state before ${new Date().toISOString().slice(11, 19)} UTC; the server is asked again every few seconds.`;
+    away.textContent = `The server is not reachable. This page shows the state of ${new Date().toISOString().slice(11, 19)} UTC; retrying every few seconds.`;
     $("main").prepend(away);
   }
   checkSoon();
 }
 
-// the change stream of the org, while the page is visible
+// event stream of the org, while the page is visible
 let stream, soon;
 function follow() {
   if (document.hidden || !$("[data-live]")) { stream?.close(); stream = null; return; }
@@ -75,12 +75,12 @@ function follow() {
   stream = new EventSource("/live/events?since=" + $("main").dataset.since);
   stream.addEventListener("error", checkSoon);
   stream.addEventListener("open", () => { if (away) check(); });
-  const stir = () => { soon ??= setTimeout(() => { soon = null; refresh(); }, 600); };
+  const refreshSoon = () => { soon ??= setTimeout(() => { soon = null; refresh(); }, 600); };
   for (const kind of ["run.started", "run.ended", "schedule.created", "schedule.changed", "schedule.deleted", "worker.up", "worker.down", "freeze.on", "freeze.off", "queue.changed", "host.up", "host.down", "host.changed", "workflow.changed", "workflow.stopped"])
-    stream.addEventListener(kind, stir);
+    stream.addEventListener(kind, refreshSoon);
 }
 
-// the log of a run, as it is written
+// live log of a run
 let tail;
 function followLog() {
   const log = $("[data-follow]");
@@ -99,31 +99,31 @@ function followLog() {
     row.className = line.stream;
     row.append(time, " " + line.text);
     log.append(row);
-    sift();
+    filterLog();
     if (low) log.scrollTop = log.scrollHeight;
   });
   tail.addEventListener("end", () => { tail.close(); log.removeAttribute("data-follow"); $("[data-following]")?.remove(); refresh(); });
 }
-function sift() {
+function filterLog() {
   const wanted = ($("[data-log-search]")?.value ?? "").toLowerCase();
   for (const row of $$("#log p")) row.hidden = !row.textContent.toLowerCase().includes(wanted);
 }
 
-function wait(span, step) {
+function debounce(milliseconds, action) {
   let timer;
-  return (...given) => { clearTimeout(timer); timer = setTimeout(() => step(...given), span); };
+  return (...args) => { clearTimeout(timer); timer = setTimeout(() => action(...args), milliseconds); };
 }
 
-// lists that follow what is typed; the address follows, too
-const search = wait(150, (form) => {
+// filter lists while typing; updates the URL, too
+const search = debounce(150, (form) => {
   const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
   history.replaceState(null, "", form.getAttribute("action") + (query.size ? "?" + query : ""));
-  asked += 1;
+  lastRequest += 1;
   const focus = document.activeElement;
   refresh().then(() => focus?.focus());
 });
 
-const preview = wait(250, async (form) => {
+const preview = debounce(250, async (form) => {
   const answer = await fetch("/schedules/preview", { method: "POST", body: new URLSearchParams(new FormData(form)) }).catch(() => null);
   if (answer?.ok) $("#preview").innerHTML = await answer.text();  // our own page, escaped by the server
 });
@@ -132,17 +132,17 @@ document.addEventListener("input", (event) => {
   const form = event.target.form;
   if (form?.matches("[data-search]")) search(form);
   if (form?.matches("[data-editor]")) preview(form);
-  if (event.target.matches("[data-log-search]")) sift();
+  if (event.target.matches("[data-log-search]")) filterLog();
 });
 document.addEventListener("submit", (event) => {
-  for (const button of $$("button", event.target)) setTimeout(() => { button.disabled = true; });  // once is enough
+  for (const button of $$("button", event.target)) setTimeout(() => { button.disabled = true; });  // prevents double submission
 });
 document.addEventListener("click", (event) => {
   for (const open of $$("details.act[open], details.menu[open]")) if (!open.contains(event.target)) open.open = false;
 });
 addEventListener("pageshow", () => { for (const button of $$("button:disabled")) button.disabled = false; });
 
-// keys
+// keyboard shortcuts
 let gone = 0;
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") { for (const open of $$("details.act[open], details.menu[open]")) open.open = false; return; }
@@ -163,8 +163,8 @@ document.addEventListener("keydown", (event) => {
   } else if (event.key === "Enter" && document.activeElement === document.body && mark() >= 0) $("a", rows[mark()])?.click();
 });
 
-const mine = $("[data-mine]");
-if (mine) mine.value = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
+const localZone = $("[data-mine]");
+if (localZone) localZone.value = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
 const log = $("#log");
 if (log) log.scrollTop = log.scrollHeight;
 document.addEventListener("visibilitychange", () => { follow(); followLog(); if (!document.hidden) refresh(); });

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request, Response
 
 from rota.core import parse
 from rota.frame.http.auth import Operator, Viewer
-from rota.frame.http.contract import Cursor, Limit, answer, answer_part, engine_of, read_body, trace_of
+from rota.frame.http.contract import Cursor, Limit, answer, answer_slice, engine_of, read_body, trace_of
 from rota.kinds.graphs.manager import GraphManager
 
 router = APIRouter(prefix="/graphs", tags=["graphs"])
@@ -14,7 +14,7 @@ router = APIRouter(prefix="/graphs", tags=["graphs"])
 async def list_all(request: Request, caller: Viewer, limit: Limit = 200, cursor: Cursor = None) -> Response:
     """The graphs that this server's program declares, or a live worker announces (`live`)."""
     items = await GraphManager(engine_of(request), caller.org_id).list_all()
-    return answer_part(items, limit, cursor)
+    return answer_slice(items, limit, cursor)
 
 
 @router.post("/{graph_id}/$run", status_code=202)

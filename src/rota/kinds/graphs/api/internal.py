@@ -27,10 +27,10 @@ from rota.engine import jobs, orgs, runs
 from rota.engine.commands import Engine
 from rota.engine.runner import Canceled, RunLog, Skipped
 from rota.frame.http import store as http_store
-from rota.frame.http.auth import service
+from rota.frame.http.auth import require_service_token
 from rota.frame.http.contract import answer, problem, read_body, trace_of
 from rota.frame.http.idempotency import KEY
-from rota.frame.http.store import Kept, Ticket
+from rota.frame.http.store import KeyLease, StoredAnswer
 from rota.kinds.graphs.execution import Execution, GraphOrder
 from rota.kinds.graphs.port import Code
 from rota.kinds.graphs.runner import GraphRunner
@@ -40,7 +40,7 @@ KEY_CHARACTERS = 200
 
 log = structlog.get_logger("rota.graphs")
 
-router = APIRouter(prefix="/api/internal/graphs", tags=["internal"], dependencies=[Depends(service)])
+router = APIRouter(prefix="/api/internal/graphs", tags=["internal"], dependencies=[Depends(require_service_token)])
 
 
 class NotAdmitted(Refused):
@@ -85,9 +85,9 @@ async def run(request: Request, graph_id: str) -> Response:
     try:
         ticket = await engine.db.tx(http_store.begin, *request_fields)
     except KeyInUse as error:
-        running = await engine.db.read(http_store.note, org_id, key)
+        running = await engine.db.read(http_store.note_of, org_id, key)
         return problem(409, error.code, error.message, headers={"retry-after": "1"}, **running)
-    if isinstance(ticket, Kept):
+    if isinstance(ticket, StoredAnswer):
         return Response(ticket.body, ticket.status, {"idempotency-replayed": "true"}, "application/json")
     body = await SupervisedRun(engine, runner, org_id, order, ticket).run()
     return answer(body)
@@ -101,7 +101,7 @@ class SupervisedRun:
     runner: GraphRunner
     org_id: str
     requested: GraphOrder
-    ticket: Ticket
+    ticket: KeyLease
     lost: bool = False  # another server has the key
 
     async def run(self) -> dict[str, Any]:
@@ -114,12 +114,12 @@ class SupervisedRun:
             await self.supervise(running, run_log, order, job)
             code = code_of(running, run_log)
         except NotAdmitted:
-            await db.tx(http_store.let_go, self.ticket)
+            await db.tx(http_store.release, self.ticket)
             raise
         except asyncio.CancelledError:  # this server stops; the worker retries, here or at another server
             running.cancel()
             await asyncio.wait([running])
-            await db.tx(http_store.let_go, self.ticket)
+            await db.tx(http_store.release, self.ticket)
             raise
         body = {"ok": code is None, "run_id": order.run_id, "trace_id": order.trace_id}
         body |= {} if code is None else {"error_code": code}
@@ -132,7 +132,7 @@ class SupervisedRun:
         while not (await asyncio.wait([running], timeout=LOG_WRITE_SECONDS))[0]:
             if lines := run_log.take():
                 await retry_until_available(partial(db.tx, runs.write_logs, lines))
-            if stopwatch() - renewed > http_store.LEASE.total_seconds() / 4:
+            if stopwatch() - renewed > http_store.KEY_LEASE.total_seconds() / 4:
                 renewed = stopwatch()
                 await retry_until_available(self.renew)
             wanted = job is None or await retry_until_available(lambda: db.read(is_wanted, job))
@@ -149,7 +149,7 @@ class SupervisedRun:
 
     def end(self, tx: Tx, lines: list[Any], body: bytes) -> None:
         runs.write_logs(tx, lines)
-        http_store.keep(tx, self.ticket, 200, {}, body)
+        http_store.store_answer(tx, self.ticket, 200, {}, body)
 
 
 def is_wanted(tx: Tx, job: Any) -> bool:

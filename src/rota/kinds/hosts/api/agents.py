@@ -5,13 +5,13 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
-from rota.access.api.people import SECRET
+from rota.access.api.people import NO_STORE
 from rota.core import parse
 from rota.core.errors import Invalid
 from rota.engine.audit_log import AuditEntry
-from rota.frame.http.auth import Unauthenticated, address_of, guesser, key_text
+from rota.frame.http.auth import Unauthenticated, address_of, guess_bucket, key_text
 from rota.frame.http.contract import answer, read_body
-from rota.frame.http.guessing import Failures
+from rota.frame.http.guessing import FailedAttempts
 from rota.kinds.hosts.dispatch import Dispatch, PollHub
 from rota.kinds.hosts.job_types import read_types
 from rota.kinds.hosts.store import hosts
@@ -52,7 +52,7 @@ async def pair(request: Request) -> Response:
         raise Unauthenticated("unknown pairing token")
     act = AuditEntry(pairing.org_id, pairing.created_by, "hosts", "pair", address=address_of(request))
     host_id, host_name, key = await engine.audited_as(act).db.tx(hosts.pair, pairing, name, engine.clock.now())
-    return answer({"host_id": host_id, "name": host_name, "agent_key": key}, 201, SECRET)
+    return answer({"host_id": host_id, "name": host_name, "agent_key": key}, 201, NO_STORE)
 
 
 @router.post("/register")
@@ -145,8 +145,8 @@ async def disconnected(request: Request) -> bool:
 
 def count_failure(request: Request, secret: str) -> None:
     """Count a wrong key or token. Raises when an address has sent too many."""
-    failures: Failures = request.app.state.failures
-    failures.count(request.app.state.engine.clock.now(), guesser(request, secret))
+    failures: FailedAttempts = request.app.state.failures
+    failures.count(request.app.state.engine.clock.now(), guess_bucket(request, secret))
 
 
 def read_claim(form: parse.Form) -> tuple[str, int, list[Any]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from rota.access.api.people import SECRET
+from rota.access.api.people import NO_STORE
 from rota.core import parse
 from rota.core.errors import Invalid, NotFound
 from rota.core.states import Status
@@ -31,7 +31,7 @@ async def create_token(request: Request, caller: Admin) -> Response:
     form.done()
     now, span = engine.clock.now(), timedelta(seconds=ttl or DEFAULT_PAIRING_TTL_SECONDS)
     token_id, text = await engine.db.tx(hosts.make_token, caller.org_id, caller.user_id, span, now)
-    return answer({"id": token_id, "token": text, "expires_at": now + span}, 201, SECRET)
+    return answer({"id": token_id, "token": text, "expires_at": now + span}, 201, NO_STORE)
 
 
 # hosts
@@ -78,7 +78,7 @@ async def rotate_key(request: Request, caller: Admin, host_id: str) -> Response:
     await read_body(request, [], optional=True)
     engine, host_id = engine_of(request), await known_host(request, caller, host_id)
     _, key = await engine.db.tx(hosts.rotate_key, caller.org_id, host_id, engine.clock.now())
-    return answer({"host_id": host_id, "agent_key": key}, headers=SECRET)
+    return answer({"host_id": host_id, "agent_key": key}, headers=NO_STORE)
 
 
 # servers

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Request, Response
 
 from rota.core import parse
 from rota.frame.http.auth import Caller, Operator, Viewer
-from rota.frame.http.contract import Cursor, Limit, answer, answer_page, answer_part, engine_of, read_body
+from rota.frame.http.contract import Cursor, Limit, answer, answer_page, answer_slice, engine_of, read_body
 from rota.kinds.pipelines import store
 from rota.kinds.pipelines.manager import PipelineManager
 
@@ -49,7 +49,7 @@ async def graph(request: Request, caller: Viewer) -> Response:
 async def namespaces(request: Request, caller: Viewer, limit: Limit = 200, cursor: Cursor = None) -> Response:
     """Namespaces that have pipelines."""
     items = await engine_of(request).db.read(store.namespaces, caller.org_id)
-    return answer_part(items, limit, cursor)
+    return answer_slice(items, limit, cursor)
 
 
 @router.get(PIPELINE_PATH)
@@ -83,7 +83,7 @@ async def versions(
 ) -> Response:
     """The versions of a pipeline, newest first."""
     items = await engine_of(request).db.read(store.list_versions, caller.org_id, f"{namespace}/{layer}/{name}")
-    return answer_part(items, limit, cursor)
+    return answer_slice(items, limit, cursor)
 
 
 @router.post(f"{PIPELINE_PATH}/$run", status_code=202)
@@ -121,7 +121,7 @@ async def triggers(
 ) -> Response:
     """The triggers of a pipeline."""
     items = await engine_of(request).db.read(store.list_triggers, caller.org_id, f"{namespace}/{layer}/{name}")
-    return answer_part(items, limit, cursor)
+    return answer_slice(items, limit, cursor)
 
 
 @router.post(f"{PIPELINE_PATH}/triggers", status_code=201)

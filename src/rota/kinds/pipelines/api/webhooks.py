@@ -3,9 +3,9 @@
 from fastapi import APIRouter, Request, Response
 
 from rota.core.errors import NotFound
-from rota.frame.http.auth import Unauthenticated, guesser, key_text
+from rota.frame.http.auth import Unauthenticated, guess_bucket, key_text
 from rota.frame.http.contract import answer, engine_of, problem
-from rota.frame.http.guessing import Failures
+from rota.frame.http.guessing import FailedAttempts
 from rota.kinds.pipelines.manager import CooldownActive, fire_webhook
 
 router = APIRouter(prefix="/api/v1/webhooks", tags=["pipelines"])
@@ -19,11 +19,11 @@ async def fire_trigger(request: Request) -> Response:
     if not token:
         raise Unauthenticated("missing the token of a webhook; send `X-Webhook-Token: …`")
     engine, failures = engine_of(request), request.app.state.failures
-    assert isinstance(failures, Failures)
+    assert isinstance(failures, FailedAttempts)
     try:
         return answer({"job_id": await fire_webhook(engine, token)}, 202)
     except NotFound:
-        failures.count(engine.clock.now(), guesser(request, "webhook token"))
+        failures.count(engine.clock.now(), guess_bucket(request, "webhook token"))
         raise
     except CooldownActive as error:
         return problem(429, error.code, error.message, headers={"retry-after": str(error.seconds)})
