@@ -288,7 +288,7 @@ class Elsewhere:
 
 @pytest.fixture
 async def elsewhere(api: Api, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
-    monkeypatch.setattr(remote_module, "AGAIN", 0.02)
+    monkeypatch.setattr(remote_module, "RETRY_SECONDS", 0.02)
     one = Elsewhere(api)
     await one.start()
     return one
