@@ -180,7 +180,7 @@ async def test_a_password_is_changed_and_login_sessions_are_listed_and_ended(rot
         assert [row[1:] for row in rows] == [["grace@example.org", "127.0.0.1"]] * 2
         newest = rows[0][0]
         ended = rota("session", "rm", newest)
-        assert (ended.returncode, ended.stderr) == (0, f"session {newest} is ended\n")
+        assert (ended.returncode, ended.stderr) == (0, f"session {newest} has ended\n")
         assert (await second.get("/")).status_code == 303
         assert (await browser.get("/")).status_code == 200
         assert rota("session", "rm", newest).returncode == 3
