@@ -334,7 +334,7 @@ def test_a_page_says_that_its_server_is_away_until_it_is_back(browser: Browser, 
     gone = re.compile(r"/live/events|/health/live")
     page.route(gone, lambda route: route.abort())
     page.goto("/runs")
-    expect(page.locator(".banner.away")).to_contain_text("The server does not answer")
+    expect(page.locator(".banner.away")).to_contain_text("The server is not reachable")
     page.unroute(gone)
     expect(page.locator(".banner.away")).to_have_count(0)
     context.close()
@@ -348,7 +348,7 @@ def test_a_page_that_was_live_says_that_its_server_was_killed(browser: Browser, 
         with page.expect_response(re.compile("/live/events")):
             page.goto("/")
         os.kill(json.loads((tmp_path / "server.json").read_text())["pid"], signal.SIGKILL)
-        expect(page.locator(".banner.away")).to_contain_text("The server does not answer", timeout=20_000)
+        expect(page.locator(".banner.away")).to_contain_text("The server is not reachable", timeout=20_000)
         context.close()
 
 

@@ -57,7 +57,7 @@ def test_a_workflow_that_does_not_know_what_happened_is_resolved(reader: Reader,
     expect(page.locator(".flash")).to_contain_text("The event is in invoices: created")
     reader.sees("#status", "Needs attention")
     reader.sees("#outputs li", "indeterminate")
-    expect(page.locator("#issue")).to_contain_text("It called bank.pay and got no answer")
+    expect(page.locator("#issue")).to_contain_text("The call bank.pay got no answer")
     page.goto("/")
     expect(page.locator("#attention")).to_contain_text("pay-invoices")
     page.goto("/workflows/pay-invoices")
