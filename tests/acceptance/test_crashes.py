@@ -36,7 +36,9 @@ async def test_the_late_result_of_a_frozen_worker_is_recorded_as_lost(cluster: M
     async with cluster(lease_seconds=LEASE, log_level="debug") as one:
         both = await one.up(2)
         # else it may be frozen in the middle of a transaction, and SQLite has one writer
-        await until(lambda: all("statement warm-up done" in process.log_text() for process in both), 30, "statements are warm")
+        await until(
+            lambda: all("statement warm-up done" in process.log_text() for process in both), 30, "statements are warm"
+        )
         (job,) = await one.enqueue("sleeper", seconds=5)
         (begun,) = await one.wait_for_line("begin", job_id=job)
         await until(lambda: marked(one, job), 5, "the start is written down")
