@@ -143,7 +143,8 @@ class Node:
             log.warning("statement warm-up interrupted; first runs may start late", error=error.message)
         except Exception:  # a defect in the warm-up must not stop the worker
             log.exception("statement warm-up failed; first runs may start late")
-        log.debug("statement warm-up done")
+        else:
+            log.debug("statement warm-up done")
         gc.collect()
         gc.freeze()  # long-lived objects: a full collection would scan them all and delay slots
 

@@ -22,7 +22,7 @@ def account_of(tx: Tx, org_id: str, user_id: str, now: datetime) -> Any:
     account = tx.execute(of_user).one_or_none()
     if account is None:
         if tx.execute(select(users.c.id).where(users.c.id == user_id, users.c.org_id == org_id)).first() is None:
-            raise NotFound(f"user {user_id}: there is none")
+            raise NotFound(f"user {user_id!r} not found")
         row = {"id": new_id(), "org_id": org_id, "owner_id": user_id, "balance_credits": 0, "created_at": now}
         if insert_new(tx, billing_accounts, [row], ("id",)):
             key = {"id": new_id(), "billing_account_id": row["id"], "label": "Default", "is_default": True}
@@ -35,7 +35,7 @@ def get(tx: Tx, org_id: str, account_id: str) -> Any:
     """Return an account that can be charged. Raises NotFound, and Conflict if it is closed."""
     account = tx.execute(select(billing_accounts).where(b.org_id == org_id, b.id == account_id)).one_or_none()
     if account is None:
-        raise NotFound(f"billing account {account_id}: there is none")
+        raise NotFound(f"billing account {account_id!r} not found")
     if account.closed_at is not None:
         raise Conflict(f"billing account {account_id}: it is closed")
     return account

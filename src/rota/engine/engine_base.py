@@ -76,7 +76,7 @@ class EngineBase:
 
     def current_trace(self) -> str | None:
         """Return the `traceparent` of the current span, None without one."""
-        return None if self.tracing is None else self.tracing.told()
+        return None if self.tracing is None else self.tracing.traceparent_of()
 
     def future(self, value: Any, field: str, now: datetime) -> datetime | None:
         if value is None:

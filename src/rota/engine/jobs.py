@@ -176,8 +176,8 @@ def lanes(
     ids."""
     found = lanes_behind(tx, only, after, orgs)
     if after is not None and len(found) < LANES_PER_CLAIM:
-        seen = {(one.org_id, one.queue) for one in found}
-        found += [one for one in lanes_behind(tx, only, None, orgs) if (one.org_id, one.queue) not in seen]
+        seen = {(lane.org_id, lane.queue) for lane in found}
+        found += [lane for lane in lanes_behind(tx, only, None, orgs) if (lane.org_id, lane.queue) not in seen]
     return found[:LANES_PER_CLAIM]
 
 
@@ -224,7 +224,7 @@ def lane_behind(org: ColumnElement[str], queue: ColumnElement[str]) -> tuple[Col
     ready = is_in(c.state, [State.READY])
     same = select(func.min(c.queue)).where(ready, c.org_id == org, c.queue > queue).scalar_subquery()
     others = select(c.org_id, c.queue).where(ready, c.org_id > org).order_by(c.org_id, c.queue).limit(1)
-    next_org, first = (others.with_only_columns(one).scalar_subquery() for one in (c.org_id, c.queue))
+    next_org, first = (others.with_only_columns(column).scalar_subquery() for column in (c.org_id, c.queue))
     return case((same.is_not(None), org), else_=next_org).label("org_id"), func.coalesce(same, first).label("queue")
 
 
@@ -253,7 +253,7 @@ def take(
     taken = taking(tx, Given(values, (len(given), sole)))
     if on_sqlite(tx):
         taken = orjson.loads(taken_now(tx, Given(values))[0][0])
-    if not taken:  # whoever takes nothing writes nothing: a write wakes the other processes
+    if not taken:  # a claim without jobs writes nothing: a write wakes the other processes
         return []
     if on_sqlite(tx):
         draw_fence(tx)
@@ -348,7 +348,9 @@ def capped(tx: Tx, found: Sequence[Lane], turn: int) -> Sequence[Lane]:
 
 def mark_started(tx: Tx, attempts: Sequence[Attempt]) -> set[str]:
     """Write down that these attempts have begun; returns the run ids of those whose lease still held."""
-    begun = [(one.job.id, one.job.fence, one.run_id, one.number, one.started_at) for one in attempts]
+    begun = [
+        (attempt.job.id, attempt.job.fence, attempt.run_id, attempt.number, attempt.started_at) for attempt in attempts
+    ]
     return {run_id for (run_id,) in marking(tx, BEGUN.given(tx, begun))}
 
 
@@ -364,17 +366,17 @@ def marking(tx: Tx, alike: tuple[str, ...]) -> Any:
 
 def finish(tx: Tx, ended: Sequence[AttemptResult], worker: str | None, now: datetime | None = None) -> FinishResult:
     """Write the runs that ended and take their jobs out of the queue, or to where they wait for the next attempt."""
-    staying = [one for one in ended if one.move]
-    final = [one for one in ended if not one.move] if staying else ended
-    keys = {one.job.serial_key for one in ended if one.job.serial_key}
+    staying = [result for result in ended if result.move]
+    final = [result for result in ended if not result.move] if staying else ended
+    keys = {result.job.serial_key for result in ended if result.job.serial_key}
     lock_keys(tx, keys)
     moved, unwanted = move_on(tx, staying)
-    runs.append(tx, [one for one in staying if one.run_id in moved and not one.not_started], worker, now)
+    runs.append(tx, [result for result in staying if result.run_id in moved and not result.not_started], worker, now)
     kept = leave(tx, final, worker, now) | moved
     promoted = promote(tx, keys)
-    for job_id, by in unwanted.items():  # somebody cancelled it while its attempt failed by itself: there is no next
-        withdraw(tx, c.id == job_id, Status.CANCELED, by, max(one.finished_at for one in ended))
-    ready = bool(promoted or unwanted) or any(one.move in (Move.HAND_BACK, Move.RESCUE) for one in staying)
+    for job_id, by in unwanted.items():  # canceled while its attempt failed by itself: there is no next
+        withdraw(tx, c.id == job_id, Status.CANCELED, by, max(result.finished_at for result in ended))
+    ready = bool(promoted or unwanted) or any(result.move in (Move.HAND_BACK, Move.RESCUE) for result in staying)
     if ready:
         notify(tx, "ready")
     return FinishResult(kept, ready)
@@ -418,24 +420,26 @@ def taking_next(tx: Tx) -> Any:
 
 def is_plain(ended: Iterable[AttemptResult]) -> bool:
     """Whether `finish` is one statement on PostgreSQL: nothing waits behind these jobs, and no schedule counts them."""
-    return not any(one.move or one.job.serial_key or one.job.schedule_id for one in ended)
+    return not any(result.move or result.job.serial_key or result.job.schedule_id for result in ended)
 
 
 def leave(tx: Tx, ended: Sequence[AttemptResult], worker: str | None, now: datetime | None) -> set[str]:
     """The jobs whose work is over go from the queue into the ledger; the run ids of those that held."""
     if not ended:
         return set()
-    given = ENDED.given(tx, [(one.job.id, one.job.fence, *runs.result_values(one, worker, now)) for one in ended])
+    given = ENDED.given(
+        tx, [(result.job.id, result.job.fence, *runs.result_values(result, worker, now)) for result in ended]
+    )
     recorded = recording(tx, given)
     if on_sqlite(tx):
         if changed_rows(tx) == len(ended):
-            kept = {one.run_id for one in ended}
+            kept = {result.run_id for result in ended}
         else:
             kept = {run_id for (run_id,) in holding(tx, given)}
         leaving(tx, given)
     else:
         kept = {run_id for (run_id,) in recorded}
-    runs.update_stats(tx, [one for one in ended if one.job.schedule_id and one.run_id in kept])
+    runs.update_stats(tx, [result for result in ended if result.job.schedule_id and result.run_id in kept])
     return kept
 
 
@@ -479,19 +483,20 @@ def move_on(tx: Tx, ended: Sequence[AttemptResult]) -> tuple[set[str], dict[str,
         return set(), {}
     records = [
         (
-            one.job.id, one.job.fence, state_after(one.move).value, one.run_at or one.job.run_at,
-            one.job.last_run_id if one.not_started else one.run_id, one.job.attempt if one.not_started else one.number,
-            one.job.tries + (one.counts and one.status is not Status.CRASHED),
-            one.job.crashes + (one.counts and one.status is Status.CRASHED),
-            one.reason if one.move is Move.PARK else None,
+            result.job.id, result.job.fence, state_after(result.move).value, result.run_at or result.job.run_at,
+            result.job.last_run_id if result.not_started else result.run_id,
+            result.job.attempt if result.not_started else result.number,
+            result.job.tries + (result.counts and result.status is not Status.CRASHED),
+            result.job.crashes + (result.counts and result.status is Status.CRASHED),
+            result.reason if result.move is Move.PARK else None,
         )
-        for one in ended
-        if one.move is not None
+        for result in ended
+        if result.move is not None
     ]  # fmt: skip
     found = moving(tx, MOVED.given(tx, records))
     canceled = {job_id: reason or "" for job_id, requested_at, reason in found if requested_at is not None}
     held = {job_id for job_id, _, _ in found}
-    return {one.run_id for one in ended if one.job.id in held}, canceled
+    return {result.run_id for result in ended if result.job.id in held}, canceled
 
 
 MOVED = Batch(
@@ -559,17 +564,17 @@ def rescue(
     rows = list(tx.execute(full.where(held_by_worker, c.id.in_(keys)).order_by(c.id).with_for_update()))
     culprit = culprit_of(rows) if evidence and len(keys) < limit else None
     ended = [crash_of(row, now, row.id == culprit) for row in rows if row.run_id is not None]
-    final = [one for one in ended if one.final]
-    moved, _ = move_on(tx, [one for one in ended if not one.final])
-    runs.append(tx, [one for one in ended if one.run_id in moved], worker, now)
+    final = [result for result in ended if result.final]
+    moved, _ = move_on(tx, [result for result in ended if not result.final])
+    runs.append(tx, [result for result in ended if result.run_id in moved], worker, now)
     kept = leave(tx, final, worker, now) | moved
-    crashed = [one for one in ended if one.run_id in kept]
+    crashed = [result for result in ended if result.run_id in kept]
     unstarted = [row.id for row in rows if row.run_id is None]
     ready = {"state": state_after(Move.RESCUE), "lease_owner": None}
     tx.execute(update(jobs).where(c.id.in_(unstarted), held_by_worker).values(ready))
     present = [row.id for row in rows if row.id != culprit]
     tx.execute(update(jobs).where(c.id.in_(present)).values(rescues=c.rescues + 1))
-    promote(tx, {one.job.serial_key for one in final if one.job.serial_key})
+    promote(tx, {result.job.serial_key for result in final if result.job.serial_key})
     if rows:
         notify(tx, "ready")
     return len(rows), len(keys) == limit, crashed
@@ -591,7 +596,9 @@ def crash_of(row: Any, now: datetime, counts: bool) -> AttemptResult:
         job, Status.CRASHED, None, now, row.run_id, row.attempt, row.started_at, error, move=Move.RESCUE, run_at=now,
         counts=counts,
     )  # fmt: skip
-    if job.route.startswith(SERIAL_ROUTE_PREFIX):  # UNKNOWN_IS_NOT_FAILED: whoever had it must say what happened
+    if job.route.startswith(
+        SERIAL_ROUTE_PREFIX
+    ):  # UNKNOWN_IS_NOT_FAILED: the agent that had it must report the outcome
         return replace(ended, status=Status.PAUSED, reason=RECONCILIATION, move=Move.PARK, counts=False)
     if row.cancel_requested_at is not None:
         return replace(ended, status=Status.CANCELED, reason=row.cancel_reason, move=None)
@@ -609,7 +616,7 @@ def request_cancel(tx: Tx, ids: Collection[str], reason: str, now: datetime) -> 
 
 
 def cancels(tx: Tx, worker: str) -> dict[str, str]:
-    """The jobs of a worker that somebody wants stopped, with the reason."""
+    """Return the jobs of a worker with a cancel request, and the reason."""
     return {job_id: reason or "" for job_id, reason in tx.execute(canceled_of(tx), {"worker": worker})}
 
 
@@ -649,7 +656,7 @@ def payload_of(tx: Tx, job_id: str) -> Any:
 
 
 def is_unwanted(tx: Tx, job_id: str) -> bool:
-    """Whether somebody wants a job stopped."""
+    """Whether a cancel of the job was requested."""
     return tx.execute(select(c.id).where(c.id == job_id, c.cancel_requested_at.is_not(None))).first() is not None
 
 
@@ -702,7 +709,7 @@ def resume(tx: Tx, job_id: str, now: datetime) -> bool:
 
 def adopt(tx: Tx, job_id: str, fence: int, worker: str | None, now: datetime) -> bool:
     """Give a parked job back to the agent that has it in hand, as the same claim: its fence stays. The attempt that was
-    told as paused is over; this is the next one."""
+    recorded as paused is over; this is the next one."""
     mine = and_(c.id == job_id, c.fence == fence, is_in(c.state, states_before(Move.ADOPT)))
     begun = {"parked_reason": None, "run_id": new_id(), "attempt": c.attempt + 1, "started_at": now}
     leased = lease_values(Move.ADOPT, worker, fence)
@@ -740,7 +747,7 @@ def promote(tx: Tx, keys: Iterable[str]) -> int:
     wanted = sorted(set(keys))
     if not wanted:
         return 0
-    return len(promoting(tx, WANTED.given(tx, [(one,) for one in wanted])))
+    return len(promoting(tx, WANTED.given(tx, [(key,) for key in wanted])))
 
 
 WANTED = Batch("wanted", key=c.serial_key.type)
@@ -765,7 +772,7 @@ def promoting(tx: Tx, alike: tuple[str, ...]) -> Any:
 
 def is_in(state: ColumnElement[str], among: Iterable[State]) -> ColumnElement[bool]:
     """A test of the state with its values in the statement's text: a partial index serves no parameter."""
-    values: list[ColumnElement[str]] = [literal_column(f"'{one.value}'") for one in among]
+    values: list[ColumnElement[str]] = [literal_column(f"'{state_value.value}'") for state_value in among]
     return state == values[0] if len(values) == 1 else state.in_(values)
 
 

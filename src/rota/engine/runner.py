@@ -106,7 +106,7 @@ class RunContext:
 
 
 class StopFlag:
-    """Whether somebody wants the run stopped; as a `threading.Event`, which is made only when a thread waits for it."""
+    """Whether a stop of the run was requested; as a `threading.Event`, made only when a thread waits for it."""
 
     __slots__ = ("_event", "_set")
     _making = threading.Lock()
@@ -156,7 +156,7 @@ class RunLog:
                     self._ready: list[tuple[str, datetime, str, str]] = []
                     self._tail: deque[tuple[str, datetime, str, str]] = deque()
                     self._partial: dict[str, str] = {}
-                    self._own = threading.Lock()  # last: whoever sees it finds the rest
+                    self._own = threading.Lock()  # last: a thread that sees it finds the rest set
         return self._own
 
     def write(self, stream: str, text: str) -> None:
@@ -278,7 +278,7 @@ class Skipped(Exception):
 
 
 class Busy(Exception):
-    """Where it would run has no room. The job waits as if nobody had touched it, and is tried again after `delay`."""
+    """Where it would run has no room. The job waits as if it had not been claimed, and is tried again after `delay`."""
 
     def __init__(self, message: str, delay: timedelta = timedelta(seconds=1)) -> None:
         super().__init__(message)

@@ -56,7 +56,7 @@ class Tracing:
     def begin_fire(self, schedule: Schedule, fire: Fire) -> Fire:
         about = {"schedule_id": schedule.id, "slot": fire.slot.isoformat(), "target": schedule.target}
         span = self.begin(f"fire {schedule.name}", None, about)
-        fire = replace(fire, trace=self.told(span))
+        fire = replace(fire, trace=self.traceparent_of(span))
         self.firing[fire.trace] = span
         return fire
 
@@ -72,12 +72,12 @@ class Tracing:
         about = {"job_id": job.id, "run_id": attempt.run_id, "attempt": attempt.number, "kind": job.kind}
         claim = self.begin(f"claim {job.target}", job.traceparent, about, max(job.run_at, job.queued_at))
         claim.end(nanoseconds(attempt.started_at))
-        with self.span(f"run {job.target}", self.told(claim), about):
+        with self.span(f"run {job.target}", self.traceparent_of(claim), about):
             return await work()
 
     @contextlib.contextmanager
     def span(self, name: str, parent: str | None, about: Mapping[str, Any]) -> Iterator[None]:
-        """What happens meanwhile hangs below it. Of an error only its type is told: the ledger says more."""
+        """Spans that begin inside are its children. Of an error it has the type only; the run has the rest."""
         from opentelemetry.trace import StatusCode, use_span
 
         made = self.begin(name, parent, about)
@@ -95,7 +95,7 @@ class Tracing:
             name, context, attributes=known, start_time=None if since is None else nanoseconds(since)
         )
 
-    def told(self, span: "Span | None" = None) -> str | None:
+    def traceparent_of(self, span: "Span | None" = None) -> str | None:
         """The `traceparent` of a span, by default the one that is current here, if there is one."""
         from opentelemetry.trace import set_span_in_context
 

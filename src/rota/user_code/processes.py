@@ -171,7 +171,7 @@ def processes_of_run(leader: int, run_id: str) -> set[int]:
     pids: set[int] = set()
     variable = f"ROTA_RUN_ID={run_id}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError, IndexError):  # it ended meanwhile, or belongs to another user
+        with suppress(OSError, ValueError, IndexError):  # it has ended, or belongs to another user
             state, _, group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
             if state in "ZX":
                 continue

@@ -75,7 +75,7 @@ def processes_of(running: dict[int, bytes]) -> set[int]:
             with open(f"/proc/{name}/environ", "rb") as file:
                 if variables & set(file.read().split(b"\0")):
                     pids.add(int(name))
-        except (OSError, ValueError):  # it ended meanwhile, or belongs to another user
+        except (OSError, ValueError):  # it has ended, or belongs to another user
             continue
     return pids - {os.getpid()}
 
