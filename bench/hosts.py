@@ -18,7 +18,8 @@ from bench.figures import Figure, Size, percentile
 from bench.site import Kind, Site, cpu_seconds, site, used_since
 from rota.core.ids import new_id
 from rota.core.model import NewJob
-from rota.db.dialect import Tx, insert_rows
+from rota.db.dialect import Tx
+from rota.db.statement import insert_rows
 from rota.db.tables import hosts as host_rows
 from rota.db.tables import server_instances
 from rota.engine import jobs

@@ -16,7 +16,7 @@ from rota.core.model import AttemptResult, Job
 from rota.core.states import Status
 from rota.db.dialect import Tx
 from rota.db.notify import Wake
-from rota.engine import jobs
+from rota.engine import claiming, finishing
 from rota.engine.commands import Engine
 from rota.engine.engine_settings import EngineSettings
 from rota.engine.scheduler import Scheduler
@@ -93,10 +93,10 @@ async def fire(engine: Engine) -> float:
 
 
 def take(tx: Tx) -> list[Job]:
-    return jobs.claim(tx, jobs.lanes(tx), worker="bench", routes=ROUTES, room=5, turn=0)
+    return claiming.claim(tx, claiming.lanes(tx), worker="bench", routes=ROUTES, room=5, turn=0)
 
 
 def end(tx: Tx, job: Job, now: datetime) -> None:
     ended = [AttemptResult(job, Status.SUCCESS, None, now, new_id(), 1, now)]
-    jobs.finish(tx, ended, "bench", now)
+    finishing.finish(tx, ended, "bench", now)
     pipelines_store.follow(tx, ended, now)

@@ -22,7 +22,7 @@ from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx
 from rota.db.migrate import migrate
 from rota.db.notify import Wake
-from rota.engine import jobs
+from rota.engine import claiming, finishing
 from rota.engine.commands import Engine
 from rota.engine.engine_settings import EngineSettings
 from rota.engine.runner import Runners
@@ -90,7 +90,9 @@ class Api:
         """Take everything that is ready, as a worker would."""
 
         def step(tx: Tx) -> list[Job]:
-            return jobs.claim(tx, jobs.lanes(tx), worker=worker, routes=["task:default:hello"], room=100, turn=0)
+            return claiming.claim(
+                tx, claiming.lanes(tx), worker=worker, routes=["task:default:hello"], room=100, turn=0
+            )
 
         return await self.db.tx(step)
 
@@ -98,13 +100,13 @@ class Api:
         """Take what is ready, and write down that it has begun."""
         claimed = await self.claim(worker)
         begun = [Attempt(job, new_id(), job.attempt + 1, self.clock.now()) for job in claimed]
-        await self.db.tx(jobs.mark_started, begun)
+        await self.db.tx(finishing.mark_started, begun)
         return begun
 
     async def end(self, begun: list[Attempt], status: Status = Status.SUCCESS, reason: str | None = None) -> None:
         now = self.clock.now()
         ended = [AttemptResult(one.job, status, reason, now, one.run_id, one.number, one.started_at) for one in begun]
-        await self.db.tx(jobs.finish, ended, WORKER)
+        await self.db.tx(finishing.finish, ended, WORKER)
 
     async def count(self, table: str) -> int:
         return await self.db.read(lambda tx: int(tx.execute(sql(f"SELECT count(*) FROM {table}")).scalar_one()))

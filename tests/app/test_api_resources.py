@@ -9,7 +9,7 @@ import pytest
 from rota.core.ids import new_id, trace_id_of
 from rota.core.model import AttemptResult
 from rota.core.states import Status
-from rota.engine import jobs, workers
+from rota.engine import claiming, finishing, workers
 from rota.engine.scheduler import Scheduler
 from tests.app.conftest import NINE, WORKER, Api
 
@@ -163,7 +163,7 @@ async def test_why_tells_the_story_of_a_run(api: Api) -> None:
     api.clock.set(NINE + timedelta(seconds=3))
     error = {"code": "logic", "type": "ValueError", "message": "no", "traceback": None}
     ended = AttemptResult(begun.job, Status.FAILED, "logic", api.clock.now(), begun.run_id, 1, begun.started_at, error)
-    await api.db.tx(jobs.finish, [ended], WORKER)
+    await api.db.tx(finishing.finish, [ended], WORKER)
     told = await sentences(api, f"/runs/{begun.run_id}/$why")
     assert "ended after 3 s: failed, because the task raised an error (logic). Its error: ValueError: no." in told
     assert "overlap queue_all, 2 retries" in told
@@ -277,11 +277,13 @@ async def run_many(api: Api, count: int) -> None:
     """Runs that ended, as a worker writes them."""
     await api.engine.enqueue(api.org_id, "task", "hello", [None] * count)
     taken = await api.db.tx(
-        lambda tx: jobs.claim(tx, jobs.lanes(tx), worker=WORKER, routes=["task:default:hello"], room=count, turn=0)
+        lambda tx: claiming.claim(
+            tx, claiming.lanes(tx), worker=WORKER, routes=["task:default:hello"], room=count, turn=0
+        )
     )
     assert len(taken) == count
     ended = [AttemptResult(job, Status.SUCCESS, None, NINE, new_id(), 1, NINE) for job in taken]
-    await api.db.tx(jobs.finish, ended, WORKER)
+    await api.db.tx(finishing.finish, ended, WORKER)
 
 
 async def test_every_list_takes_a_limit_of_200(api: Api) -> None:

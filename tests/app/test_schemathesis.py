@@ -29,7 +29,7 @@ from rota.core.model import Attempt, AttemptResult
 from rota.core.states import Status
 from rota.db.connection import open_database
 from rota.db.dialect import Tx
-from rota.engine import jobs, orgs, runs, workers
+from rota.engine import claiming, finishing, jobs, orgs, runs, workers
 from rota.kinds.hosts.store import hosts
 from tests.app.live_api import LiveApi
 
@@ -175,8 +175,8 @@ async def lose(url: str, host_id: str) -> None:
         facts = {"version": "1", "pid": 1, "room": 1, "job_types": types}
         session, _ = hosts.register(tx, host, facts, timedelta(hours=1), {}, now)
         taken = hosts.claim(tx, host.org_id, host_id, session, 1)
-        jobs.mark_started(tx, [Attempt(jobs.job_of(row), new_id(), 1, now) for row in taken])
-        jobs.rescue(tx, session, now)
+        finishing.mark_started(tx, [Attempt(jobs.job_of(row), new_id(), 1, now) for row in taken])
+        finishing.rescue(tx, session, now)
 
     try:
         await db.tx(step)
@@ -193,12 +193,12 @@ async def work(url: str) -> dict[str, str]:
             tx, worker=new_id(), pid=1, version="1", concurrency=2, kinds=["task"],
             routes=["task:default:hello"], queues=None, lease=workers.LEASE_AHEAD_MAX, now=now,
         )  # fmt: skip
-        taken = jobs.claim(tx, jobs.lanes(tx), worker=new_id(), routes=["task:default:hello"], room=2, turn=0)
+        taken = claiming.claim(tx, claiming.lanes(tx), worker=new_id(), routes=["task:default:hello"], room=2, turn=0)
         first, second = (Attempt(job, new_id(), 1, now) for job in taken)
         error = {"code": "logic", "type": "ValueError", "message": "no", "traceback": None}
         ended = AttemptResult(first.job, Status.FAILED, "logic", now, first.run_id, 1, now, error)
-        jobs.finish(tx, [ended], None, now)
-        jobs.mark_started(tx, [second])
+        finishing.finish(tx, [ended], None, now)
+        finishing.mark_started(tx, [second])
         runs.write_logs(tx, [(first.run_id, now, "stdout", "hello")])
         return {"run_id": first.run_id, "job_id": first.job.id}
 

@@ -14,9 +14,10 @@ from rota.core.ids import new_id
 from rota.core.model import Attempt, AttemptResult
 from rota.core.states import Status
 from rota.db.connection import Database, open_database
-from rota.db.dialect import Tx, insert_rows
+from rota.db.dialect import Tx
+from rota.db.statement import insert_rows
 from rota.db.tables import logs
-from rota.engine import jobs, runs
+from rota.engine import claiming, finishing, runs
 from rota.kinds.workflows.store import workflow_runs
 from rota.testing import world
 from tests.app.live_api import LiveApi
@@ -82,9 +83,9 @@ async def begin(db: Database) -> list[Attempt]:
     """Take what is ready and begin it, as a worker would."""
 
     def step(tx: Tx) -> list[Attempt]:
-        taken = jobs.claim(tx, jobs.lanes(tx), worker=new_id(), routes=["task:default:hello"], room=100, turn=0)
+        taken = claiming.claim(tx, claiming.lanes(tx), worker=new_id(), routes=["task:default:hello"], room=100, turn=0)
         begun = [Attempt(job, new_id(), job.attempt + 1, datetime.now(UTC)) for job in taken]
-        jobs.mark_started(tx, begun)
+        finishing.mark_started(tx, begun)
         return begun
 
     return await db.tx(step)
@@ -93,7 +94,7 @@ async def begin(db: Database) -> list[Attempt]:
 async def end(db: Database, begun: list[Attempt], at: datetime | None = None) -> None:
     now = at or datetime.now(UTC)
     ended = [AttemptResult(one.job, Status.SUCCESS, None, now, one.run_id, one.number, one.started_at) for one in begun]
-    await db.tx(jobs.finish, ended, None, now)
+    await db.tx(finishing.finish, ended, None, now)
 
 
 async def run(client: httpx.AsyncClient) -> str:

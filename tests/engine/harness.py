@@ -17,8 +17,9 @@ from rota.core.states import RAN, State, Status
 from rota.core.timing import triggers
 from rota.core.timing.dst import TICK
 from rota.db.connection import Database, open_database
-from rota.db.dialect import Tx, insert_rows
+from rota.db.dialect import Tx
 from rota.db.notify import Wake
+from rota.db.statement import insert_rows
 from rota.db.tables import clocks, jobs, orgs, runs, schedule_stats, schedules, slots, trigger_spans
 from rota.engine import jobs as queue
 from rota.engine import workers
@@ -155,7 +156,7 @@ class Harness:
     async def work(self) -> None:
         """Claim and run jobs until only long runs are left; store the results."""
         while True:
-            self.worker.cancellation.cancel(await self.db.read(queue.cancels, self.worker.id))
+            self.worker.cancellation.cancel(await self.db.read(queue.cancel_requests, self.worker.id))
             more = await self.worker.prefetch.claim()
             await self.wait_until_idle()
             ended = bool(self.worker.completer.results)

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, update
 
 from rota.core.errors import Conflict, Invalid
-from rota.db.dialect import insert_rows
+from rota.db.statement import insert_rows
 from rota.db.tables import queues, runs, slots
 from rota.engine import backfill
 from rota.engine import slots as slot_rows

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from rota.core.errors import Unavailable
-from rota.db.dialect import insert_rows
+from rota.db.statement import insert_rows
 from rota.db.tables import queues, runs
 from rota.engine import firing, scheduler
 from rota.engine.engine_settings import EngineSettings

@@ -11,8 +11,8 @@ from rota.core.errors import TransientError
 from rota.core.ids import new_id
 from rota.core.model import Attempt, NewJob
 from rota.db.tables import runs
+from rota.engine import claiming, finishing, run_reports, why
 from rota.engine import jobs as queue
-from rota.engine import run_reports, why
 from rota.engine.maintenance import Maintenance
 from rota.engine.runner import ChildCrashed
 from rota.engine.runs import read_logs
@@ -199,9 +199,9 @@ async def test_the_jobs_of_a_dead_worker_run_again_at_full_width_and_uncharged(h
     ids = await enqueue(harness, 20)
     dead = Worker(harness.engine)
     await register(dead, harness.engine)
-    found = await harness.db.read(queue.lanes)
-    took = await harness.db.tx(queue.claim, found, worker=dead.id, routes=["task"], room=20, turn=0)
-    await harness.db.tx(queue.mark_started, [Attempt(job, new_id(), 1, harness.clock.now()) for job in took])
+    found = await harness.db.read(claiming.lanes)
+    took = await harness.db.tx(claiming.claim, found, worker=dead.id, routes=["task"], room=20, turn=0)
+    await harness.db.tx(finishing.mark_started, [Attempt(job, new_id(), 1, harness.clock.now()) for job in took])
     harness.clock.set(at("9:30"))
     await Maintenance(harness.engine, harness.worker.id).rescue()
     harness.fake_runner.long = lambda job: True
@@ -251,11 +251,11 @@ async def lose(harness: Harness, count: int) -> None:
     """A worker dies that has begun these jobs."""
     dead = Worker(harness.engine)
     await register(dead, harness.engine)
-    found = await harness.db.read(queue.lanes)
-    took = await harness.db.tx(queue.claim, found, worker=dead.id, routes=["task"], room=count, turn=0)
+    found = await harness.db.read(claiming.lanes)
+    took = await harness.db.tx(claiming.claim, found, worker=dead.id, routes=["task"], room=count, turn=0)
     assert len(took) == count
     await harness.db.tx(
-        queue.mark_started, [Attempt(job, new_id(), job.attempt + 1, harness.clock.now()) for job in took]
+        finishing.mark_started, [Attempt(job, new_id(), job.attempt + 1, harness.clock.now()) for job in took]
     )
     harness.clock.set(harness.clock.now() + HOUR)
     assert await Maintenance(harness.engine, harness.worker.id).rescue() == count

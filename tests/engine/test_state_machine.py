@@ -27,7 +27,7 @@ from sqlalchemy import select
 
 from rota.core.errors import AuthError, Conflict, Invalid, LogicError, NotFound, TransientError
 from rota.db.tables import jobs, runs, schedules
-from rota.engine.jobs import headless
+from rota.engine.serial_keys import headless
 from tests.databases import copy_sqlite, empty_postgres
 from tests.engine.harness import MINUTE, Harness, open_harness
 

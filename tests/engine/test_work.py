@@ -15,12 +15,12 @@ from rota.core.ids import new_id
 from rota.core.model import Attempt, AttemptResult, Job
 from rota.core.policy import Retry, Terms
 from rota.core.states import Status
-from rota.db.dialect import insert_rows
+from rota.db.statement import insert_rows
 from rota.db.tables import jobs, orgs, queues, runs
 from rota.db.tables import workers as worker_rows
+from rota.engine import claiming, finishing, workers
 from rota.engine import jobs as queue
 from rota.engine import runs as ledger_rows
-from rota.engine import workers
 from rota.engine.maintenance import Maintenance
 from rota.engine.worker import Worker
 from rota.engine.worker.prefetch import LONG_RUN_AFTER
@@ -418,8 +418,8 @@ async def other_worker(harness: Harness) -> Worker:
 
 
 async def claim(harness: Harness, worker: Worker, room: int = 10) -> list[Job]:
-    found = await harness.db.read(queue.lanes)
-    return await harness.db.tx(queue.claim, found, worker=worker.id, routes=["task"], room=room, turn=0)
+    found = await harness.db.read(claiming.lanes)
+    return await harness.db.tx(claiming.claim, found, worker=worker.id, routes=["task"], room=room, turn=0)
 
 
 async def test_jobs_of_a_worker_that_vanished_go_to_others(harness: Harness) -> None:
@@ -450,7 +450,7 @@ async def test_the_third_crash_quarantines(harness: Harness) -> None:
     for n in (1, 2, 3):
         lost = await other_worker(harness)
         (job,) = await claim(harness, lost)
-        await harness.db.tx(queue.mark_started, [Attempt(job, new_id(), job.attempt + 1, harness.clock.now())])
+        await harness.db.tx(finishing.mark_started, [Attempt(job, new_id(), job.attempt + 1, harness.clock.now())])
         harness.clock.set(harness.clock.now() + HOUR)
         await Maintenance(harness.engine, harness.worker.id).rescue()
         assert len(await harness.queue()) == (1 if n < 3 else 0)
@@ -462,7 +462,7 @@ async def test_a_crashed_run_is_followed_by_a_marked_isolated_attempt(harness: H
     await enqueue(harness)
     lost = await other_worker(harness)
     (job,) = await claim(harness, lost)
-    await harness.db.tx(queue.mark_started, [Attempt(job, new_id(), 1, harness.clock.now())])
+    await harness.db.tx(finishing.mark_started, [Attempt(job, new_id(), 1, harness.clock.now())])
     harness.clock.set(at("9:30"))
     await Maintenance(harness.engine, harness.worker.id).rescue()
     harness.fake_runner.long = lambda job: True
@@ -496,7 +496,7 @@ async def test_work_that_nobody_can_run_is_put_aside_until_somebody_comes_up(har
     await Maintenance(harness.engine, harness.worker.id).reconcile()
     (row,) = await harness.queue()
     assert (row.state, row.parked_reason) == ("parked", "unroutable")
-    await harness.db.tx(queue.route, ["task:elsewhere"])
+    await harness.db.tx(queue.resume_routes, ["task:elsewhere"])
     (row,) = await harness.queue()
     assert (row.state, row.parked_reason) == ("ready", None)
 
@@ -507,8 +507,8 @@ async def test_work_that_nobody_can_run_is_put_aside_until_somebody_comes_up(har
 async def test_a_result_that_the_database_refuses_costs_only_its_own_run(harness: Harness) -> None:
     for n in range(8):
         await enqueue(harness, f"job{n}")
-    found = await harness.db.read(queue.lanes)
-    took = await harness.db.tx(queue.claim, found, worker=harness.worker.id, routes=["task"], room=9, turn=0)
+    found = await harness.db.read(claiming.lanes)
+    took = await harness.db.tx(claiming.claim, found, worker=harness.worker.id, routes=["task"], room=9, turn=0)
     ended = [AttemptResult(job, Status.SUCCESS, None, NINE, new_id(), 1, NINE, outcome={"n": 1}) for job in took]
     ended[5] = AttemptResult(
         took[5], Status.SUCCESS, None, NINE, new_id(), 1, NINE, outcome={"text": "half \ud800 a pair"}

@@ -105,7 +105,7 @@ class PipelineHarness(Harness):
     async def work(self) -> None:
         """Run ready jobs and those that follow, until only orders in the shut executor are left."""
         while True:
-            self.worker.cancellation.cancel(await self.db.read(queue.cancels, self.worker.id))
+            self.worker.cancellation.cancel(await self.db.read(queue.cancel_requests, self.worker.id))
             more = await self.worker.prefetch.claim()
             for _ in range(60_000):
                 if all(self.waits(run.ctx.run_id) for run in self.worker.active.values()):

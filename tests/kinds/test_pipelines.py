@@ -15,8 +15,7 @@ from rota.core.model import Job
 from rota.core.states import Status
 from rota.db.dialect import Tx
 from rota.db.tables import jobs, logs, pipeline_triggers, runs
-from rota.engine import jobs as queue
-from rota.engine import orgs, run_reports
+from rota.engine import claiming, orgs, run_reports
 from rota.engine.maintenance import Maintenance
 from rota.engine.runner import RunContext
 from rota.kinds.pipelines import store as pipelines_store
@@ -477,7 +476,7 @@ async def test_an_attempt_after_a_crash_keeps_the_claim_of_the_first(harness: Pi
 
 
 def claim_all(tx: Tx) -> list[Job]:
-    return queue.claim(tx, queue.lanes(tx), worker="w", routes=["pipeline:sql"], room=9, turn=0)
+    return claiming.claim(tx, claiming.lanes(tx), worker="w", routes=["pipeline:sql"], room=9, turn=0)
 
 
 async def test_a_webhook_opens_to_its_token_alone(harness: PipelineHarness) -> None:

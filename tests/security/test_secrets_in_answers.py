@@ -7,7 +7,7 @@ from rota.core.clock import system_time
 from rota.core.ids import new_id
 from rota.core.model import AttemptResult
 from rota.core.states import Status
-from rota.engine import jobs
+from rota.engine import claiming, finishing
 from rota.engine.runner import RunLog
 from tests.app.agents import make_server, pair_agent
 from tests.app.conftest import NINE, WORKER, Api
@@ -56,13 +56,13 @@ async def test_the_result_and_the_artifact_of_a_run_hide_secrets(api: Api) -> No
     routes = await api.db.read(lambda tx: tx.exec_driver_sql("SELECT route FROM jobs").scalars().all())
 
     def claim(tx: Any) -> Any:
-        return jobs.claim(tx, jobs.lanes(tx), worker=WORKER, routes=routes, room=9, turn=0)
+        return claiming.claim(tx, claiming.lanes(tx), worker=WORKER, routes=routes, room=9, turn=0)
 
     (job,) = await api.db.tx(claim)
     outcome = {"stdout": "token=CANARY7", "stderr": "Authorization: Bearer CANARY8", "exit_code": 1, "dbPwd": "CANARY9"}
     error = {"type": "X", "message": "password: CANARY10", "traceback": "http://u:CANARY11@h/"}
     ended = AttemptResult(job, Status.FAILED, "logic", NINE, new_id(), 1, NINE, outcome=outcome, error=error)
-    await api.db.tx(jobs.finish, [ended], WORKER)
+    await api.db.tx(finishing.finish, [ended], WORKER)
     viewer = await key_of(api, "viewer")
     run = (await read(api, "/runs", viewer)).json()["items"][0]
     assert run["outcome"]["dbPwd"] == "***"

@@ -22,21 +22,9 @@ from rota.core.model import Schedule
 from rota.db import sqlite
 from rota.db.column_types import Instant, Json
 from rota.db.connection import Database, open_database
-from rota.db.dialect import (
-    CROWD,
-    SHAPES,
-    Batch,
-    Tx,
-    database_now,
-    hot,
-    insert_new,
-    insert_rows,
-    on_sqlite,
-    records_of,
-    run_text,
-)
-from rota.db.postgres import PostgresDatabase
+from rota.db.dialect import Tx, database_now, on_sqlite
 from rota.db.sqlite import SqliteDatabase
+from rota.db.statement import SQLITE_BATCH_ROWS, Statement, insert_new, insert_rows
 from rota.db.tables import counters, orgs, schedules, tasks
 from tests.postgres import own_server
 
@@ -71,41 +59,50 @@ async def test_odd_texts_come_back_as_they_were(db: Database, odd: str) -> None:
 
 
 @pytest.mark.parametrize("records", [[(None, 1)], [("a", 1), ("a", 1), ("a", 1)], [("a", 1), ("a", 2), ("a", 1)]])
-async def test_records_that_are_alike_are_as_many_as_they_were(db: Database, records: list[Any]) -> None:
+async def test_rows_that_are_equal_are_not_merged(db: Database, records: list[Any]) -> None:
     assert await db.tx(echo, records, a=Text(), n=BigInteger()) == records
 
 
-async def test_however_records_differ_there_are_few_statements_for_them(db: Database) -> None:
-    batch = Batch("r", **{f"c{n}": BigInteger() for n in range(5)})
-    shapes = set()
-
-    def step(tx: Tx, records: list[Any]) -> list[Any]:
-        shapes.add(batch.given(tx, records).shape)
-        return mirrored(tx, batch, records)
-
-    for differing in range(32):
-        for count in (1, 2, 30):
-            records = [tuple(at * (differing >> n & 1) for n in range(5)) for at in range(count)]
-            assert sorted(await db.tx(step, records)) == records
-    assert len(shapes) <= SHAPES + 2  # and one for a single record, one for a few
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 64, 65, SQLITE_BATCH_ROWS + 1])
+async def test_batches_of_any_size_arrive_whole(db: Database, count: int) -> None:
+    rows = [(f"row {position}", position) for position in range(count)]
+    assert await db.tx(echo, rows, a=Text(), n=BigInteger()) == rows
 
 
-def echo(tx: Tx, /, records: list[Any], **columns: Any) -> list[Any]:
-    """A batch as the database sees it."""
-    return mirrored(tx, Batch("r", **columns), records)
+async def test_the_text_of_a_statement_does_not_depend_on_the_rows() -> None:
+    statement = echo_statement(a=Text(), n=BigInteger())
+    assert len(set(statement.text("postgresql", 1) + statement.text("postgresql", 500))) == 1
+    assert len({text for rows in range(1, 513) for text in statement.text("sqlite", rows)}) == 10  # 1, 2, 4 … 512
 
 
-def mirrored(tx: Tx, batch: Batch, records: list[Any]) -> list[Any]:
-    @hot
-    def seen(tx: Tx, alike: tuple[str, ...]) -> Any:
-        source = batch.table(tx, alike)
-        return select(*(source.c[name] for name in batch.columns))
+async def test_a_parameter_that_is_a_list_may_be_empty_or_long(db: Database) -> None:
+    statement = Statement(
+        "Which names are listed.",
+        "SELECT batch.name FROM batch WHERE batch.name IN ({list:names})",
+        batch={"name": column("name", Text)},
+        returns={"name": column("name", Text)},
+    )
+    rows = [("a",), ("b",), ("c",)]
+    assert await db.tx(statement.run, rows, names=[]) == []
+    assert await db.tx(statement.run, rows, names=["b", *map(str, range(5_000))]) == [("b",)]
 
-    return records_of(tx, [column(*one) for one in batch.columns.items()], seen(tx, batch.given(tx, records)))
+
+def echo(tx: Tx, /, rows: list[Any], **types: Any) -> list[Any]:
+    """Return a batch as the database sees it."""
+    return echo_statement(**types).run(tx, [(*row, position) for position, row in enumerate(rows)])
+
+
+def echo_statement(**types: Any) -> Statement:
+    returned = {name: column(name, kind) for name, kind in types.items()}
+    chosen = ", ".join(f"batch.{name}" for name in types)
+    text = f"SELECT {chosen} FROM batch WHERE batch.position IS NOT NULL ORDER BY batch.position"
+    return Statement(
+        "Return the batch.", text, batch={**returned, "position": column("position", BigInteger)}, returns=returned
+    )
 
 
 async def test_json_values_that_python_calls_equal_stay_what_they_were(db: Database) -> None:
-    values = [1, True, 1.0] * CROWD
+    values = [1, True, 1.0] * 20
     found = await db.tx(echo, [(value, at) for at, value in enumerate(values)], v=Json(), n=BigInteger())
     assert [type(value) for value, _ in found] == [type(value) for value in values]
 
@@ -217,9 +214,9 @@ async def test_postgresql_refuses_a_number_that_is_too_large_for_its_column(db: 
             await db.tx(echo, records, n=SmallInteger())
 
 
-async def test_bytes_are_not_stored_by_the_batch(db: Database) -> None:
-    with pytest.raises(DataRefused):
-        await db.tx(echo, [(b"a",), (b"b",)], data=LargeBinary())
+async def test_bytes_come_back_as_they_were(db: Database) -> None:
+    rows = [(b"a\0\xff",), (None,), (b"",)]
+    assert await db.tx(echo, rows, data=LargeBinary()) == rows
 
 
 async def test_rows_that_meet_no_conflict_are_told(db: Database) -> None:
@@ -249,7 +246,7 @@ async def test_a_connection_used_while_its_server_ends_it_is_an_outage(db: Datab
 
     with pytest.raises(Unavailable):
         await getattr(db, way)(step)
-    assert await db.statement(lambda tx: run_text(tx, "SELECT 1")) == [(1,)]
+    assert await db.statement(lambda tx: tx.exec_driver_sql("SELECT 1").scalar_one()) == 1
 
 
 async def test_a_wrong_statement_is_no_outage(db: Database) -> None:
@@ -334,26 +331,6 @@ async def test_a_deadlock_is_tried_again(db: Database) -> None:
         await db.read(lambda tx: tx.execute(sql("SELECT sum(value) FROM counters WHERE name <> 'fences'")).scalar_one())
         == 8
     )
-
-
-async def test_the_shortest_way_to_postgresql_opens_anew_after_its_connection_was_lost(db: Database) -> None:
-    if not isinstance(db, PostgresDatabase):
-        pytest.skip("SQLite's connection cannot be lost")
-
-    def session(tx: Tx) -> int:
-        return int(run_text(tx, "SELECT pg_backend_pid()")[0][0])
-
-    first = await db.statement(session)
-    assert await db.statement(session) == first
-    await db.read(lambda tx: tx.exec_driver_sql(f"SELECT pg_terminate_backend({first})").all())
-    (lost,) = db._raw_connections
-    await asyncio.wait_for(closed(lost), 10)
-    assert await db.statement(session) != first
-
-
-async def closed(connection: Any) -> None:
-    while not connection.is_closed():  # noqa: ASYNC110  it tells nobody
-        await asyncio.sleep(0.01)
 
 
 def test_a_schedule_is_read_by_the_order_of_its_columns() -> None:

@@ -19,6 +19,7 @@ from rota.db.connection import Database
 from rota.db.crash_points import at_each_statement
 from rota.db.dialect import Tx
 from rota.db.tables import jobs, runs
+from rota.engine import claiming, finishing, serial_keys
 from rota.engine import jobs as queue
 from rota.engine import runs as ledger_rows
 
@@ -37,7 +38,7 @@ async def add(db: Database, *some: NewJob, key_mode: str = "reject", now: dateti
 
 async def claim(db: Database, worker: str = "w", room: int = 100, turn: int = 0) -> list[Job]:
     def step(tx: Tx) -> list[Job]:
-        return queue.claim(tx, queue.lanes(tx), worker=worker, routes=["task"], room=room, turn=turn)
+        return claiming.claim(tx, claiming.lanes(tx), worker=worker, routes=["task"], room=room, turn=turn)
 
     return await db.tx(step)
 
@@ -70,9 +71,9 @@ async def bring(db: Database, job: NewJob, state: State) -> str:
         return job_id
     (held,) = await claim(db)
     if state is State.RETRY:
-        await db.tx(queue.finish, [end(held, Status.FAILED, move=Move.BACK_OFF, run_at=LATER, counts=True)], "w")
+        await db.tx(finishing.finish, [end(held, Status.FAILED, move=Move.BACK_OFF, run_at=LATER, counts=True)], "w")
     elif state is State.PARKED:
-        await db.tx(queue.finish, [end(held, Status.PAUSED, move=Move.PARK)], "w")
+        await db.tx(finishing.finish, [end(held, Status.PAUSED, move=Move.PARK)], "w")
     return job_id
 
 
@@ -107,7 +108,7 @@ async def test_a_key_that_a_living_job_holds(db: Database, mode: str, state: Sta
 @pytest.mark.parametrize("mode", ["reject", "preserve", "replace"])
 async def test_a_key_is_free_again_when_its_job_has_finished(db: Database, mode: str) -> None:
     await add(db, new("k"))
-    await db.tx(queue.finish, [end(one) for one in await claim(db)], "w")
+    await db.tx(finishing.finish, [end(one) for one in await claim(db)], "w")
     (second,) = await add(db, new("k"), key_mode=mode)
     assert await state_of(db, second) == "ready"
 
@@ -132,7 +133,7 @@ async def test_replacing_the_head_of_another_serial_key_promotes_the_next(db: Da
     (behind,) = await add(db, new(serial_key="a"))
     await add(db, new("k", serial_key="b"), key_mode="replace")
     assert await state_of(db, behind) == "ready"
-    assert await db.read(queue.headless) == []
+    assert await db.read(serial_keys.headless) == []
 
 
 async def test_concurrent_enqueues_of_one_key_make_one_job(db: Database) -> None:
@@ -173,7 +174,7 @@ async def test_fences_rise_along_a_serial_key(db: Database) -> None:
     for _ in range(5):
         (job,) = await claim(db)
         fences.append(job.fence)
-        await db.tx(queue.finish, [end(job)], "w")
+        await db.tx(finishing.finish, [end(job)], "w")
     assert fences == sorted(set(fences))
 
 
@@ -204,7 +205,7 @@ async def test_one_head_per_key_and_the_rest_in_order(db: Database) -> None:
     for expected in (high, first, low):
         (job,) = await claim(db)
         assert job.id == expected
-        await db.tx(queue.finish, [end(job)], "w")
+        await db.tx(finishing.finish, [end(job)], "w")
 
 
 @pytest.mark.parametrize("move", [Move.BACK_OFF, Move.PARK, Move.HAND_BACK])
@@ -212,7 +213,7 @@ async def test_a_job_that_waits_for_its_next_attempt_keeps_its_key(db: Database,
     await add(db, new(serial_key="k"))
     (behind,) = await add(db, new(serial_key="k"))
     (job,) = await claim(db)
-    await db.tx(queue.finish, [end(job, Status.PAUSED, move=move, run_at=LATER)], "w")
+    await db.tx(finishing.finish, [end(job, Status.PAUSED, move=move, run_at=LATER)], "w")
     assert await state_of(db, behind) == "blocked"
 
 
@@ -233,21 +234,21 @@ async def stolen(db: Database) -> tuple[Job, Job]:
     """A job that one worker lost and another holds."""
     await add(db, new())
     (old,) = await claim(db, "old")
-    await db.tx(queue.rescue, "old", NOW)
+    await db.tx(finishing.rescue, "old", NOW)
     (fresh,) = await claim(db, "new")
     return old, fresh
 
 
 WRITES: dict[str, Callable[[Tx, Job], Any]] = {
-    "finish": lambda tx, job: queue.finish(tx, [end(job)], "old").recorded,
+    "finish": lambda tx, job: finishing.finish(tx, [end(job)], "old").recorded,
     "back off": lambda tx, job: (
-        queue.finish(tx, [end(job, Status.FAILED, move=Move.BACK_OFF, run_at=LATER)], "old").recorded
+        finishing.finish(tx, [end(job, Status.FAILED, move=Move.BACK_OFF, run_at=LATER)], "old").recorded
     ),
-    "park": lambda tx, job: queue.finish(tx, [end(job, Status.PAUSED, move=Move.PARK)], "old").recorded,
-    "mark": lambda tx, job: queue.mark_started(tx, [Attempt(job, new_id(), 1, NOW)]),
-    "hand back": lambda tx, job: queue.hand_back(tx, "old", [job.id]),
-    "hand back all": lambda tx, job: queue.hand_back(tx, "old", None),
-    "rescue": lambda tx, job: queue.rescue(tx, "old", NOW)[0],
+    "park": lambda tx, job: finishing.finish(tx, [end(job, Status.PAUSED, move=Move.PARK)], "old").recorded,
+    "mark": lambda tx, job: finishing.mark_started(tx, [Attempt(job, new_id(), 1, NOW)]),
+    "hand back": lambda tx, job: finishing.hand_back(tx, "old", [job.id]),
+    "hand back all": lambda tx, job: finishing.hand_back(tx, "old", None),
+    "rescue": lambda tx, job: finishing.rescue(tx, "old", NOW)[0],
 }
 
 
@@ -265,8 +266,8 @@ async def test_an_answer_given_twice_counts_once(db: Database) -> None:
     await add(db, new())
     (job,) = await claim(db)
     one = end(job)
-    assert await db.tx(queue.finish, [one], "w") == ({one.run_id}, False)
-    assert await db.tx(queue.finish, [one], "w") == (set(), False)
+    assert await db.tx(finishing.finish, [one], "w") == ({one.run_id}, False)
+    assert await db.tx(finishing.finish, [one], "w") == (set(), False)
     assert await db.tx(ledger_rows.record_lost, [one], "w", NOW) == []
     assert len(await ledger(db)) == 1
 
@@ -275,7 +276,7 @@ async def test_one_lost_lease_in_a_batch_costs_only_itself(db: Database) -> None
     await add(db, *(new(serial_key=f"k{n % 3}" if n % 2 else None) for n in range(10)))
     took = await claim(db)
     ended = [end(replace(job, fence=job.fence + 999) if n == 2 else job) for n, job in enumerate(took)]
-    kept, _ = await db.tx(queue.finish, ended, "w")
+    kept, _ = await db.tx(finishing.finish, ended, "w")
     assert kept == {one.run_id for n, one in enumerate(ended) if n != 2}
     assert took[2].id in {row.id for row in await rows(db)}
 
@@ -286,7 +287,7 @@ async def test_one_lost_lease_in_a_batch_costs_only_itself(db: Database) -> None
 async def test_a_job_that_never_started_returns_without_a_trace(db: Database) -> None:
     await add(db, new())
     await claim(db, "old")
-    assert await db.tx(queue.rescue, "old", NOW) == (1, False, [])
+    assert await db.tx(finishing.rescue, "old", NOW) == (1, False, [])
     (row,) = await rows(db)
     assert (row.state, row.attempt, row.crashes, row.rescues, row.lease_owner) == ("ready", 0, 0, 1, None)
     assert await ledger(db) == []
@@ -296,8 +297,8 @@ async def test_a_started_job_becomes_a_crashed_run_and_a_new_attempt(db: Databas
     await add(db, new(serial_key="k"))
     (job,) = await claim(db, "old")
     run_id = new_id()
-    assert await db.tx(queue.mark_started, [Attempt(job, run_id, 1, NOW)]) == {run_id}
-    await db.tx(queue.rescue, "old", NOW)
+    assert await db.tx(finishing.mark_started, [Attempt(job, run_id, 1, NOW)]) == {run_id}
+    await db.tx(finishing.rescue, "old", NOW)
     (row,) = await rows(db)
     assert (row.state, row.attempt, row.crashes, row.last_run_id, row.run_id) == ("ready", 1, 1, run_id, None)
     (run,) = await ledger(db)
@@ -312,8 +313,8 @@ async def test_the_third_crash_ends_the_job_and_frees_its_key(db: Database) -> N
     (behind,) = await add(db, new(serial_key="k"))
     for number in (1, 2, 3):
         (job,) = await claim(db, "old")
-        await db.tx(queue.mark_started, [Attempt(job, new_id(), number, NOW)])
-        await db.tx(queue.rescue, "old", NOW)
+        await db.tx(finishing.mark_started, [Attempt(job, new_id(), number, NOW)])
+        await db.tx(finishing.rescue, "old", NOW)
     assert [row.status for row in await ledger(db)] == ["crashed", "crashed", "failed"]
     assert (await ledger(db))[-1].reason == "quarantined"
     assert await state_of(db, behind) == "ready"
@@ -322,10 +323,10 @@ async def test_the_third_crash_ends_the_job_and_frees_its_key(db: Database) -> N
 async def test_a_crashed_run_that_somebody_had_canceled_stays_canceled(db: Database) -> None:
     (job_id,) = await add(db, new())
     (job,) = await claim(db, "old")
-    await db.tx(queue.mark_started, [Attempt(job, new_id(), 1, NOW)])
+    await db.tx(finishing.mark_started, [Attempt(job, new_id(), 1, NOW)])
     await db.tx(queue.request_cancel, [job_id], "ann", NOW)
-    assert await db.read(queue.cancels, "old") == {job_id: "ann"}
-    await db.tx(queue.rescue, "old", NOW)
+    assert await db.read(queue.cancel_requests, "old") == {job_id: "ann"}
+    await db.tx(finishing.rescue, "old", NOW)
     assert await rows(db) == []
     assert [(row.status, row.reason) for row in await ledger(db)] == [("canceled", "ann")]
 
@@ -333,7 +334,7 @@ async def test_a_crashed_run_that_somebody_had_canceled_stays_canceled(db: Datab
 async def hold(db: Database, worker: str, count: int) -> list[Job]:
     """Jobs that a worker has begun."""
     took = await claim(db, worker, count)
-    await db.tx(queue.mark_started, [Attempt(job, new_id(), job.attempt + 1, NOW) for job in took])
+    await db.tx(finishing.mark_started, [Attempt(job, new_id(), job.attempt + 1, NOW) for job in took])
     return took
 
 
@@ -341,7 +342,7 @@ async def test_a_death_counts_against_no_job_of_several(db: Database) -> None:
     await add(db, *(new() for _ in range(3)))
     for deaths in (1, 2, 3):
         await hold(db, "old", 3)
-        await db.tx(queue.rescue, "old", NOW)
+        await db.tx(finishing.rescue, "old", NOW)
         assert [(row.attempt, row.crashes, row.rescues) for row in await rows(db)] == [(deaths, 0, deaths)] * 3
     assert {row.status for row in await ledger(db)} == {"crashed"}
 
@@ -350,12 +351,12 @@ async def test_a_death_counts_against_the_only_begun_job_that_was_at_three_death
     suspects = await add(db, new(), new())
     for _ in range(3):
         await hold(db, "old", 2)
-        await db.tx(queue.rescue, "old", NOW)
+        await db.tx(finishing.rescue, "old", NOW)
     (begun,) = await hold(db, "old", 1)
     await claim(db, "old", 1)  # waits for its turn
     fresh = await add(db, *(new() for _ in range(3)))
     await hold(db, "old", 3)
-    await db.tx(queue.rescue, "old", NOW)
+    await db.tx(finishing.rescue, "old", NOW)
     counts = {row.id: (row.crashes, row.rescues) for row in await rows(db)}
     assert begun.id == suspects[0]
     assert counts == {begun.id: (1, 3), suspects[1]: (0, 4), **dict.fromkeys(fresh, (0, 1))}
@@ -364,8 +365,8 @@ async def test_a_death_counts_against_the_only_begun_job_that_was_at_three_death
 async def test_the_rest_of_a_dead_workers_jobs_is_no_evidence(db: Database) -> None:
     await add(db, *(new() for _ in range(11)))
     await hold(db, "old", 11)
-    assert (await db.tx(queue.rescue, "old", NOW, 10))[:2] == (10, True)
-    await db.tx(queue.rescue, "old", NOW, 10, False)
+    assert (await db.tx(finishing.rescue, "old", NOW, 10))[:2] == (10, True)
+    await db.tx(finishing.rescue, "old", NOW, 10, False)
     assert {(row.crashes, row.rescues) for row in await rows(db)} == {(0, 1)}
 
 
@@ -377,14 +378,14 @@ async def test_a_start_that_is_recorded_while_a_rescue_waits_is_not_forgotten(db
     blocker = await asyncpg.connect(db.url)
     try:
         await blocker.execute("SELECT pg_advisory_lock(hashtextextended('k', 0))")
-        rescuing = asyncio.ensure_future(db.tx(queue.rescue, "old", NOW))
+        rescuing = asyncio.ensure_future(db.tx(finishing.rescue, "old", NOW))
         waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = ("
         waiting += "SELECT oid FROM pg_database WHERE datname = current_database())"
         async with asyncio.timeout(20):
             while not await blocker.fetchval(waiting):  # noqa: ASYNC110 (only the server knows)
                 await asyncio.sleep(0.01)
         run_id = new_id()
-        assert await db.tx(queue.mark_started, [Attempt(job, run_id, 1, NOW)]) == {run_id}
+        assert await db.tx(finishing.mark_started, [Attempt(job, run_id, 1, NOW)]) == {run_id}
     finally:
         await blocker.close()
     assert (await rescuing)[0] == 1
@@ -396,7 +397,7 @@ async def test_a_start_that_is_recorded_while_a_rescue_waits_is_not_forgotten(db
 async def test_rescue_goes_in_portions(db: Database) -> None:
     await add(db, *(new() for _ in range(25)))
     await claim(db, "old")
-    assert [await db.tx(queue.rescue, "old", NOW, 10) for _ in range(3)] == [
+    assert [await db.tx(finishing.rescue, "old", NOW, 10) for _ in range(3)] == [
         (10, True, []), (10, True, []), (5, False, []),
     ]  # fmt: skip
 
@@ -404,13 +405,13 @@ async def test_rescue_goes_in_portions(db: Database) -> None:
 async def test_a_worker_hands_back_what_it_does_not_know_of(db: Database) -> None:
     await add(db, *(new() for _ in range(3)))
     took = await claim(db)
-    assert await db.tx(queue.hand_back, "w", None, [took[0].id]) == 2
+    assert await db.tx(finishing.hand_back, "w", None, [took[0].id]) == 2
     assert sorted(row.state for row in await rows(db)) == ["ready", "ready", "running"]
 
 
 async def test_a_sole_lane_is_taken_without_another_look(db: Database) -> None:
     await add(db, *(new(priority=n) for n in range(3)))
-    took = await db.statement(queue.claim_sole, Lane("org", "default"), worker="w", routes=["task"], room=2)
+    took = await db.statement(claiming.claim_sole, Lane("org", "default"), worker="w", routes=["task"], room=2)
     assert len(took) == 2
     (last,) = await claim(db)
     assert last.fence > took[0].fence
@@ -426,20 +427,20 @@ async def test_a_lane_that_is_not_all_there_is_needs_another_look(db: Database, 
             await add(db, new(queue="a" if beside == "queue before" else "z"))
         case _:
             await db.tx(queue.set_queue, "org", "m", 5 if beside == "limited" else None, beside == "paused", NOW)
-    assert await db.statement(queue.claim_sole, Lane("org", "m"), worker="w", routes=["task"], room=9) == []
+    assert await db.statement(claiming.claim_sole, Lane("org", "m"), worker="w", routes=["task"], room=9) == []
 
 
 # each pair of state and move
 
 STEPS: dict[Move, Callable[[Tx, str, Job], Any]] = {
     Move.DUE: lambda tx, job_id, job: queue.due(tx, LATER),
-    Move.CLAIM: lambda tx, job_id, job: queue.claim(
-        tx, queue.lanes(tx) or [Lane("org", "default")], worker="v", routes=["task"], room=9, turn=0
+    Move.CLAIM: lambda tx, job_id, job: claiming.claim(
+        tx, claiming.lanes(tx) or [Lane("org", "default")], worker="v", routes=["task"], room=9, turn=0
     ),
-    Move.BACK_OFF: lambda tx, job_id, job: queue.finish(tx, [end(job, move=Move.BACK_OFF, run_at=LATER)], "w"),
-    Move.HAND_BACK: lambda tx, job_id, job: queue.hand_back(tx, "w", [job_id]),
-    Move.RESCUE: lambda tx, job_id, job: queue.rescue(tx, "w", NOW),
-    Move.PARK: lambda tx, job_id, job: queue.finish(tx, [end(job, Status.PAUSED, move=Move.PARK)], "w"),
+    Move.BACK_OFF: lambda tx, job_id, job: finishing.finish(tx, [end(job, move=Move.BACK_OFF, run_at=LATER)], "w"),
+    Move.HAND_BACK: lambda tx, job_id, job: finishing.hand_back(tx, "w", [job_id]),
+    Move.RESCUE: lambda tx, job_id, job: finishing.rescue(tx, "w", NOW),
+    Move.PARK: lambda tx, job_id, job: finishing.finish(tx, [end(job, Status.PAUSED, move=Move.PARK)], "w"),
     Move.STRAND: lambda tx, job_id, job: queue.park_unroutable(tx, ["elsewhere"], LATER),
     Move.RESUME: lambda tx, job_id, job: queue.resume(tx, job_id, NOW),
     Move.ADOPT: lambda tx, job_id, job: queue.adopt(tx, job_id, job.fence, "w", NOW),
@@ -451,7 +452,9 @@ STEPS: dict[Move, Callable[[Tx, str, Job], Any]] = {
 async def test_each_pair_of_state_and_move_is_legal_or_changes_nothing(db: Database, state: State, move: Move) -> None:
     job_id = await bring(db, new(), state)
     held = {row.id: row for row in await rows(db)}[job_id]
-    job = await db.read(lambda tx: queue.job_of(tx.execute(select(*queue.FIELDS).where(jobs.c.id == job_id)).one()))
+    job = await db.read(
+        lambda tx: queue.job_of(tx.execute(select(*queue.JOB_COLUMNS).where(jobs.c.id == job_id)).one())
+    )
     await db.tx(STEPS[move], job_id, job)
     expected = MOVES.get((state, move), state)
     assert await state_of(db, job_id) == expected

@@ -17,6 +17,7 @@ from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx, lock_keys
 from rota.db.notify import Wake
 from rota.db.tables import jobs, runs, slots
+from rota.engine import claiming, finishing, serial_keys
 from rota.engine import jobs as queue
 from rota.engine.commands import Engine
 from rota.engine.scheduler import Scheduler
@@ -62,7 +63,7 @@ async def work(url: str, worker: str, witness: Witness, total: int, done: list[i
             ended = [ending(job, dice) for job in took]
             for one in ended:
                 witness.ends(one.job)
-            kept, _ = await db.tx(queue.finish, ended, worker)
+            kept, _ = await db.tx(finishing.finish, ended, worker)
             if len(kept) != len(ended):
                 witness.wrong.append("a result was refused")
             done[0] += sum(one.final for one in ended)
@@ -71,7 +72,7 @@ async def work(url: str, worker: str, witness: Witness, total: int, done: list[i
 
 
 def claim(tx: Tx, worker: str, room: int) -> list[Job]:
-    return queue.claim(tx, queue.lanes(tx), worker=worker, routes=["task"], room=room, turn=0)
+    return claiming.claim(tx, claiming.lanes(tx), worker=worker, routes=["task"], room=room, turn=0)
 
 
 def ending(job: Job, dice: random.Random) -> AttemptResult:
@@ -108,7 +109,7 @@ async def watch(url: str, found: list[str], over: asyncio.Event) -> None:
     """After every commit each key with blocked jobs has a head: one statement sees one moment."""
     db = open_database(url, pool=1)
     while not over.is_set():
-        found += await db.read(queue.headless)
+        found += await db.read(serial_keys.headless)
         await asyncio.sleep(0.005)
     await db.close()
 
@@ -163,12 +164,12 @@ async def test_cancels_rescues_and_workers_race_for_a_few_keys(migrated_url: str
         while left:
             took = await db.tx(claim, name, 3)
             if took:
-                await db.tx(queue.mark_started, [Attempt(one, new_id(), one.attempt + 1, NOW) for one in took[:1]])
-            await db.tx(queue.rescue, name, NOW)
+                await db.tx(finishing.mark_started, [Attempt(one, new_id(), one.attempt + 1, NOW) for one in took[:1]])
+            await db.tx(finishing.rescue, name, NOW)
             left.difference_update(await gone(db, left))
 
     await asyncio.gather(cancel(random.Random(1)), cancel(random.Random(2)), *(lose(f"w{n}") for n in range(3)))
-    assert await db.read(queue.headless) == []
+    assert await db.read(serial_keys.headless) == []
     assert await db.read(lambda tx: tx.execute(select(func.count()).select_from(jobs)).scalar_one()) == 0
     told = await db.read(lambda tx: set(tx.execute(select(runs.c.job_id)).scalars()))
     assert told == {job.id for job in new}  # each left a row that says what became of it

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from rota import Prepare, Rota, Workflow
 from rota.core.errors import Unavailable
 from rota.db.tables import jobs
-from rota.engine import jobs as queue
+from rota.engine import claiming
 from rota.testing import world
 from tests.workflows.inbox import make_inbox
 from tests.workflows.test_runs import rows, statuses
@@ -17,14 +17,14 @@ from tests.workflows.test_runs import rows, statuses
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many jobs each claim took."""
     took: list[int] = []
-    take = queue.take
+    lease_from = claiming.lease_from
 
     def counted(*args: Any, **named: Any) -> Any:
-        found = take(*args, **named)
-        took.append(len(found))
-        return found
+        claimed = lease_from(*args, **named)
+        took.append(len(claimed))
+        return claimed
 
-    monkeypatch.setattr(queue, "take", counted)
+    monkeypatch.setattr(claiming, "lease_from", counted)
     return took
 
 

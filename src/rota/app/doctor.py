@@ -16,7 +16,7 @@ from rota.core.errors import RotaError
 from rota.db import paging, schema
 from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx
-from rota.engine import diagnostics, jobs, workers
+from rota.engine import diagnostics, serial_keys, workers
 from rota.engine import reports as engine_reports
 from rota.kinds.workflows.store import upkeep
 
@@ -87,7 +87,7 @@ async def check_database(db: Database, path: Path | None, *, wake_ups: bool = Tr
     for check, names, meaning in (
         ("leases", await db.read(workers.expired, now, None), f"expired leases of workers; {remedy}"),
         ("orphans", await db.read(workers.dead_with_jobs), f"dead workers still own jobs; {remedy}"),
-        ("serial keys", await db.read(jobs.headless), f"serial keys have blocked jobs but no head; {remedy}"),
+        ("serial keys", await db.read(serial_keys.headless), f"serial keys have blocked jobs but no head; {remedy}"),
         ("unplanned", await db.read(diagnostics.unplanned, now), f"enabled schedules have no next run; {remedy}"),
         ("producers", await names_of(db, upkeep.lost_producers), f"producers have lost their schedule; {remedy}"),
         (

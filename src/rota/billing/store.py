@@ -14,7 +14,8 @@ from sqlalchemy import and_, func, select, update
 from rota.core.errors import Conflict, Invalid, NotFound
 from rota.core.ids import new_id
 from rota.db import tables
-from rota.db.dialect import Tx, insert_new, insert_rows
+from rota.db.dialect import Tx
+from rota.db.statement import insert_new, insert_rows
 from rota.db.tables import charge_receipts, credit_ledger, virtual_keys
 from rota.engine import billing_accounts, grants
 from rota.engine.billing_accounts import MAX_CREDITS

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from rota.db.dialect import watchers
+from rota.db.statement import statement_listeners
 
 
 @contextmanager
@@ -20,15 +20,15 @@ def at_each_statement(reached: Callable[[str], None]) -> Iterator[None]:
     def commit(_: Any) -> None:
         reached("COMMIT")
 
-    def straight(text: str, _: Any) -> None:
+    def driver_statement(text: str, _: Any) -> None:
         reached(text)
 
     event.listen(Engine, "before_cursor_execute", statement)
     event.listen(Engine, "commit", commit)
-    watchers.append(straight)
+    statement_listeners.append(driver_statement)
     try:
         yield
     finally:
-        watchers.remove(straight)
+        statement_listeners.remove(driver_statement)
         event.remove(Engine, "before_cursor_execute", statement)
         event.remove(Engine, "commit", commit)

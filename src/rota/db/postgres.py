@@ -1,18 +1,16 @@
-"""PostgreSQL: pooled connections for transactions, raw asyncpg connections for single statements."""
+"""PostgreSQL: a pool of asyncpg connections. Single statements run in autocommit, which saves two round trips."""
 
-import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-import asyncpg
 from sqlalchemy import create_engine
 from sqlalchemy.util import greenlet_spawn
 
 from rota.core.clock import real_sleep
 from rota.db.connection import P, R, Step
-from rota.db.dialect import RawConnection, Tx
+from rota.db.dialect import Tx
 from rota.db.driver_errors import DATABASE_ERRORS, is_deadlock, translated_outage
 from rota.db.outages import outage_of
 
@@ -53,15 +51,12 @@ class PostgresDatabase:
             connect_args=CONNECT_ARGUMENTS,
         )
         self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
-        self._raw_connections: list[asyncpg.Connection[Any]] = []  # idle, most recently used last
-        self._raw_slots = asyncio.Semaphore(pool)  # limits the raw connections in use
 
     async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._run(self._engine.begin, step, *args, **kwargs)
 
     async def statement(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        async with self._raw_slots:
-            return await self._retry_deadlocks(self._on_raw_connection, step, *args, **kwargs)
+        return await self._run(self._autocommit.connect, step, *args, **kwargs)
 
     async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._run(self._autocommit.connect, step, *args, **kwargs)
@@ -83,24 +78,6 @@ class PostgresDatabase:
 
         return await self._retry_deadlocks(greenlet_spawn, run_step)
 
-    async def _on_raw_connection(self, step: Callable[..., R], *args: Any, **kwargs: Any) -> R:
-        self._raw_connections = [raw for raw in self._raw_connections if not raw.is_closed()]
-        connection = (
-            self._raw_connections.pop()
-            if self._raw_connections
-            else await asyncpg.connect(self.url, **CONNECT_ARGUMENTS)
-        )
-        try:
-            result: R = await greenlet_spawn(step, RawConnection(self._engine.dialect, connection), *args, **kwargs)
-        except asyncpg.PostgresError:
-            self._raw_connections.append(connection)
-            raise
-        except BaseException:  # its protocol state is unknown
-            connection.terminate()
-            raise
-        self._raw_connections.append(connection)
-        return result
-
     async def _retry_deadlocks(self, go: Callable[..., Awaitable[R]], *args: Any, **kwargs: Any) -> R:
         """Run a transaction; repeat it when it lost to a deadlock. Raises Unavailable or DataRefused."""
         for attempt in range(1, DEADLOCK_ATTEMPTS + 1):
@@ -117,9 +94,6 @@ class PostgresDatabase:
         raise AssertionError("unreachable")
 
     async def close(self) -> None:
-        for connection in self._raw_connections:
-            await connection.close(timeout=1)
-        self._raw_connections.clear()
         await greenlet_spawn(self._engine.dispose)
 
 

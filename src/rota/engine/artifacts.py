@@ -9,7 +9,7 @@ from sqlalchemy import Select, func, select
 
 from rota.core.errors import Invalid, NotFound
 from rota.core.redact import public_task, redacted
-from rota.db.dialect import Tx, insert_rows
+from rota.db.dialect import Tx
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, page_by
 from rota.db.tables import artifacts, runs, task_versions
 
@@ -26,7 +26,7 @@ def insert(tx: Tx, row: Mapping[str, Any], labels: Mapping[int, str]) -> Record:
     """Store an artifact below its parent, if it has one; returns its record."""
     level = 0 if row["parent_id"] is None else level_of(tx, row["org_id"], row["parent_id"], row["run_id"]) + 1
     label = row["label"] or labels.get(level, f"level_{level}")
-    insert_rows(tx, artifacts, [{**row, "level": level, "label": label}])
+    tx.execute(artifacts.insert().values({**row, "level": level, "label": label}))
     return get(tx, row["org_id"], row["id"])
 
 

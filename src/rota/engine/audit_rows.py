@@ -6,8 +6,9 @@ from typing import Any
 
 from sqlalchemy import Column, Select, delete, select
 
-from rota.db.dialect import Tx, insert_rows
+from rota.db.dialect import Tx
 from rota.db.paging import PAGE_ROWS, Page, Record, matching, page_by, within
+from rota.db.statement import insert_rows
 from rota.db.tables import api_keys, audit_log, hosts, orgs, schedules, server_instances, tasks, users, workflows
 
 s = schedules.c

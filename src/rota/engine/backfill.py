@@ -54,8 +54,9 @@ def read_past_slots(tx: Tx, due: DueSchedule, since: datetime, until: datetime, 
     skipped = slots.skipped_jobs(tx, [row.job_id for row in rows.values() if row.job_id is not None])
     fired = {slot: row for slot, row in rows.items() if row.verdict in (None, Verdict.RAN)}
     ran = {slot for slot, row in fired.items() if row.job_id not in skipped}
-    living = {row.slot for row in jobs.of_schedules(tx, [schedule.id]).get(schedule.id, [])}
-    return PastSlots(schedule, slots.spans_of(tx, schedule.id), since, until, ran, living)
+    queued_jobs = jobs.of_schedules(tx, [schedule.id]).get(schedule.id, [])
+    queued = {job.slot for job in queued_jobs if job.slot is not None}
+    return PastSlots(schedule, slots.spans_of(tx, schedule.id), since, until, ran, queued)
 
 
 def fire_past(

@@ -7,7 +7,8 @@ from sqlalchemy import select
 
 from rota.core.errors import Conflict, NotFound
 from rota.core.ids import new_id
-from rota.db.dialect import Tx, insert_new, insert_rows
+from rota.db.dialect import Tx
+from rota.db.statement import insert_new, insert_rows
 from rota.db.tables import billing_accounts, users, virtual_keys
 
 MAX_CREDITS = 2**53  # in one amount: what JSON carries without loss

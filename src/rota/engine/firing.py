@@ -1,14 +1,11 @@
-"""Due schedules: read them, turn their slots into jobs (`fire`), set their clocks to the next slot.
+"""Due schedules: read them, turn their slots into jobs (`fire`), set their clocks to the next slot."""
 
-The statements marked `@hot` are on the path of every slot.
-"""
-
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Integer, Select, Text, and_, bindparam, func, or_, select, update
+from sqlalchemy import and_, bindparam, func, or_, select, update
 
 from rota.core.errors import Conflict
 from rota.core.ids import new_id
@@ -20,68 +17,37 @@ from rota.core.timing import triggers
 from rota.core.timing.dst import TICK
 from rota.core.timing.triggers import Cron, Every, Once
 from rota.db import tables
-from rota.db.column_types import Instant
-from rota.db.dialect import (
-    Batch,
-    Given,
-    Tx,
-    hot,
-    insert_new,
-    is_listed,
-    listed,
-    lock_keys,
-    once,
-    processors,
-    records_of,
-)
-from rota.db.tables import clocks, orgs, queues, schedule_stats, schedules
-from rota.engine import jobs, slots
+from rota.db.dialect import Tx, lock_keys
+from rota.db.statement import insert_new
+from rota.db.tables import clocks, orgs, schedule_stats, schedules
+from rota.engine import jobs, slots, statements
+from rota.engine.jobs import QueuedJob
 from rota.engine.schedule_rows import COLUMNS, schedule_of
 from rota.engine.schedules import LIVING, end_spans, finish_schedules, set_clock, set_last_status_skipped
 
 s, k = schedules.c, clocks.c
 REVISION = COLUMNS.index("revision")
 REASON_CHARS = 1000  # of an error that `condition_reason` keeps
+REPAIR_BATCH_ROWS = 500
+NEXT_DUE_OF_KIND = select(func.min(k.next_run_at)).where(
+    k.next_run_at.is_not(None),  # implied, but SQLite's planner needs it to use the partial index
+    k.next_run_at > bindparam("after"),
+    k.kind == bindparam("kind"),
+)
 
 
 def next_due_at(tx: Tx, kinds: Collection[str], after: datetime) -> datetime | None:
     """Return when the next schedule of these kinds is due, after `after`."""
-    firsts = [
-        tx.execute(select_next_of_kind(tx), {"kind": kind, "after": after}).scalar_one() for kind in sorted(kinds)
-    ]
+    firsts = [tx.execute(NEXT_DUE_OF_KIND, {"kind": kind, "after": after}).scalar_one() for kind in sorted(kinds)]
     return min((at for at in firsts if at is not None), default=None)
-
-
-@once
-def select_next_of_kind(_: Tx) -> Select[Any]:
-    later = k.next_run_at > bindparam("after", type_=Instant)
-    planned = k.next_run_at.is_not(None)  # implied, but SQLite's planner needs it to use the partial index
-    return select(func.min(k.next_run_at)).where(planned, later, k.kind == bindparam("kind"))
 
 
 def read_due(
     tx: Tx, kinds: Collection[str], now: datetime, limit: int, only_orgs: Collection[str] | None = None
 ) -> list[tuple[Any, ...]]:
     """Return the rows of due schedules, longest overdue first; of all orgs, or of the orgs with these slugs."""
-    bind_instant = processors(tx.dialect, clocks)["next_run_at"]
-    values = {"kinds": listed(tx, kinds), "now": bind_instant(now) if bind_instant else now, "most": limit}
-    if only_orgs is not None:
-        values["orgs"] = listed(tx, only_orgs)
-    return records_of(tx, DUE_COLUMNS, select_due(tx, Given(values, (only_orgs is not None,))))
-
-
-DUE_COLUMNS = (*s, k.fired, k.next_slot, orgs.c.frozen_at, orgs.c.frozen_until, k.next_run_at)
-
-
-@hot
-def select_due(tx: Tx, chosen_orgs: bool) -> Any:
-    of_orgs = [is_listed(tx, orgs.c.slug, "orgs")] if chosen_orgs else []
-    return (
-        select(*DUE_COLUMNS)
-        .select_from(clocks.join(schedules, s.id == k.schedule_id).join(orgs, orgs.c.id == s.org_id))
-        .where(is_listed(tx, k.kind, "kinds"), k.next_run_at <= bindparam("now", type_=Instant), *of_orgs)
-        .order_by(k.next_run_at)
-        .limit(bindparam("most", type_=Integer))
+    return statements.DUE_SCHEDULES.run(
+        tx, kinds=list(kinds), now=now, any_org=only_orgs is None, slugs=list(only_orgs or ()), count=limit
     )
 
 
@@ -102,39 +68,15 @@ def fire(tx: Tx, planned: Sequence[tuple[DueSchedule, Plan]], now: datetime, lea
     """FIRE_IS_ONE_TRANSACTION: carry out the plans whose schedule did not change since it was read. With a `lease` its
     worker claims the jobs in the same transaction, unless a limit of the org or queue has to be counted first. Slots
     that are not due yet are fired only with a lease."""
-    rows = lock_clocks(tx, Given({"ids": listed(tx, [due.schedule.id for due, _ in planned])}))
-    locked = records_of(tx, (k.schedule_id, LIMITED, *CHECKED_COLUMNS), rows)
-    current = {schedule_id: checked for schedule_id, _, *checked in locked}
-    unchanged = [(due, plan) for due, plan in planned if current.get(due.schedule.id) == checked_values(due)]
+    locked = statements.LOCK_CLOCKS.run(tx, [(due.schedule.id,) for due, _ in planned])
+    current = {schedule_id: state for schedule_id, _, *state in locked}
+    unchanged = [(due, plan) for due, plan in planned if current.get(due.schedule.id) == state_as_read(due)]
     return apply_plans(tx, unchanged, now, None if any(limited for _, limited, *_ in locked) else lease)
 
 
-def checked_values(due: DueSchedule) -> list[Any]:
-    """Return what CHECKED_COLUMNS hold if a schedule did not change since it was read."""
+def state_as_read(due: DueSchedule) -> list[Any]:
+    """Return what LOCK_CLOCKS returns behind `limited`, if the schedule did not change since it was read."""
     return [due.next_slot, due.schedule.revision, True, due.frozen_at, due.frozen_until]
-
-
-CHECKED_COLUMNS = (k.next_slot, s.revision, s.enabled, orgs.c.frozen_at, orgs.c.frozen_until)
-
-
-LIMITED = or_(
-    orgs.c.max_running.is_not(None), queues.c.max_running.is_not(None), queues.c.paused_at.is_not(None)
-).label("limited")
-
-
-@hot
-def lock_clocks(tx: Tx) -> Any:
-    return (
-        select(k.schedule_id, LIMITED, *CHECKED_COLUMNS)
-        .select_from(
-            clocks.join(schedules, s.id == k.schedule_id)
-            .join(orgs, orgs.c.id == s.org_id)
-            .outerjoin(queues, and_(queues.c.org_id == s.org_id, queues.c.name == s.queue))
-        )
-        .where(is_listed(tx, k.schedule_id, "ids"))
-        .order_by(k.schedule_id)
-        .with_for_update(of=clocks, skip_locked=True)  # a locked clock is being fired or edited
-    )
 
 
 def apply_plans(
@@ -179,7 +121,10 @@ def apply_plans(
 
 
 def due_or_startable(
-    planned: Sequence[tuple[DueSchedule, Plan]], busy: dict[str, list[Any]], now: datetime, lease: Lease | None
+    planned: Sequence[tuple[DueSchedule, Plan]],
+    busy: Mapping[str, Sequence[QueuedJob]],
+    now: datetime,
+    lease: Lease | None,
 ) -> Iterator[tuple[DueSchedule, Plan]]:
     """Yield plans that are due, and those ahead of time whose jobs the lease's worker could start when they are due."""
     room = lease.room if lease is not None else 0
@@ -192,7 +137,7 @@ def due_or_startable(
 
 
 def replace_older(
-    tx: Tx, fires: Sequence[tuple[Schedule, Fire, str]], busy: dict[str, list[Any]], now: datetime
+    tx: Tx, fires: Sequence[tuple[Schedule, Fire, str]], busy: Mapping[str, Sequence[QueuedJob]], now: datetime
 ) -> None:
     """Coalesce waiting jobs into newer slots; the policy `replace` also stops running jobs."""
     into = {schedule.id: fire.slot for schedule, fire, _ in fires if fire.solo}
@@ -205,7 +150,7 @@ def replace_older(
         stop_replaced(tx, [row for row in busy.get(schedule.id, []) if row.id not in older], now)
 
 
-def stop_replaced(tx: Tx, rows: Iterable[Any], now: datetime) -> None:
+def stop_replaced(tx: Tx, rows: Iterable[QueuedJob], now: datetime) -> None:
     """Cancel the jobs that a replacing job replaces: through their worker, or in the queue. Backfills and retries that
     have not started are kept: a user requested them."""
     begun = (State.RUNNING, State.RETRY, State.PARKED)
@@ -214,7 +159,7 @@ def stop_replaced(tx: Tx, rows: Iterable[Any], now: datetime) -> None:
     jobs.withdraw(tx, tables.jobs.c.id.in_(ids), Status.CANCELED, "replaced", now, promoting=False)
 
 
-def skips_for_overlap(schedule: Schedule, busy: dict[str, list[Any]]) -> bool:
+def skips_for_overlap(schedule: Schedule, busy: Mapping[str, Sequence[QueuedJob]]) -> bool:
     return schedule.overlap is Overlap.SKIP and bool(busy.get(schedule.id))
 
 
@@ -223,7 +168,7 @@ def skip_reason(schedule: Schedule) -> str:
     return "busy" if schedule.kind == HOST_JOB else "overlap"
 
 
-def slot_row(schedule: Schedule, fire: Fire, job_id: str, busy: dict[str, list[Any]]) -> dict[str, Any]:
+def slot_row(schedule: Schedule, fire: Fire, job_id: str, busy: Mapping[str, Sequence[QueuedJob]]) -> dict[str, Any]:
     skipped = skips_for_overlap(schedule, busy)
     return {
         "schedule_id": schedule.id,
@@ -245,19 +190,9 @@ def without_fires(due: DueSchedule, plan: Plan, now: datetime) -> Plan:
 
 def advance(tx: Tx, planned: Sequence[tuple[DueSchedule, Plan]], now: datetime) -> None:
     """Set the clocks to their next slots; finish schedules that have none."""
-    moved = [(due.schedule.id, plan.next_slot, plan.next_run_at, len(plan.fires)) for due, plan in planned]
-    update_clocks(tx, ADVANCED.given(tx, moved))
+    rows = [(due.schedule.id, plan.next_slot, plan.next_run_at, len(plan.fires)) for due, plan in planned]
+    statements.ADVANCE_CLOCKS.run(tx, rows)
     finish_schedules(tx, [(due.schedule.id, plan.handled) for due, plan in planned if plan.next_slot is None], now)
-
-
-ADVANCED = Batch("advanced", id=Text(), slot=Instant(), at=Instant(), fires=Integer())
-
-
-@hot
-def update_clocks(tx: Tx, alike: tuple[str, ...]) -> Any:
-    moved = ADVANCED.table(tx, alike)
-    values = {"next_slot": moved.c.slot, "next_run_at": moved.c.at, "fired": k.fired + moved.c.fires}
-    return update(clocks).where(k.schedule_id == moved.c.id).values(values)
 
 
 def fail_slots(tx: Tx, due: DueSchedule, plan: Plan, error: str, now: datetime) -> None:
@@ -313,7 +248,7 @@ def repair_clocks(tx: Tx, now: datetime) -> list[str]:
         .select_from(clocks.join(schedules, s.id == k.schedule_id).join(orgs, orgs.c.id == s.org_id))
         .where(k.next_run_at.is_(None), s.enabled, LIVING, unpaused, s.condition == Condition.OK, ~frozen)
         .order_by(k.schedule_id)
-        .limit(jobs.CHUNK)
+        .limit(REPAIR_BATCH_ROWS)
         .with_for_update(of=clocks, skip_locked=True)
     )
     repaired = []
@@ -363,7 +298,7 @@ def run_now(
     return job.id
 
 
-def is_waiting_request(row: Any) -> bool:
+def is_waiting_request(row: QueuedJob) -> bool:
     """Return whether a job was requested outside the slots and has not started."""
     return row.trigger == "manual" and row.state in (State.READY, State.BLOCKED, State.LATER)
 

@@ -12,7 +12,8 @@ from sqlalchemy import and_, or_, select, update
 
 from rota.core.errors import Invalid, NotFound
 from rota.core.ids import new_id
-from rota.db.dialect import Tx, insert_rows
+from rota.db.dialect import Tx
+from rota.db.statement import insert_rows
 from rota.db.tables import grants, jobs, schedules
 from rota.engine import billing_accounts
 

@@ -13,7 +13,7 @@ from rota.core.states import Status
 from rota.core.timing.counting import count_slots
 from rota.core.timing.dst import TICK
 from rota.db.dialect import Tx
-from rota.engine import audit_rows, firing, jobs, runs, slots, workers
+from rota.engine import audit_rows, finishing, firing, jobs, runs, serial_keys, slots, workers
 from rota.engine.commands import Engine
 from rota.engine.extensions import Prunes, Reconciles, prune_in_chunks, record_repair
 
@@ -82,7 +82,11 @@ class Maintenance:
         evidence = workers.is_alive(tx, worker)  # otherwise these are the rest of its jobs
         if self.may_judge() and not jumped:
             workers.declare_dead(tx, worker, now)
-        return (0, False, []) if workers.is_alive(tx, worker) else jobs.rescue(tx, worker, now, RESCUE_BATCH, evidence)
+        return (
+            (0, False, [])
+            if workers.is_alive(tx, worker)
+            else finishing.rescue(tx, worker, now, RESCUE_BATCH, evidence)
+        )
 
     async def reconcile(self) -> None:
         """RECONCILER_GUARANTEES_CHAIN: find inconsistent rows, repair and log them."""
@@ -90,9 +94,9 @@ class Maintenance:
         record_repair(self.engine, "schedules without a next slot", len(await self.db.tx(firing.repair_clocks, now)))
         for worker in await self.db.read(workers.dead_with_jobs):
             record_repair(self.engine, "jobs of workers that are gone", await self.take_from(worker))
-        headless = await self.db.read(jobs.headless)
+        headless = await self.db.read(serial_keys.headless)
         if headless:
-            record_repair(self.engine, "serial keys without a head", await self.db.tx(jobs.mend, headless))
+            record_repair(self.engine, "serial keys without a head", await self.db.tx(serial_keys.repair, headless))
         routes = await self.db.read(workers.live_routes, now)
         if routes:
             await self.db.tx(jobs.park_unroutable, routes, now - UNROUTABLE_AFTER)

@@ -7,7 +7,8 @@ from sqlalchemy import select, update
 
 from rota.core.errors import NotFound, Refused
 from rota.core.ids import new_id
-from rota.db.dialect import Tx, insert_new, notify
+from rota.db.dialect import Tx, notify
+from rota.db.statement import insert_new
 from rota.db.tables import orgs, users
 
 SYSTEM_USER_NAME = "system"

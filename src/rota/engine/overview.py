@@ -12,7 +12,7 @@ from rota.db.dialect import Tx
 from rota.db.paging import Record, dict_of
 from rota.db.tables import clocks, jobs, runs, schedules
 from rota.engine import failing, reports
-from rota.engine.jobs import is_in
+from rota.engine.job_states import is_in
 from rota.engine.reports import RUNNING
 from rota.engine.run_reports import STARTED
 

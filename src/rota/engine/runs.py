@@ -5,28 +5,31 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, Text, and_, delete, func, select, update
+from sqlalchemy import and_, bindparam, delete, func, select, update
 
 from rota.core.ids import trace_id_of, traceparent
 from rota.core.model import HOST_JOB, AttemptResult, RunInfo
 from rota.core.states import Status, Verdict, verdict_of
-from rota.db.column_types import Instant
-from rota.db.dialect import Batch, Tx, hot, insert_rows
-from rota.db.tables import artifacts, effects, handlers, jobs, logs, orgs, runs, schedule_stats, slots, workflow_runs
+from rota.db.dialect import Tx
+from rota.db.statement import insert_rows
+from rota.db.tables import artifacts, effects, handlers, jobs, logs, orgs, runs, slots, workflow_runs
+from rota.engine import statements
 
 NO_INFO = RunInfo()
 BY_ATTEMPT = (runs.c.attempt, runs.c.lost_fence.desc())  # of two runs with one attempt number, the lost one came first
 
-OF_JOB: dict[str, ColumnElement[Any]] = {  # columns of a run that are copied from its job
-    "job_id": jobs.c.id, "org_id": jobs.c.org_id, "kind": jobs.c.kind, "target": jobs.c.target,
-    "route": jobs.c.route, "input": jobs.c.payload, "schedule_id": jobs.c.schedule_id, "slot": jobs.c.slot,
-    "trigger": jobs.c.trigger, "retry_of": jobs.c.last_run_id, "queued_at": jobs.c.queued_at, "fence": jobs.c.fence,
-}  # fmt: skip
-RESULT_COLUMNS = (  # columns of a run that hold its result, in the order of `result_values`
-    "id", "attempt", "status", "reason", "error", "outcome", "started_at", "finished_at", "recorded_at", "worker",
-    "target_name", "target_version", "artifact_id", "usage", "trace_id",
-    "grant_id",
-)  # fmt: skip
+RESULT_COLUMNS = tuple(statements.FINISH.batch)[2:]  # behind the job and its fence; values are in `result_values`
+SET_VERDICT = (
+    update(slots)
+    .where(
+        slots.c.schedule_id == bindparam("of_schedule"),
+        slots.c.slot == bindparam("of_slot"),
+        slots.c.job_id == bindparam("of_job"),
+        slots.c.verdict.is_(None),
+        ~select(jobs.c.id).where(jobs.c.id == slots.c.job_id).exists(),
+    )
+    .values(verdict=bindparam("new_verdict"), reason=bindparam("new_reason"))
+)
 
 
 def append(tx: Tx, ended: Sequence[AttemptResult], worker: str | None, now: datetime | None = None) -> None:
@@ -61,7 +64,8 @@ def record_lost(
     rows = {attempt.run_id: row_of(attempt, worker, now) for attempt in late}
     insert_rows(tx, runs, [row | {"lost_fence": row["fence"]} for run_id, row in rows.items() if run_id not in before])
     for run_id in rows.keys() & before.keys():
-        values = {name: rows[run_id][name] for name in RESULT_COLUMNS if name not in ("id", "attempt")}
+        values = {name: rows[run_id][name] for name in (*RESULT_COLUMNS, "recorded_at", "worker")}
+        del values["id"], values["attempt"]
         tx.execute(update(runs).where(runs.c.id == run_id, runs.c.status == Status.CRASHED).values(values))
     write_logs(tx, [line for line in lines if line[0] in rows])
     return late
@@ -82,29 +86,7 @@ def update_stats(tx: Tx, ended: Sequence[AttemptResult]) -> None:
             entry[3] = Status.SKIPPED.value if canceled else result.status.value
             entry[4] += result.status is Status.FAILED
             entry[5] += result.status is Status.SKIPPED
-    add_to_stats(tx, COUNTED.given(tx, [(key, *stats[key]) for key in sorted(stats)]))
-
-
-COUNTED = Batch(
-    "counted", id=Text(), at=Instant(), run=Text(), job=Text(), status=Text(), failed=Integer(), skipped=Integer()
-)
-
-
-@hot
-def add_to_stats(tx: Tx, alike: tuple[str, ...]) -> Any:
-    new, stats = COUNTED.table(tx, alike), schedule_stats.c
-    return (
-        update(schedule_stats)
-        .where(stats.schedule_id == new.c.id)
-        .values(
-            last_run_at=func.coalesce(new.c.at, stats.last_run_at),
-            last_run_id=func.coalesce(new.c.run, stats.last_run_id),
-            last_job_id=func.coalesce(new.c.job, stats.last_job_id),
-            last_run_status=func.coalesce(new.c.status, stats.last_run_status),
-            failure_count=stats.failure_count + new.c.failed,
-            skipped_count=stats.skipped_count + new.c.skipped,
-        )
-    )
+    statements.ADD_TO_STATS.run(tx, [(key, *stats[key]) for key in sorted(stats)])
 
 
 def last_attempt(tx: Tx, job_id: str) -> int:
@@ -176,26 +158,18 @@ def delete_runs(tx: Tx, rows: Sequence[Any]) -> int:
 def keep_verdicts(tx: Tx, rows: Sequence[Any]) -> None:
     """Store the verdicts of slots whose runs are about to be deleted: slots are kept longer than runs."""
     values = [
-        (row.schedule_id, row.slot, row.job_id, verdict, row.reason if verdict is Verdict.SKIPPED else None)
+        {
+            "of_schedule": row.schedule_id,
+            "of_slot": row.slot,
+            "of_job": row.job_id,
+            "new_verdict": verdict,
+            "new_reason": row.reason if verdict is Verdict.SKIPPED else None,
+        }
         for row in rows
         for verdict in [verdict_of(Status(row.status))]
     ]
     if values:
-        set_verdicts(tx, SETTLED.given(tx, values))
-
-
-SETTLED = Batch("settled", schedule_id=Text(), slot=Instant(), job_id=Text(), verdict=Text(), reason=Text())
-
-
-@hot
-def set_verdicts(tx: Tx, alike: tuple[str, ...]) -> Any:
-    gone = SETTLED.table(tx, alike)
-    same_job = and_(
-        slots.c.schedule_id == gone.c.schedule_id, slots.c.slot == gone.c.slot, slots.c.job_id == gone.c.job_id
-    )
-    alive = select(jobs.c.id).where(jobs.c.id == slots.c.job_id).exists()
-    stmt = update(slots).where(same_job, slots.c.verdict.is_(None), ~alive)
-    return stmt.values(verdict=gone.c.verdict, reason=gone.c.reason)
+        tx.execute(SET_VERDICT, values)
 
 
 def trace_of(run: Any) -> str:
@@ -210,10 +184,11 @@ def row_of(result: AttemptResult, worker: str | None, now: datetime | None) -> d
         "input": job.payload, "schedule_id": job.schedule_id, "slot": job.slot, "trigger": job.trigger,
         "retry_of": job.last_run_id, "queued_at": job.queued_at, "fence": job.fence,
     }  # fmt: skip
-    return of_job | dict(zip(RESULT_COLUMNS, result_values(result, worker, now), strict=True))
+    result_columns = dict(zip(RESULT_COLUMNS, result_values(result), strict=True))
+    return of_job | result_columns | {"recorded_at": now or result.finished_at, "worker": worker}
 
 
-def result_values(result: AttemptResult, worker: str | None, now: datetime | None) -> tuple[Any, ...]:
+def result_values(result: AttemptResult) -> tuple[Any, ...]:
     """Return the values of RESULT_COLUMNS."""
     info = result.info or NO_INFO
     return (
@@ -225,8 +200,6 @@ def result_values(result: AttemptResult, worker: str | None, now: datetime | Non
         result.outcome,
         result.started_at,
         result.finished_at,
-        now or result.finished_at,
-        worker,
         info.name or result.job.target,
         info.version,
         info.artifact_id,

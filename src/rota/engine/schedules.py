@@ -17,7 +17,8 @@ from rota.core.plan import next_run_at, passed_gap
 from rota.core.states import Condition, State, Status, Verdict
 from rota.core.timing import triggers
 from rota.db import tables
-from rota.db.dialect import Tx, insert_columns, insert_rows, lock_keys, notify
+from rota.db.dialect import Tx, lock_keys, notify
+from rota.db.statement import insert_columns, insert_rows
 from rota.db.tables import clocks, orgs, schedule_stats, schedules, trigger_spans
 from rota.engine import grants, jobs, slots
 from rota.engine.schedule_rows import NewRows, clock_row, new_rows, row_of, schedule_of, span_row

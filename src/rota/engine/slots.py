@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Text, and_, delete, func, literal, or_, select, update
+from sqlalchemy import and_, bindparam, delete, func, literal, or_, select, update
 
 from rota.core.effort import REQUEST_STEPS
 from rota.core.errors import TooMuchEffort
@@ -15,12 +15,18 @@ from rota.core.timing import triggers
 from rota.core.timing.counting import count_slots
 from rota.core.timing.dst import TICK
 from rota.core.timing.triggers import Timing
-from rota.db.dialect import Batch, Tx, hot, insert_new, insert_rows
+from rota.db.dialect import Tx
+from rota.db.statement import insert_new, insert_rows
 from rota.db.tables import clocks, jobs, runs, schedule_stats, schedules, slots, trigger_spans
 
 t = slots.c
 GAP_COUNT_LIMIT = 10_000  # slots of a gap that are counted at once; maintenance counts longer gaps
 ID_BATCH_ROWS = 500  # ids in one IN list
+ADD_SKIPPED = (
+    update(schedule_stats)
+    .where(schedule_stats.c.schedule_id == bindparam("of_schedule"))
+    .values(skipped_count=schedule_stats.c.skipped_count + bindparam("new_skips"))
+)
 
 
 def record_gaps(tx: Tx, gaps: Sequence[tuple[Schedule, Gap]]) -> None:
@@ -51,16 +57,7 @@ def count_skips(tx: Tx, skipped: Sequence[tuple[str, int]]) -> None:
     counts: dict[str, int] = {}
     for schedule_id, count in skipped:
         counts[schedule_id] = counts.get(schedule_id, 0) + count
-    add_skipped_counts(tx, SKIPS.given(tx, sorted(counts.items())))
-
-
-SKIPS = Batch("skips", id=Text(), n=BigInteger())
-
-
-@hot
-def add_skipped_counts(tx: Tx, alike: tuple[str, ...]) -> Any:
-    new, st = SKIPS.table(tx, alike), schedule_stats.c
-    return update(schedule_stats).where(st.schedule_id == new.c.id).values(skipped_count=st.skipped_count + new.c.n)
+    tx.execute(ADD_SKIPPED, [{"of_schedule": key, "new_skips": count} for key, count in sorted(counts.items())])
 
 
 def decide_slot(

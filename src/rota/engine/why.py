@@ -16,7 +16,8 @@ from rota.db.tables import jobs, queues, runs, schedules, slots
 from rota.engine import workers
 from rota.engine.audit_rows import list_audit
 from rota.engine.extensions import ExplainsRoutes
-from rota.engine.jobs import find, is_in
+from rota.engine.job_states import is_in
+from rota.engine.jobs import find
 from rota.engine.reports import schedule_id_of, schedule_query, schedule_record
 from rota.engine.run_reports import job_rows, with_target_names
 from rota.engine.runner import Runners

@@ -8,7 +8,8 @@ from sqlalchemy import and_, delete, func, or_, select, update
 
 from rota.core.clock import ClockSample, stopwatch
 from rota.core.states import WorkerState
-from rota.db.dialect import Tx, database_now, insert_rows
+from rota.db.dialect import Tx, database_now
+from rota.db.statement import insert_rows
 from rota.db.tables import workers
 from rota.engine import jobs
 
@@ -41,13 +42,13 @@ def register(
         "lease_until": now + lease, "lease_seconds": round(lease.total_seconds()), "stopped_at": None,
     }  # fmt: skip
     insert_rows(tx, workers, [row])
-    jobs.route(tx, routes)
+    jobs.resume_routes(tx, routes)
 
 
 def set_routes(tx: Tx, worker: str, routes: Collection[str]) -> None:
     """Replace the routes of a worker; parked jobs that waited for one of them become ready."""
     tx.execute(update(workers).where(w.id == worker, ALIVE).values(routes=sorted(routes)))
-    jobs.route(tx, routes)
+    jobs.resume_routes(tx, routes)
 
 
 def renew(tx: Tx, worker: str, lease: timedelta, now: datetime) -> bool:
@@ -119,7 +120,7 @@ def beat(tx: Tx, worker: str, lease: timedelta) -> tuple[ClockSample, bool, dict
     """One heartbeat: a sample of the database's clock, whether the lease holds, and which jobs of this worker are to be
     stopped."""
     sample = measure(tx)
-    return sample, renew(tx, worker, lease, sample.time), jobs.cancels(tx, worker)
+    return sample, renew(tx, worker, lease, sample.time), jobs.cancel_requests(tx, worker)
 
 
 def measure(tx: Tx) -> ClockSample:

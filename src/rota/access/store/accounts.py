@@ -17,7 +17,8 @@ from sqlalchemy import ColumnElement, Select, and_, bindparam, delete, func, or_
 
 from rota.core.errors import Conflict, NotFound, Refused
 from rota.core.ids import new_id
-from rota.db.dialect import Tx, insert_new, insert_rows, once
+from rota.db.dialect import Tx
+from rota.db.statement import insert_new, insert_rows
 from rota.db.tables import api_keys, grants, login_sessions, orgs, users
 from rota.engine.orgs import org_by_slug, system_user
 
@@ -190,7 +191,7 @@ def issue_key(
 def find_key(tx: Tx, text: str) -> Key | None:
     """Return the stored key of a text, even if expired or revoked. Compares in constant time."""
     wanted_hash, key = hash_of(text), None
-    for hashed, *fields in tx.execute(keys_like(tx), {"start": text[:KEY_PREFIX_CHARACTERS]}):
+    for hashed, *fields in tx.execute(KEYS_WITH_PREFIX, {"prefix": text[:KEY_PREFIX_CHARACTERS]}):
         if hmac.compare_digest(hashed, wanted_hash):
             key = Key(*fields)
     return key
@@ -225,9 +226,7 @@ def key_query() -> Select[Any]:
     return select(*columns).join(users, u.id == k.user_id)
 
 
-@once
-def keys_like(_: Tx) -> Any:
-    return key_query().where(k.prefix == bindparam("start"))
+KEYS_WITH_PREFIX = key_query().where(k.prefix == bindparam("prefix"))
 
 
 def touch_key(tx: Tx, key_id: str, now: datetime) -> None:

@@ -11,7 +11,8 @@ from rota.access.store import accounts
 from rota.core.errors import NotFound
 from rota.core.ids import new_id
 from rota.db import paging
-from rota.db.dialect import Tx, insert_rows
+from rota.db.dialect import Tx
+from rota.db.statement import insert_rows
 from rota.db.tables import api_keys, login_links, login_sessions, orgs, users
 
 LOGIN_LINK_LIFETIME = timedelta(minutes=15)

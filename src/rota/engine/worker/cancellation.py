@@ -38,7 +38,7 @@ class Cancellation:
             wake.clear()
             if self.active or self.waiting:
                 try:
-                    self.cancel(await self.engine.db.read(jobs.cancels, self.registration.id))
+                    self.cancel(await self.engine.db.read(jobs.cancel_requests, self.registration.id))
                 except Unavailable as error:
                     log.debug("cancel requests could not be read", error=error.message)
 

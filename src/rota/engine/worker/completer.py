@@ -15,7 +15,7 @@ from rota.core.model import AttemptResult, FinishResult
 from rota.core.policy import Failure, FailureClass
 from rota.core.states import Status
 from rota.db.dialect import Tx
-from rota.engine import jobs, runs
+from rota.engine import finishing, runs
 from rota.engine.run_end_log import log_ended
 from rota.engine.runner import Follows
 from rota.engine.worker.prefetch import GATHER_SECONDS, Prefetch
@@ -123,7 +123,7 @@ class Completer:
         db, runners = self.engine.db, self.engine.runners
         kinds = {result.job.kind for result in batch}
         follows = {kind: runner for kind in kinds if isinstance(runner := runners[kind], Follows)}
-        execute = db.statement if jobs.is_plain(batch) and not lines and not follows else db.tx
+        execute = db.statement if finishing.is_plain(batch) and not lines and not follows else db.tx
         return await execute(write_results, batch, lines, self.registration.id, self.engine.clock, follows)
 
 
@@ -144,7 +144,7 @@ def write_results(
 ) -> FinishResult:
     """Write results, what their kinds make follow from them, and log lines of runs whose lease held."""
     now = clock.now()  # read here: the transaction may have waited for the write lock
-    kept, ready = jobs.finish(tx, batch, worker, now)
+    kept, ready = finishing.finish(tx, batch, worker, now)
     for kind, runner in (follows or {}).items():
         runner.follow(tx, [result for result in batch if result.job.kind == kind and result.run_id in kept], now)
     if lines:

@@ -19,7 +19,7 @@ from rota.core.errors import Unavailable
 from rota.core.ids import new_id
 from rota.core.model import Attempt, Job
 from rota.db.retry import retry_until_available
-from rota.engine import jobs
+from rota.engine import finishing
 from rota.engine.runner import RunContext, RunLog, Skipped, Written, current_log
 from rota.engine.worker.active_run import ActiveRun, ActiveRuns
 from rota.engine.worker.completer import Completer
@@ -177,7 +177,7 @@ class Executor:
 
     async def record_starts(self, started: Sequence[ActiveRun]) -> list[ActiveRun]:
         """Record that these runs started; stops and returns those whose lease is lost."""
-        kept = await self.engine.db.tx(jobs.mark_started, [run.attempt for run in started])
+        kept = await self.engine.db.tx(finishing.mark_started, [run.attempt for run in started])
         lost = []
         for run in started:
             run.start_recorded = True

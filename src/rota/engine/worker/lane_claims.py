@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from rota.core.fair_shares import Lane
 from rota.core.model import Job
-from rota.engine import jobs
+from rota.engine import claiming
 from rota.engine.worker.registration import Registration
 
 
@@ -36,7 +36,7 @@ class LaneClaims:
         if org_room is not None and org_room < room:
             return []  # `claim_from_lanes` counts the shares of orgs
         worker, routes = self.registration.id, self.registration.routes
-        return await self.db.statement(jobs.claim_sole, self.sole, worker=worker, routes=routes, room=room)
+        return await self.db.statement(claiming.claim_sole, self.sole, worker=worker, routes=routes, room=room)
 
     async def claim_from_lanes(self, room: int) -> list[Job]:
         """Read which lanes have ready jobs and claim from them."""
@@ -49,7 +49,7 @@ class LaneClaims:
         self.unlimited = not shared and all(lane.cap is None for lane in lanes)
         is_sole = len(lanes) == 1 and self.unlimited and self.registration.serves_all
         self.sole = lanes[0] if is_sole else None
-        if len(lanes) == jobs.LANES_PER_CLAIM:  # the next claim goes on behind the lanes that get room now
+        if len(lanes) == claiming.LANES_PER_CLAIM:  # the next claim goes on behind the lanes that get room now
             self.after, self.turn = lanes[min(room, len(lanes)) - 1], 0
         else:
             self.after, self.turn = None, self.turn + 1
@@ -66,7 +66,7 @@ class LaneClaims:
         return await self.claim_from(list(others.values()), len(others))
 
     async def read_lanes(self, after: Lane | None) -> list[Lane]:
-        return await self.db.read(jobs.lanes, self.registration.queues, after, self.registration.org_ids)
+        return await self.db.read(claiming.lanes, self.registration.queues, after, self.registration.org_ids)
 
     async def claim_from(self, lanes: Sequence[Lane], room: int) -> list[Job]:
         rooms = {lane.org_id: self.org_room(lane.org_id) for lane in lanes}
@@ -75,7 +75,7 @@ class LaneClaims:
             return []
         execute = self.db.statement if all(lane.cap is None for lane in lanes) else self.db.tx
         return await execute(
-            jobs.claim,
+            claiming.claim,
             lanes,
             worker=self.registration.id,
             routes=self.registration.routes,

@@ -12,7 +12,7 @@ import structlog
 from rota.core.errors import Unavailable
 from rota.core.ids import new_id
 from rota.db.retry import retry_until_available
-from rota.engine import jobs, workers
+from rota.engine import finishing, workers
 from rota.engine.commands import Engine
 from rota.version import __version__
 
@@ -52,14 +52,14 @@ class Registration:
         """Return jobs that did not start to the queue; if the database is unavailable their lease expires."""
         if job_ids:
             try:
-                await self.engine.db.tx(jobs.hand_back, self.id, job_ids)
+                await self.engine.db.tx(finishing.hand_back, self.id, job_ids)
             except Unavailable as error:
                 log.warning("could not hand jobs back; their lease will expire", error=error.message)
 
     async def hand_back_all_but(self, known_jobs: Callable[[], Collection[str]]) -> None:
         """Return every job that the database has under this registration and that did not start, but for the known
         ones. Waits until the database is available."""
-        await retry_until_available(lambda: self.engine.db.tx(jobs.hand_back, self.id, None, known_jobs()))
+        await retry_until_available(lambda: self.engine.db.tx(finishing.hand_back, self.id, None, known_jobs()))
 
     async def store(self) -> None:
         """Register in the database: from now on this worker may hold jobs."""

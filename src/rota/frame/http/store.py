@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import and_, delete, func, select, update
 
 from rota.core.errors import KeyInUse, KeyMismatch
-from rota.db.dialect import Tx, insert_new
+from rota.db.dialect import Tx
+from rota.db.statement import insert_new
 from rota.db.tables import idempotency_keys
 
 KEY_LEASE = timedelta(

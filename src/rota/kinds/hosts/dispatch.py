@@ -23,7 +23,7 @@ from rota.core.redact import redacted
 from rota.core.states import State, Status
 from rota.db.dialect import Tx, notify
 from rota.db.paging import Record
-from rota.engine import grants, jobs, runs
+from rota.engine import finishing, grants, jobs, runs
 from rota.engine.commands import Engine
 from rota.engine.runner import LINE_LIMIT, LOG_LIMIT, storable
 from rota.engine.worker.outcome import failed_attempt
@@ -105,9 +105,9 @@ class Dispatch:
             else:
                 refused.append(refusal)
         if refused:
-            jobs.finish(tx, refused, None, now)
+            finishing.finish(tx, refused, None, now)
         if started:
-            jobs.mark_started(tx, started)
+            finishing.mark_started(tx, started)
         held = hosts.running_jobs(tx, session)
         return {
             "jobs": [self.order(tx, row) for row in unknown_claims(held, known)],
@@ -177,7 +177,7 @@ class Dispatch:
                 return True
             server = hosts.find_server(tx, row.org_id, row.target)
             ended = self.ended(row, report, server.name if server is not None else None)
-            jobs.finish(tx, [ended], row.lease_owner, self.clock.now())
+            finishing.finish(tx, [ended], row.lease_owner, self.clock.now())
             self.write_lines(tx, row.run_id, lines)
             if ended.final and row.trigger.startswith("batch:"):
                 notify(tx, "ready")  # wakes the worker that runs the batch
@@ -279,7 +279,7 @@ def resolve(tx: Tx, org_id: str, job_id: str, applied: bool, outcome: Any, now: 
     ended = AttemptResult(
         job, Status.SUCCESS, "resolved", now, held.run_id, held.attempt, row.queued_at, outcome=redacted(outcome)
     )
-    jobs.finish(tx, [ended], None, now)
+    finishing.finish(tx, [ended], None, now)
     return job_id
 
 

@@ -21,7 +21,7 @@ from rota.core.states import Status
 from rota.db.connection import Database
 from rota.db.dialect import Tx, lock_keys
 from rota.db.paging import Record
-from rota.engine import jobs
+from rota.engine import jobs, serial_keys
 from rota.engine.extensions import Describe
 from rota.engine.runner import RunContext, WorkFailed
 from rota.kinds.hosts.job_types import check_payload, known_type
@@ -100,9 +100,8 @@ class HostRunner:
                 await real_sleep(MIN_POLL_SECONDS)
                 await self.clock.wait(changed, MAX_POLL_SECONDS)
         except asyncio.CancelledError:
-            if await self.db.read(
-                jobs.is_unwanted, ctx.job.id
-            ):  # else this worker stops, and another continues the batch
+            # without a request this worker stops, and another continues the batch
+            if await self.db.read(jobs.is_cancel_requested, ctx.job.id):
                 await self.db.tx(self.stop, ctx.job)
                 wake.signal("cancel")
             raise
@@ -161,7 +160,7 @@ class HostRunner:
         """Cancel the members of a batch: queued jobs are withdrawn, running ones are asked to stop."""
         members, now = batches.members_of(tx, job.id), self.clock.now()
         ids = [member["job_id"] for member in members if member["job_id"]]
-        lock_keys(tx, jobs.keys_of(tx, ids))
+        lock_keys(tx, serial_keys.keys_of(tx, ids))
         jobs.request_cancel(tx, ids, "batch", now)
         jobs.withdraw(tx, jobs.c.id.in_(ids), Status.CANCELED, "batch", now)
         batches.close(tx, job.id, "canceled", batches.members_of(tx, job.id), now)

@@ -18,8 +18,9 @@ from rota.core.model import PIPELINE, AttemptResult, Job, NewJob, serial_key_of_
 from rota.core.states import Status
 from rota.core.timing import triggers
 from rota.db import tables
-from rota.db.dialect import Tx, insert_new, insert_rows, lock_keys
+from rota.db.dialect import Tx, lock_keys
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, page_by
+from rota.db.statement import insert_new, insert_rows
 from rota.db.tables import pipeline_triggers, pipeline_upstreams, pipeline_versions, pipelines
 from rota.engine import jobs, run_reports, runs, schedules
 from rota.engine.run_reports import pipeline_filters

@@ -10,7 +10,8 @@ from rota.core.errors import Conflict, NotFound
 from rota.core.ids import new_id
 from rota.core.states import State
 from rota.db import tables
-from rota.db.dialect import Tx, insert_new, notify
+from rota.db.dialect import Tx, notify
+from rota.db.statement import insert_new
 from rota.db.tables import cached_results, schedules, task_versions, tasks
 from rota.engine import jobs, orgs
 
@@ -110,7 +111,7 @@ def reroute(tx: Tx, task: Any, route: str) -> None:
     tx.execute(update(schedules).where(*of_task).values(route=route))
     not_running = (j.org_id == task.org_id, j.kind == "task", j.target.in_(targets), j.state != State.RUNNING.value)
     tx.execute(update(tables.jobs).where(*not_running).values(route=route))
-    jobs.route(tx, [route])
+    jobs.resume_routes(tx, [route])
     notify(tx, "ready")
     notify(tx, "clocks")
 

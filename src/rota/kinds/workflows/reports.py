@@ -17,7 +17,7 @@ from rota.core.timing.describe import listing, plural, short_span
 from rota.db import tables
 from rota.db.dialect import Tx
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, page_by
-from rota.engine import jobs, run_reports
+from rota.engine import jobs, run_reports, serial_keys
 from rota.kinds.workflows.rules import (
     OPEN_EFFECTS,
     STALE_AFTER,
@@ -100,7 +100,7 @@ def describe(tx: Tx, row: WorkflowRow, now: datetime) -> Record:
 
 def status_and_issue(tx: Tx, row: WorkflowRow, now: datetime) -> tuple[str, str | None]:
     """Return running, idle, needs_attention or stopped; and the issue in words, if there is one."""
-    head = jobs.head_of(tx, serial_key_of_target(WORKFLOW, row.org_id, row.name))
+    head = serial_keys.head_of(tx, serial_key_of_target(WORKFLOW, row.org_id, row.name))
     failed = None
     if head is not None and head.last_run_id is not None:
         failed = tx.execute(select(tables.runs).where(runs.id == head.last_run_id)).one_or_none()

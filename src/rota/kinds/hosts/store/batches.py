@@ -8,8 +8,9 @@ from sqlalchemy import select, update
 
 from rota.core.errors import NotFound
 from rota.core.states import State, Status
-from rota.db.dialect import Tx, insert_new
+from rota.db.dialect import Tx
 from rota.db.paging import Page, Record, dict_of, page_by
+from rota.db.statement import insert_new
 from rota.db.tables import batch_members, batches, jobs, runs
 
 b, m, j, r = batches.c, batch_members.c, jobs.c, runs.c

@@ -22,11 +22,12 @@ from rota.core.policy import RECONCILIATION
 from rota.core.redact import redacted
 from rota.core.states import Move, State, WorkerState, states_before
 from rota.db import tables
-from rota.db.dialect import Tx, draw_fence, insert_new, insert_rows, lock_keys
+from rota.db.dialect import Tx, draw_fence, lock_keys
 from rota.db.paging import Page, Record, dict_of, matching, page_by
+from rota.db.statement import insert_new, insert_rows
 from rota.db.tables import hosts, orgs, pairing_tokens, queues, server_instances
-from rota.engine import jobs, workers
-from rota.engine.jobs import is_in
+from rota.engine import claiming, finishing, jobs, serial_keys, workers
+from rota.engine.job_states import is_in, lease_values
 
 KIND = HOST_JOB
 h, v, p, w, c, r = hosts.c, server_instances.c, pairing_tokens.c, tables.workers.c, tables.jobs.c, tables.runs.c
@@ -224,7 +225,7 @@ def register(
     )
     tx.execute(update(tables.jobs).where(running_there).values(lease_owner=session))
     for owner in tx.execute(owners.where(c.lease_owner != session)).scalars().all():
-        jobs.rescue(tx, owner, now)
+        finishing.rescue(tx, owner, now)
     ended = select(w.id).where(w.host_id == host.id, w.state != WorkerState.ALIVE).order_by(w.id.desc())
     old = tx.execute(ended.offset(ENDED_SESSIONS_KEPT)).scalars().all()
     tx.execute(delete(tables.workers).where(w.id.in_(old)))
@@ -313,7 +314,7 @@ def claim(tx: Tx, org_id: str, host_id: str, session: str, reads: int) -> list[A
     limits = {row.queue: [limit for limit in (row.max_running, row.of_org) if limit is not None] for row in ready}
     lanes = [Lane(org_id, name, min(limits[name], default=None)) for name in sorted(limits)]
     caps = {
-        lane.queue: lane.cap for lane in jobs.capped(tx, lanes, 0)
+        lane.queue: lane.cap for lane in claiming.within_limits(tx, lanes, 0)
     }  # what the limits of queue and org leave; None without one
     room, chosen = {serial: 1, read_only: reads}, []
     for row in ready:
@@ -324,16 +325,16 @@ def claim(tx: Tx, org_id: str, host_id: str, session: str, reads: int) -> list[A
             chosen.append(row.id)
     if not chosen:
         return []
-    leased = jobs.lease_values(Move.CLAIM, session, draw_fence(tx))
+    leased = lease_values(Move.CLAIM, session, draw_fence(tx))
     stmt = update(tables.jobs).where(c.id.in_(chosen), is_in(c.state, states_before(Move.CLAIM))).values(leased)
-    claimed = tx.execute(stmt.returning(*jobs.FIELDS, c.cancel_requested_at, c.cancel_reason)).all()
+    claimed = tx.execute(stmt.returning(*jobs.JOB_COLUMNS, c.cancel_requested_at, c.cancel_reason)).all()
     return sorted(claimed, key=lambda row: (row.run_at, row.id))
 
 
 def running_jobs(tx: Tx, session: str) -> list[Any]:
     """Return the started jobs of a session."""
     started = and_(c.lease_owner == session, is_in(c.state, [State.RUNNING]), c.run_id.is_not(None))
-    return list(tx.execute(select(*jobs.FIELDS, c.run_id, c.cancel_requested_at).where(started).order_by(c.id)))
+    return list(tx.execute(select(*jobs.JOB_COLUMNS, c.run_id, c.cancel_requested_at).where(started).order_by(c.id)))
 
 
 def lock_job_of_host(tx: Tx, host: Any, job_id: str) -> Any | None:
@@ -344,10 +345,10 @@ def lock_job_of_host(tx: Tx, host: Any, job_id: str) -> Any | None:
 
 def lock_job(tx: Tx, org_id: str, job_id: str) -> Any | None:
     """Lock and return a host job that has not ended; locks its serial key first, in the order of all writers."""
-    lock_keys(tx, jobs.keys_of(tx, [job_id]))
+    lock_keys(tx, serial_keys.keys_of(tx, [job_id]))
     more = (c.state, c.run_id, c.started_at, c.parked_reason, c.lease_owner, c.cancel_requested_at, c.cancel_reason)
     host_job = and_(c.id == job_id, c.org_id == org_id, OF_HOSTS)
-    return tx.execute(select(*jobs.FIELDS, *more).where(host_job).with_for_update()).one_or_none()
+    return tx.execute(select(*jobs.JOB_COLUMNS, *more).where(host_job).with_for_update()).one_or_none()
 
 
 # lists and details

@@ -16,9 +16,10 @@ from rota.core.model import WORKFLOW, NewJob, Schedule, serial_key_of_target
 from rota.core.redact import redacted
 from rota.core.states import Phase, State, Status
 from rota.db import tables
-from rota.db.dialect import Tx, insert_new, insert_rows, lock_keys, notify
+from rota.db.dialect import Tx, lock_keys, notify
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, page_by
-from rota.engine import jobs, orgs, runs, schedules
+from rota.db.statement import insert_new, insert_rows
+from rota.engine import jobs, orgs, runs, schedules, serial_keys
 from rota.kinds.workflows.rules import REPAIRS_PER_FAILURE, EventStatus, VersionOutcome
 from rota.kinds.workflows.store import deployment, events, operators, workflows
 from rota.kinds.workflows.store.effects import has_open_effect
@@ -154,7 +155,7 @@ def delete(tx: Tx, org_id: str, key: str, now: datetime) -> str:
         raise Conflict(f"workflow {workflow.name!r} is declared by a program ({workflow.source}); remove it there")
     serial_key = serial_key_of_target(WORKFLOW, org_id, workflow.name)
     lock_keys(tx, [serial_key])
-    head = jobs.head_of(tx, serial_key)
+    head = serial_keys.head_of(tx, serial_key)
     if head is not None and head.state == State.RUNNING:
         raise Conflict(f"workflow {workflow.name!r} has an active run; pause it and wait until the run has ended")
     for schedule_id in list(tx.execute(select(h.schedule_id).where(h.workflow_id == workflow.id)).scalars()):

@@ -1,17 +1,17 @@
 """The job of a workflow's consumers: at most one waits, its solo key is the workflow's id."""
 
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Text, and_, bindparam, delete, select, update
+from sqlalchemy import and_, delete, update
 
 from rota.core.model import WORKFLOW, NewJob, serial_key_of_target
 from rota.core.states import Move, State, state_after, states_before
 from rota.db import tables
-from rota.db.dialect import Given, Tx, hot, lock_keys, notify, records_of
-from rota.engine import jobs
+from rota.db.dialect import Tx, lock_keys, notify
+from rota.engine import jobs, serial_keys
+from rota.engine.job_states import is_in
 from rota.kinds.workflows.rules import Candidate, first_of
-from rota.kinds.workflows.store import events
+from rota.kinds.workflows.store import events, statements
 from rota.kinds.workflows.store.records import HandlerRow, WorkflowRow
 
 CONSUMER_PRIORITY = 1  # of their jobs; that of producers is 0
@@ -30,7 +30,7 @@ def ensure_consumer_job(
     run_at = now if dirty else min((handler.wake_at for handler in consumers if handler.wake_at), default=None)
     trigger = trigger if dirty else "wake_at"
     serial_key = serial_key_of_target(WORKFLOW, workflow.org_id, workflow.name)
-    rows = records_of(tx, [j.id, j.state, j.run_at], select_consumer_job(tx, Given({"workflow": workflow.id})))
+    rows = statements.CONSUMER_JOB.run(tx, workflow_id=workflow.id)
     if not rows:
         if run_at is not None:
             job = NewJob(
@@ -54,7 +54,7 @@ def ensure_consumer_job(
         return False
     lock_keys(tx, [serial_key])
     # race: a job that became due just now stays as it is, its run reads the flags
-    delayed = and_(j.id == job_id, jobs.is_in(j.state, states_before(Move.WAIT)))
+    delayed = and_(j.id == job_id, is_in(j.state, states_before(Move.WAIT)))
     if run_at is None:
         tx.execute(delete(tables.jobs).where(delayed))
     elif run_at > now:
@@ -62,19 +62,14 @@ def ensure_consumer_job(
     else:
         values = {"run_at": run_at, "trigger": trigger, "state": state_after(Move.WAIT)}
         tx.execute(update(tables.jobs).where(delayed).values(values))
-        jobs.promote(tx, [serial_key])
+        serial_keys.promote(tx, [serial_key])
     notify(tx, "ready" if run_at is not None and run_at <= now else "later")
     return True
 
 
-@hot
-def select_consumer_job(_: Tx) -> Any:
-    return select(j.id, j.state, j.run_at).where(j.solo_key == bindparam("workflow", type_=Text))
-
-
 def is_consumer_job_blocked(tx: Tx, workflow_id: str) -> bool:
     """Return whether a job of the consumers waits behind the running job of the workflow."""
-    return any(state == State.BLOCKED for _, state, _ in select_consumer_job(tx, Given({"workflow": workflow_id})))
+    return any(state == State.BLOCKED for _, state, _ in statements.CONSUMER_JOB.run(tx, workflow_id=workflow_id))
 
 
 def choose_consumer(tx: Tx, workflow: WorkflowRow, now: datetime) -> HandlerRow | None:

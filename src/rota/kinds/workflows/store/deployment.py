@@ -13,7 +13,8 @@ from rota.core.ids import new_id
 from rota.core.model import WORKFLOW, Schedule
 from rota.core.parse import Defaults
 from rota.db import tables
-from rota.db.dialect import Tx, insert_new, insert_rows
+from rota.db.dialect import Tx
+from rota.db.statement import insert_new, insert_rows
 from rota.engine import firing, schedules
 from rota.kinds.workflows.rules import HandlerKind
 from rota.kinds.workflows.store import workflows

@@ -9,7 +9,8 @@ from rota.core.errors import Conflict
 from rota.core.model import Job
 from rota.core.states import Phase
 from rota.db import tables
-from rota.db.dialect import Tx, insert_rows
+from rota.db.dialect import Tx
+from rota.db.statement import insert_rows
 from rota.kinds.workflows.rules import EFFECT_MOVES, OPEN_EFFECTS, EffectStatus, Outcome
 from rota.kinds.workflows.store import events
 from rota.kinds.workflows.store.phases import check_lease, move_phase

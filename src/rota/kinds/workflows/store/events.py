@@ -7,13 +7,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, Text, and_, bindparam, literal_column, or_, select, update
+from sqlalchemy import ColumnElement, and_, literal_column, or_, select, update
 
 from rota.core.errors import LogicError
 from rota.core.ids import new_id
 from rota.db import tables
-from rota.db.dialect import Batch, Given, Tx, hot, insert_new, is_listed, listed, records_of
+from rota.db.dialect import Tx, is_listed
+from rota.db.statement import insert_new
 from rota.kinds.workflows.rules import EventStatus
+from rota.kinds.workflows.store import statements
 from rota.kinds.workflows.store.records import EventRow, NewEvent, RunRow, StartedRun, WorkflowRow
 from rota.kinds.workflows.store.workflows import update_handler
 
@@ -105,35 +107,20 @@ def replace_pending(tx: Tx, row: Any, event: NewEvent, now: datetime) -> bool:
 
 def peek(tx: Tx, workflow_id: str, topic: str, limit: int) -> list[EventRow]:
     """Return pending events of a topic, oldest first."""
-    rows = select_pending(tx, Given({"workflow": workflow_id, "topic": topic, "limit": limit}))
-    return [EventRow(**dict(zip(e.keys(), row, strict=True))) for row in records_of(tx, list(e), rows)]
-
-
-@hot
-def select_pending(_: Tx) -> Any:
-    return select(tables.events).where(is_pending_in_topic()).order_by(e.id).limit(bindparam("limit", type_=Integer))
+    rows = statements.PENDING_EVENTS.run(tx, workflow_id=workflow_id, topic=topic, count=limit)
+    return [EventRow(**dict(zip(e.keys(), row, strict=True))) for row in rows]
 
 
 def by_ids(tx: Tx, workflow_id: str, topic: str, ids: Collection[str]) -> list[EventRow]:
     """Return events of a topic by their ids, in any status."""
-    stmt = select(tables.events).where(is_listed(tx, e.id, "ids"), e.workflow_id == workflow_id, e.topic == topic)
-    return [EventRow(**row._asdict()) for row in tx.execute(stmt.order_by(e.id), {"ids": listed(tx, ids)})]
+    stmt = select(tables.events).where(is_listed(tx, e.id, ids), e.workflow_id == workflow_id, e.topic == topic)
+    return [EventRow(**row._asdict()) for row in tx.execute(stmt.order_by(e.id))]
 
 
 def oldest_pending(tx: Tx, workflow_id: str, topics: Iterable[str]) -> str | None:
     """Return the id of the oldest pending event in any of these topics."""
-    found = [select_oldest_pending(tx, Given({"workflow": workflow_id, "topic": topic})) for topic in topics]
-    return min((event_id for rows in found for (event_id,) in rows), default=None)
-
-
-@hot
-def select_oldest_pending(_: Tx) -> Any:
-    return select(e.id).where(is_pending_in_topic()).order_by(e.id).limit(1)  # min() may scan all of them
-
-
-def is_pending_in_topic() -> ColumnElement[bool]:
-    workflow_id = bindparam("workflow", type_=e.workflow_id.type)
-    return and_(e.workflow_id == workflow_id, e.topic == bindparam("topic", type_=Text), is_pending())
+    oldest = [event.id for topic in topics for event in peek(tx, workflow_id, topic, 1)]
+    return min(oldest, default=None)
 
 
 def is_pending() -> ColumnElement[bool]:
@@ -153,8 +140,15 @@ def reserve(tx: Tx, run: Run, wanted: Mapping[str, list[str]], status: EventStat
     an operator skipped the missing ones, else LogicError."""
     reserved: list[EventSource] = []
     for topic, ids in wanted.items():
-        params, shape = RESERVE_BATCH.given(tx, [(run.workflow_id, topic, run.id, status.value, now)])
-        rows = update_reserved(tx, Given({**params, "ids": listed(tx, ids)}, shape))
+        rows = statements.RESERVE_EVENTS.run(
+            tx,
+            [(event_id,) for event_id in ids],
+            workflow_id=run.workflow_id,
+            topic=topic,
+            run_id=run.id,
+            status=status.value,
+            now=now,
+        )
         missing = set(ids) - {event_id for event_id, _ in rows}
         if missing:
             rest = by_ids(tx, run.workflow_id, topic, missing)
@@ -163,21 +157,6 @@ def reserve(tx: Tx, run: Run, wanted: Mapping[str, list[str]], status: EventStat
             raise (EventsSkipped if skipped == missing else LogicError)(f"prepare reserved events {shown}")
         reserved += [(event_id, source) for event_id, source in rows]
     return reserved
-
-
-RESERVE_BATCH = Batch("reserve", workflow=Text(), topic=Text(), run=Text(), status=Text(), at=e.updated_at.type)
-
-
-@hot
-def update_reserved(tx: Tx, alike: tuple[str, ...]) -> Any:
-    new = RESERVE_BATCH.table(tx, alike)
-    # Planner hint: the concatenation keeps indexes on these columns out of the plan. Without statistics PostgreSQL
-    # would scan all pending events instead of looking up each event by its id.
-    empty, pending = literal_column("''", Text), literal_column("'pending'", Text)
-    same = (e.workflow_id + empty == new.c.workflow, e.topic + empty == new.c.topic, e.status + empty == pending)
-    values = {"status": new.c.status, "reserved_by": new.c.run, "updated_at": new.c.at}
-    stmt = update(tables.events).where(is_listed(tx, e.id, "ids"), *same).values(values)
-    return stmt.returning(e.id, e.source)
 
 
 def is_reserved_by(run: Run) -> ColumnElement[bool]:
@@ -233,6 +212,6 @@ def skip_oldest(tx: Tx, workflow_id: str, topics: Iterable[str], seen_at: dateti
 def inputs_of(tx: Tx, events: Sequence[EventSource]) -> list[str]:
     """Return the ids of the inputs that these events are, or were derived from."""
     derived = [event_id for event_id, source in events if source is None]
-    stmt = select(causes.input_id).where(is_listed(tx, causes.event_id, "ids")).distinct()
-    causing = tx.execute(stmt, {"ids": listed(tx, derived)}).scalars() if derived else ()
+    stmt = select(causes.input_id).where(is_listed(tx, causes.event_id, derived)).distinct()
+    causing = tx.execute(stmt).scalars() if derived else ()
     return sorted({*(event_id for event_id, source in events if source is not None), *causing})

@@ -10,8 +10,8 @@ from rota.core.model import WORKFLOW, NewJob, serial_key_of_target
 from rota.core.policy import RECONCILIATION
 from rota.core.states import Phase, State, Status
 from rota.db import tables
-from rota.db.dialect import Tx, is_listed, listed, lock_keys, notify
-from rota.engine import firing, jobs, runs, schedules
+from rota.db.dialect import Tx, is_listed, lock_keys, notify
+from rota.engine import firing, jobs, runs, schedules, serial_keys
 from rota.kinds.workflows.rules import EffectStatus, EventStatus, Outcome, Resolution, may_move
 from rota.kinds.workflows.store import effects, events, workflows
 from rota.kinds.workflows.store.consumer_jobs import CONSUMER_PRIORITY, ensure_consumer_job
@@ -36,7 +36,7 @@ def run_now(tx: Tx, org_id: str, key: str, now: datetime) -> list[str]:
     """Queue all producers, one after the other; returns their job ids. Raises Conflict while a run is active or needs
     attention."""
     workflow = workflows.get(tx, org_id, key, hold=True)
-    head = jobs.head_of(tx, serial_key_of_target(WORKFLOW, org_id, workflow.name))
+    head = serial_keys.head_of(tx, serial_key_of_target(WORKFLOW, org_id, workflow.name))
     if workflow.paused_at is not None:
         raise Conflict(f"workflow {workflow.name!r} is paused; resume it first")
     if head is not None and head.state == State.PARKED:
@@ -86,8 +86,8 @@ def skip_event(tx: Tx, org_id: str, key: str, event_id: str, now: datetime) -> s
     others = tables.causes.alias()
     shared = select(literal(1)).where(others.c.event_id == causes.event_id, others.c.input_id != event_id).exists()
     derived = tx.execute(select(causes.event_id).where(causes.input_id == event_id, ~shared)).scalars()
-    stmt = select(e.id, e.status).where(e.workflow_id == workflow.id, is_listed(tx, e.id, "ids"))
-    rows = tx.execute(stmt.order_by(e.id).with_for_update(), {"ids": listed(tx, [event_id, *derived])})
+    stmt = select(e.id, e.status).where(e.workflow_id == workflow.id, is_listed(tx, e.id, [event_id, *derived]))
+    rows = tx.execute(stmt.order_by(e.id).with_for_update())
     statuses = {row.id: row.status for row in rows}
     if event_id not in statuses:
         raise NotFound(f"event {event_id!r} of workflow {workflow.name!r} not found")
@@ -97,7 +97,7 @@ def skip_event(tx: Tx, org_id: str, key: str, event_id: str, now: datetime) -> s
     if not pending:
         raise Conflict(f"event {event_id} is already {statuses[event_id]}, and no event derived from it is pending")
     skipped = {"status": EventStatus.SKIPPED.value, "updated_at": now}
-    tx.execute(update(tables.events).where(is_listed(tx, e.id, "ids")).values(skipped), {"ids": listed(tx, pending)})
+    tx.execute(update(tables.events).where(is_listed(tx, e.id, pending)).values(skipped))
     return event_id
 
 
@@ -183,7 +183,7 @@ def reject_run(tx: Tx, workflow: WorkflowRow, stuck: Any | None, run: RunRow, no
 
 def stuck_job(tx: Tx, workflow: WorkflowRow) -> Any | None:
     """Return the first job of the workflow if it is parked, or backs off to reconcile a mutation; else None."""
-    head = jobs.head_of(tx, serial_key_of_target(WORKFLOW, workflow.org_id, workflow.name))
+    head = serial_keys.head_of(tx, serial_key_of_target(WORKFLOW, workflow.org_id, workflow.name))
     if head is None or (head.state == State.PARKED and head.parked_reason == jobs.UNROUTABLE):
         return None
     reconciles = head.state == State.RETRY and effects.open_effect(tx, head.last_run_id) is not None

@@ -1,17 +1,16 @@
 """The guarded move of a run from phase to phase."""
 
-import functools
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Text, and_, exists, select, update
+from sqlalchemy import and_, exists, select, update
 
 from rota.core.errors import Conflict, LeaseLost
 from rota.core.model import Job
 from rota.core.states import Phase
 from rota.db import tables
-from rota.db.dialect import Batch, Given, Tx, hot, is_listed, listed
-from rota.engine import jobs
+from rota.db.dialect import Tx
+from rota.engine.job_states import IS_RUNNING
 from rota.kinds.workflows.rules import HandlerKind, Outcome, may_move
 from rota.kinds.workflows.store.records import RunRow, StartedRun
 
@@ -36,10 +35,11 @@ def find_run(tx: Tx, run_id: str | None) -> RunRow | None:
 def move_phase(tx: Tx, job: Job, run: StartedRun, to: Phase, now: datetime, **values: Any) -> bool:
     """PHASE_MOVES_FORWARD: move a run to a later phase and set columns. False if it is in that phase already, because
     the answer to the first try was lost. Raises LeaseLost, or Conflict for a move that is not allowed."""
-    batch = phase_batch(tuple(values))
-    params, shape = batch.given(tx, [(run.id, job.id, job.fence, to.value, now, *values.values())])
-    earlier = listed(tx, [phase.value for phase in Phase if may_move(phase, to)])
-    if update_phase(tx, Given({**params, "earlier": earlier}, (*shape, *values))):
+    earlier = [phase.value for phase in Phase if may_move(phase, to)]
+    owned = select(j.id).where(j.id == job.id, j.fence == job.fence, IS_RUNNING).with_for_update().cte("owned")
+    movable = and_(r.id == run.id, r.phase.in_(earlier), exists(select(owned.c.id)))
+    stmt = update(tables.workflow_runs).where(movable).values(phase=to.value, updated_at=now, **values)
+    if tx.execute(stmt.returning(r.id)).first() is not None:
         return True
     before = tx.execute(select(r.phase).where(r.id == run.id)).scalar_one()
     if before == to:
@@ -48,24 +48,9 @@ def move_phase(tx: Tx, job: Job, run: StartedRun, to: Phase, now: datetime, **va
     raise Conflict(f"run {run.id} cannot move from phase {before} to {to}")
 
 
-@functools.cache
-def phase_batch(names: tuple[str, ...]) -> Batch:
-    columns = {name: r[name].type for name in names}
-    return Batch("moved", run=Text(), job=Text(), fence=j.fence.type, phase=Text(), at=r.updated_at.type, **columns)
-
-
-@hot
-def update_phase(tx: Tx, alike: tuple[str, ...], *names: str) -> Any:
-    new = phase_batch(names).table(tx, alike)
-    running = select(j.id).where(jobs.held(new.c.job, new.c.fence)).with_for_update(of=tables.jobs).cte("running")
-    movable = and_(r.id == new.c.run, is_listed(tx, r.phase, "earlier"), exists(select(running.c.id)))
-    values = {"phase": new.c.phase, "updated_at": new.c.at, **{name: new.c[name] for name in names}}
-    return update(tables.workflow_runs).where(movable).values(values).returning(r.id)
-
-
 def check_lease(tx: Tx, job: Job) -> None:
     """NO_MOVE_WITHOUT_THE_LEASE: lock the job's row. Raises LeaseLost if this worker no longer owns the job."""
-    owned = select(j.id).where(j.id == job.id, j.fence == job.fence, jobs.RUNS).with_for_update()
+    owned = select(j.id).where(j.id == job.id, j.fence == job.fence, IS_RUNNING).with_for_update()
     if tx.execute(owned).first() is None:
         raise lease_lost(job)
 

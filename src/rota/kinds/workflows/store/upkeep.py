@@ -9,8 +9,8 @@ from sqlalchemy import and_, delete, func, literal, or_, select
 from rota.core.model import WORKFLOW, record, serial_key_of_target
 from rota.core.states import Phase
 from rota.db import tables
-from rota.db.dialect import Tx, is_listed, listed
-from rota.engine import jobs, schedules
+from rota.db.dialect import Tx, is_listed
+from rota.engine import schedules, serial_keys
 from rota.kinds.workflows.rules import EventStatus, HandlerKind
 from rota.kinds.workflows.store import events, workflows
 from rota.kinds.workflows.store.consumer_jobs import ensure_consumer_job
@@ -102,7 +102,10 @@ def stranded_consumers(tx: Tx, limit: int = 100) -> list[HandlerRef]:
     for row in tx.execute(stmt.where(idle, h.workflow_id.in_(list(newest)[:WORKFLOWS_PER_CHECK]))):
         by_topic = newest[row.workflow_id]
         published = [by_topic[topic] for topic in row.subscribe if topic in by_topic]
-        if not published or jobs.head_of(tx, serial_key_of_target(WORKFLOW, row.org_id, row.workflow)) is not None:
+        if (
+            not published
+            or serial_keys.head_of(tx, serial_key_of_target(WORKFLOW, row.org_id, row.workflow)) is not None
+        ):
             continue
         committed = and_(r.workflow_id == row.workflow_id, r.handler_id == row.name, r.phase == Phase.COMMITTED)
         last_run = select(r.created_at).where(committed).order_by(r.id.desc()).limit(1)
@@ -159,8 +162,8 @@ def prune_events(tx: Tx, before: datetime, limit: int) -> int:
     old = select(e.id).where(events.is_in_status("consumed", "skipped"), e.updated_at < before, ~has_derived)
     ids = tx.execute(old.order_by(e.updated_at).limit(limit)).scalars().all()
     for stmt in (
-        delete(tables.causes).where(is_listed(tx, causes.event_id, "ids")),
-        delete(tables.events).where(is_listed(tx, e.id, "ids")),
+        delete(tables.causes).where(is_listed(tx, causes.event_id, ids)),
+        delete(tables.events).where(is_listed(tx, e.id, ids)),
     ):
-        tx.execute(stmt, {"ids": listed(tx, ids)})
+        tx.execute(stmt)
     return len(ids)

@@ -6,14 +6,15 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import and_, select, update
 
 from rota.core.ids import new_id
 from rota.core.model import WORKFLOW, Attempt, AttemptResult, Job
 from rota.core.states import Move, Phase
 from rota.db import tables
-from rota.db.dialect import Tx, insert_new, lock_keys, update_row
-from rota.engine import grants, jobs, runs, schedules
+from rota.db.dialect import Tx, lock_keys
+from rota.db.statement import insert_new
+from rota.engine import finishing, grants, jobs, runs, schedules, serial_keys
 from rota.kinds.workflows.rules import EffectStatus, EventStatus, HandlerKind, Outcome, start_of
 from rota.kinds.workflows.store import consumer_jobs, effects, events, workflows
 from rota.kinds.workflows.store.phases import find_run, lease_lost, move_phase
@@ -53,7 +54,7 @@ def begin_attempt(tx: Tx, workflow: WorkflowRow, attempt: Attempt) -> StartedRun
         why_not = IDLE
     elif before is None and handler.is_consumer and (code := grant_problem(tx, workflow, now)) is not None:
         why_not = code
-    elif not jobs.mark_started(tx, [attempt]):
+    elif not finishing.mark_started(tx, [attempt]):
         raise lease_lost(job)
     elif (started := insert_run(tx, workflow, handler, before, run_id, now)) is not None:
         return started
@@ -63,7 +64,7 @@ def begin_attempt(tx: Tx, workflow: WorkflowRow, attempt: Attempt) -> StartedRun
     if why_not in (PAUSED, YIELD):
         lock_keys(tx, [job.serial_key or ""])
         move, reason = (Move.PARK, PAUSED) if why_not == PAUSED else (Move.YIELD, None)
-        jobs.set_aside(tx, job, move, job.schedule_id or workflow.id, reason)
+        finishing.set_aside(tx, job, move, job.schedule_id or workflow.id, reason)
     return why_not or IDLE
 
 
@@ -156,8 +157,9 @@ def save_decision(tx: Tx, job: Job, run: StartedRun, decision: Decision, now: da
     if move_phase(tx, job, run, Phase.PREPARED, now, prepare_result=decision.result):
         events.reserve(tx, run, decision.reservations, EventStatus.RESERVED, now)
         if decision.wake_at is not None:  # begin has cleared it
-            key = {"workflow_id": run.workflow_id, "name": run.handler}
-            update_row(tx, tables.handlers, key, {"wake_at": decision.wake_at})
+            h = tables.handlers.c
+            row = and_(h.workflow_id == run.workflow_id, h.name == run.handler)
+            tx.execute(update(tables.handlers).where(row).values(wake_at=decision.wake_at))
 
 
 def move_to_emitting(tx: Tx, job: Job, run: StartedRun, now: datetime) -> None:
@@ -213,7 +215,7 @@ def commit(
         )
     consumer_jobs.ensure_consumer_job(tx, workflow, now, leaving=True)  # first: the finished job promotes by priority
     runs.write_logs(tx, log_lines)
-    recorded, next_job = jobs.pass_on(tx, ended, worker, now, follows and workflow.paused_at is None)
+    recorded, next_job = finishing.finish_and_claim_next(tx, ended, worker, now, follows and workflow.paused_at is None)
     if not recorded:
         raise lease_lost(job)
     if next_job is None:
@@ -227,10 +229,10 @@ def commit(
 
 def find_followed(tx: Tx, workflow: WorkflowRow, job: Job, worker: str) -> Followed | None:
     """Return the attempt that a commit began whose answer was lost."""
-    head = jobs.head_of(tx, job.serial_key or "")
+    head = serial_keys.head_of(tx, job.serial_key or "")
     if head is None or head.id == job.id or head.lease_owner != worker or head.run_id is None:
         return None
-    next_job = jobs.job_of(tx.execute(select(*jobs.FIELDS).where(tables.jobs.c.id == head.id)).one())
+    next_job = jobs.job_of(tx.execute(select(*jobs.JOB_COLUMNS).where(tables.jobs.c.id == head.id)).one())
     attempt = Attempt(replace(next_job, attempt=head.attempt - 1), head.run_id, head.attempt, head.started_at)
     row = find_run(tx, head.run_id)
     assert row is not None  # a job of a workflow has its run row from the transaction that set its run id
@@ -245,6 +247,6 @@ def hold_handler(
     if run.handler in workflow.handlers:
         workflows.update_handler(tx, workflow.handlers[run.handler], held_run_id=run.id)
     consumer_jobs.ensure_consumer_job(tx, workflow, now, leaving=True)
-    if not jobs.finish(tx, [ended], worker, now).recorded:
+    if not finishing.finish(tx, [ended], worker, now).recorded:
         raise lease_lost(job)
     runs.write_logs(tx, log_lines)
