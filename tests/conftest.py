@@ -1,12 +1,21 @@
-"""What all tests share: a PostgreSQL server for the session, and a fresh database of either kind per test."""
+"""Shared by all tests: a PostgreSQL server for the session, and fresh databases of either kind (tests.databases)."""
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.postgres import PostgresServer, create_database, drop_database
+from tests.databases import (
+    clean_url,
+    database_url,
+    db,
+    migrated_url,
+    postgres_template,
+    shared_postgres,
+    sqlite_template,
+)
+from tests.postgres import PostgresServer
+
+__all__ = ["clean_url", "database_url", "db", "migrated_url", "postgres_template", "shared_postgres", "sqlite_template"]
 
 SERVER_URL = "ROTA_TEST_POSTGRES_URL"
 FORKING = ("test_crashes.py", "test_repair.py")
@@ -46,21 +55,3 @@ def postgres_url(pytestconfig: pytest.Config) -> str:
     pytestconfig.stash[shared] = server = PostgresServer()
     server.start()
     return server.url
-
-
-@pytest.fixture(scope="session")
-def postgres_template() -> str | None:
-    """The name of a database to copy for each test. A folder's conftest may offer a migrated one."""
-    return None
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A fresh database, once of each kind."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'rota.db'}"
-        return
-    server = request.getfixturevalue("postgres_url")
-    url = create_database(server, template=request.getfixturevalue("postgres_template"))
-    yield url
-    drop_database(server, url)

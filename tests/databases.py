@@ -1,11 +1,12 @@
-"""Migrated databases to copy: migrating one for each test takes longer than the test. Folders import these fixtures."""
+"""Databases for tests: each test process migrates one and copies it, because migrating takes longer than most tests."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from rota.db.connection import Database, open_database
 from rota.db.migrate import migrate
 from rota.db.tables import metadata
 from tests.postgres import _execute as execute
@@ -13,7 +14,8 @@ from tests.postgres import create_database, database_name, drop_database
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres_url: str) -> Iterator[str]:
+def postgres_template(postgres_url: str) -> Iterator[str | None]:
+    """The name of a migrated database to copy. A file that overrides it with None has empty databases."""
     url = create_database(postgres_url)
     migrate(url)
     yield database_name(url)
@@ -22,9 +24,22 @@ def postgres_template(postgres_url: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated file to copy."""
     path = tmp_path_factory.mktemp("template") / "rota.db"
     migrate(f"sqlite:///{path}")
     return path
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database of its own, once of each kind: a SQLite file that is not there yet, or a copy of the template."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'rota.db'}"
+        return
+    server = request.getfixturevalue("postgres_url")
+    url = create_database(server, template=request.getfixturevalue("postgres_template"))
+    yield url
+    drop_database(server, url)
 
 
 @pytest.fixture
@@ -53,6 +68,14 @@ def clean_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     url = str(request.getfixturevalue("shared_postgres"))
     empty_postgres(url)
     return url
+
+
+@pytest.fixture
+async def db(clean_url: str) -> AsyncIterator[Database]:
+    """A migrated, empty database, open, once of each kind."""
+    database = open_database(clean_url)
+    yield database
+    await database.close()
 
 
 def empty_postgres(url: str) -> None:

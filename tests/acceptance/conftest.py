@@ -6,19 +6,10 @@ from typing import Any
 
 import pytest
 
-from rota.db.migrate import migrate
 from tests.acceptance.cluster import Cluster
-from tests.postgres import create_database, database_name, drop_database
+from tests.postgres import create_database, drop_database
 
 MakeCluster = Callable[..., Cluster]
-
-
-@pytest.fixture(scope="session")
-def postgres_template(postgres_url: str) -> Iterator[str]:
-    url = create_database(postgres_url)
-    migrate(url)
-    yield database_name(url)
-    drop_database(postgres_url, url)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from rota.kinds.workflows.connectors.base import Connectors
 from rota.kinds.workflows.runner import WorkflowRunner
 from rota.kinds.workflows.scripts.sandbox import Sandbox
 from rota.user_code.injection import Injector
-from tests.app.conftest import echo
+from tests.app.harness import echo
 
 
 class LiveApi:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.conftest import Api
+from tests.app.harness import Api
 
 GOOD = {"name": "nightly", "target": "hello", "schedule_type": "cron", "cron_expression": "0 12 * * *"}
 INTERVAL = {"schedule_type": "interval", "cron_expression": None}

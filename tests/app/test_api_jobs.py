@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.conftest import NINE, Api
+from tests.app.harness import NINE, Api
 
 
 async def add(api: Api, status: int = 202, **body: Any) -> Any:

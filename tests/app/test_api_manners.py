@@ -13,7 +13,7 @@ from rota.app.api.schemas import ROUTES
 from rota.core.errors import DataRefused, Unavailable
 from rota.db import paging
 from rota.frame.http.limits import MAX_BODY_BYTES
-from tests.app.conftest import NINE, Api
+from tests.app.harness import NINE, Api
 
 CREATE = {"name": "nightly", "target": "hello", "cron_expression": "0 12 * * *"}
 

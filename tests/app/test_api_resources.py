@@ -11,7 +11,7 @@ from rota.core.model import AttemptResult
 from rota.core.states import Status
 from rota.engine import claiming, finishing, workers
 from rota.engine.scheduler import Scheduler
-from tests.app.conftest import NINE, WORKER, Api
+from tests.app.harness import NINE, WORKER, Api
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 

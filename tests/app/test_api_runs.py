@@ -8,7 +8,7 @@ import pytest
 from rota.core.states import Status
 from rota.engine import runs, workers
 from rota.engine.scheduler import Scheduler
-from tests.app.conftest import NINE, WORKER, Api
+from tests.app.harness import NINE, WORKER, Api
 
 RUN_FIELDS = {
     "id", "job_id", "kind", "target", "target_name", "target_version", "schedule_id", "slot", "trigger", "attempt",

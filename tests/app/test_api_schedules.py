@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from tests.app.conftest import NINE, Api
+from tests.app.harness import NINE, Api
 
 
 async def test_a_schedule_is_made_and_read(api: Api) -> None:

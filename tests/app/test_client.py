@@ -8,7 +8,7 @@ import pytest
 
 from rota import client
 from rota.client import AsyncClient, Client
-from tests.app.conftest import Api
+from tests.app.harness import Api
 
 Answer = httpx.Response | type[httpx.TransportError]
 CREATE = {"name": "nightly", "target": "hello", "cron_expression": "0 12 * * *"}

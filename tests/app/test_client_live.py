@@ -14,6 +14,7 @@ from rota.client import AsyncClient, Client
 from tests.app.command_line import running_server
 from tests.app.live_api import LiveApi
 from tests.app.tcp_proxy import TcpProxy
+from tests.databases import copy_sqlite
 
 HOURLY = {"target": "hello", "interval": "1h"}
 
@@ -27,8 +28,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]
 
 
 @pytest.fixture
-def live(tmp_path: Path, sqlite_template: bytes) -> Iterator[LiveApi]:
-    (tmp_path / "rota.db").write_bytes(sqlite_template)
+def live(tmp_path: Path, sqlite_template: Path) -> Iterator[LiveApi]:
+    copy_sqlite(sqlite_template, f"sqlite:///{tmp_path / 'rota.db'}")
     with LiveApi(f"sqlite:///{tmp_path / 'rota.db'}") as live:
         yield live
 
@@ -111,8 +112,8 @@ async def test_an_asynchronous_program_survives_a_cut(live: LiveApi) -> None:
             assert proxy.cuts == 2
 
 
-def test_reads_wait_for_a_server_that_restarts(tmp_path: Path, sqlite_template: bytes) -> None:
-    (tmp_path / "rota.db").write_bytes(sqlite_template)
+def test_reads_wait_for_a_server_that_restarts(tmp_path: Path, sqlite_template: Path) -> None:
+    copy_sqlite(sqlite_template, f"sqlite:///{tmp_path / 'rota.db'}")
     url = f"sqlite:///{tmp_path / 'rota.db'}"
     with LiveApi(url) as first, Client(first.url, first.key, tries=10) as rota:
         rota.create_schedule(name="kept", **HOURLY)

@@ -10,7 +10,7 @@ from rota.core.errors import Conflict
 from rota.core.states import Status, shown_status
 from rota.engine import failing, overview, run_reports
 from rota.testing import World, world
-from tests.app.conftest import Api
+from tests.app.harness import Api
 
 
 @dataclass

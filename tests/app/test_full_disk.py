@@ -14,6 +14,7 @@ import orjson
 import pytest
 
 from tests.app.command_line import environment, run
+from tests.databases import copy_sqlite
 
 SMALL_MIB = 3
 
@@ -44,13 +45,13 @@ def fill(disk: Path, free_bytes: int = 0) -> Path:
 
 @pytest.mark.parametrize(("command", "free_kib"), [("up", 0), ("up", 16), ("up", 300), ("server", 0), ("worker", 0)])
 def test_a_start_on_a_full_disk_is_one_sentence(
-    disk: Path, tmp_path: Path, sqlite_template: bytes, command: str, free_kib: int
+    disk: Path, tmp_path: Path, sqlite_template: Path, command: str, free_kib: int
 ) -> None:
     """`up` makes its database there; `server` and `worker` find one."""
     data = disk / "data"
     if command != "up":
         data.mkdir(0o700)
-        (data / "rota.db").write_bytes(sqlite_template)
+        copy_sqlite(sqlite_template, f"sqlite:///{data / 'rota.db'}")
         (data / "rota.db").chmod(0o600)
     fill(disk, free_kib << 10)
     answer = run(tmp_path, command, "--data-dir", str(data), ROTA_PORT="0")

@@ -29,7 +29,7 @@ from rota.engine import workers
 from rota.engine.scheduler import Scheduler
 from rota.engine.worker import Worker
 from tests.app.command_line import environment
-from tests.app.conftest import Api
+from tests.app.harness import Api
 
 
 async def register(api: Api, host_id: str | None = None) -> str:

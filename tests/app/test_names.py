@@ -6,7 +6,7 @@ import pytest
 
 from rota.core.ids import new_id
 from rota.frame.cli.terminal import output, visible
-from tests.app.conftest import Api
+from tests.app.harness import Api
 
 WRONG = ["a/b", "a\x1b[2Jb", " blank", "x" * 201, "", "01JB3Q2M5T8V0W1X2Y3Z4A5B6C", "01jb3q2m5t8v0w1x2y3z4a5b6c"]
 CRON = {"target": "hello", "cron_expression": "0 12 * * *"}

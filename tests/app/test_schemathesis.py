@@ -83,7 +83,7 @@ def test_the_examples_of_the_document_work(live: LiveApi) -> None:
             if path.endswith("/users/me/$password"):
                 continue  # the user of the first key has none: tests/security/test_passwords.py changes one
             if path.startswith("/api/v1/workflows"):
-                continue  # a workflow is declared by a program, and this server has none: tests/workflows has theirs
+                continue  # a workflow is declared by a program, and this server has none: see tests/kinds/workflows
             path = path.format(**known)
             if method in ("put", "patch"):
                 example = {field: value for field, value in example.items() if field != "name"}

@@ -21,7 +21,7 @@ from rota.engine import claiming, finishing, runs
 from rota.kinds.workflows.store import workflow_runs
 from rota.testing import world
 from tests.app.live_api import LiveApi
-from tests.workflows.inbox import broken_step, make_inbox
+from tests.kinds.workflows.inbox import broken_step, make_inbox
 
 Event = tuple[str, str, Any]
 SOON = 20  # seconds that anything may take at the most

@@ -23,11 +23,11 @@ from rota.engine.worker import Worker
 from rota.frame.web import charts
 from rota.frame.web.pages import Preferences, TimeFormat
 from rota.testing import register_worker
-from tests.app.agents import make_server, pair_agent
-from tests.app.conftest import NINE, Api
+from tests.access.test_web_login import ADA, CREDENTIALS, browser, csrf_of, link, log_in, on_sqlite, submit
 from tests.app.forms import Forms, done, fill, form_on, words
+from tests.app.harness import NINE, Api
 from tests.app.live_api import LiveApi
-from tests.app.test_web_login import ADA, CREDENTIALS, browser, csrf_of, link, log_in, on_sqlite, submit
+from tests.kinds.hosts.agents import make_server, pair_agent
 
 LISTS = (
     *("/", "/timeline", "/timeline?span=week", "/schedules", "/schedules/new", "/runs", "/tasks", "/graphs", "/grants"),

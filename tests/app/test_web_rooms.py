@@ -19,12 +19,12 @@ from rota.kinds.workflows.manager import deploy_all
 from rota.kinds.workflows.rules import Resolution
 from rota.kinds.workflows.runner import WorkflowRunner
 from rota.testing import World, register_worker
-from tests.app.agents import FakeAgent, make_server, pair_agent, run_job
-from tests.app.conftest import Api
+from tests.access.test_web_login import ADA, CREDENTIALS, browser, csrf_of, log_in, submit
 from tests.app.forms import Forms, done, fill, form_on, words
-from tests.app.test_api_pipelines import ORDERS, TOTALS
-from tests.app.test_web_login import ADA, CREDENTIALS, browser, csrf_of, log_in, submit
-from tests.workflows.inbox import Inbox, make_inbox
+from tests.app.harness import Api
+from tests.kinds.hosts.agents import FakeAgent, make_server, pair_agent, run_job
+from tests.kinds.pipelines.test_api import ORDERS, TOTALS
+from tests.kinds.workflows.inbox import Inbox, make_inbox
 
 EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>\u202e\u2066\"'&{{7*7}}"
 NAME = "<img src=x onerror=alert(1)>\"'&{{7*7}}"  # a name is printable

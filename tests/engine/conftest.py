@@ -4,10 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.databases import clean_url, postgres_template, shared_postgres, sqlite_template
 from tests.engine.harness import Harness, open_harness
-
-__all__ = ["clean_url", "postgres_template", "shared_postgres", "sqlite_template"]
 
 
 @pytest.fixture

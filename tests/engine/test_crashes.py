@@ -21,7 +21,7 @@ from rota.engine.maintenance import Maintenance
 from rota.engine.slot_audit import audit
 from rota.engine.worker import Worker
 from rota.testing import MONDAY, World, count_from_here, dies_at, register_worker, world
-from tests.workflows.test_crashes import fresh
+from tests.kinds.workflows.test_crashes import fresh
 
 HOUR = timedelta(hours=1)
 SCHEDULES = 3

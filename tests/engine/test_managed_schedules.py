@@ -8,7 +8,7 @@ from rota.engine import schedules
 from rota.engine.commands import Engine
 from rota.kinds.tasks.declare import declare
 from rota.testing import World, world
-from tests.workflows.inbox import make_inbox
+from tests.kinds.workflows.inbox import make_inbox
 
 PROGRAM = "test.py"  # as `world` names it
 

@@ -15,7 +15,7 @@ from rota.app.cli import app
 from rota.core.addresses import is_public
 from rota.kinds.hosts.agent.allow import UrlPattern, allowed_command
 from rota.kinds.hosts.agent.job_types import Allowed
-from tests.app.test_agent import lines, run
+from tests.kinds.hosts.test_agent import lines, run
 
 RESTART = ["systemctl restart *"]
 

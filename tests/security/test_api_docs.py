@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from rota.frame.http.limits import SECURITY_HEADERS
-from tests.app.conftest import Api
+from tests.app.harness import Api
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 

@@ -7,8 +7,8 @@ import pytest
 
 from rota.db.dialect import Tx
 from rota.db.tables import tasks
-from tests.app.conftest import Api
-from tests.kinds.task_harness import open_task_harness
+from tests.app.harness import Api
+from tests.kinds.tasks.harness import open_task_harness
 
 PROGRAM = """
 import os

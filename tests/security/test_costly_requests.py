@@ -9,7 +9,7 @@ from rota.core.errors import Invalid
 from rota.kinds.pipelines.duckdb import DuckDB, walk
 from rota.kinds.workflows.runner import WorkflowRunner
 from rota.kinds.workflows.scripts.sandbox import Sandbox
-from tests.app.conftest import Api
+from tests.app.harness import Api
 
 ORDERS = {"namespace": "sales", "layer": "bronze", "name": "orders"}
 

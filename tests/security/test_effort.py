@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rota.core.timing import dst, grid
-from tests.app.conftest import Api
-from tests.app.test_web_login import browser, log_in
+from tests.access.test_web_login import browser, log_in
+from tests.app.harness import Api
 
 DRIFTING = {  # a second later each day: for decades no slot is inside the window
     "target": "hello", "interval_seconds": 86401, "anchor": "2026-05-04T13:00:00Z", "timezone": "Europe/Berlin",

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.app.conftest import Api
-from tests.app.test_api_billing import somebody
+from tests.app.harness import Api
+from tests.billing.test_api_billing import somebody
 
 GRAPH: dict[str, Any] = {"name": "poems", "kind": "graph", "target": "python:echo", "cron_expression": "0 9 * * 1"}
 

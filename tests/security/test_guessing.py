@@ -20,7 +20,7 @@ from rota.frame.http.guessing import (
     network_of,
 )
 from tests.app.command_line import running_server
-from tests.app.conftest import SERVICE_TOKEN, Api
+from tests.app.harness import SERVICE_TOKEN, Api
 
 ADA = {"email": "ada@example.org", "name": "Ada", "password": "correct horse", "role": "viewer"}
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # where the database does not matter

@@ -7,10 +7,10 @@ import pytest
 
 from rota.agent import Order, Refused
 from rota.kinds.hosts.agent.job_types import Allowed
-from tests.app.agents import TYPES, make_server, pair_agent, run_job
-from tests.app.conftest import Api
-from tests.app.test_access import make_account
-from tests.app.test_web_login import browser, link
+from tests.access.test_access import make_account
+from tests.access.test_web_login import browser, link
+from tests.app.harness import Api
+from tests.kinds.hosts.agents import TYPES, make_server, pair_agent, run_job
 
 AT_ONCE = 20
 

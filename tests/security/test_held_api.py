@@ -14,8 +14,7 @@ import httpx
 import pytest
 
 from rota.db.paging import write_cursor
-from tests.app.conftest import Api
-from tests.app.test_access import (
+from tests.access.test_access import (
     CANARY,
     ask,
     make_account,
@@ -31,6 +30,7 @@ from tests.app.test_access import (
     make_user,
     make_workflow,
 )
+from tests.app.harness import Api
 
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # where the database has no part
 

@@ -12,8 +12,8 @@ import structlog
 
 from rota.app.logs import configure_logs
 from rota.app.settings import Settings
-from tests.app.conftest import Api
-from tests.app.test_web_login import browser, csrf_of, link, log_in, submit
+from tests.access.test_web_login import browser, csrf_of, link, log_in, submit
+from tests.app.harness import Api
 from tests.app.test_web_pages import EVIL, LISTS
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # the database has no part in it

@@ -3,8 +3,8 @@
 from typing import Any
 
 from rota.access.store import accounts
-from tests.app.agents import make_server, pair_agent
-from tests.app.conftest import NINE, Api
+from tests.app.harness import NINE, Api
+from tests.kinds.hosts.agents import make_server, pair_agent
 
 TYPES = {name: {"read_only": False, "schema": {}} for name in ("shell", "python", "restart")}
 SHELL = {"job_type": "shell", "payload": {"command": "id"}}

@@ -10,7 +10,7 @@ import pytest
 from rota.app.data_dir import write_secret
 from rota.app.first_key import replace_key
 from rota.app.settings import Settings
-from tests.app.conftest import NINE, Api
+from tests.app.harness import NINE, Api
 
 ADA = {"email": "ada@example.org", "name": "Ada", "password": "correct horse", "role": "viewer"}
 SOON, LATER = ((NINE + timedelta(days=days)).isoformat() for days in (1, 2))

@@ -9,7 +9,7 @@ from rota.core.ids import new_id
 from rota.engine import workers
 from rota.engine.worker import Worker
 from rota.kinds.tasks.runner import TaskRunner
-from tests.app.conftest import Api
+from tests.app.harness import Api
 
 
 class Org:

@@ -8,7 +8,7 @@ import pytest
 from rota.access.password_thread import in_password_thread
 from rota.access.store import accounts
 from rota.frame.http.guessing import FAILURES_PER_MINUTE
-from tests.app.conftest import NINE, Api
+from tests.app.harness import NINE, Api
 
 ADA = {"email": "ada.lovelace@example.org", "name": "Ada", "password": "correct horse", "role": "viewer"}
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # where the database does not matter

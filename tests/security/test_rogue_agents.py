@@ -3,9 +3,9 @@
 from typing import Any
 
 from rota.kinds.hosts.store.hosts import ENDED_SESSIONS_KEPT
-from tests.app.agents import TYPES, FakeAgent, make_server, pair_agent, run_job
-from tests.app.conftest import Api
-from tests.app.test_batches import eventually, soon, working
+from tests.app.harness import Api
+from tests.kinds.hosts.agents import TYPES, FakeAgent, make_server, pair_agent, run_job
+from tests.kinds.hosts.test_batches import eventually, soon, working
 
 BAD_SCHEMAS: list[Any] = [
     {"properties": 5}, {"properties": {"command": 7}}, {"properties": []}, {"required": 5}, {"required": [{}]},

@@ -9,8 +9,8 @@ from rota.core.model import AttemptResult
 from rota.core.states import Status
 from rota.engine import claiming, finishing
 from rota.engine.runner import RunLog
-from tests.app.agents import make_server, pair_agent
-from tests.app.conftest import NINE, WORKER, Api
+from tests.app.harness import NINE, WORKER, Api
+from tests.kinds.hosts.agents import make_server, pair_agent
 
 TASK = {
     "name": "report", "command": "curl -u bot:CANARY1 https://example.org",

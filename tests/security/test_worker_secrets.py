@@ -13,7 +13,7 @@ import pytest
 from rota.core.errors import Invalid
 from rota.user_code.processes import check_user
 from tests.app.command_line import run, running_server
-from tests.kinds.task_harness import open_task_harness
+from tests.kinds.tasks.harness import open_task_harness
 
 TOKEN = "canary-token-0123456789-0123456789"
 

@@ -1,0 +1,5 @@
+"""The API over a fresh database of either kind."""
+
+from tests.app.harness import api
+
+__all__ = ["api"]
