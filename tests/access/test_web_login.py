@@ -27,7 +27,7 @@ from tests.app.harness import NINE, Api
 ADA = {"email": "Ada@Example.org", "name": "Ada", "password": "correct horse", "role": "viewer"}
 CREDENTIALS = {"email": "ada@example.org", "password": "correct horse"}
 
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # where the database does not matter
+on_sqlite = pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)  # where the database does not matter
 
 
 def browser(api: Api, base: str = "http://rota") -> httpx.AsyncClient:

@@ -117,8 +117,8 @@ class Api:
 
 
 @pytest.fixture
-async def api(migrated_url: str, tmp_path: Path) -> AsyncIterator[Api]:
-    db = open_database(migrated_url)
+async def api(clean_url: str, tmp_path: Path) -> AsyncIterator[Api]:
+    db = open_database(clean_url)
     clock = ManualClock(NINE)
     registry = TaskRegistry.of_program()
     registry.register_function("hello", lambda name="you": f"hello {name}")

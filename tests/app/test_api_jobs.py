@@ -70,14 +70,14 @@ async def test_a_graph_runs_under_a_grant_of_its_own_that_outlives_its_time(api:
         ({"target": "none"}, 400, None),
     ],
 )
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
 async def test_a_wrong_job_is_refused_by_field(api: Api, body: Any, status: int, field: str | None) -> None:
     refusal = await add(api, status, **body)
     assert field is None or [error["field"] for error in refusal["errors"]] == [field]
     assert await api.count("jobs") == 0
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
 async def test_commands_on_hosts_need_the_scope_here_too(api: Api) -> None:
     key = (await api.call("POST", "/api-keys", {"name": "op", "role": "operator"})).json()["key"]
     body = {"target": "01JB3Q2M5T8V0W1X2Y3Z4A5B6C", "kind": "host_job", "input": {"job_type": "shell"}}

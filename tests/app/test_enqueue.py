@@ -32,10 +32,10 @@ def program() -> tuple[Rota, Any]:
 
 
 @pytest.fixture
-async def db(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
+async def db(clean_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
     """A database that the settings name, and that knows the program."""
-    monkeypatch.setenv("ROTA_DATABASE_URL", migrated_url)
-    opened = open_database(migrated_url)
+    monkeypatch.setenv("ROTA_DATABASE_URL", clean_url)
+    opened = open_database(clean_url)
     org_id, _ = await opened.tx(accounts.ensure_default_org, NOW)
     await opened.tx(tasks_store.sync, org_id, task_rows(program()[0].registry, Injector(), None), NOW)
     yield opened
@@ -95,13 +95,13 @@ async def test_an_org_that_is_not_there_is_named(db: Database) -> None:
     await app.close()
 
 
-def test_every_event_loop_may_ask(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_event_loop_may_ask(clean_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script that starts a loop for each question gets an answer each time."""
-    monkeypatch.setenv("ROTA_DATABASE_URL", migrated_url)
+    monkeypatch.setenv("ROTA_DATABASE_URL", clean_url)
     app, add = program()
 
     async def prepare() -> None:
-        db = open_database(migrated_url)
+        db = open_database(clean_url)
         org_id, _ = await db.tx(accounts.ensure_default_org, NOW)
         await db.tx(tasks_store.sync, org_id, task_rows(app.registry, app.injector, None), NOW)
         await db.close()
@@ -116,7 +116,7 @@ def test_every_event_loop_may_ask(migrated_url: str, monkeypatch: pytest.MonkeyP
     assert asyncio.run(ask()) < asyncio.run(ask())
 
 
-async def test_inside_a_process_that_runs_it_a_task_makes_more_jobs(migrated_url: str, tmp_path: Any) -> None:
+async def test_inside_a_process_that_runs_it_a_task_makes_more_jobs(clean_url: str, tmp_path: Any) -> None:
     program = Rota()
     ran: list[str] = []
     both = threading.Event()
@@ -135,7 +135,7 @@ async def test_inside_a_process_that_runs_it_a_task_makes_more_jobs(migrated_url
         if len(ran) == 2:
             both.set()
 
-    service = ServiceBuilder(ServiceInfo("test"), database_url=migrated_url, program=program).with_tasks().build()
+    service = ServiceBuilder(ServiceInfo("test"), database_url=clean_url, program=program).with_tasks().build()
     async with service.router.lifespan_context(service):
         scheduler: JobScheduler = service.state.jobs
         for name in ("parent", "sync_parent"):

@@ -13,7 +13,7 @@ CRON = {"target": "hello", "cron_expression": "0 12 * * *"}
 
 
 @pytest.mark.parametrize("name", WRONG)
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
 async def test_a_name_that_cannot_be_reached_or_told_from_an_id_is_refused(api: Api, name: str) -> None:
     bodies: list[tuple[str, Any]] = [
         ("/schedules", {**CRON, "name": name}), ("/tasks", {"name": name, "command": "true"}),
@@ -59,7 +59,7 @@ async def test_a_task_without_a_name_goes_by_its_id_and_can_be_edited(api: Api) 
 
 
 @pytest.mark.parametrize("scope", ["task:execute:a\x1bb", "task:execute:hello ", "workflow:run:x\u200b"])
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
 async def test_a_scope_that_nothing_can_match_is_refused(api: Api, scope: str) -> None:
     answer = await api.call("POST", "/grants", {"scopes": [scope]})
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "scopes")

@@ -42,8 +42,8 @@ ORDER = {"get": 1, "post": 2, "put": 3, "patch": 4, "delete": 5}  # while things
 
 
 @pytest.fixture
-def live(migrated_url: str) -> Iterator[LiveApi]:
-    with LiveApi(migrated_url) as live:
+def live(clean_url: str) -> Iterator[LiveApi]:
+    with LiveApi(clean_url) as live:
         live.app.state.closing = True  # streams end after their first look
         yield live
 

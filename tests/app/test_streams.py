@@ -28,8 +28,8 @@ SOON = 20  # seconds that anything may take at the most
 
 
 @pytest.fixture
-def live(migrated_url: str) -> Iterator[LiveApi]:
-    with LiveApi(migrated_url) as live:
+def live(clean_url: str) -> Iterator[LiveApi]:
+    with LiveApi(clean_url) as live:
         yield live
 
 

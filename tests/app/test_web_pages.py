@@ -447,10 +447,10 @@ async def test_what_a_key_may_not_do_its_session_may_not(api: Api, web: httpx.As
 
 
 @on_sqlite
-def test_what_a_page_follows_ends_with_the_session(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_page_follows_ends_with_the_session(clean_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "KEEP_ALIVE_SECONDS", 0.2)
     monkeypatch.setattr(streams, "AUTHORIZATION_SECONDS", 0.2)
-    with LiveApi(migrated_url) as live, httpx.Client(base_url=live.url, timeout=20) as web:
+    with LiveApi(clean_url) as live, httpx.Client(base_url=live.url, timeout=20) as web:
         body = {"name": "short", "role": "viewer"}
         made = httpx.post(f"{live.url}/api/v1/api-keys", json=body, headers=live.headers).json()
         mine = {"authorization": f"Bearer {made['key']}"}

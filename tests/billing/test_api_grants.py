@@ -164,8 +164,8 @@ async def test_the_forecast_tells_what_will_not_run_since_when_and_why(api: Api)
 
 
 @pytest.fixture
-async def harness(migrated_url: str) -> AsyncIterator[Harness]:
-    harness = await open_harness(migrated_url)
+async def harness(clean_url: str) -> AsyncIterator[Harness]:
+    harness = await open_harness(clean_url)
     yield harness
     await harness.close()
 

@@ -8,7 +8,7 @@ import pytest
 from rota.frame.http.limits import SECURITY_HEADERS
 from tests.app.harness import Api
 
-pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+pytestmark = pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
 
 
 async def test_the_docs_are_served_from_the_package_under_a_strict_policy(api: Api) -> None:

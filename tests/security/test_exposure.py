@@ -10,7 +10,7 @@ from rota.frame.http.exposure import Exposure
 from rota.frame.web.sessions import SESSION_COOKIE
 from tests.app.harness import Api
 
-pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # the database does not matter
+pytestmark = pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)  # the database does not matter
 ADA = {"email": "ada@example.org", "name": "Ada", "password": "correct horse", "role": "viewer"}
 
 

@@ -23,7 +23,7 @@ from tests.app.command_line import running_server
 from tests.app.harness import SERVICE_TOKEN, Api
 
 ADA = {"email": "ada@example.org", "name": "Ada", "password": "correct horse", "role": "viewer"}
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # where the database does not matter
+on_sqlite = pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)  # where the database does not matter
 
 
 @pytest.fixture(autouse=True)

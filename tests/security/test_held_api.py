@@ -32,7 +32,7 @@ from tests.access.test_access import (
 )
 from tests.app.harness import Api
 
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # where the database has no part
+on_sqlite = pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)  # where the database has no part
 
 INJECTIONS = ["' OR '1'='1", '"; DROP TABLE jobs; --', "1) UNION ALL SELECT key_hash FROM api_keys --", "\\%_*(){}[]:^"]
 DATABASE_WORDS = (

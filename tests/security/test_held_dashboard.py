@@ -16,7 +16,7 @@ from tests.access.test_web_login import browser, csrf_of, link, log_in, submit
 from tests.app.harness import Api
 from tests.app.test_web_pages import EVIL, LISTS
 
-pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # the database has no part in it
+pytestmark = pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)  # the database has no part in it
 
 PAUSE = "/schedules/nightly/$pause"
 ELSEWHERE = [

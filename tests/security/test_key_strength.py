@@ -78,8 +78,8 @@ async def test_only_an_instance_admin_revokes_the_first_key_and_never_the_last(a
     assert (await api.call("POST", "/orgs", {"name": "Acme", "slug": "acme"})).status_code == 201
 
 
-async def test_the_first_key_is_replaced_on_the_machine(api: Api, migrated_url: str, tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path / "data", database_url=migrated_url)
+async def test_the_first_key_is_replaced_on_the_machine(api: Api, clean_url: str, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "data", database_url=clean_url)
     path = await replace_key(settings)
     assert path == tmp_path / "data" / "admin.key"
     assert (await api.call("GET", "/runs")).status_code == 401

@@ -11,7 +11,7 @@ from rota.frame.http.guessing import FAILURES_PER_MINUTE
 from tests.app.harness import NINE, Api
 
 ADA = {"email": "ada.lovelace@example.org", "name": "Ada", "password": "correct horse", "role": "viewer"}
-ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # where the database does not matter
+ON_SQLITE = pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)  # where the database does not matter
 
 
 @ON_SQLITE

@@ -21,8 +21,8 @@ SOON = 30  # seconds that anything may take
 
 
 @pytest.fixture
-def live(migrated_url: str) -> Iterator[LiveApi]:
-    with LiveApi(migrated_url) as live:
+def live(clean_url: str) -> Iterator[LiveApi]:
+    with LiveApi(clean_url) as live:
         yield live
 
 

@@ -178,7 +178,7 @@ async def test_patch_changes_only_what_is_said(task_api: TaskApi) -> None:
         ({"command": "true", "env": "PATH"}, ["env"]),
     ],
 )
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
 async def test_wrong_tasks_are_refused_by_field(task_api: TaskApi, body: dict[str, Any], fields: list[str]) -> None:
     assert await task_api.wrong("POST", "/tasks", body) == fields
     assert len((await task_api.api.get("/tasks"))["items"]) == 1
@@ -332,7 +332,7 @@ async def test_a_task_is_scheduled(task_api: TaskApi, body: dict[str, Any], next
         ({"interval_seconds": 5, "colour": "red"}, ["colour"]),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
 async def test_wrong_schedules_are_refused_by_field(task_api: TaskApi, body: dict[str, Any], fields: list[str]) -> None:
     task = await task_api.make(parameters={"a": 1})
     assert await task_api.wrong("POST", f"/tasks/{task['id']}/$schedule", body) == fields
