@@ -39,6 +39,9 @@ from rota.kinds.workflows.connectors.base import Connectors
 from rota.kinds.workflows.runner import WorkflowRunner
 from rota.kinds.workflows.scripts.sandbox import Sandbox
 from rota.user_code.injection import Injector
+from tests.routes import share_analysed_routes
+
+share_analysed_routes()
 
 NINE = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
 SERVICE_TOKEN = "service-token-of-the-tests"
