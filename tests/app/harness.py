@@ -1,13 +1,16 @@
 """An API over a fresh database of either kind, with one shell task and one function to schedule."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import argon2
 import httpx
 import pytest
+from argon2 import PasswordHasher
 from fastapi import FastAPI
 from sqlalchemy import text as sql
 
@@ -120,7 +123,16 @@ class Api:
 
 
 @pytest.fixture
-async def api(clean_url: str, tmp_path: Path) -> AsyncIterator[Api]:
+def cheap_password_hashes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Hash passwords with the least work that argon2 allows."""
+    accounts.dummy_password_hash.cache_clear()
+    monkeypatch.setattr(argon2, "PasswordHasher", partial(PasswordHasher, time_cost=1, memory_cost=8, parallelism=1))
+    yield
+    accounts.dummy_password_hash.cache_clear()
+
+
+@pytest.fixture
+async def api(clean_url: str, cheap_password_hashes: None, tmp_path: Path) -> AsyncIterator[Api]:
     db = open_database(clean_url)
     clock = ManualClock(NINE)
     registry = TaskRegistry.of_program()
