@@ -185,7 +185,7 @@ class Cluster:
             assert not gone, f"a worker process ended at once: {gone[0].log_text()[-3000:]}"
             return pids <= {row.pid for row in await self.workers() if row.state == "alive"}
 
-        await until(registered, 60, f"{count} workers register")
+        await until(registered, 120, f"{count} workers register")
         return new
 
     # queries of the database
