@@ -1,11 +1,14 @@
 """ARCHITECTURE.md is true: its functions exist and are called in that order, its diagrams and tables are those of the
 code."""
 
+import ast
 import json
 import re
 import subprocess
 import sys
 
+import rota.app.application  # noqa: F401  # registers the kinds
+from rota.core.kinds import registered
 from rota.db import tables
 from tests.diagrams import PAGE, with_diagrams
 
@@ -40,3 +43,17 @@ def test_every_folder_is_in_the_plan() -> None:
     text = PAGE.read_text()
     folders = [path.parent.name for path in (ROOT / "src" / "rota").glob("*/__init__.py")]
     assert [name for name in folders if f"      {name}/" not in text] == []
+
+
+def test_the_engine_names_no_kind() -> None:
+    kinds = set(registered())
+    assert kinds == {"task", "pipeline", "graph", "host_job", "workflow"}
+    named = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for layer in ("core", "db", "engine", "user_code")
+        for path in (ROOT / "src" / "rota" / layer).rglob("*.py")
+        if path.name not in ("kinds.py", "parse.py")  # the kind of requests that name none
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in kinds
+    ]
+    assert named == []

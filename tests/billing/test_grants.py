@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+import rota.app.application  # noqa: F401  # registers the kinds, with the forms of their scopes
 from rota.access.store import accounts
 from rota.billing import store as billing_store
 from rota.billing.store import Charge, Usage

@@ -17,7 +17,6 @@ from rota.app.settings import Settings
 from rota.app.signals import Shutdown
 from rota.core.clock import SystemClock, real_sleep
 from rota.core.errors import Unavailable
-from rota.core.model import WORKFLOW
 from rota.db.connection import Database, open_database
 from rota.db.notify import Wake
 from rota.db.retry import retry_until_available
@@ -129,7 +128,7 @@ class Node:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
             await self.program.injector.process.close()
-            if isinstance(workflows := engine.runners[WORKFLOW], WorkflowRunner):
+            if isinstance(workflows := engine.runners[WorkflowRunner.kind], WorkflowRunner):
                 await workflows.close()
 
     async def warm_up(self, engine: Engine) -> None:
@@ -209,7 +208,7 @@ def declared_tasks(program: Rota, app: str | None) -> list[dict[str, Any]]:
 
 
 def graph_endpoint(engine: Engine) -> "Remote | None":
-    graphs = engine.runners["graph"]
+    graphs = engine.runners[GraphRunner.kind]
     return graphs.remote if isinstance(graphs, GraphRunner) else None
 
 

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 from rota.core.ids import new_id, trace_id_of, traceparent
+from rota.core.kinds import traits_of
 from rota.core.policy import Misfire, Overlap, Retry, Terms
 from rota.core.states import Condition, Move, Status
 from rota.core.timing.triggers import Timing
@@ -27,18 +28,14 @@ def record(cls: type[T]) -> type[T]:
     return dataclass(slots=True)(cls)
 
 
-HOST_JOB, PIPELINE, WORKFLOW = "host_job", "pipeline", "workflow"  # kinds with rules of their own in the engine
-
-
 def serial_key_of_target(kind: str, org_id: str, target: str) -> str:
     """Return the serial key shared by all jobs of a target."""
     return f"{kind}:{org_id}:{target}"
 
 
 def serial_key_of_kind(kind: str, org_id: str, target: str) -> str | None:
-    """Return the serial key that a kind requires for the jobs of a target; None if they may overlap. Jobs of a pipeline
-    replace the same table, and a workflow runs one handler at a time."""
-    return serial_key_of_target(kind, org_id, target) if kind in (PIPELINE, WORKFLOW) else None
+    """Return the serial key that a kind requires for the jobs of a target; None if they may overlap."""
+    return serial_key_of_target(kind, org_id, target) if traits_of(kind).serial else None
 
 
 @record
@@ -87,8 +84,8 @@ class Schedule:
     def managed_by(self) -> str | None:
         """Return what manages this schedule and how to change it there; None if its fields are edited directly."""
         origin, _, reference = self.source.partition(":")
-        if self.kind == WORKFLOW:
-            return f"workflow '{self.target}': change and deploy the workflow, or pause it"
+        if traits_of(self.kind).declares_schedules:
+            return f"{self.kind} '{self.target}': change and deploy the {self.kind}, or pause it"
         if origin == "code":
             return f"program '{reference}': change it there and start the program again"
         if origin == "trigger":
@@ -194,9 +191,8 @@ class Job:
 
     @property
     def parks_on_failure(self) -> bool:
-        """Whether it is parked after its last failed attempt instead of leaving the queue: a workflow waits for a
-        person, and so do the jobs behind it."""
-        return self.kind == WORKFLOW
+        """Whether it is parked after its last failed attempt instead of leaving the queue."""
+        return traits_of(self.kind).parks_on_failure
 
 
 @record

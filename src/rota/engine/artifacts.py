@@ -1,5 +1,5 @@
-"""Artifacts of runs. The run of a task is the root of its artifacts: what it ran and its result, read from `runs`; the
-artifacts that it saved are below it."""
+"""Artifacts of runs. Where its kind says so, a run is the root of its artifacts: what it ran and its result, read from
+`runs`; the artifacts that it saved are below it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,12 +8,12 @@ import orjson
 from sqlalchemy import Select, func, select
 
 from rota.core.errors import Invalid, NotFound
-from rota.core.redact import public_task, redacted
+from rota.core.kinds import traits_of
 from rota.db.dialect import Tx
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, page_by
-from rota.db.tables import artifacts, runs, task_versions
+from rota.db.tables import artifacts, runs
 
-a, r, v = artifacts.c, runs.c, task_versions.c
+a, r = artifacts.c, runs.c
 
 JSON = "application/json"
 TREE_LIMIT = 1000  # artifacts in a tree
@@ -43,16 +43,17 @@ def level_of(tx: Tx, org_id: str, parent_id: str, run_id: str | None) -> int:
 
 
 def get(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> Record:
-    """An artifact with its data, where that is JSON or text. With `public`, secrets in what a run of a task ran, and in
-    its result, are hidden; what the run saved itself is as it was saved."""
+    """An artifact with its data, where that is JSON or text. With `public`, secrets in what a run ran, and in its
+    result, are hidden; what the run saved itself is as it was saved."""
     row = tx.execute(select(*BRIEF, a.content).where(a.org_id == org_id, a.id == artifact_id)).one_or_none()
     if row is not None:
         return {**brief(row), "data": readable(row.content_type, row.content)}
-    run = tx.execute(select(runs).where(r.org_id == org_id, r.id == artifact_id, of_task())).one_or_none()
-    if run is None:
+    started = r.started_at.is_not(None)
+    run = tx.execute(select(runs).where(r.org_id == org_id, r.id == artifact_id, started)).one_or_none()
+    content_of = None if run is None else traits_of(run.kind).run_artifact
+    if content_of is None:
         raise NotFound(f"artifact {artifact_id!r} not found")
-    data = execution(tx, run)
-    data = redacted({**data, "task": public_task(data["task"])}) if public else data
+    data = content_of(tx, run, public)
     return {**run_brief(run), "size": len(orjson.dumps(data)), "data": data}
 
 
@@ -89,30 +90,6 @@ def tree(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> Record:
             level[child["parent_id"]]["children"].append(child)
         level, left = {child["id"]: child for child in children}, left - len(children)
     return root
-
-
-def execution(tx: Tx, run: Any) -> Record:
-    """What a run of a task ran, and its result or how it failed."""
-    known = task_snapshot(tx, run.org_id, run.target_name, run.target_version) or {"name": run.target_name}
-    task = {**known, "version": run.target_version}
-    if isinstance(run.outcome, dict) and task.get("task_type") == "shell":
-        return {"task": task, **{name: run.outcome.get(name) for name in ("stdout", "stderr", "exit_code")}}
-    ran = {**task, "parameters": {**(task.get("parameters") or {}), **(run.input or {})}}
-    error = run.error and {name: run.error.get(name) for name in ("type", "message", "traceback")}
-    return {"task": ran, "result": run.outcome, "error": error}
-
-
-def task_snapshot(tx: Tx, org_id: str, name: str | None, version: str | None) -> Any:
-    """Return a task as it was in this version, None if that is not known. The version of a function stands behind that
-    of its row."""
-    versions = [version, (version or "").partition("/")[0]]
-    stmt = select(v.snapshot).where(v.org_id == org_id, v.name == name, v.version.in_(versions))
-    return tx.execute(stmt.order_by(v.version != version)).scalar()
-
-
-def of_task() -> Any:
-    """Match runs that are artifacts: those of tasks that started."""
-    return (r.kind == "task") & r.started_at.is_not(None)
 
 
 def brief(row: Any) -> Record:

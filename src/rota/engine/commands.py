@@ -6,6 +6,7 @@ from typing import Any
 
 from rota.core import parse
 from rota.core.errors import Conflict, Invalid, NotFound, Refused
+from rota.core.kinds import traits_of
 from rota.core.model import Job, NewJob, serial_key_of_kind
 from rota.core.policy import Terms
 from rota.core.states import State, Status
@@ -131,7 +132,7 @@ class Engine(ScheduleCommands):
                 if ended is None and not runs.of_job(tx, org_id, key):
                     raise NotFound(f"job or run {key!r} not found")
                 raise Conflict(f"{key} has already ended and cannot be canceled")
-            refusal = self.traits_of(job.kind).cancel_refusal
+            refusal = traits_of(job.kind).cancel_refusal
             if refusal is not None and (job.attempt or job.state == State.RUNNING):
                 raise Conflict(f"{key}: {refusal}")
             if job.serial_key:
@@ -159,7 +160,7 @@ class Engine(ScheduleCommands):
                 if job.state == State.PARKED:
                     jobs.resume(tx, job.id, now)
                 return str(job.id)
-            refusal = self.traits_of(run.kind).retry_refusal
+            refusal = traits_of(run.kind).retry_refusal
             if refusal is not None:
                 raise Conflict(f"run {run_id}: {refusal}")
             if run.schedule_id is not None:

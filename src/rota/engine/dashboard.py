@@ -10,7 +10,7 @@ from sqlalchemy import Text, func, literal_column, or_, select, type_coerce
 from rota.core.errors import NotFound
 from rota.db.dialect import Tx
 from rota.db.paging import Record, dict_of
-from rota.db.tables import clocks, jobs, logs, runs, schedules, slots, trigger_spans, workflow_runs
+from rota.db.tables import clocks, jobs, logs, runs, schedules, slots, trigger_spans
 from rota.engine import audit_rows, reports, run_reports
 from rota.engine.reports import schedule_filters
 from rota.engine.run_reports import slot_query, slot_record
@@ -81,9 +81,7 @@ def job_of(tx: Tx, org_id: str, key: str) -> Record:
     attempts = [run_reports.ended_run(row) for row in ended_rows]
     if living is not None:
         attempts.append(run_reports.living_run(living))
-    x, ids = workflow_runs.c, [attempt["id"] for attempt in attempts if attempt["kind"] == "workflow"]
-    phases = {row.id: row.phase for row in tx.execute(select(x.id, x.phase).where(x.id.in_(ids)))} if ids else {}
-    attempts = [{**attempt, "phase": phases.get(attempt["id"])} for attempt in with_names(tx, attempts)]
+    attempts = run_reports.with_kind_details(tx, with_names(tx, attempts))
     return {"id": job_id, "living": living and dict_of(living), "attempts": attempts}
 
 

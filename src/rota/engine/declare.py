@@ -9,6 +9,7 @@ import structlog
 
 from rota.core import parse
 from rota.core.errors import Conflict, DataRefused, RotaError, Unavailable
+from rota.core.kinds import traits_of
 from rota.engine import schedules
 from rota.engine.audit_log import AuditEntry
 from rota.engine.commands import Engine
@@ -32,7 +33,7 @@ async def declare_schedules(
     declared."""
     source = f"code:{Path(app).stem}"
     declared = await engine.db.read(schedules.declared_by, org_id, source)
-    known = {schedule.name: schedule for schedule in declared if not engine.traits_of(schedule.kind).declares_schedules}
+    known = {schedule.name: schedule for schedule in declared if not traits_of(schedule.kind).declares_schedules}
     new = [body for body in wanted if body["name"] not in known]
 
     def audited_as(verb: str, name: object) -> Engine:

@@ -17,12 +17,12 @@ from rota.engine import (
 )
 from rota.engine.audit_log import DESCRIBERS, AuditedDatabase, AuditEntry
 from rota.engine.engine_settings import EngineSettings
-from rota.engine.extensions import DescribesResources, Extensions, HasTraits, KindTraits
+from rota.engine.extensions import DescribesResources, Extensions
 from rota.engine.metrics import Metrics
 from rota.engine.runner import Runners
 
 R = TypeVar("R")
-NO_EXTENSIONS, PLAIN = Extensions(), KindTraits()
+NO_EXTENSIONS = Extensions()
 
 
 class EngineBase:
@@ -42,16 +42,9 @@ class EngineBase:
         self.act: AuditEntry | None = None  # for whom it acts; None: the program itself
         self.defaults = {kind: runner.defaults for kind, runner in runners.items()}
         self.describers = {**DESCRIBERS, **extensions.describers}
-        self.traits: dict[str, KindTraits] = {}
-        for kind, runner in runners.items():
+        for runner in runners.values():
             if isinstance(runner, DescribesResources):
                 self.describers.update(runner.describers)
-            if isinstance(runner, HasTraits):
-                self.traits[kind] = runner.traits
-
-    def traits_of(self, kind: str) -> KindTraits:
-        """Return how commands treat work of a kind."""
-        return self.traits.get(kind, PLAIN)
 
     def audited_as(self, act: AuditEntry, db: Database | None = None) -> Self:
         """Return this engine, on its database or `db`, with an audit log entry for every write."""

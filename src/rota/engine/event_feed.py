@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, case, literal, or_, select
 
-from rota.core.model import WORKFLOW
+from rota.core.kinds import registered
 from rota.core.policy import FailureClass
 from rota.core.states import Status
 from rota.db.dialect import Tx
@@ -56,10 +56,14 @@ def sources(org_id: str, at: datetime, key: str) -> list[Select[Any]]:
         behind(select(literal("run.ended").label("type"), *ended), r.recorded_at, r.id, at, key).where(
             r.org_id == org_id
         ),
-        behind(
-            select(literal("workflow.stopped").label("type"), r.target.label("name"), r.job_id, r.reason),
-            r.recorded_at, r.id, at, key,
-        ).where(r.org_id == org_id, r.kind == WORKFLOW, r.status == Status.FAILED, r.reason == FailureClass.INTERNAL),
+        *(
+            behind(
+                select(literal(f"{kind}.stopped").label("type"), r.target.label("name"), r.job_id, r.reason),
+                r.recorded_at, r.id, at, key,
+            ).where(r.org_id == org_id, r.kind == kind, r.status == Status.FAILED, r.reason == FailureClass.INTERNAL)
+            for kind, traits in registered().items()
+            if traits.parks_on_failure
+        ),
         behind(select(changed.label("type"), *schedule), s.updated_at, s.id, at, key).where(s.org_id == org_id),
         behind(select(up, *worker), w.started_at, w.id, at, key).where(visible),
         behind(select(down, *worker), w.stopped_at, w.id, at, key).where(visible),

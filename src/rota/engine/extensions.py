@@ -1,6 +1,7 @@
 """What kinds of work and other slices add to the engine, which knows none of them by name.
 
-A kind implements these protocols by its Runner; what is no kind of work is registered at assembly as `Extensions`.
+A kind implements these protocols by its Runner and registers its traits (`core/kinds.py`); what is no kind of work is
+registered at assembly as `Extensions`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -33,22 +34,6 @@ class Extensions:
 
     describers: Mapping[str, Describe] = field(default_factory=dict)  # for the audit log, by resource as in the path
     prunes: Sequence[Prune] = ()  # steps of maintenance that delete old rows
-
-
-@dataclass(frozen=True, slots=True)
-class KindTraits:
-    """How commands treat work of a kind; by default like a function that may be stopped and repeated."""
-
-    declares_schedules: bool = False  # its schedules follow its declaration: they are not enabled or deleted by hand
-    cancel_refusal: str | None = None  # why a run that began is not canceled
-    retry_refusal: str | None = None  # why a run that ended is not repeated
-
-
-@runtime_checkable
-class HasTraits(Protocol):
-    """A kind of work that is not treated by the defaults."""
-
-    traits: KindTraits
 
 
 @runtime_checkable

@@ -9,7 +9,8 @@ from sqlalchemy import and_, bindparam, func, or_, select, update
 
 from rota.core.errors import Conflict
 from rota.core.ids import new_id
-from rota.core.model import HOST_JOB, DueSchedule, Fire, FireResult, Lease, NewJob, Plan, Schedule
+from rota.core.kinds import traits_of
+from rota.core.model import DueSchedule, Fire, FireResult, Lease, NewJob, Plan, Schedule
 from rota.core.plan import next_run_at, passed_gap
 from rota.core.policy import Overlap, Terms
 from rota.core.states import Condition, State, Status, Verdict
@@ -163,11 +164,6 @@ def skips_for_overlap(schedule: Schedule, busy: Mapping[str, Sequence[QueuedJob]
     return schedule.overlap is Overlap.SKIP and bool(busy.get(schedule.id))
 
 
-def skip_reason(schedule: Schedule) -> str:
-    """Return why a slot is skipped while the schedule has a job: for a host job, its host is busy or offline."""
-    return "busy" if schedule.kind == HOST_JOB else "overlap"
-
-
 def slot_row(schedule: Schedule, fire: Fire, job_id: str, busy: Mapping[str, Sequence[QueuedJob]]) -> dict[str, Any]:
     skipped = skips_for_overlap(schedule, busy)
     return {
@@ -176,7 +172,7 @@ def slot_row(schedule: Schedule, fire: Fire, job_id: str, busy: Mapping[str, Seq
         "last_slot": fire.slot,
         "count": 1,
         "verdict": Verdict.SKIPPED.value if skipped else None,
-        "reason": skip_reason(schedule) if skipped else None,
+        "reason": traits_of(schedule.kind).skip_reason if skipped else None,
         "job_id": None if skipped else job_id,
         "attempts": 0,
     }

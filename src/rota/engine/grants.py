@@ -3,7 +3,6 @@
 SCOPE_FORMAT_CENTRALIZED: only this module knows the format of scopes; other modules use kinds and targets.
 """
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -12,6 +11,7 @@ from sqlalchemy import and_, or_, select, update
 
 from rota.core.errors import Invalid, NotFound
 from rota.core.ids import new_id
+from rota.core.kinds import registered, traits_of
 from rota.db.dialect import Tx
 from rota.db.statement import insert_rows
 from rota.db.tables import grants, jobs, schedules
@@ -19,17 +19,6 @@ from rota.engine import billing_accounts
 
 g, s = grants.c, schedules.c
 
-FAMILIES = {
-    "graph": "graph:execute", "task": "task:execute", "pipeline": "pipeline:run", "host_job": "host_job:dispatch",
-    "workflow": "workflow:run",
-}  # fmt: skip
-RESOURCES = {  # resources of a family, beside `*`
-    "graph": re.compile(r"[a-z][a-z0-9_-]*:(\*|[^\s:*][^\s*]*)"),
-    "task": re.compile(r"[^\s*][^*]*"),
-    "pipeline": re.compile(r"[a-z0-9_-]+/[a-z0-9_-]+/[a-z0-9_-]+"),
-    "host_job": re.compile(r"[^\s*]+"),
-    "workflow": re.compile(r"[^\s*][^*]*"),
-}
 SCOPE_LIMIT = 300  # characters
 
 
@@ -47,31 +36,29 @@ def parse_scopes(value: Any, consent: bool) -> list[str]:
 def parse_scope(value: Any, consent: bool) -> str:
     if not isinstance(value, str) or len(value) > SCOPE_LIMIT:
         raise Invalid("scopes", value, f"is not a text of at most {SCOPE_LIMIT} characters")
-    for kind, family in FAMILIES.items():
-        resource = value.removeprefix(f"{family}:")
+    for kind, traits in registered().items():
+        resource = value.removeprefix(scope_for(kind, ""))
         if resource == value:
             continue
         if resource == "*" and not consent:
             raise Invalid("scopes", value, "allows everything of its kind; say so with consent: true")
         if not resource.isprintable() or resource != resource.strip():
             raise Invalid("scopes", value, "has control characters or blanks at its end: no name has; remove them")
-        if resource == "*" or RESOURCES[kind].fullmatch(resource):
+        if resource == "*" or traits.grant_resource.fullmatch(resource):
             return value
-    forms = ", ".join(f"{family}:…" for family in FAMILIES.values())
+    forms = ", ".join(scope_for(kind, "…") for kind in registered())
     raise Invalid("scopes", value, f"is not a scope; known are {forms}")
 
 
 def scope_for(kind: str, target: str) -> str:
-    return f"{FAMILIES[kind]}:{target}"
+    return f"{kind}:{traits_of(kind).grant_action}:{target}"
 
 
 def covers(scopes: Collection[str], kind: str, targets: Collection[str]) -> bool:
     """Whether work of this kind on something that goes by any of these names is allowed."""
-    family = FAMILIES[kind]
-    wanted = {f"{family}:*", *(f"{family}:{target}" for target in targets)}
-    if kind == "graph":  # only the text before the first colon is the provider
-        wanted |= {f"{family}:{target.partition(':')[0]}:*" for target in targets}
-    return not wanted.isdisjoint(scopes)
+    providers = {target.partition(":")[0] for target in targets}  # such as `langgraph` of `langgraph:poet`
+    resources = {"*", *targets, *(f"{provider}:*" for provider in providers)}
+    return not {scope_for(kind, resource) for resource in resources}.isdisjoint(scopes)
 
 
 # grants

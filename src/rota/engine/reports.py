@@ -23,7 +23,8 @@ from sqlalchemy import (
 
 from rota.core import parse
 from rota.core.errors import Invalid, NotFound
-from rota.core.model import HOST_JOB, Schedule
+from rota.core.kinds import traits_of
+from rota.core.model import Schedule
 from rota.core.plan import first_plan
 from rota.core.redact import redacted
 from rota.core.states import State, WorkerState
@@ -177,8 +178,8 @@ def origin(source: str) -> Record:
 
 
 def with_redacted_input(record: Record) -> Record:
-    """Redact the input of schedules of host jobs: it may contain passwords of the host."""
-    return {**record, "input": redacted(record["input"])} if record["kind"] == HOST_JOB else record
+    """Redact the input of schedules that order hosts: it may contain passwords."""
+    return {**record, "input": redacted(record["input"])} if traits_of(record["kind"]).orders_hosts else record
 
 
 @functools.lru_cache(maxsize=10_000)  # parsing and describing a timing is half the cost of a list

@@ -16,7 +16,7 @@ from sqlalchemy import (
 
 from rota.core.errors import NotFound
 from rota.core.ids import trace_id_of
-from rota.core.model import WORKFLOW
+from rota.core.kinds import registered, traits_of
 from rota.core.redact import redacted
 from rota.core.states import RAN, State, Status, Verdict
 from rota.core.timing import triggers
@@ -44,7 +44,6 @@ from rota.db.tables import (
     server_instances,
     slots,
     tasks,
-    workflow_runs,
 )
 from rota.engine.reports import RUNNING, schedule_id_of
 from rota.engine.runs import BY_ATTEMPT
@@ -103,7 +102,8 @@ def list_runs(
     if part not in ("job", "run"):
         raise invalid_cursor(cursor)
     parts = (namespace, layer, pipeline)
-    kind = kind or ("pipeline" if any(parts) else None)
+    if kind is None and any(parts):
+        kind = next(kind for kind, traits in registered().items() if traits.has_paths)
     items: list[Record] = []
     if part == "job" and status in (None, Status.PENDING, Status.RUNNING):
         stmt = select(jobs).where(j.org_id == org_id).order_by(j.id.desc())
@@ -172,7 +172,7 @@ def run(tx: Tx, org_id: str, run_id: str) -> Record:
 
 def with_details(tx: Tx, records: list[Record]) -> list[Record]:
     """Add what other tables hold about runs."""
-    return with_target_names(tx, with_phases(tx, records))
+    return with_target_names(tx, with_kind_details(tx, with_retry_times(tx, records)))
 
 
 def ids_of_targets(tx: Tx, org_id: str, name: str) -> list[str]:
@@ -206,15 +206,15 @@ def with_retry_times(tx: Tx, records: list[Record]) -> list[Record]:
     return [{**run, "retry_at": planned.get(run["id"])} for run in records]
 
 
-def with_phases(tx: Tx, records: list[Record]) -> list[Record]:
-    """Add `retry_at` to runs, and phases and results to those of workflows."""
-    records = with_retry_times(tx, records)
-    ids = [record["id"] for record in records if record["kind"] == WORKFLOW and record["id"] is not None]
-    rows = tx.execute(select(workflow_runs).where(workflow_runs.c.id.in_(ids))) if ids else ()
-    same = ("workflow_id", "handler_id", "handler_type", "phase", "mutation_outcome", "prepare_result",
-            "mutation_result", "updated_at")  # fmt: skip
-    known = {row.id: {name: getattr(row, name) for name in (*same, "retry_of")} for row in rows}
-    return [{**record, **redacted(known.get(record["id"], {}))} for record in records]
+def with_kind_details(tx: Tx, records: list[Record]) -> list[Record]:
+    """Add the fields that only runs of their kind have."""
+    details: dict[str, Record] = {}
+    for kind in {record["kind"] for record in records}:
+        read = traits_of(kind).run_details
+        ids = [record["id"] for record in records if record["kind"] == kind and record["id"] is not None]
+        if read is not None and ids:
+            details |= read(tx, ids)
+    return [{**record, **details.get(record["id"], {})} for record in records]
 
 
 def job_rows(tx: Tx, org_id: str, job_id: str | None) -> tuple[Any | None, list[Any]]:
@@ -285,12 +285,12 @@ def living_run(row: Any) -> Record:
 
 
 def ended_run(row: Any) -> Record:
-    """Return a run that ended. A run of a task that started is its own artifact."""
+    """Return a run that ended. If its kind makes it an artifact, that has the id of the run."""
     record = dict_of(row)
     record.pop("recorded_at", None)
     record["trace_id"] = record["trace_id"] or trace_id_of(row.job_id)
     record |= {field: redacted(record[field]) for field in ("input", "outcome", "error")}
-    if record["kind"] == "task" and record["started_at"] is not None:
+    if record["started_at"] is not None and traits_of(row.kind).run_artifact is not None:
         record["artifact_id"] = record["id"]
     return record
 

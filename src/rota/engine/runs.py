@@ -8,11 +8,12 @@ from typing import Any
 from sqlalchemy import and_, bindparam, delete, func, select, update
 
 from rota.core.ids import trace_id_of, traceparent
-from rota.core.model import HOST_JOB, AttemptResult, RunInfo
+from rota.core.kinds import registered, traits_of
+from rota.core.model import AttemptResult, RunInfo
 from rota.core.states import Status, Verdict, verdict_of
 from rota.db.dialect import Tx
 from rota.db.statement import insert_rows
-from rota.db.tables import artifacts, effects, handlers, jobs, logs, orgs, runs, slots, workflow_runs
+from rota.db.tables import artifacts, jobs, logs, orgs, runs, slots
 from rota.engine import statements
 
 NO_INFO = RunInfo()
@@ -81,9 +82,8 @@ def update_stats(tx: Tx, ended: Sequence[AttemptResult]) -> None:
         if result.started_at is not None:
             entry[:3] = [result.started_at, result.run_id, result.job.id]
         if result.final and result.status is not Status.COALESCED:
-            # a canceled host job is shown as a skipped slot
-            canceled = result.status is Status.CANCELED and result.job.kind == HOST_JOB
-            entry[3] = Status.SKIPPED.value if canceled else result.status.value
+            skipped = result.status is Status.CANCELED and traits_of(result.job.kind).shows_skips
+            entry[3] = Status.SKIPPED.value if skipped else result.status.value
             entry[4] += result.status is Status.FAILED
             entry[5] += result.status is Status.SKIPPED
     statements.ADD_TO_STATS.run(tx, [(key, *stats[key]) for key in sorted(stats)])
@@ -131,12 +131,11 @@ def orgs_with_old_runs(tx: Tx, before: datetime, statuses: Collection[str]) -> l
 
 def prune(tx: Tx, org_id: str, before: datetime, statuses: Collection[str], limit: int) -> int:
     """Delete an org's old runs of these statuses with their logs and artifacts; returns their number.
-    Runs of jobs and workflow handlers that still wait are kept: the next attempt reads them."""
+    Runs of jobs that still wait, and those that their kind has in use, are kept."""
     alive = select(jobs.c.id).where(jobs.c.id == runs.c.job_id).exists()
-    aside = select(handlers.c.name).where(handlers.c.held_run_id == runs.c.id).exists()
-    old = and_(
-        runs.c.org_id == org_id, runs.c.recorded_at < before, runs.c.status.in_(statuses), ~alive, ~aside
-    )  # fmt: skip
+    in_use = [traits.runs_in_use() for traits in registered().values() if traits.runs_in_use is not None]
+    of_org = (runs.c.org_id == org_id, runs.c.recorded_at < before, runs.c.status.in_(statuses))
+    old = and_(*of_org, ~alive, *(~condition for condition in in_use))
     return delete_runs(
         tx, tx.execute(select(runs).where(old).order_by(runs.c.recorded_at, runs.c.id).limit(limit)).all()
     )
@@ -149,8 +148,9 @@ def delete_runs(tx: Tx, rows: Sequence[Any]) -> int:
         keep_verdicts(tx, [row for row in rows if row.slot is not None])
         tx.execute(delete(logs).where(logs.c.run_id.in_(ids)))
         tx.execute(delete(artifacts).where(artifacts.c.run_id.in_(ids)))
-        tx.execute(delete(effects).where(effects.c.run_id.in_(ids)))
-        tx.execute(delete(workflow_runs).where(workflow_runs.c.id.in_(ids)))
+        for traits in registered().values():
+            if traits.delete_run_rows is not None:
+                traits.delete_run_rows(tx, ids)
         tx.execute(delete(runs).where(runs.c.id.in_(ids)))
     return len(ids)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rota.core import parse
 from rota.core.errors import Conflict, Invalid, TooMuchEffort, together
+from rota.core.kinds import traits_of
 from rota.core.model import DueSchedule, Schedule
 from rota.core.plan import FIRE_BATCH_SLOTS
 from rota.core.policy import Misfire, choice, parse_overlap
@@ -25,7 +26,7 @@ from rota.engine import (
 from rota.engine.authority import check_grant, check_owner, with_grant
 from rota.engine.compute import compute
 from rota.engine.engine_base import EngineBase
-from rota.engine.extensions import DeletesWithSchedule, KindTraits
+from rota.engine.extensions import DeletesWithSchedule
 
 ScheduleCheck = Callable[[Schedule, Schedule | None], None]  # what a schedule becomes, and what is stored
 BULK_SCHEDULES_MAX = 10_000
@@ -110,7 +111,7 @@ class ScheduleCommands(EngineBase):
             due = schedules.lock(tx, org_id, before.id)
             new = parse_change(due.schedule, changes, defaults=self.defaults, now=now)
             if not by_manager:
-                check_managed_fields(due.schedule, new, self.traits_of(new.kind))
+                check_managed_fields(due.schedule, new)
             if check is not None:
                 check(new, due.schedule)
             if {"target", "grant_id", "input"} & set(changes):
@@ -224,7 +225,7 @@ class ScheduleCommands(EngineBase):
             return []
 
         def change(tx: Tx, due: DueSchedule) -> Schedule | None:
-            if due.schedule.enabled is enabled or self.traits_of(due.schedule.kind).declares_schedules:
+            if due.schedule.enabled is enabled or traits_of(due.schedule.kind).declares_schedules:
                 return None
             try:
                 new = parse.parse_patch(due.schedule, {"enabled": enabled}, defaults=self.defaults, now=now)
@@ -271,7 +272,7 @@ class ScheduleCommands(EngineBase):
     def deletable(self, schedule: Schedule, force: bool) -> bool:
         """Return whether a user may delete a schedule: not one that a workflow, trigger or program manages."""
         gone = schedule.paused_at is not None and schedule.pause_reason == UNDECLARED_REASON
-        by_program = schedule.source.startswith("code:") and not self.traits_of(schedule.kind).declares_schedules
+        by_program = schedule.source.startswith("code:") and not traits_of(schedule.kind).declares_schedules
         return schedule.managed_by is None or (by_program and (gone or force))
 
     def delete_locked(self, tx: Tx, due: DueSchedule, now: datetime, expected: int | None = None) -> Schedule:
@@ -292,12 +293,12 @@ class ScheduleCommands(EngineBase):
         await self.write_and_wake(lambda tx: pauses.unfreeze(tx, org_id, self.clock.now()))
 
 
-def check_managed_fields(old: Schedule, new: Schedule, traits: KindTraits) -> None:
+def check_managed_fields(old: Schedule, new: Schedule) -> None:
     """Raise Conflict if an edit changes fields that the manager of a schedule sets."""
     if old.managed_by is None:
         return
     before, after = parse.flat(old), parse.flat(new)
-    own = {"grant_id"} if traits.declares_schedules else {"grant_id", "enabled"}
+    own = {"grant_id"} if traits_of(new.kind).declares_schedules else {"grant_id", "enabled"}
     changed = sorted(field for field, value in after.items() if before[field] != value and field not in own)
     if changed:
         raise Conflict(f"schedule '{old.name}' is managed by {old.managed_by} (refused: {', '.join(changed)})")

@@ -12,7 +12,8 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, and_, or_, select, update
 
 from rota.core.errors import Conflict, NotFound, StaleRevision
-from rota.core.model import HOST_JOB, DueSchedule, Schedule
+from rota.core.kinds import traits_of
+from rota.core.model import DueSchedule, Schedule
 from rota.core.plan import next_run_at, passed_gap
 from rota.core.states import Condition, State, Status, Verdict
 from rota.core.timing import triggers
@@ -162,8 +163,8 @@ def withdraw_waiting(tx: Tx, schedule: Schedule, reason: str, now: datetime) -> 
 
 
 def set_last_status_skipped(tx: Tx, skipped: Sequence[Schedule]) -> None:
-    """Set the last status of schedules of host jobs whose slot was skipped. Other kinds show their last run."""
-    ids = [schedule.id for schedule in skipped if schedule.kind == HOST_JOB]
+    """Set the last status of schedules whose slot was skipped, if their kind shows that instead of the last run."""
+    ids = [schedule.id for schedule in skipped if traits_of(schedule.kind).shows_skips]
     if ids:
         stats = update(schedule_stats).where(schedule_stats.c.schedule_id.in_(ids))
         tx.execute(stats.values(last_run_status=Status.SKIPPED.value))

@@ -17,6 +17,7 @@ import orjson
 from rota.core.clock import real_sleep, stopwatch
 from rota.core.errors import LogicError, short_repr
 from rota.core.ids import new_id
+from rota.core.kinds import DEFAULT_KIND
 from rota.core.states import Status
 from rota.engine import artifacts, run_reports
 from rota.engine.artifacts import JSON
@@ -174,7 +175,7 @@ class JobScheduler(LoopBridge):
         return self.result_of(self._wait(job_id, timeout))
 
     async def _add(self, task: str, params: Mapping[str, Any]) -> str:
-        return (await self.engine.enqueue(self.org_id, "task", task, [dict(params) or None]))[0]
+        return (await self.engine.enqueue(self.org_id, DEFAULT_KIND, task, [dict(params) or None]))[0]
 
     async def _status(self, job_id: str) -> str:
         return str((await self.engine.db.read(run_reports.job, self.org_id, job_id))["status"])

@@ -194,13 +194,13 @@ async def test_RUN_LEDGER_FOR_GOVERNANCE(graphs: Graphs) -> None:
 
 
 def test_SCOPE_FORMAT_CENTRALIZED_and_NO_SCOPE_PARSING_IN_WORKER() -> None:
-    """Only `engine/grants.py` spells scopes; other modules pass a kind and a target."""
+    """Only `engine/grants.py` composes and parses scopes; other modules pass a kind and a target."""
     spelling = [
         path.relative_to(SOURCE).as_posix()
         for path in SOURCE.rglob("*.py")
         if any(f'"{family}' in path.read_text() for family in ("graph:execute", "task:execute", "pipeline:run"))
     ]
-    assert sorted(spelling) == ["app/api/schemas.py", "engine/grants.py"]  # the first in an example
+    assert sorted(spelling) == ["app/api/schemas.py"]  # in an example
 
 
 async def test_VALIDATE_BEFORE_EXECUTE(graphs: Graphs) -> None:

@@ -6,12 +6,12 @@ from fastapi import APIRouter, Request, Response
 
 from rota.core import parse
 from rota.core.errors import Invalid, NotFound
-from rota.core.model import HOST_JOB
 from rota.core.timing import triggers
 from rota.frame.http.auth import Caller, Operator
 from rota.frame.http.contract import answer, engine_of, read_body, trace_of
 from rota.kinds.graphs.manager import GraphManager
 from rota.kinds.hosts.manager import HostManager
+from rota.kinds.hosts.store.hosts import KIND as HOST_JOB
 from rota.kinds.pipelines.manager import PipelineManager
 from rota.kinds.tasks.manager import TaskManager
 

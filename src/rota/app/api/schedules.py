@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from rota.app import views
 from rota.core import effort, parse
 from rota.core.errors import Invalid
-from rota.core.model import HOST_JOB, Schedule
+from rota.core.model import Schedule
 from rota.core.policy import choice
 from rota.core.states import Condition, Status
 from rota.core.timing import triggers
@@ -29,6 +29,7 @@ from rota.frame.http.contract import (
     trace_of,
 )
 from rota.kinds.hosts.manager import HostManager
+from rota.kinds.hosts.store.hosts import KIND as HOST_JOB
 
 router = APIRouter(prefix="/schedules", tags=["schedules"])
 

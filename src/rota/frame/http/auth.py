@@ -14,7 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from rota.core.errors import Refused
-from rota.core.model import HOST_JOB, Schedule
+from rota.core.kinds import traits_of
+from rota.core.model import Schedule
 from rota.engine.audit_log import AuditEntry
 from rota.engine.commands import Engine
 from rota.frame.http.guessing import Bucket, FailedAttempts, network_of
@@ -131,7 +132,7 @@ class Caller:
     def check_schedule(self, new: Schedule, before: Schedule | None = None) -> None:
         """Raises Refused if `new` gives a host another job than `before`, of a type that the caller may not order."""
         same = before is not None and (new.kind, new.target, new.input) == (before.kind, before.target, before.input)
-        if new.kind == HOST_JOB and not same and isinstance(new.input, Mapping):
+        if traits_of(new.kind).orders_hosts and not same and isinstance(new.input, Mapping):
             self.check_job_type(new.input.get("job_type"))
 
 

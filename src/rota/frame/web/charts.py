@@ -154,7 +154,7 @@ def gantt(attempts: Sequence[dict[str, Any]], now: datetime, times: Any, span: A
         )
         if begun is not None:
             took = (ended - begun).total_seconds()
-            phase = f", {attempt['phase']}" if attempt["phase"] else ""
+            phase = f", {attempt['phase']}" if attempt.get("phase") else ""
             words = f"{attempt['status']}{phase}, {times.at(begun)}, {span(took)}"
             parts.append(bar(x(begun), y, max(3.0, x(ended) - x(begun)), 16, attempt["status"], words, 3))
         before = ended

@@ -1,11 +1,13 @@
 """Runs graphs in this process, in a child process, or through the endpoint of another service."""
 
+import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rota.billing import store as billing_store
 from rota.core.clock import Clock
 from rota.core.errors import Invalid
+from rota.core.kinds import KindTraits, register
 from rota.core.model import PAYLOAD_LIMIT
 from rota.core.parse import Defaults
 from rota.core.policy import Misfire
@@ -28,6 +30,13 @@ class GraphRunner:
     kind = "graph"
     defaults = Defaults(misfire=Misfire.SKIP)  # catching up costs money: only if a schedule asks for it
     under_grant = True
+    traits = register(
+        kind,
+        KindTraits(
+            grant_action="execute",
+            grant_resource=re.compile(r"[a-z][a-z0-9_-]*:(\*|[^\s:*][^\s*]*)"),  # `provider:name` or `provider:*`
+        ),
+    )
 
     def __init__(
         self, registry: GraphRegistry, db: Database, clock: Clock, org: str = "default", remote: "Remote | None" = None,

@@ -5,6 +5,7 @@ worker enqueues a job for each, at most `max_parallel` at a time, and waits unti
 """
 
 import asyncio
+import re
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from typing import Any
 from rota.core import explain, parse
 from rota.core.clock import Clock, real_sleep
 from rota.core.errors import Invalid, NotFound
+from rota.core.kinds import KindTraits, register
 from rota.core.model import Job, NewJob
 from rota.core.parse import Defaults
 from rota.core.policy import Failure, FailureClass, Misfire, Overlap
@@ -41,6 +43,16 @@ class HostRunner:
     under_grant = False
     describers: Mapping[str, Describe] = MappingProxyType(
         {"hosts": hosts.described, "server-instances": hosts.described_server}
+    )
+    traits = register(
+        kind,
+        KindTraits(
+            grant_action="dispatch",
+            grant_resource=re.compile(r"[^\s*]+"),
+            orders_hosts=True,
+            skip_reason="busy",  # or offline
+            shows_skips=True,
+        ),
     )
 
     def __init__(self, db: Database, clock: Clock) -> None:

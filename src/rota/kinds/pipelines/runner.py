@@ -1,6 +1,7 @@
 """Runs pipelines on the executor of this process."""
 
 import asyncio
+import re
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -8,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rota.core.errors import Invalid, LogicError, NotFound, WorkError
+from rota.core.kinds import KindTraits, register
 from rota.core.model import AttemptResult
 from rota.core.parse import Defaults
 from rota.core.policy import Overlap
@@ -27,9 +29,18 @@ from rota.user_code.injection import Injector
 class PipelineRunner:
     """The Runner of kind `pipeline`."""
 
-    kind = "pipeline"
+    kind = store.PIPELINE
     defaults = Defaults(overlap=Overlap.SKIP)  # missed slots are caught up once
     under_grant = False
+    traits = register(
+        kind,
+        KindTraits(
+            grant_action="run",
+            grant_resource=re.compile(r"[a-z0-9_-]+/[a-z0-9_-]+/[a-z0-9_-]+"),
+            has_paths=True,
+            serial=True,  # its jobs replace the same table
+        ),
+    )
     describers: Mapping[str, Describe] = MappingProxyType({"pipelines": store.describe})
 
     def __init__(

@@ -14,7 +14,7 @@ from sqlalchemy import Select, and_, delete, literal_column, or_, select, tuple_
 
 from rota.core.errors import Conflict, Invalid, NotFound
 from rota.core.ids import new_id
-from rota.core.model import PIPELINE, AttemptResult, Job, NewJob, serial_key_of_target
+from rota.core.model import AttemptResult, Job, NewJob, serial_key_of_target
 from rota.core.states import Status
 from rota.core.timing import triggers
 from rota.db import tables
@@ -26,6 +26,7 @@ from rota.engine import jobs, run_reports, runs, schedules
 from rota.engine.run_reports import pipeline_filters
 
 p, t, u = pipelines.c, pipeline_triggers.c, pipeline_upstreams.c
+PIPELINE = "pipeline"  # the kind
 LIVING = p.deleted_at.is_(None)
 VERSIONED_FIELDS = ("type", "sql", "function")  # a change of these is a new version
 

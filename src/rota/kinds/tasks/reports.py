@@ -5,9 +5,10 @@ from typing import Any
 from sqlalchemy import Select, and_, or_, select
 
 from rota.core.errors import NotFound
+from rota.core.redact import public_task, redacted
 from rota.db.dialect import Tx
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, page_by
-from rota.db.tables import schedules, tasks
+from rota.db.tables import schedules, task_versions, tasks
 
 s = schedules.c
 TASK = (
@@ -52,6 +53,27 @@ def task_record(row: Any) -> Record:
     record = dict_of(row)
     options = record.pop("options") or {}
     return {**record, **{name: options.get(name) for name in TASK_OPTIONS}}
+
+
+def run_artifact(tx: Tx, run: Any, public: bool) -> Record:
+    """Return what a run of a task ran, and its result or how it failed; with `public`, secrets are hidden."""
+    known = snapshot(tx, run.org_id, run.target_name, run.target_version) or {"name": run.target_name}
+    task = {**known, "version": run.target_version}
+    if isinstance(run.outcome, dict) and task.get("task_type") == "shell":
+        data: Record = {"task": task, **{name: run.outcome.get(name) for name in ("stdout", "stderr", "exit_code")}}
+    else:
+        ran = {**task, "parameters": {**(task.get("parameters") or {}), **(run.input or {})}}
+        error = run.error and {name: run.error.get(name) for name in ("type", "message", "traceback")}
+        data = {"task": ran, "result": run.outcome, "error": error}
+    return redacted({**data, "task": public_task(data["task"])}) if public else data
+
+
+def snapshot(tx: Tx, org_id: str, name: str | None, version: str | None) -> Any:
+    """Return a task as it was in this version, None if that is not known. The version of a function stands behind that
+    of its row."""
+    v, versions = task_versions.c, [version, (version or "").partition("/")[0]]
+    stmt = select(v.snapshot).where(v.org_id == org_id, v.name == name, v.version.in_(versions))
+    return tx.execute(stmt.order_by(v.version != version)).scalar()
 
 
 def schedules_of(tx: Tx, org_id: str, task: Any, by_name: bool = False) -> list[str]:

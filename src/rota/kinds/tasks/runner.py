@@ -17,6 +17,7 @@ import structlog
 
 from rota.core.clock import stopwatch
 from rota.core.errors import Invalid, LogicError, NotFound, Refused, Unavailable, WorkError, together
+from rota.core.kinds import KindTraits, register
 from rota.core.model import PAYLOAD_LIMIT, Job, Schedule
 from rota.core.parse import Defaults, wrong_names
 from rota.core.policy import Failure, FailureClass
@@ -47,6 +48,7 @@ class TaskRunner:
     kind = "task"
     defaults = Defaults()
     under_grant = False
+    traits = register(kind, KindTraits(grant_action="execute", run_artifact=reports.run_artifact))
     describers: Mapping[str, Describe] = MappingProxyType({"tasks": reports.task})
 
     def __init__(

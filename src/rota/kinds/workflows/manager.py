@@ -7,7 +7,7 @@ from typing import Any
 
 from rota.core import parse
 from rota.core.errors import Conflict, Invalid
-from rota.core.model import WORKFLOW, Schedule
+from rota.core.model import Schedule
 from rota.core.policy import choice
 from rota.db.dialect import Tx
 from rota.db.paging import Record
@@ -17,7 +17,7 @@ from rota.engine.commands import Engine
 from rota.engine.compute import compute
 from rota.kinds.workflows.declaration import Workflow
 from rota.kinds.workflows.handler_host import read_event
-from rota.kinds.workflows.rules import Resolution
+from rota.kinds.workflows.rules import WORKFLOW, Resolution
 from rota.kinds.workflows.runner import WorkflowRunner, route_of
 from rota.kinds.workflows.scripts import store as scripts_store
 from rota.kinds.workflows.scripts.diff import script_diff

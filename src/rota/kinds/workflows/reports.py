@@ -3,12 +3,12 @@
 Phases, handlers and flags are not in the first view; `list_handlers` and `list_runs` return them for developers.
 """
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Select, and_, func, literal_column, select, union_all
 
-from rota.core.model import WORKFLOW, serial_key_of_target
 from rota.core.policy import RECONCILIATION
 from rota.core.redact import redacted
 from rota.core.states import Phase, State
@@ -26,6 +26,7 @@ from rota.kinds.workflows.rules import (
     HandlerKind,
     Outcome,
     Resolution,
+    serial_key_of,
 )
 from rota.kinds.workflows.scripts import store as scripts_store
 from rota.kinds.workflows.store import events, operators, workflows
@@ -100,7 +101,7 @@ def describe(tx: Tx, row: WorkflowRow, now: datetime) -> Record:
 
 def status_and_issue(tx: Tx, row: WorkflowRow, now: datetime) -> tuple[str, str | None]:
     """Return running, idle, needs_attention or stopped; and the issue in words, if there is one."""
-    head = serial_keys.head_of(tx, serial_key_of_target(WORKFLOW, row.org_id, row.name))
+    head = serial_keys.head_of(tx, serial_key_of(row.org_id, row.name))
     failed = None
     if head is not None and head.last_run_id is not None:
         failed = tx.execute(select(tables.runs).where(runs.id == head.last_run_id)).one_or_none()
@@ -312,6 +313,16 @@ def list_runs(tx: Tx, org_id: str, key: str, *, limit: int = PAGE_ROWS, cursor: 
     stmt = select(x.id).where(x.workflow_id == row.id)
     items, next_cursor = page_by(tx, stmt, x.id, limit, cursor, descending=True)
     return [run_reports.run(tx, org_id, item["id"]) for item in items], next_cursor
+
+
+def run_details(tx: Tx, run_ids: Collection[str]) -> dict[str, Record]:
+    """Return phases and results of runs by run id."""
+    columns = (
+        x.id, x.workflow_id, x.handler_id, x.handler_type, x.phase, x.mutation_outcome, x.prepare_result,
+        x.mutation_result, x.updated_at, x.retry_of,
+    )  # fmt: skip
+    records = [dict_of(row) for row in tx.execute(select(*columns).where(x.id.in_(run_ids)))]
+    return {record.pop("id"): redacted(record) for record in records}
 
 
 def list_handlers(tx: Tx, org_id: str, key: str) -> list[Record]:

@@ -11,12 +11,19 @@ from enum import StrEnum
 from typing import Any
 
 from rota.core.errors import Invalid
+from rota.core.model import serial_key_of_target
 from rota.core.policy import WAKE_MAX, WAKE_MIN, Backoff, Retry
 from rota.core.states import PHASE_MOVES, Phase, Status
 from rota.core.timing.triggers import parse_instant
 
+WORKFLOW = "workflow"  # the kind
 STALE_AFTER = timedelta(days=7)  # the age of an input that needs attention if it is not done
 RECONCILE = Retry(5, 10_000, Backoff.EXPONENTIAL, 600_000)  # attempts to reconcile a mutation
+
+
+def serial_key_of(org_id: str, name: str) -> str:
+    """Return the serial key of a workflow, which runs one handler at a time."""
+    return serial_key_of_target(WORKFLOW, org_id, name)
 
 
 class HandlerKind(StrEnum):

@@ -11,7 +11,8 @@ import structlog
 
 from rota.core import parse
 from rota.core.errors import Invalid, LeaseLost, LogicError
-from rota.core.model import WORKFLOW, AttemptResult, Job
+from rota.core.kinds import KindTraits, register
+from rota.core.model import AttemptResult, Job
 from rota.core.parse import Defaults
 from rota.core.policy import Failure, FailureClass, Park, RetryAfter, after_failure
 from rota.core.states import Phase, Status
@@ -19,18 +20,18 @@ from rota.db.connection import Database
 from rota.db.dialect import Tx
 from rota.db.retry import retry_until_available
 from rota.engine.commands import Engine
-from rota.engine.extensions import Describe, KindTraits
+from rota.engine.extensions import Describe
 from rota.engine.runner import RunContext, SetAside, Skipped, WorkFailed, Written
 from rota.kinds.workflows import maintenance, reports
 from rota.kinds.workflows.connectors.base import Connectors
 from rota.kinds.workflows.declaration import Workflow
 from rota.kinds.workflows.handler_host import Host, failure_of
-from rota.kinds.workflows.rules import EffectStatus, HandlerKind, check_prepared, clamp_wake
+from rota.kinds.workflows.rules import WORKFLOW, EffectStatus, HandlerKind, check_prepared, clamp_wake
 from rota.kinds.workflows.scripts import store as scripts_store
 from rota.kinds.workflows.scripts.library import Scripts
 from rota.kinds.workflows.scripts.sandbox import Sandbox
 from rota.kinds.workflows.scripts.script_api import Mutation, Prepare
-from rota.kinds.workflows.store import workflow_runs, workflows
+from rota.kinds.workflows.store import upkeep, workflow_runs, workflows
 from rota.kinds.workflows.store.events import EventsSkipped
 from rota.kinds.workflows.store.records import Decision, StartedRun
 
@@ -41,10 +42,19 @@ class WorkflowRunner:
     kind = WORKFLOW
     defaults = Defaults()
     under_grant = False
-    traits = KindTraits(
-        declares_schedules=True,
-        cancel_refusal="a workflow's run that began is not canceled; pause the workflow, or resolve it",
-        retry_refusal="it has ended, and what a workflow did is not done again",
+    traits = register(
+        kind,
+        KindTraits(
+            grant_action="run",
+            serial=True,
+            parks_on_failure=True,
+            declares_schedules=True,
+            cancel_refusal="a workflow's run that began is not canceled; pause the workflow, or resolve it",
+            retry_refusal="it has ended, and what a workflow did is not done again",
+            run_details=reports.run_details,
+            runs_in_use=upkeep.runs_in_use,
+            delete_run_rows=upkeep.delete_run_rows,
+        ),
     )
     describers: Mapping[str, Describe] = MappingProxyType({"workflows": reports.audited_fields})
 

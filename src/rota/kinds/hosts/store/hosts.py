@@ -17,7 +17,7 @@ from rota.access.store.accounts import hash_of
 from rota.core.errors import Conflict, NotFound, SessionOver
 from rota.core.fair_shares import Lane
 from rota.core.ids import new_id
-from rota.core.model import HOST_JOB, SERIAL_ROUTE_PREFIX
+from rota.core.model import SERIAL_ROUTE_PREFIX
 from rota.core.policy import RECONCILIATION
 from rota.core.redact import redacted
 from rota.core.states import Move, State, WorkerState, states_before
@@ -29,7 +29,7 @@ from rota.db.tables import hosts, orgs, pairing_tokens, queues, server_instances
 from rota.engine import claiming, finishing, jobs, serial_keys, workers
 from rota.engine.job_states import is_in, lease_values
 
-KIND = HOST_JOB
+KIND = "host_job"
 h, v, p, w, c, r = hosts.c, server_instances.c, pairing_tokens.c, tables.workers.c, tables.jobs.c, tables.runs.c
 OF_HOSTS = c.kind == literal_column(f"'{KIND}'")  # a literal: the planner uses a partial index only for constants
 ALIVE = w.state == WorkerState.ALIVE

@@ -12,7 +12,7 @@ from sqlalchemy import and_, func, literal_column, or_, select, update
 
 from rota.core.errors import Conflict, NotFound
 from rota.core.ids import new_id
-from rota.core.model import WORKFLOW, NewJob, Schedule, serial_key_of_target
+from rota.core.model import NewJob, Schedule
 from rota.core.redact import redacted
 from rota.core.states import Phase, State, Status
 from rota.db import tables
@@ -20,7 +20,7 @@ from rota.db.dialect import Tx, lock_keys, notify
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, page_by
 from rota.db.statement import insert_new, insert_rows
 from rota.engine import jobs, orgs, runs, schedules, serial_keys
-from rota.kinds.workflows.rules import REPAIRS_PER_FAILURE, EventStatus, VersionOutcome
+from rota.kinds.workflows.rules import REPAIRS_PER_FAILURE, EventStatus, VersionOutcome, serial_key_of
 from rota.kinds.workflows.store import deployment, events, operators, workflows
 from rota.kinds.workflows.store.effects import has_open_effect
 from rota.kinds.workflows.store.phases import find_run
@@ -153,7 +153,7 @@ def delete(tx: Tx, org_id: str, key: str, now: datetime) -> str:
     workflow = workflows.get(tx, org_id, key, hold=True)
     if workflow.source != SCRIPT:
         raise Conflict(f"workflow {workflow.name!r} is declared by a program ({workflow.source}); remove it there")
-    serial_key = serial_key_of_target(WORKFLOW, org_id, workflow.name)
+    serial_key = serial_key_of(org_id, workflow.name)
     lock_keys(tx, [serial_key])
     head = serial_keys.head_of(tx, serial_key)
     if head is not None and head.state == State.RUNNING:

@@ -4,13 +4,13 @@ from datetime import datetime
 
 from sqlalchemy import and_, delete, update
 
-from rota.core.model import WORKFLOW, NewJob, serial_key_of_target
+from rota.core.model import NewJob
 from rota.core.states import Move, State, state_after, states_before
 from rota.db import tables
 from rota.db.dialect import Tx, lock_keys, notify
 from rota.engine import jobs, serial_keys
 from rota.engine.job_states import is_in
-from rota.kinds.workflows.rules import Candidate, first_of
+from rota.kinds.workflows.rules import WORKFLOW, Candidate, first_of, serial_key_of
 from rota.kinds.workflows.store import events, statements
 from rota.kinds.workflows.store.records import HandlerRow, WorkflowRow
 
@@ -29,7 +29,7 @@ def ensure_consumer_job(
     dirty = any(handler.dirty for handler in consumers)
     run_at = now if dirty else min((handler.wake_at for handler in consumers if handler.wake_at), default=None)
     trigger = trigger if dirty else "wake_at"
-    serial_key = serial_key_of_target(WORKFLOW, workflow.org_id, workflow.name)
+    serial_key = serial_key_of(workflow.org_id, workflow.name)
     rows = statements.CONSUMER_JOB.run(tx, workflow_id=workflow.id)
     if not rows:
         if run_at is not None:

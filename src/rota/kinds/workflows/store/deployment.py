@@ -10,13 +10,13 @@ from sqlalchemy import and_, delete, update
 from rota.core import parse
 from rota.core.errors import Conflict
 from rota.core.ids import new_id
-from rota.core.model import WORKFLOW, Schedule
+from rota.core.model import Schedule
 from rota.core.parse import Defaults
 from rota.db import tables
 from rota.db.dialect import Tx
 from rota.db.statement import insert_new, insert_rows
 from rota.engine import firing, schedules
-from rota.kinds.workflows.rules import HandlerKind
+from rota.kinds.workflows.rules import WORKFLOW, HandlerKind
 from rota.kinds.workflows.store import workflows
 from rota.kinds.workflows.store.consumer_jobs import ensure_consumer_job
 from rota.kinds.workflows.store.records import WorkflowRow

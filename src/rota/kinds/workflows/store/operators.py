@@ -6,13 +6,13 @@ from typing import Any
 from sqlalchemy import and_, literal, select, update
 
 from rota.core.errors import Conflict, NotFound
-from rota.core.model import WORKFLOW, NewJob, serial_key_of_target
+from rota.core.model import NewJob
 from rota.core.policy import RECONCILIATION
 from rota.core.states import Phase, State, Status
 from rota.db import tables
 from rota.db.dialect import Tx, is_listed, lock_keys, notify
 from rota.engine import firing, jobs, runs, schedules, serial_keys
-from rota.kinds.workflows.rules import EffectStatus, EventStatus, Outcome, Resolution, may_move
+from rota.kinds.workflows.rules import WORKFLOW, EffectStatus, EventStatus, Outcome, Resolution, may_move, serial_key_of
 from rota.kinds.workflows.store import effects, events, workflows
 from rota.kinds.workflows.store.consumer_jobs import CONSUMER_PRIORITY, ensure_consumer_job
 from rota.kinds.workflows.store.phases import find_run
@@ -36,7 +36,7 @@ def run_now(tx: Tx, org_id: str, key: str, now: datetime) -> list[str]:
     """Queue all producers, one after the other; returns their job ids. Raises Conflict while a run is active or needs
     attention."""
     workflow = workflows.get(tx, org_id, key, hold=True)
-    head = serial_keys.head_of(tx, serial_key_of_target(WORKFLOW, org_id, workflow.name))
+    head = serial_keys.head_of(tx, serial_key_of(org_id, workflow.name))
     if workflow.paused_at is not None:
         raise Conflict(f"workflow {workflow.name!r} is paused; resume it first")
     if head is not None and head.state == State.PARKED:
@@ -183,7 +183,7 @@ def reject_run(tx: Tx, workflow: WorkflowRow, stuck: Any | None, run: RunRow, no
 
 def stuck_job(tx: Tx, workflow: WorkflowRow) -> Any | None:
     """Return the first job of the workflow if it is parked, or backs off to reconcile a mutation; else None."""
-    head = serial_keys.head_of(tx, serial_key_of_target(WORKFLOW, workflow.org_id, workflow.name))
+    head = serial_keys.head_of(tx, serial_key_of(workflow.org_id, workflow.name))
     if head is None or (head.state == State.PARKED and head.parked_reason == jobs.UNROUTABLE):
         return None
     reconciles = head.state == State.RETRY and effects.open_effect(tx, head.last_run_id) is not None
@@ -211,7 +211,7 @@ def retry_stuck(tx: Tx, workflow: WorkflowRow, stuck: Any | None, now: datetime)
             now,
             "retry",
             route=workflow.route,
-            serial_key=serial_key_of_target(WORKFLOW, workflow.org_id, workflow.name),
+            serial_key=serial_key_of(workflow.org_id, workflow.name),
             priority=CONSUMER_PRIORITY,
             last_run_id=run_id,
             attempt=0 if run is None else runs.last_attempt(tx, run.job_id),

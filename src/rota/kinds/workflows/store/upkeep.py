@@ -1,17 +1,18 @@
 """Maintenance of workflows: producers whose schedule is gone, consumers that miss pending events, orphaned
-reservations, old events."""
+reservations, old events and runs."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
-from sqlalchemy import and_, delete, func, literal, or_, select
+from sqlalchemy import ColumnElement, and_, delete, func, literal, or_, select
 
-from rota.core.model import WORKFLOW, record, serial_key_of_target
+from rota.core.model import record
 from rota.core.states import Phase
 from rota.db import tables
 from rota.db.dialect import Tx, is_listed
 from rota.engine import schedules, serial_keys
-from rota.kinds.workflows.rules import EventStatus, HandlerKind
+from rota.kinds.workflows.rules import EventStatus, HandlerKind, serial_key_of
 from rota.kinds.workflows.store import events, workflows
 from rota.kinds.workflows.store.consumer_jobs import ensure_consumer_job
 from rota.kinds.workflows.store.deployment import producer_schedule
@@ -102,10 +103,7 @@ def stranded_consumers(tx: Tx, limit: int = 100) -> list[HandlerRef]:
     for row in tx.execute(stmt.where(idle, h.workflow_id.in_(list(newest)[:WORKFLOWS_PER_CHECK]))):
         by_topic = newest[row.workflow_id]
         published = [by_topic[topic] for topic in row.subscribe if topic in by_topic]
-        if (
-            not published
-            or serial_keys.head_of(tx, serial_key_of_target(WORKFLOW, row.org_id, row.workflow)) is not None
-        ):
+        if not published or serial_keys.head_of(tx, serial_key_of(row.org_id, row.workflow)) is not None:
             continue
         committed = and_(r.workflow_id == row.workflow_id, r.handler_id == row.name, r.phase == Phase.COMMITTED)
         last_run = select(r.created_at).where(committed).order_by(r.id.desc()).limit(1)
@@ -167,3 +165,15 @@ def prune_events(tx: Tx, before: datetime, limit: int) -> int:
     ):
         tx.execute(stmt)
     return len(ids)
+
+
+def runs_in_use() -> ColumnElement[bool]:
+    """Match ended runs that a held handler still needs."""
+    return select(h.name).where(h.held_run_id == tables.runs.c.id).exists()
+
+
+def delete_run_rows(tx: Tx, run_ids: Collection[str]) -> None:
+    """Delete the phases and effects of runs."""
+    effects = tables.effects
+    tx.execute(delete(effects).where(effects.c.run_id.in_(run_ids)))
+    tx.execute(delete(tables.workflow_runs).where(r.id.in_(run_ids)))

@@ -9,13 +9,13 @@ from typing import Any
 from sqlalchemy import and_, select, update
 
 from rota.core.ids import new_id
-from rota.core.model import WORKFLOW, Attempt, AttemptResult, Job
+from rota.core.model import Attempt, AttemptResult, Job
 from rota.core.states import Move, Phase
 from rota.db import tables
 from rota.db.dialect import Tx, lock_keys
 from rota.db.statement import insert_new
 from rota.engine import finishing, grants, jobs, runs, schedules, serial_keys
-from rota.kinds.workflows.rules import EffectStatus, EventStatus, HandlerKind, Outcome, start_of
+from rota.kinds.workflows.rules import WORKFLOW, EffectStatus, EventStatus, HandlerKind, Outcome, start_of
 from rota.kinds.workflows.store import consumer_jobs, effects, events, workflows
 from rota.kinds.workflows.store.phases import find_run, lease_lost, move_phase
 from rota.kinds.workflows.store.records import Decision, HandlerRow, NewEvent, RunRow, StartedRun, WorkflowRow
