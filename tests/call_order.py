@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from rota import Rota
-from rota.engine import why
+from rota.reports import why
 from rota.testing import world
 
 ROOT = Path(__file__).parents[1]

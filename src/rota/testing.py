@@ -31,7 +31,7 @@ from rota.db.crash_points import at_each_statement
 from rota.db.dialect import Tx
 from rota.db.migrate import migrate
 from rota.db.notify import Wake
-from rota.engine import orgs, run_reports, workers
+from rota.engine import orgs, workers
 from rota.engine.commands import Engine
 from rota.engine.engine_settings import EngineSettings
 from rota.engine.maintenance import Maintenance
@@ -50,6 +50,7 @@ from rota.kinds.workflows.manager import WorkflowManager, deploy_all
 from rota.kinds.workflows.runner import WorkflowRunner
 from rota.kinds.workflows.scripts.repair import Repairer, RepairRunner
 from rota.kinds.workflows.scripts.sandbox import Sandbox
+from rota.reports import runs as run_reports
 from rota.user_code.injection import Injector
 
 MONDAY = datetime(2026, 5, 4, 9, tzinfo=UTC)

@@ -17,11 +17,11 @@ from rota.access.store import accounts, logins
 from rota.core.states import Status
 from rota.db.dialect import Tx
 from rota.db.tables import metadata
-from rota.engine import overview
 from rota.frame.http.guessing import FAILURES_PER_MINUTE, FailedAttempts
 from rota.frame.http.limits import SECURITY_HEADERS
 from rota.frame.web.pages import safe_redirect_path
 from rota.frame.web.sessions import LOGIN_COOKIE, SESSION_COOKIE
+from rota.reports import overview
 from tests.app.harness import NINE, Api
 
 ADA = {"email": "Ada@Example.org", "name": "Ada", "password": "correct horse", "role": "viewer"}

@@ -8,7 +8,8 @@ import pytest
 from rota import Retry, Rota, TransientError
 from rota.core.errors import Conflict
 from rota.core.states import Status, shown_status
-from rota.engine import failing, overview, run_reports
+from rota.reports import failing, overview
+from rota.reports import runs as run_reports
 from rota.testing import World, world
 from tests.app.harness import Api
 

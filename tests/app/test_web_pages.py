@@ -18,10 +18,13 @@ from rota.app.web import timeline
 from rota.core.states import Status
 from rota.core.timing import triggers
 from rota.core.timing.triggers import Cron, Every, Once, Timing
-from rota.engine import dashboard
+from rota.engine.audit_rows import list_audit
 from rota.engine.worker import Worker
 from rota.frame.web import charts
 from rota.frame.web.pages import Preferences, TimeFormat
+from rota.reports import overview
+from rota.reports import schedules as schedule_reports
+from rota.reports import slots as slot_reports
 from rota.testing import register_worker
 from tests.access.test_web_login import ADA, CREDENTIALS, browser, csrf_of, link, log_in, on_sqlite, submit
 from tests.app.forms import Forms, done, fill, form_on, words
@@ -575,15 +578,15 @@ async def test_the_parts_of_pages_are_read_in_bounds(api: Api) -> None:
     for _ in range(3):
         await api.job()
         await api.end(await api.start())
-    assert await api.db.read(dashboard.lateness, api.org_id) == []  # runs by agent have no slot to be late for
-    assert await api.db.read(dashboard.usual, [one["id"]]) == {one["id"]: 0.0}
-    assert await api.db.read(dashboard.strips, [one["id"]]) == {one["id"]: []}
-    found, total = await api.db.read(dashboard.timings, api.org_id)
+    assert await api.db.read(overview.lateness, api.org_id) == []  # runs by agent have no slot to be late for
+    assert await api.db.read(overview.last_durations, [one["id"]]) == {one["id"]: 0.0}
+    assert await api.db.read(slot_reports.strips, [one["id"]]) == {one["id"]: []}
+    found, total = await api.db.read(schedule_reports.timings, api.org_id)
     assert (list(found.values()), total) == ([1], 1)
-    line = (await api.db.read(dashboard.history, api.org_id, "schedules", one["id"]))[-1]
+    line = (await api.db.read(list_audit, api.org_id, resource="schedules", resource_id=one["id"]))[0][-1]
     assert line["action"] == "schedules.create"
-    assert await api.db.read(dashboard.late, api.org_id, ["task"], NINE + timedelta(days=1), 5)
-    assert await api.db.read(dashboard.missed, api.org_id, NINE, 5) == []
+    assert await api.db.read(overview.late, api.org_id, ["task"], NINE + timedelta(days=1))
+    assert await api.db.read(slot_reports.missed, api.org_id, NINE, 5) == []
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,16 @@ from rota.core.errors import TransientError
 from rota.core.ids import new_id
 from rota.core.model import Attempt, NewJob
 from rota.db.tables import runs
-from rota.engine import claiming, finishing, run_reports, why
+from rota.engine import claiming, finishing
 from rota.engine import jobs as queue
 from rota.engine.maintenance import Maintenance
 from rota.engine.runner import ChildCrashed
 from rota.engine.runs import read_logs
 from rota.engine.worker import Worker
 from rota.engine.worker.active_run import ActiveRuns
+from rota.reports import jobs as job_reports
+from rota.reports import slots as slot_reports
+from rota.reports import why
 from tests.engine.harness import HOUR, Harness, at, register
 
 
@@ -81,7 +84,7 @@ async def test_a_late_result_is_recorded_as_lost_and_changes_no_job(harness: Har
     await harness.work()
     number = 2 if marked else 1  # a start that was not recorded leaves its number to the next attempt
     assert await attempts(harness, job_id) == [(1, "lost", "success"), (number, "success", None)]
-    shown = await harness.db.read(run_reports.job, harness.org_id, job_id)
+    shown = await harness.db.read(job_reports.job, harness.org_id, job_id)
     assert (shown["status"], len(shown["run_ids"])) == ("success", 2)
     told = await harness.db.read(why.of_run, harness.org_id, job_id, harness.clock.now())
     (sentence,) = [text for text in told["sentences"] if "(lost)" in text]
@@ -131,7 +134,7 @@ async def test_a_late_result_does_not_change_the_verdict_of_its_slot(harness: Ha
     await asyncio.gather(*(attempt.task for attempt in old.active.values() if attempt.task), return_exceptions=True)
     await old.completer.flush()
     assert await attempts(harness, job_id) == [(1, "lost", "success"), (1, "success", None)]
-    found, _ = await harness.db.read(lambda tx: run_reports.list_slots(tx, harness.org_id, limit=10))
+    found, _ = await harness.db.read(lambda tx: slot_reports.list_slots(tx, harness.org_id, limit=10))
     assert [(row["verdict"], row["status"]) for row in found if row["run_id"]] == [("ran", "success")]
 
 

@@ -26,26 +26,18 @@ from rota.core.states import Phase, Status
 from rota.db.connection import open_database
 from rota.db.dialect import Tx
 from rota.db.statement import statement_listeners
-from rota.engine import (
-    claiming,
-    dashboard,
-    diagnostics,
-    finishing,
-    firing,
-    jobs,
-    overview,
-    runs,
-    schedules,
-    serial_keys,
-    workers,
-)
-from rota.engine import reports as engine_reports
+from rota.engine import claiming, finishing, firing, jobs, runs, schedules, serial_keys, workers
+from rota.engine.audit_rows import list_audit
 from rota.kinds.pipelines import store as pipelines_store
 from rota.kinds.workflows import reports as workflows_reports
 from rota.kinds.workflows.rules import EventStatus, HandlerKind
 from rota.kinds.workflows.store import effects, events, operators, upkeep, workflows
 from rota.kinds.workflows.store.consumer_jobs import ensure_consumer_job
 from rota.kinds.workflows.store.records import StartedRun, WorkflowRow
+from rota.reports import diagnostics, installation, overview
+from rota.reports import runs as run_reports
+from rota.reports import schedules as schedule_reports
+from rota.reports import slots as slot_reports
 from tests.databases import copy_sqlite
 from tests.postgres import create_database, drop_database
 
@@ -149,25 +141,28 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     "schedules due": (lambda tx: firing.read_due(tx, ["task"], NOW, 200), {"ix_clocks_due"}),
     "next run": (lambda tx: firing.next_due_at(tx, ["task"], NOW), {"ix_clocks_due"}),
     "a schedule by its name": (
-        lambda tx: tx.execute(engine_reports.schedule_query().where(schedules.by_id_or_name(ORG, "x"))),
+        lambda tx: tx.execute(schedule_reports.schedule_query().where(schedules.by_id_or_name(ORG, "x"))),
         {"ix_schedules_name"},
     ),
-    "the id of a schedule": (lambda tx: engine_reports.schedule_id_of(tx, ORG, "x"), {"ix_schedules_name"}),
-    "a page of schedules": (lambda tx: engine_reports.list_schedules(tx, ORG), {"ix_schedules_name"}),
+    "the id of a schedule": (lambda tx: schedule_reports.schedule_id_of(tx, ORG, "x"), {"ix_schedules_name"}),
+    "a page of schedules": (lambda tx: schedule_reports.list_schedules(tx, ORG), {"ix_schedules_name"}),
     "fire of triggers": (lambda tx: pipelines_store.fire_triggers(tx, ["T1", "T2"], NOW), set()),
     "dead with jobs": (lambda tx: workers.dead_with_jobs(tx), {"ix_jobs_held"}),
     "parked": (lambda tx: overview.parked(tx, ORG), {"ix_jobs_parked"}),
     "running": (lambda tx: overview.running(tx, ORG), set()),
     "slots to come": (lambda tx: overview.due(tx, ORG, ["task"]), {"ix_clocks_due"}),
-    "late slots": (lambda tx: dashboard.late(tx, ORG, ["task"], NOW, 10), {"ix_clocks_due"}),
-    "missed slots": (lambda tx: dashboard.missed(tx, ORG, NOW, 10), {"ix_slots_missed"}),
-    "paused schedules": (lambda tx: dashboard.paused(tx, ORG, 10), {"ix_schedules_paused"}),
-    "the last slots of a schedule": (lambda tx: dashboard.strip(tx, "S1", 30), set()),
-    "how late slots started": (lambda tx: dashboard.lateness(tx, ORG), {"ix_runs_recorded"}),
-    "the last run of a schedule": (lambda tx: dashboard.usual(tx, ["S1"]), {"ix_runs_schedule"}),
-    "the end of a log": (lambda tx: dashboard.log_tail(tx, "R1", 100), {"ix_logs_run"}),
-    "who changed a thing": (lambda tx: dashboard.history(tx, ORG, "schedules", "S1"), {"ix_audit_log_resource"}),
-    "workers": (lambda tx: engine_reports.list_workers(tx), set()),
+    "late slots": (lambda tx: overview.late(tx, ORG, ["task"], NOW), {"ix_clocks_due"}),
+    "missed slots": (lambda tx: slot_reports.missed(tx, ORG, NOW, 10), {"ix_slots_missed"}),
+    "paused schedules": (lambda tx: overview.paused(tx, ORG), {"ix_schedules_paused"}),
+    "the last slots of a schedule": (lambda tx: slot_reports.strip(tx, "S1", 30), set()),
+    "how late slots started": (lambda tx: overview.lateness(tx, ORG), {"ix_runs_recorded"}),
+    "the last run of a schedule": (lambda tx: overview.last_durations(tx, ["S1"]), {"ix_runs_schedule"}),
+    "the end of a log": (lambda tx: run_reports.log_tail(tx, "R1", 100), {"ix_logs_run"}),
+    "who changed a thing": (
+        lambda tx: list_audit(tx, ORG, limit=20, resource="schedules", resource_id="S1"),
+        {"ix_audit_log_resource"},
+    ),
+    "workers": (lambda tx: installation.list_workers(tx), set()),
     "schedules with nothing planned": (lambda tx: diagnostics.unplanned(tx, NOW), {"ix_clocks_held"}),
     "a workflow with its handlers": (lambda tx: locked_workflow(tx), set()),
     "the job of the consumers": (lambda tx: ensure_consumer_job(tx, locked_workflow(tx), NOW), {"ix_jobs_solo"}),

@@ -13,7 +13,7 @@ import pytest
 from rota.app.api import feeds, streams
 from rota.db.connection import Database, open_database
 from rota.db.tables import api_keys
-from rota.engine import event_feed
+from rota.reports import event_feed
 from tests.app.live_api import LiveApi
 from tests.app.test_streams import until
 

@@ -38,6 +38,8 @@ from rota.kinds.workflows.declaration import Workflow
 from rota.kinds.workflows.runner import WorkflowRunner
 from rota.kinds.workflows.scripts.repair import CommandRepairer, RepairRunner
 from rota.kinds.workflows.scripts.sandbox import Sandbox
+from rota.reports import installation
+from rota.reports import schedules as schedule_reports
 from rota.user_code.injection import Injector
 from rota.user_code.services import Serializer
 
@@ -272,6 +274,8 @@ def place_of_call() -> str:
 
 EXTENSIONS = Extensions(
     describers={
+        "schedules": schedule_reports.schedule,
+        "queues": installation.queue,
         "orgs": lambda tx, _, key: access_reports.org(tx, key),
         "users": access_reports.user,
         "api-keys": access_reports.api_key,

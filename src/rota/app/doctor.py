@@ -16,9 +16,9 @@ from rota.core.errors import RotaError
 from rota.db import paging, schema
 from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx
-from rota.engine import diagnostics, serial_keys, workers
-from rota.engine import reports as engine_reports
+from rota.engine import serial_keys, workers
 from rota.kinds.workflows.store import upkeep
+from rota.reports import diagnostics, installation
 
 CLOCK_OFFSET_NOTED = timedelta(seconds=2)  # between this machine and the database
 NETWORK_FILESYSTEMS = re.compile(r"nfs|cifs|smb|9p|afs|sshfs|gluster|ceph|lustre")
@@ -77,7 +77,7 @@ async def check_database(db: Database, path: Path | None, *, wake_ups: bool = Tr
     yield Finding(
         "clock", "ok" if abs(offset) < CLOCK_OFFSET_NOTED else "note", f"{difference}; Rota uses the database's clock"
     )
-    alive, _ = await db.read(engine_reports.list_workers, state="alive", limit=paging.PAGE_ROWS_MAX)
+    alive, _ = await db.read(installation.list_workers, state="alive", limit=paging.PAGE_ROWS_MAX)
     yield Finding(
         "workers",
         "ok" if alive else "note",

@@ -18,7 +18,8 @@ from rota.core.errors import RotaError
 from rota.db import schema
 from rota.db.connection import Database
 from rota.db.dialect import Tx
-from rota.engine import diagnostics, workers
+from rota.engine import workers
+from rota.reports import diagnostics
 
 READ_TIMEOUT_SECONDS = 3.0
 WRITE_TIMEOUT_SECONDS = 2.0

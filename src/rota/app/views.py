@@ -7,17 +7,17 @@ from rota.core.timing import triggers
 from rota.core.timing.cron import calendar_of
 from rota.core.timing.dst import TICK
 from rota.core.timing.triggers import Cron, Timing
-from rota.engine import reports as engine_reports
 from rota.engine import schedules
 from rota.engine.commands import Engine
 from rota.engine.compute import compute
+from rota.reports import schedules as schedule_reports
 
 STEPPED_FIELDS = ((0, 60, "minutes", "hour"), (1, 24, "hours", "day"))  # cron fields whose steps restart
 
 
 async def upcoming(engine: Engine, org_id: str, key: str, count: int) -> dict[str, Any]:
     """Return the next slots of a schedule, from its clock on."""
-    shown = await engine.db.read(engine_reports.schedule, org_id, key)
+    shown = await engine.db.read(schedule_reports.schedule, org_id, key)
     schedule = await engine.db.read(schedules.get, org_id, shown["id"])
     if not schedule.enabled or shown["next_slot"] is None:
         warning = "it has no slot left" if shown["condition"] == "finished" else "it is not enabled"

@@ -4,7 +4,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Literal
 
-from sqlalchemy import BigInteger, ColumnElement, Numeric, Select, and_, cast, false, func, or_, select
+from sqlalchemy import BigInteger, ColumnElement, Numeric, Select, and_, cast, false, func, select
 from sqlalchemy.types import NullType
 
 from rota.billing.store import CHARGE
@@ -15,17 +15,13 @@ from rota.db.paging import (
     Page,
     Record,
     dict_of,
-    invalid_cursor,
     matching,
     page_by,
-    page_by_time,
-    read_cursor,
-    read_page,
     within,
 )
 from rota.db.tables import billing_accounts, charge_receipts, credit_ledger, grants, schedules, users, virtual_keys
 from rota.engine import grants as engine_grants
-from rota.engine.reports import schedule_id_of
+from rota.reports.schedules import schedule_id_of
 
 By = Literal["schedule", "graph", "grant", "day"]
 
@@ -122,7 +118,7 @@ def list_receipts(
 ) -> Page:
     """Return a page of charges, newest first, of an account or of the whole org."""
     stmt = charged(tx, select(*RECEIPT), org_id, account_id, **filters)
-    return page_by_time(tx, stmt, c.created_at, c.id, limit, cursor)
+    return page_by(tx, stmt, (c.created_at, c.id), limit, cursor, descending=True)
 
 
 def usage(
@@ -157,13 +153,10 @@ def usage(
     )
     summed = sums.group_by(group).subquery("sums")
     u = summed.c
-    rank = u.key if by == "day" else u.charged_credits
+    order = (u.key,) if by == "day" else (u.charged_credits, u.key)
     named = summed.outerjoin(schedules, schedules.c.id == u.key if by == "schedule" else false())
-    stmt = select(schedules.c.name, *u).select_from(named).order_by(rank.desc(), u.key.desc())
-    if cursor:
-        last, before = read_rank(cursor, by)
-        stmt = stmt.where(or_(rank < last, and_(rank == last, u.key < before)))
-    return read_page(tx, stmt, limit, usage_record, lambda row: [str(row.charged_credits), row.key])
+    stmt = select(schedules.c.name, *u).select_from(named)
+    return page_by(tx, stmt, order, limit, cursor, usage_record, descending=True)
 
 
 def charged(
@@ -192,15 +185,6 @@ def total(column: Any) -> ColumnElement[int]:
 
 def usage_record(row: Any) -> Record:
     return {**dict_of(row), "key": row.key or None, "cost_usd": f"{Decimal(row.cost_usd or 0):.10f}"}
-
-
-def read_rank(cursor: str, by: By) -> tuple[Any, str]:
-    rank, key = read_cursor(cursor, 2)
-    if by == "day":
-        return key, key
-    if not rank.isascii() or not rank.isdigit() or len(rank) > 18:
-        raise invalid_cursor(cursor)
-    return int(rank), key
 
 
 # grants

@@ -5,10 +5,11 @@ from datetime import timedelta
 from fastapi import APIRouter, Request, Response
 
 from rota.billing import reports
-from rota.engine import dashboard, grants
+from rota.engine import grants
 from rota.frame.http.auth import Role
 from rota.frame.web.pages import NavigationItem, engine_of, next_page_url, page, query_values
 from rota.frame.web.sessions import Viewer
+from rota.reports import schedules as schedule_reports
 
 router = APIRouter()
 
@@ -36,7 +37,7 @@ async def list_grants(request: Request, caller: Viewer) -> Response:
     since = now - timedelta(days=USAGE_DAYS)
     days, _ = await db.read(reports.usage, caller.org_id, account_filter, "day", limit=USAGE_DAYS, since=since)
     dearest, _ = await db.read(reports.usage, caller.org_id, account_filter, "schedule", limit=10, since=since)
-    names = await db.read(dashboard.names_of, [row["schedule_id"] for row in items if row["schedule_id"]])
+    names = await db.read(schedule_reports.names_of, [row["schedule_id"] for row in items if row["schedule_id"]])
     return page(
         request,
         "grants.html",

@@ -4,15 +4,16 @@ inserted or deleted between two requests shift nothing."""
 import base64
 import binascii
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Select, or_
+from sqlalchemy import ColumnElement, Integer, Select, or_
 
 from rota.core.errors import Invalid
 from rota.core.timing.triggers import parse_instant
+from rota.db.column_types import Instant
 from rota.db.dialect import Tx
 
 Record = dict[str, Any]
@@ -20,6 +21,7 @@ Page = tuple[list[Record], str | None]
 
 PAGE_ROWS = 50
 PAGE_ROWS_MAX = 200
+INTEGER_DIGITS_MAX = 18  # of a number in a cursor: both databases store it in 64 bits
 
 
 def dict_of(row: Any) -> Record:
@@ -36,52 +38,49 @@ def plain_names(names: tuple[str, ...]) -> tuple[str, ...]:
 def page_by(
     tx: Tx,
     stmt: Select[Any],
-    key: ColumnElement[str],
+    order: ColumnElement[Any] | Sequence[ColumnElement[Any]],
     limit: int,
     cursor: str | None,
     record: Callable[[Any], Record] = dict_of,
     *,
     descending: bool = False,
 ) -> Page:
-    """Return one page in the order of `key`, a unique column that `stmt` selects, and the cursor of the next page."""
-    stmt = stmt.order_by(key.desc() if descending else key)
+    """Return one page in the order of one or two columns, selected by `stmt` and unique together, and the cursor of the
+    next page; None at the end."""
+    columns = [order] if isinstance(order, ColumnElement) else list(order)
+    stmt = stmt.order_by(*(column.desc() if descending else column for column in columns))
     if cursor:
-        last = read_cursor(cursor)[0]
-        stmt = stmt.where(key < last if descending else key > last)
-    return read_page(tx, stmt, limit, record, lambda row: [row._mapping[key]])
-
-
-def page_by_time(
-    tx: Tx,
-    stmt: Select[Any],
-    time: ColumnElement[datetime],
-    key: ColumnElement[str],
-    limit: int,
-    cursor: str | None,
-    record: Callable[[Any], Record] = dict_of,
-) -> Page:
-    """Return one page, newest first by `time` and then `key`; `stmt` selects both columns."""
-    stmt = stmt.order_by(time.desc(), key.desc())
-    if cursor:
-        text, last = read_cursor(cursor, 2)
-        stmt = stmt.where(*older_than(time, key, parse_instant(text, "cursor"), last))
-    return read_page(tx, stmt, limit, record, lambda row: [row._mapping[time].isoformat(), row._mapping[key]])
-
-
-def older_than(
-    time: ColumnElement[datetime], key: ColumnElement[str], at: datetime, last: str
-) -> tuple[ColumnElement[bool], ...]:
-    """Conditions for rows after (`at`, `last`) in descending order. The first one alone can be served by an index."""
-    return time <= at, or_(time < at, key < last)
-
-
-def read_page(
-    tx: Tx, stmt: Select[Any], limit: int, record: Callable[[Any], Record], key: Callable[[Any], list[str]]
-) -> Page:
-    """Return up to `limit` records, and the cursor of the next page, made of `key` of the last row; None at the end."""
+        parts = zip(read_cursor(cursor, len(columns)), columns, strict=True)
+        stmt = stmt.where(*rows_after([key_of(text, column, cursor) for text, column in parts], columns, descending))
     rows = tx.execute(stmt.limit(limit + 1)).all()
     shown = rows[:limit]
-    return [record(row) for row in shown], write_cursor(*key(shown[-1])) if len(rows) > limit else None
+    last_key = [text_of(shown[-1]._mapping[column]) for column in columns] if len(rows) > limit else None
+    return [record(row) for row in shown], write_cursor(*last_key) if last_key else None
+
+
+def rows_after(
+    last: Sequence[Any], columns: Sequence[ColumnElement[Any]], descending: bool
+) -> list[ColumnElement[bool]]:
+    """Return conditions for rows after `last`. Of two columns, an index can serve the condition on the first alone."""
+    after = [column < key if descending else column > key for column, key in zip(columns, last, strict=True)]
+    if len(columns) == 1:
+        return after
+    return [columns[0] <= last[0] if descending else columns[0] >= last[0], or_(*after)]
+
+
+def text_of(key: Any) -> str:
+    return key.isoformat() if isinstance(key, datetime) else str(key)
+
+
+def key_of(text: str, column: ColumnElement[Any], cursor: str) -> Any:
+    """Return a part of a cursor as a value of its column. Raises Invalid."""
+    if isinstance(column.type, Instant):
+        return parse_instant(text, "cursor")
+    if not isinstance(column.type, Integer):
+        return text
+    if not text.isascii() or not text.isdigit() or len(text) > INTEGER_DIGITS_MAX:
+        raise invalid_cursor(cursor)
+    return int(text)
 
 
 def write_cursor(*key: str) -> str:

@@ -6,6 +6,7 @@ Commands do not append entries themselves: `Engine.audited_as` gives them a data
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 
 import orjson
 
@@ -17,15 +18,12 @@ from rota.db.connection import Database, P, R, Step
 from rota.db.dialect import Tx
 from rota.db.paging import Record
 from rota.db.transactions import Transaction
-from rota.engine import audit_rows, reports
+from rota.engine import audit_rows, pauses
 from rota.engine.extensions import Describe
 
 FIELD_BYTES_MAX = 2000  # of the JSON of a field; larger values are replaced by their size
 UNRECORDED_FIELDS = ("updated_at", "created_at", "revision", "next_slot", "words")
-DESCRIBERS: Mapping[str, Describe] = {  # of resources before and after a change; slices add their own
-    "schedules": reports.schedule,
-    "queues": reports.queue,
-}
+NO_DESCRIBERS: Mapping[str, Describe] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class AuditedDatabase:
     """Database wrapper that appends an audit log entry to every write transaction; reads pass through."""
 
     def __init__(
-        self, db: Database, act: AuditEntry, clock: Clock, describers: Mapping[str, Describe] = DESCRIBERS
+        self, db: Database, act: AuditEntry, clock: Clock, describers: Mapping[str, Describe] = NO_DESCRIBERS
     ) -> None:
         self.db, self.act, self.clock, self.describers = db, act, clock, describers
         self.url, self.survives_partition, self.writers = db.url, db.survives_partition, db.writers
@@ -85,7 +83,7 @@ def write(
     before: Record | None,
     result: object,
     now: datetime,
-    describers: Mapping[str, Describe] = DESCRIBERS,
+    describers: Mapping[str, Describe] = NO_DESCRIBERS,
 ) -> None:
     """Append an entry: all fields of a new resource, or the changed fields. A step that returns an empty list changed
     nothing."""
@@ -115,7 +113,7 @@ def describe(
     tx: Tx, act: AuditEntry, key: str | None, now: datetime, describers: Mapping[str, Describe]
 ) -> Record | None:
     if act.resource == "freeze":
-        return reports.freeze(tx, act.org_id, now)
+        return pauses.freeze_of(tx, act.org_id, now)
     describer = describers.get(act.resource)
     if describer is None or key is None:
         return None

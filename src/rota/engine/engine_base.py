@@ -15,7 +15,7 @@ from rota.db.notify import Wake
 from rota.engine import (
     tracing,
 )
-from rota.engine.audit_log import DESCRIBERS, AuditedDatabase, AuditEntry
+from rota.engine.audit_log import AuditedDatabase, AuditEntry
 from rota.engine.engine_settings import EngineSettings
 from rota.engine.extensions import DescribesResources, Extensions
 from rota.engine.metrics import Metrics
@@ -41,7 +41,7 @@ class EngineBase:
         self.tracing = tracing.found()
         self.act: AuditEntry | None = None  # for whom it acts; None: the program itself
         self.defaults = {kind: runner.defaults for kind, runner in runners.items()}
-        self.describers = {**DESCRIBERS, **extensions.describers}
+        self.describers = dict(extensions.describers)
         for runner in runners.values():
             if isinstance(runner, DescribesResources):
                 self.describers.update(runner.describers)

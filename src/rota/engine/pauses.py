@@ -13,6 +13,7 @@ from rota.core.policy import Misfire
 from rota.core.states import Verdict
 from rota.core.timing import triggers
 from rota.db.dialect import Tx, notify
+from rota.db.paging import Record
 from rota.db.tables import clocks, orgs, schedules
 from rota.engine import slots
 from rota.engine.firing import apply_plans
@@ -106,3 +107,13 @@ def waits_for_unfreeze(org: Any, now: datetime) -> ColumnElement[bool]:
     waiting = or_(k.next_run_at.is_(None), k.next_run_at == org.frozen_until)
     of_org = and_(k.org_id == org.id, k.next_slot.is_not(None))
     return and_(of_org, waiting, select(s.id).where(s.id == k.schedule_id, unpaused).exists())
+
+
+def freeze_of(tx: Tx, org_id: str, now: datetime) -> Record:
+    """Return whether an org is frozen, since when, until when and why."""
+    o = orgs.c
+    row = tx.execute(select(o.frozen_at, o.frozen_until, o.freeze_reason).where(o.id == org_id)).one()
+    frozen = row.frozen_at is not None and (row.frozen_until is None or row.frozen_until > now)
+    if not frozen:
+        return {"frozen": False, "frozen_at": None, "until": None, "reason": None}
+    return {"frozen": True, "frozen_at": row.frozen_at, "until": row.frozen_until, "reason": row.freeze_reason}

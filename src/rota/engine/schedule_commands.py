@@ -19,7 +19,6 @@ from rota.engine import (
     backfill,
     firing,
     pauses,
-    reports,
     schedule_rows,
     schedules,
 )
@@ -251,7 +250,7 @@ class ScheduleCommands(EngineBase):
     ) -> list[Schedule]:
         """Change the schedules that match, in batches, so that other writers are not blocked. Returns those that
         changed, without those deleted in between and those for which `change` returns None."""
-        ids = await self.db.read(reports.schedule_ids, org_id, **filters)
+        ids = await self.db.read(schedules.ids_matching, org_id, **filters)
 
         def step(tx: Tx, batch: Sequence[str]) -> list[Schedule]:
             locked = [

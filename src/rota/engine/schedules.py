@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import ColumnElement, and_, or_, select, update
+import orjson
+from sqlalchemy import ColumnElement, Text, and_, func, literal, or_, select, type_coerce, update
 
 from rota.core.errors import Conflict, NotFound, StaleRevision
 from rota.core.kinds import traits_of
@@ -83,6 +85,40 @@ def declared_by(tx: Tx, org_id: str, source: str) -> list[Schedule]:
     return [
         schedule_of(row) for row in tx.execute(select(schedules).where(s.org_id == org_id, s.source == source, LIVING))
     ]
+
+
+def ids_matching(tx: Tx, /, org_id: str, **filters: Any) -> list[str]:
+    """Return the ids of all schedules that match, ascending."""
+    stmt = select(s.id).where(s.org_id == org_id, LIVING, *schedule_filters(**filters))
+    return list(tx.execute(stmt.order_by(s.id)).scalars())
+
+
+def schedule_filters(
+    *,
+    name: str | None = None,
+    kind: str | None = None,
+    tag: str | None = None,
+    enabled: bool | None = None,
+    paused: bool | None = None,
+    condition: str | None = None,
+    targets: Sequence[str] | None = None,
+) -> list[ColumnElement[bool]]:
+    """Return the conditions of a list of schedules; None does not filter."""
+    plain = ((s.kind, kind), (s.enabled, enabled), (s.condition, condition), (s.paused_at.is_not(None), paused))
+    conditions = [column == value for column, value in plain if value is not None]
+    if targets is not None:
+        conditions.append(s.target.in_(targets))
+    if name is not None:
+        conditions.append(s.name.icontains(name, autoescape=True))
+    return conditions if tag is None else [*conditions, has_tag(tag)]
+
+
+def has_tag(tag: str) -> ColumnElement[bool]:
+    """Match schedules with a tag. `tags` is a JSON text; `replace` finds a part of it on both databases, case-sensitive
+    and without wildcards."""
+    text = type_coerce(s.tags, Text)
+    items = literal(",") + func.substr(text, 2, func.length(text) - 2) + ","
+    return func.replace(items, f",{orjson.dumps(tag).decode()},", "") != items
 
 
 def lock(tx: Tx, org_id: str, key: str) -> DueSchedule:

@@ -19,9 +19,10 @@ from rota.core.errors import LogicError, short_repr
 from rota.core.ids import new_id
 from rota.core.kinds import DEFAULT_KIND
 from rota.core.states import Status
-from rota.engine import artifacts, run_reports
+from rota.engine import artifacts
 from rota.engine.artifacts import JSON
 from rota.engine.commands import Engine
+from rota.reports import jobs as job_reports
 
 LIVE_STATUSES = (Status.PENDING, Status.RUNNING)
 CONTENT_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?[\w.+-]+=[\w.+-]+)*", re.ASCII)
@@ -178,7 +179,7 @@ class JobScheduler(LoopBridge):
         return (await self.engine.enqueue(self.org_id, DEFAULT_KIND, task, [dict(params) or None]))[0]
 
     async def _status(self, job_id: str) -> str:
-        return str((await self.engine.db.read(run_reports.job, self.org_id, job_id))["status"])
+        return str((await self.engine.db.read(job_reports.job, self.org_id, job_id))["status"])
 
     async def _wait(self, job_id: str, limit: float | None) -> str:
         since, poll_seconds = stopwatch(), FIRST_POLL_SECONDS

@@ -10,11 +10,11 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from rota.core.ids import trace_id_of, traceparent
-from rota.engine import run_reports
 from rota.engine.scheduler import Scheduler
 from rota.engine.tracing import Tracing
 from rota.graphs import GraphError, GraphRequest, LlmCaller, TextDelta
 from rota.kinds.graphs.manager import GraphManager
+from rota.reports import runs as run_reports
 from tests.engine.harness import at
 from tests.kinds.graphs.harness import Graphs
 from tests.spans import Heard, trace_id

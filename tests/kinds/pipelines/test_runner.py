@@ -15,12 +15,13 @@ from rota.core.model import Job
 from rota.core.states import Status
 from rota.db.dialect import Tx
 from rota.db.tables import jobs, logs, pipeline_triggers, runs
-from rota.engine import claiming, orgs, run_reports
+from rota.engine import claiming, orgs
 from rota.engine.maintenance import Maintenance
 from rota.engine.runner import RunContext
 from rota.kinds.pipelines import store as pipelines_store
 from rota.kinds.pipelines.manager import CooldownActive, fire_webhook
 from rota.kinds.pipelines.registry import PipelineRegistry
+from rota.reports import runs as run_reports
 from tests.engine.harness import DAY, NINE, at
 from tests.kinds.pipelines.harness import PipelineHarness, open_pipeline_harness
 

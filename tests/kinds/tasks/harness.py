@@ -13,7 +13,7 @@ from rota.app.application import Rota, load_app
 from rota.core.clock import ManualClock
 from rota.db.connection import open_database
 from rota.db.notify import Wake
-from rota.engine import artifacts, run_reports
+from rota.engine import artifacts
 from rota.engine.commands import Engine
 from rota.engine.engine_settings import EngineSettings
 from rota.engine.scheduler import Scheduler
@@ -22,6 +22,8 @@ from rota.kinds.tasks import store as tasks_store
 from rota.kinds.tasks.manager import TaskManager
 from rota.kinds.tasks.registry import TaskRegistry, task_rows
 from rota.kinds.tasks.runner import TaskRunner
+from rota.reports import jobs as job_reports
+from rota.reports import runs as run_reports
 from tests.engine.harness import NINE, FakeRunner, Harness
 
 Record = dict[str, Any]
@@ -65,7 +67,7 @@ class TaskHarness(Harness):
         return await self.last_run(job_id)
 
     async def last_run(self, job_id: str) -> Record:
-        job = await self.db.read(run_reports.job, self.org_id, job_id)
+        job = await self.db.read(job_reports.job, self.org_id, job_id)
         return await self.db.read(run_reports.run, self.org_id, job["run_ids"][-1])
 
     async def artifact(self, run: Record) -> Any:

@@ -10,10 +10,10 @@ from rota.app import doctor
 from rota.core.errors import Conflict
 from rota.db.tables import events, handlers, jobs, workflow_runs
 from rota.engine import orgs, schedules
-from rota.engine import reports as engine_reports
 from rota.engine.maintenance import Maintenance
 from rota.kinds.workflows import reports
 from rota.kinds.workflows.store import upkeep
+from rota.reports import schedules as schedule_reports
 from rota.testing import World, world
 from tests.kinds.workflows.inbox import make_inbox
 
@@ -246,7 +246,7 @@ async def test_state_is_each_handlers_own(clean_url: str) -> None:
 async def test_a_program_that_starts_again_leaves_its_producers_planned(clean_url: str) -> None:
     for _ in range(2):
         async with world(make_inbox().app, database_url=clean_url) as rota:
-            found, _ = await rota.engine.db.read(lambda tx: engine_reports.list_schedules(tx, rota.org_id))
+            found, _ = await rota.engine.db.read(lambda tx: schedule_reports.list_schedules(tx, rota.org_id))
             assert [(plan["name"], plan["paused"]) for plan in found] == [("inbox.poll", False)]
 
 

@@ -15,8 +15,8 @@ import structlog
 
 from rota.core.clock import real_sleep
 from rota.core.errors import Unavailable
-from rota.engine import event_feed
 from rota.engine.commands import Engine
+from rota.reports import event_feed
 
 FEED_POLL_SECONDS = 0.5  # between reads without a wake-up
 MIN_READ_INTERVAL_SECONDS = 0.1

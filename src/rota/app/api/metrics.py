@@ -10,11 +10,11 @@ from prometheus_client.registry import Collector
 
 from rota.core.clock import stopwatch, system_time
 from rota.core.errors import Unavailable
-from rota.engine import reports as engine_reports
 from rota.engine.commands import Engine
 from rota.engine.metrics import LATENESS_BUCKETS, Metrics
 from rota.frame.http.auth import authenticate
 from rota.frame.http.exposure import is_local
+from rota.reports import installation
 
 GAUGE_CACHE_SECONDS = 5.0
 
@@ -31,7 +31,7 @@ async def metrics(request: Request) -> Response:
     read_at, gauges = getattr(state, "gauges", (None, {}))
     if read_at is None or stopwatch() - read_at > GAUGE_CACHE_SECONDS:
         try:
-            gauges = {**await state.db.read(engine_reports.gauges, engine.clock.now()), "up": 1}
+            gauges = {**await state.db.read(installation.gauges, engine.clock.now()), "up": 1}
         except Unavailable:
             gauges = {"up": 0}
         state.gauges = (stopwatch(), gauges)

@@ -7,7 +7,6 @@ from fastapi import APIRouter, Query, Request, Response
 from rota.app.api.streams import log_stream
 from rota.core import parse
 from rota.core.states import Status
-from rota.engine import failing, run_reports, why
 from rota.frame.http.auth import Operator, Viewer
 from rota.frame.http.contract import (
     Cursor,
@@ -20,6 +19,9 @@ from rota.frame.http.contract import (
     read_body,
     time_span,
 )
+from rota.reports import failing, why
+from rota.reports import jobs as job_reports
+from rota.reports import runs as run_reports
 
 router = APIRouter(tags=["runs"])
 
@@ -139,12 +141,12 @@ async def list_jobs(
 ) -> Response:
     """Jobs, newest first; waiting and running ones before those that ended."""
     filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "status": status, "kind": kind, "target": target}
-    return answer_page(await engine_of(request).db.read(run_reports.list_jobs, caller.org_id, **filters))
+    return answer_page(await engine_of(request).db.read(job_reports.list_jobs, caller.org_id, **filters))
 
 
 @router.get("/jobs/{job_id}", tags=["jobs"])
 async def read_job(request: Request, caller: Viewer, job_id: str) -> Response:
-    return answer(await engine_of(request).db.read(run_reports.job, caller.org_id, job_id))
+    return answer(await engine_of(request).db.read(job_reports.job, caller.org_id, job_id))
 
 
 @router.post("/jobs/{job_id}/$cancel", status_code=202, tags=["jobs"])

@@ -11,8 +11,6 @@ from rota.core.model import Schedule
 from rota.core.policy import choice
 from rota.core.states import Condition, Status
 from rota.core.timing import triggers
-from rota.engine import reports as engine_reports
-from rota.engine import run_reports
 from rota.engine.compute import compute
 from rota.frame.http.auth import Caller, Operator, Viewer
 from rota.frame.http.contract import (
@@ -30,6 +28,9 @@ from rota.frame.http.contract import (
 )
 from rota.kinds.hosts.manager import HostManager
 from rota.kinds.hosts.store.hosts import KIND as HOST_JOB
+from rota.reports import runs as run_reports
+from rota.reports import schedules as schedule_reports
+from rota.reports import slots as slot_reports
 
 router = APIRouter(prefix="/schedules", tags=["schedules"])
 
@@ -45,7 +46,7 @@ async def create(request: Request, caller: Operator) -> Response:
         by=caller.user_id,
         check=caller.check_schedule,
     )
-    return answer_with_etag(engine_reports.new_schedule(made), 201, {"location": f"/api/v1/schedules/{made.id}"})
+    return answer_with_etag(schedule_reports.new_schedule(made), 201, {"location": f"/api/v1/schedules/{made.id}"})
 
 
 @router.post("/$bulk", status_code=201)
@@ -149,13 +150,13 @@ async def list_all(
         "condition": condition,
         "sort": sort,
     }
-    return answer_page(await engine_of(request).db.read(engine_reports.list_schedules, caller.org_id, **filters))
+    return answer_page(await engine_of(request).db.read(schedule_reports.list_schedules, caller.org_id, **filters))
 
 
 @router.get("/{key}")
 async def read(request: Request, caller: Viewer, key: str) -> Response:
     """One schedule, by its id or name."""
-    return answer_with_etag(await engine_of(request).db.read(engine_reports.schedule, caller.org_id, key))
+    return answer_with_etag(await engine_of(request).db.read(schedule_reports.schedule, caller.org_id, key))
 
 
 @router.patch("/{key}")
@@ -169,7 +170,7 @@ async def edit(request: Request, caller: Operator, key: str) -> Response:
         expected=expected_revision(request),
         check=caller.check_schedule,
     )
-    return answer_with_etag(await engine.db.read(engine_reports.schedule, caller.org_id, changed.id))
+    return answer_with_etag(await engine.db.read(schedule_reports.schedule, caller.org_id, changed.id))
 
 
 @router.put("/{key}")
@@ -184,7 +185,7 @@ async def put(request: Request, caller: Operator, key: str) -> Response:
         whole=True,
         check=caller.check_schedule,
     )
-    return answer_with_etag(await engine.db.read(engine_reports.schedule, caller.org_id, changed.id))
+    return answer_with_etag(await engine.db.read(schedule_reports.schedule, caller.org_id, changed.id))
 
 
 @router.delete("/{key}", status_code=204)
@@ -216,7 +217,7 @@ async def pause(request: Request, caller: Operator, key: str) -> Response:
     body = await read_body(request, ["reason", "until"], optional=True)
     engine = engine_of(request)
     paused = await engine.pause_schedule(caller.org_id, key, **body)
-    return answer_with_etag(await engine.db.read(engine_reports.schedule, caller.org_id, paused.id))
+    return answer_with_etag(await engine.db.read(schedule_reports.schedule, caller.org_id, paused.id))
 
 
 @router.post("/{key}/$resume")
@@ -225,7 +226,7 @@ async def resume(request: Request, caller: Operator, key: str) -> Response:
     body = await read_body(request, ["gap"], optional=True)
     engine = engine_of(request)
     resumed = await engine.resume_schedule(caller.org_id, key, **body)
-    return answer_with_etag(await engine.db.read(engine_reports.schedule, caller.org_id, resumed.id))
+    return answer_with_etag(await engine.db.read(schedule_reports.schedule, caller.org_id, resumed.id))
 
 
 @router.post("/{key}/$skip-next")
@@ -294,12 +295,12 @@ async def slots(
     db = engine_of(request).db
     schedule_id = await known_id(request, caller.org_id, key)
     filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **time_span(since, until)}
-    return answer_page(await db.read(run_reports.list_slots, caller.org_id, schedule=schedule_id, **filters))
+    return answer_page(await db.read(slot_reports.list_slots, caller.org_id, schedule=schedule_id, **filters))
 
 
 def new_schedules(made: list[Schedule]) -> list[dict[str, Any]]:
     with effort.unlimited():  # they are stored already: an error would come too late
-        return [engine_reports.new_schedule(schedule) for schedule in made]
+        return [schedule_reports.new_schedule(schedule) for schedule in made]
 
 
 async def with_server_id(
@@ -310,7 +311,7 @@ async def with_server_id(
     target, engine = body.get("target"), engine_of(request)
     if not isinstance(target, str) or (key is None and body.get("kind") != HOST_JOB):
         return body
-    if key is not None and (await engine.db.read(engine_reports.schedule, caller.org_id, key))["kind"] != HOST_JOB:
+    if key is not None and (await engine.db.read(schedule_reports.schedule, caller.org_id, key))["kind"] != HOST_JOB:
         return body
     return {**body, "target": await HostManager(engine, caller.org_id).target_id(target)}
 
@@ -338,5 +339,5 @@ def parse_filters(body: dict[str, Any]) -> dict[str, Any]:
 async def known_id(request: Request, org_id: str, key: str) -> str:
     """Return the id of a schedule by id or name; a deleted one only by id."""
     db = engine_of(request).db
-    schedule_id = await db.read(engine_reports.schedule_id_of, org_id, key)
-    return schedule_id or str((await db.read(engine_reports.schedule, org_id, key))["id"])
+    schedule_id = await db.read(schedule_reports.schedule_id_of, org_id, key)
+    return schedule_id or str((await db.read(schedule_reports.schedule, org_id, key))["id"])

@@ -21,9 +21,11 @@ from rota.core.errors import Invalid, NotFound, Refused, Unavailable
 from rota.core.states import Status
 from rota.db.column_types import EPOCH
 from rota.db.connection import P, R, Step
-from rota.engine import event_feed, run_reports
 from rota.frame.http.auth import Caller, Role, TooManyStreams, Viewer, authenticate, resource_of
 from rota.frame.http.contract import engine_of
+from rota.reports import event_feed
+from rota.reports import jobs as job_reports
+from rota.reports import runs as run_reports
 
 KEEP_ALIVE_SECONDS = 15.0  # without an event, until a comment is sent
 AUTHORIZATION_SECONDS = 15.0  # between checks that the caller may still read
@@ -57,7 +59,7 @@ async def events(request: Request, caller: Viewer) -> StreamingResponse:
 @router.get("/jobs/{job_id}/$stream", tags=["jobs"])
 async def job_stream(request: Request, caller: Viewer, job_id: str) -> StreamingResponse:
     """Statuses of a job as they change; ends with the final one."""
-    if not await engine_of(request).db.read(event_feed.job_steps, caller.org_id, job_id):
+    if not await engine_of(request).db.read(job_reports.job_steps, caller.org_id, job_id):
         raise NotFound(f"job {job_id!r} not found")
     return EventStream(request, caller, follow_job(request, caller.org_id, job_id))
 
@@ -93,7 +95,7 @@ async def follow_changes(request: Request, org_id: str, position: datetime, *, r
 async def follow_job(request: Request, org_id: str, job_id: str) -> EventBatches:
     last = request.headers.get("last-event-id")
     async for _ in poll_ticks(request):
-        steps = await read_shielded(request, event_feed.job_steps, org_id, job_id)
+        steps = await read_shielded(request, job_reports.job_steps, org_id, job_id)
         events = [("status", f"{step['attempt']}.{step['status']}", step) for step in steps]
         ids = [event_id for _, event_id, _ in events]
         yield (fresh := events[ids.index(last) + 1 :] if last in ids else events)

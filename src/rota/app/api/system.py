@@ -6,8 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from rota.core import parse
 from rota.core.timing import triggers
-from rota.engine import reports as engine_reports
-from rota.engine import run_reports, why
+from rota.engine import pauses
 from rota.engine.slot_audit import audit
 from rota.frame.http.auth import Operator, Viewer
 from rota.frame.http.contract import (
@@ -21,6 +20,8 @@ from rota.frame.http.contract import (
     read_body,
     time_span,
 )
+from rota.reports import installation, why
+from rota.reports import slots as slot_reports
 
 router = APIRouter(tags=["system"])
 health = APIRouter(prefix="/health", tags=["health"])
@@ -42,7 +43,7 @@ async def list_slots(
     """Slots with their verdicts, newest first."""
     filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **time_span(since, until)}
     db = engine_of(request).db
-    return answer_page(await db.read(run_reports.list_slots, caller.org_id, schedule=schedule, **filters))
+    return answer_page(await db.read(slot_reports.list_slots, caller.org_id, schedule=schedule, **filters))
 
 
 @router.get("/slots/$audit", tags=["slots"])
@@ -80,18 +81,18 @@ async def list_workers(
     """Worker processes, newest first. `running` counts the jobs of the caller's org, of all orgs for the first key of
     the installation; `host` and `pid` are null for other orgs than `default`."""
     filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "state": state}
-    return answer_page(await engine_of(request).db.read(engine_reports.list_workers, caller.sees_org, **filters))
+    return answer_page(await engine_of(request).db.read(installation.list_workers, caller.sees_org, **filters))
 
 
 @router.get("/queues", tags=["queues"])
 async def list_queues(request: Request, caller: Viewer, limit: Limit = 200, cursor: Cursor = None) -> Response:
     """Queues that have jobs, a limit or a pause: jobs by state, and since when the oldest is ready."""
-    return answer_slice(await engine_of(request).db.read(engine_reports.list_queues, caller.org_id), limit, cursor)
+    return answer_slice(await engine_of(request).db.read(installation.list_queues, caller.org_id), limit, cursor)
 
 
 @router.get("/queues/{name}", tags=["queues"])
 async def read_queue(request: Request, caller: Viewer, name: str) -> Response:
-    return answer(await engine_of(request).db.read(engine_reports.queue, caller.org_id, name))
+    return answer(await engine_of(request).db.read(installation.queue, caller.org_id, name))
 
 
 @router.put("/queues/{name}", tags=["queues"])
@@ -104,7 +105,7 @@ async def put_queue(request: Request, caller: Operator, name: str) -> Response:
 async def edit_queue(request: Request, caller: Operator, name: str) -> Response:
     """Change the limit or the pause of a queue; absent fields stay, null removes the limit."""
     db = engine_of(request).db
-    queues = await db.read(engine_reports.list_queues, caller.org_id)
+    queues = await db.read(installation.list_queues, caller.org_id)
     before = next((queue for queue in queues if queue["name"] == name), {"max_running": None, "paused": False})
     return await change_queue(request, caller, name, before)
 
@@ -117,13 +118,13 @@ async def change_queue(request: Request, caller: Operator, name: str, before: di
     form.done()
     limit = limit if "max_running" in body else before["max_running"]
     await engine.set_queue(caller.org_id, parse.name(name, "name"), max_running=limit, paused=bool(paused))
-    return answer(await engine.db.read(engine_reports.queue, caller.org_id, name))
+    return answer(await engine.db.read(installation.queue, caller.org_id, name))
 
 
 @router.get("/freeze")
 async def read_freeze(request: Request, caller: Viewer) -> Response:
     engine = engine_of(request)
-    return answer(await engine.db.read(engine_reports.freeze, caller.org_id, engine.clock.now()))
+    return answer(await engine.db.read(pauses.freeze_of, caller.org_id, engine.clock.now()))
 
 
 @router.put("/freeze")

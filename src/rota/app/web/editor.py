@@ -14,7 +14,6 @@ from rota.core import parse
 from rota.core.errors import Invalid
 from rota.core.policy import Misfire, Overlap
 from rota.core.timing.dst import zone_names
-from rota.engine import reports as engine_reports
 from rota.engine.compute import compute
 from rota.frame.http.auth import Caller
 from rota.frame.web.actions import Answer, call_api
@@ -25,6 +24,7 @@ from rota.kinds.graphs.manager import GraphManager
 from rota.kinds.hosts.store import hosts
 from rota.kinds.pipelines import store as pipelines_store
 from rota.kinds.tasks import reports as tasks_reports
+from rota.reports import schedules as schedule_reports
 
 router = APIRouter()
 
@@ -57,13 +57,15 @@ async def preview(request: Request, _: Viewer) -> Response:
 
 @router.get("/schedules/{key}/edit")
 async def edit(request: Request, caller: Viewer, key: str) -> Response:
-    schedule = await engine_of(request).db.read(engine_reports.schedule, caller.org_id, key)
+    schedule = await engine_of(request).db.read(schedule_reports.schedule, caller.org_id, key)
     return await form_page(request, caller, written(schedule), schedule)
 
 
 @router.post("/schedules/{key}/edit")
 async def save(request: Request, caller: Viewer, key: str) -> Response:
-    return await submit(request, caller, await engine_of(request).db.read(engine_reports.schedule, caller.org_id, key))
+    return await submit(
+        request, caller, await engine_of(request).db.read(schedule_reports.schedule, caller.org_id, key)
+    )
 
 
 async def submit(request: Request, caller: Caller, old: dict[str, Any] | None) -> Response:

@@ -3,9 +3,9 @@
 from fastapi import APIRouter, Request, Response
 
 from rota.core.states import State
-from rota.engine import reports as engine_reports
 from rota.frame.web.pages import NavigationItem, engine_of, next_page_url, page, query_values
 from rota.frame.web.sessions import Viewer
+from rota.reports import installation
 
 router = APIRouter()
 
@@ -15,13 +15,11 @@ NAVIGATION = [NavigationItem("/queues", "Queues & workers", "q", "layers", 2)]
 @router.get("/queues")
 async def list_all(request: Request, caller: Viewer) -> Response:
     db, query = engine_of(request).db, query_values(request, "cursor", "state")
-    queues = await db.read(engine_reports.list_queues, caller.org_id)
+    queues = await db.read(installation.list_queues, caller.org_id)
     state = query["state"] if query["state"] in ("alive", "stopped", "dead") else "alive"
     workers, cursor = None, None
     if caller.reads("workers"):
-        workers, cursor = await db.read(
-            engine_reports.list_workers, caller.sees_org, state=state, cursor=query["cursor"]
-        )
+        workers, cursor = await db.read(installation.list_workers, caller.sees_org, state=state, cursor=query["cursor"])
     return page(
         request,
         "queues.html",

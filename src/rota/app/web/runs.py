@@ -11,11 +11,15 @@ from rota.core.states import Status
 from rota.core.timing.triggers import parse_instant
 from rota.db import paging
 from rota.db.column_types import EPOCH
-from rota.engine import artifacts, dashboard, run_reports, why
+from rota.engine import artifacts
 from rota.frame.http.auth import Caller
 from rota.frame.web.forms import to_rfc3339
 from rota.frame.web.pages import NavigationItem, engine_of, next_page_url, page, preferences, query_values
 from rota.frame.web.sessions import Viewer
+from rota.reports import jobs as job_reports
+from rota.reports import runs as run_reports
+from rota.reports import schedules as schedule_reports
+from rota.reports import why
 
 router = APIRouter()
 
@@ -35,8 +39,8 @@ async def list_all(request: Request, caller: Viewer) -> Response:
         text = query[name]
         filters[name] = parse_instant(to_rfc3339(text, zone), name) if text else None
     items, cursor = await db.read(run_reports.list_runs, caller.org_id, limit=ROWS, **filters)
-    items = await db.read(dashboard.with_names, items)
-    names = await db.read(dashboard.names_of, [item["schedule_id"] for item in items if item["schedule_id"]])
+    items = await db.read(run_reports.with_names, items)
+    names = await db.read(schedule_reports.names_of, [item["schedule_id"] for item in items if item["schedule_id"]])
     return page(
         request,
         "runs.html",
@@ -53,7 +57,7 @@ async def list_all(request: Request, caller: Viewer) -> Response:
 async def read(request: Request, caller: Viewer, key: str, q: str = "") -> Response:
     """Show a run by its id, or the latest attempt of a job by the job's id."""
     engine, db = engine_of(request), engine_of(request).db
-    job = await db.read(dashboard.job_of, caller.org_id, key)
+    job = await db.read(job_reports.job_with_attempts, caller.org_id, key)
     run = next((attempt for attempt in job["attempts"] if attempt["id"] == key), job["attempts"][-1])
     explanation = await db.read(why.of_run, caller.org_id, job["id"], engine.clock.now(), engine.runners)
     run_id, schedule_id = run["id"], run["schedule_id"]
@@ -69,8 +73,8 @@ async def read(request: Request, caller: Viewer, key: str, q: str = "") -> Respo
         saved=saved,
         q=q,
         lines_most=MAX_LOG_LINES,
-        lines=await db.read(dashboard.log_tail, run_id, MAX_LOG_LINES, q) if run_id else [],
-        names=await db.read(dashboard.names_of, [schedule_id] if schedule_id else []),
+        lines=await db.read(run_reports.log_tail, run_id, MAX_LOG_LINES, q) if run_id else [],
+        names=await db.read(schedule_reports.names_of, [schedule_id] if schedule_id else []),
         open=run["status"] in UNFINISHED,
         ladder=ladder(job["living"], engine.settings.cancel_grace, engine.clock.now()),
         trace_url=template.replace("{trace_id}", run["trace_id"]) if template and run["trace_id"] else None,
@@ -82,7 +86,7 @@ async def download(request: Request, caller: Viewer, run_id: str) -> Response:
     """Download the complete log as text."""
     db = engine_of(request).db
     if run_id not in [
-        attempt["id"] for attempt in (await db.read(dashboard.job_of, caller.org_id, run_id))["attempts"]
+        attempt["id"] for attempt in (await db.read(job_reports.job_with_attempts, caller.org_id, run_id))["attempts"]
     ]:
         raise NotFound(f"run {run_id!r} not found")
     headers = {"content-disposition": f'attachment; filename="{run_id}.log"'}

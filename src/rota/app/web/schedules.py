@@ -8,12 +8,13 @@ from rota.app import views
 from rota.core.errors import RotaError
 from rota.core.policy import Misfire, Overlap
 from rota.core.states import Condition
-from rota.engine import dashboard, run_reports
-from rota.engine import reports as engine_reports
 from rota.frame.web.forms import number, to_rfc3339
 from rota.frame.web.pages import NavigationItem, engine_of, history, next_page_url, page, preferences, query_values
 from rota.frame.web.sessions import Viewer
 from rota.kinds.tasks.manager import TaskManager
+from rota.reports import runs as run_reports
+from rota.reports import schedules as schedule_reports
+from rota.reports import slots as slot_reports
 
 router = APIRouter()
 
@@ -32,12 +33,14 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     filter_values = filters(query)
     sort = query["sort"] if query["sort"] in ("name", "-name", "id", "-id") else "name"
     items, cursor = await engine.db.read(
-        engine_reports.list_schedules, caller.org_id, limit=ROWS, cursor=query["cursor"], sort=sort, **filter_values
+        schedule_reports.list_schedules, caller.org_id, limit=ROWS, cursor=query["cursor"], sort=sort, **filter_values
     )
-    items = await engine.db.read(dashboard.with_names, items)
-    strips = await engine.db.read(dashboard.strips, [schedule["id"] for schedule in items])
+    items = await engine.db.read(run_reports.with_names, items)
+    strips = await engine.db.read(slot_reports.strips, [schedule["id"] for schedule in items])
     whole = cursor is None and query["cursor"] is None  # complete: no count query needed
-    count = len(items) if whole else await engine.db.read(dashboard.count_schedules, caller.org_id, **filter_values)
+    count = (
+        len(items) if whole else await engine.db.read(schedule_reports.count_schedules, caller.org_id, **filter_values)
+    )
     return page(
         request,
         "schedules.html",
@@ -45,7 +48,7 @@ async def list_all(request: Request, caller: Viewer) -> Response:
         next_page_url=next_page_url(request, cursor),
         strips=strips,
         query=query,
-        count=f"{count:,}{'+' if count == dashboard.SCAN_ROWS_MAX else ''}",
+        count=f"{count:,}{'+' if count == schedule_reports.COUNTED_MAX else ''}",
         kinds=sorted(engine.runners),
         conditions=[schedule.value for schedule in Condition],
         filters={name: value for name, value in filter_values.items() if value is not None},
@@ -55,7 +58,7 @@ async def list_all(request: Request, caller: Viewer) -> Response:
 @router.get("/schedules/{key}")
 async def read(request: Request, caller: Viewer, key: str) -> Response:
     engine, db = engine_of(request), engine_of(request).db
-    schedule = await db.read(engine_reports.schedule, caller.org_id, key)
+    schedule = await db.read(schedule_reports.schedule, caller.org_id, key)
     coming = await views.upcoming(engine, caller.org_id, schedule["id"], NEXT_SLOTS)
     runs: list[dict[str, Any]] = []
     if caller.reads("runs"):
@@ -73,8 +76,8 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
         ended=ended,
         period=period,
         query=query,
-        strip=(await db.read(dashboard.strips, [schedule["id"]], 90))[schedule["id"]],
-        spans=await db.read(dashboard.spans, schedule["id"]),
+        strip=(await db.read(slot_reports.strips, [schedule["id"]], 90))[schedule["id"]],
+        spans=await db.read(schedule_reports.spans, schedule["id"]),
         changes=await history(request, caller, "schedules", schedule["id"]),
         overlaps=[policy.value for policy in Overlap],
         misfires=[policy.value for policy in Misfire],

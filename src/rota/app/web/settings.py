@@ -8,7 +8,7 @@ from rota.access.store import logins
 from rota.core.timing.dst import zone_names
 from rota.db import paging
 from rota.db.paging import Record
-from rota.engine import reports as engine_reports
+from rota.engine import pauses
 from rota.frame.http.auth import HOST_SHELL, SHELL, Role
 from rota.frame.web.pages import NavigationItem, engine_of, next_page_url, page, query_values
 from rota.frame.web.sessions import Viewer
@@ -41,7 +41,7 @@ async def settings(request: Request, caller: Viewer) -> Response:
         roles=[role.name.lower() for role in Role],
         shell=SHELL,
         host_shell=HOST_SHELL,
-        freeze=await engine.db.read(engine_reports.freeze, caller.org_id, engine.clock.now()),
+        freeze=await engine.db.read(pauses.freeze_of, caller.org_id, engine.clock.now()),
         retention=(
             ("Successful runs", durations.keep_success, "ROTA_KEEP_SUCCESS_DAYS"),
             ("All other runs", durations.keep_failed, "ROTA_KEEP_FAILED_DAYS"),

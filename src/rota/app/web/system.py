@@ -4,10 +4,10 @@ from fastapi import APIRouter, Request, Response
 
 from rota.access.store import logins
 from rota.app.doctor import check_database, sqlite_path
-from rota.engine import reports as engine_reports
 from rota.engine.slot_audit import audit
 from rota.frame.web.pages import NavigationItem, engine_of, page
 from rota.frame.web.sessions import Viewer
+from rota.reports import installation
 from rota.version import __version__
 
 router = APIRouter()
@@ -24,5 +24,5 @@ async def system(request: Request, caller: Viewer, examine: bool = False, proof:
         [finding async for finding in check_database(db, sqlite_path(db.url), wake_ups=examine)] if sees_all else []
     )
     proven = await audit(db, caller.org_id, None, None, engine.clock.now()) if proof else None
-    gauges = await db.read(engine_reports.gauges, engine.clock.now())
+    gauges = await db.read(installation.gauges, engine.clock.now())
     return page(request, "system.html", findings=findings, gauges=gauges, proven=proven, version=__version__)

@@ -15,13 +15,14 @@ from rota.core.timing.counting import slots_per_hour
 from rota.core.timing.dst import TICK, next_change, zone_of
 from rota.core.timing.triggers import parse_instant
 from rota.db.paging import Record
-from rota.engine import dashboard, schedules
-from rota.engine import reports as engine_reports
+from rota.engine import pauses, schedules
 from rota.engine.compute import compute
 from rota.frame.http.auth import Caller
 from rota.frame.web.charts import MAX_TIMELINE_MARKS
 from rota.frame.web.pages import NavigationItem, TimeFormat, engine_of, next_page_url, page, preferences, query_values
 from rota.frame.web.sessions import Viewer
+from rota.reports import schedules as schedule_reports
+from rota.reports import slots as slot_reports
 
 router = APIRouter()
 
@@ -55,14 +56,14 @@ async def timeline(request: Request, caller: Viewer) -> Response:
     start = midnight(times, now, query["day"])
     end = midnight(times, start + timedelta(days=7 if week else 1, hours=12), None)
     items, cursor = await db.read(
-        engine_reports.list_schedules,
+        schedule_reports.list_schedules,
         caller.org_id,
         limit=ROWS,
         cursor=query["cursor"],
         name=query["name"],
         tag=query["tag"],
     )
-    frozen = await db.read(engine_reports.freeze, caller.org_id, now)
+    frozen = await db.read(pauses.freeze_of, caller.org_id, now)
     lanes = [await lane(request, caller, schedule, start, end, frozen) for schedule in items]
     step = timedelta(days=7 if week else 1)
     return page(
@@ -86,7 +87,7 @@ async def lane(
 ) -> Record:
     """Return past and next slots of a schedule between two times, with clock changes, freeze and pause."""
     db = engine_of(request).db
-    slots = await db.read(dashboard.strip, schedule["id"], MAX_TIMELINE_MARKS, start, end)
+    slots = await db.read(slot_reports.strip, schedule["id"], MAX_TIMELINE_MARKS, start, end)
     coming: list[datetime] = []
     if schedule["next_slot"] is not None and schedule["enabled"] and not schedule["paused"]:
         timing = (await db.read(schedules.get, caller.org_id, schedule["id"])).timing
@@ -123,7 +124,7 @@ async def load(request: Request, caller: Caller, now: datetime) -> Load:
     """Return slots per hour of the next week over all schedules, cached for a minute."""
     cached = loads.get(caller.org_id)
     if cached is None or not timedelta(0) <= now - cached.at < LOAD_CACHE_TTL:
-        rules, total = await engine_of(request).db.read(dashboard.timings, caller.org_id)
+        rules, total = await engine_of(request).db.read(schedule_reports.timings, caller.org_id)
         start = now.replace(minute=0, second=0, microsecond=0) + HOUR
         cached = loads[caller.org_id] = Load(now, start, *await compute(summed, rules, start, total), total)
     return cached

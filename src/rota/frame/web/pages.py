@@ -27,7 +27,7 @@ from rota.core.timing.describe import short_span
 from rota.core.timing.dst import zone_names, zone_of
 from rota.db.column_types import EPOCH, TICK
 from rota.db.paging import Record
-from rota.engine import dashboard
+from rota.engine.audit_rows import list_audit
 from rota.engine.commands import Engine
 from rota.frame.http.auth import Caller, Role, Unauthenticated
 from rota.frame.http.exposure import base_url_of
@@ -37,6 +37,7 @@ from rota.frame.web import charts
 from rota.frame.web.forms import kind_of
 
 FLASH_COOKIE = "rota_flash"
+HISTORY_ROWS = 20  # of the audit log of a resource
 LOCAL_PATH = re.compile(
     r"/(?![/\\])[^\\\x00-\x20\x7f]*"
 )  # paths of this site: browsers read `/\x` and `/<tab>/x` as `//x`
@@ -113,7 +114,10 @@ async def history(request: Request, caller: Caller, resource: str, resource_id: 
     """Return the audit log of a resource, newest first; None if the caller may not read it."""
     if not caller.may(Role.ADMIN, "audit"):
         return None
-    return await engine_of(request).db.read(dashboard.history, caller.org_id, resource, resource_id)
+    entries, _ = await engine_of(request).db.read(
+        list_audit, caller.org_id, limit=HISTORY_ROWS, resource=resource, resource_id=resource_id
+    )
+    return entries
 
 
 def engine_of(request: Request) -> Engine:

@@ -11,11 +11,12 @@ from rota.core.policy import Terms, parse_retry
 from rota.core.redact import redacted
 from rota.db.dialect import Tx
 from rota.db.paging import Record
-from rota.engine import jobs, run_reports, runs
+from rota.engine import jobs, runs
 from rota.engine.commands import Engine
 from rota.kinds.hosts.dispatch import resolve
 from rota.kinds.hosts.runner import BATCH_ROUTE, open_batch, servers_of
 from rota.kinds.hosts.store import hosts
+from rota.reports import jobs as job_reports
 
 ORDER_FIELDS = ("job_type", "payload")
 JOB_FIELDS = frozenset({"server_instance_id", *ORDER_FIELDS, "timeout_seconds", "retry"})
@@ -98,7 +99,7 @@ class HostManager:
 
 def host_job(tx: Tx, org_id: str, job_id: str) -> Record:
     """Return a host job: the fields of any job, with its server, job type and payload without secrets."""
-    job = run_reports.job(tx, org_id, job_id)
+    job = job_reports.job(tx, org_id, job_id)
     if job["kind"] != hosts.KIND:
         raise NotFound(f"host job {job_id!r} not found")
     living, ended = jobs.find(tx, org_id, job_id), runs.of_job(tx, org_id, job_id)

@@ -22,8 +22,9 @@ from rota.db.dialect import Tx, lock_keys
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, page_by
 from rota.db.statement import insert_new, insert_rows
 from rota.db.tables import pipeline_triggers, pipeline_upstreams, pipeline_versions, pipelines
-from rota.engine import jobs, run_reports, runs, schedules
-from rota.engine.run_reports import pipeline_filters
+from rota.engine import jobs, runs, schedules
+from rota.reports import runs as run_reports
+from rota.reports.runs import path_filters
 
 p, t, u = pipelines.c, pipeline_triggers.c, pipeline_upstreams.c
 PIPELINE = "pipeline"  # the kind
@@ -142,7 +143,7 @@ def list_pipelines(
     layer: str | None = None, type: str | None = None,
 ) -> Page:  # fmt: skip
     """Return a page of pipelines, by path."""
-    stmt = select(pipelines).where(p.org_id == org_id, LIVING, *pipeline_filters(p.path, namespace, layer, None))
+    stmt = select(pipelines).where(p.org_id == org_id, LIVING, *path_filters(p.path, namespace, layer, None))
     stmt = stmt if type is None else stmt.where(p.type == type)
     return page_by(tx, stmt, p.path, limit, cursor, record)
 

@@ -8,13 +8,13 @@ from fastapi import APIRouter, Request, Response
 from markupsafe import Markup
 
 from rota.db.dialect import Tx
-from rota.engine import reports as engine_reports
 from rota.frame.web.actions import call_api
 from rota.frame.web.drawings import MOST, Box, network
 from rota.frame.web.pages import NavigationItem, engine_of, history, next_page_url, page, query_values
 from rota.frame.web.sessions import Viewer, read_form
 from rota.kinds.pipelines import store
 from rota.kinds.pipelines.manager import PipelineManager
+from rota.reports import schedules as schedule_reports
 
 router = APIRouter()
 
@@ -87,7 +87,7 @@ async def show(
 async def planned(request: Request, caller: Viewer, paths: list[str]) -> dict[str, list[Any]]:
     """Return the schedules of each of these pipelines."""
     schedules, _ = await engine_of(request).db.read(
-        engine_reports.list_schedules, caller.org_id, kind="pipeline", targets=paths, sort="id", limit=100
+        schedule_reports.list_schedules, caller.org_id, kind="pipeline", targets=paths, sort="id", limit=100
     )
     return {path: [schedule for schedule in schedules if schedule["target"] == path] for path in paths}
 

@@ -7,7 +7,6 @@ from fastapi import APIRouter, Request, Response
 from rota.core.errors import NotFound
 from rota.core.redact import public_task
 from rota.db.paging import Record
-from rota.engine import reports as engine_reports
 from rota.frame.http.auth import Caller, Operator, Viewer
 from rota.frame.http.contract import (
     Cursor,
@@ -22,6 +21,7 @@ from rota.frame.http.contract import (
 )
 from rota.kinds.tasks import reports
 from rota.kinds.tasks.manager import TaskManager, check_own
+from rota.reports import schedules as schedule_reports
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
 
@@ -112,7 +112,7 @@ async def schedules(request: Request, caller: Viewer, key: str, limit: Limit = 5
     row = await manager(request, caller).row(key)
     db = engine_of(request).db
     filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "targets": [row.id, row.name], "sort": "id"}
-    items, next_cursor = await db.read(engine_reports.list_schedules, caller.org_id, **filters)
+    items, next_cursor = await db.read(schedule_reports.list_schedules, caller.org_id, **filters)
     return answer_page(([{**item, "task_id": row.id} for item in items], next_cursor))
 
 
@@ -123,7 +123,7 @@ async def edit_schedule(request: Request, caller: Operator, key: str, schedule_i
     schedule_id, body = await tasks.schedule_of(key, schedule_id), await read_body(request)
     check_own(body)
     changed = await tasks.engine.edit_schedule(caller.org_id, schedule_id, body, expected=expected_revision(request))
-    schedule = await tasks.engine.db.read(engine_reports.schedule, caller.org_id, changed.id)
+    schedule = await tasks.engine.db.read(schedule_reports.schedule, caller.org_id, changed.id)
     return answer_with_etag({**schedule, "task_id": (await tasks.row(key)).id})
 
 

@@ -13,11 +13,11 @@ from rota.core.redact import HIDDEN, has_hidden
 from rota.db.dialect import Tx
 from rota.db.paging import Record
 from rota.engine import orgs, schedules, workers
-from rota.engine import reports as engine_reports
 from rota.engine.commands import Engine
 from rota.kinds.tasks import reports, store
 from rota.kinds.tasks.registry import COMMAND_OPTIONS, OPTIONS, task_options
 from rota.kinds.tasks.runner import DISABLED_ROUTE, TaskRunner, row_route
+from rota.reports import schedules as schedule_reports
 
 COMMAND_CHARACTERS = 100_000
 STORED_OPTIONS = tuple(name for name in OPTIONS if name != "version")  # Rota numbers the versions of stored tasks
@@ -183,7 +183,7 @@ class TaskManager:
         (schedule,) = await self.engine.create_schedules(
             self.org_id, [{**body, "kind": "task", "target": row.id}], by=self.by
         )
-        return {**engine_reports.new_schedule(schedule), "task_id": row.id}
+        return {**schedule_reports.new_schedule(schedule), "task_id": row.id}
 
     async def schedule_of(self, key: str, schedule_id: str) -> str:
         """Return `schedule_id`. Raises NotFound unless it is a schedule of this task."""

@@ -7,8 +7,6 @@ from starlette.responses import RedirectResponse
 
 from rota.core.errors import RotaError
 from rota.db.paging import Record
-from rota.engine import reports as engine_reports
-from rota.engine import run_reports
 from rota.frame.web.actions import call_api
 from rota.frame.web.forms import by_schema
 from rota.frame.web.pages import NavigationItem, engine_of, flash, history, next_page_url, page, query_values
@@ -16,6 +14,8 @@ from rota.frame.web.sessions import Viewer, read_form
 from rota.kinds.tasks import reports
 from rota.kinds.tasks.api import visible_task
 from rota.kinds.tasks.manager import TaskManager
+from rota.reports import runs as run_reports
+from rota.reports import schedules as schedule_reports
 
 router = APIRouter()
 
@@ -39,7 +39,7 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
     targets = [task["id"], task["name"]]
     schedules, runs = list[Record](), list[Record]()
     if caller.reads("schedules"):
-        schedules, _ = await db.read(engine_reports.list_schedules, caller.org_id, targets=targets, sort="id")
+        schedules, _ = await db.read(schedule_reports.list_schedules, caller.org_id, targets=targets, sort="id")
     if caller.reads("runs"):
         runs, _ = await db.read(run_reports.list_runs, caller.org_id, target=task["name"], kind="task", limit=10)
     changes = await history(request, caller, "tasks", task["id"])

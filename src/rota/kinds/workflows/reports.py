@@ -17,7 +17,7 @@ from rota.core.timing.describe import listing, plural, short_span
 from rota.db import tables
 from rota.db.dialect import Tx
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, page_by
-from rota.engine import jobs, run_reports, serial_keys
+from rota.engine import jobs, serial_keys
 from rota.kinds.workflows.rules import (
     OPEN_EFFECTS,
     STALE_AFTER,
@@ -34,6 +34,7 @@ from rota.kinds.workflows.store.effects import open_effect
 from rota.kinds.workflows.store.phases import find_run
 from rota.kinds.workflows.store.records import OpenEffect, RunRow, WorkflowRow
 from rota.kinds.workflows.store.workflow_runs import PAUSED
+from rota.reports import runs as run_reports
 
 w, h, e, f = tables.workflows.c, tables.handlers.c, tables.events.c, tables.effects.c
 x, runs, clocks, causes = tables.workflow_runs.c, tables.runs.c, tables.clocks.c, tables.causes.c

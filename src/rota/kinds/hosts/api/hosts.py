@@ -9,11 +9,11 @@ from rota.access.api.people import NO_STORE
 from rota.core import parse
 from rota.core.errors import Invalid, NotFound
 from rota.core.states import Status
-from rota.engine import run_reports
 from rota.frame.http.auth import Admin, Caller, Operator, Viewer
 from rota.frame.http.contract import Cursor, Limit, answer, answer_page, engine_of, read_body
 from rota.kinds.hosts.manager import HostManager, read_labels
 from rota.kinds.hosts.store import batches, hosts
+from rota.reports import jobs as job_reports
 
 router = APIRouter(tags=["hosts"])
 
@@ -166,7 +166,7 @@ async def list_jobs(
     target = server_instance_id and await manager(request, caller).target_id(server_instance_id)
     filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "status": status, "target": target}
     return answer_page(
-        await engine_of(request).db.read(run_reports.list_jobs, caller.org_id, kind=hosts.KIND, **filters)
+        await engine_of(request).db.read(job_reports.list_jobs, caller.org_id, kind=hosts.KIND, **filters)
     )
 
 

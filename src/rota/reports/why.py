@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import and_, func, select
 
 from rota.core import explain
 from rota.core.errors import NotFound
@@ -12,15 +12,15 @@ from rota.core.redact import redacted
 from rota.core.states import HEADS, State
 from rota.db.dialect import Tx
 from rota.db.paging import PAGE_ROWS_MAX, Record, dict_of
-from rota.db.tables import jobs, queues, runs, schedules, slots
+from rota.db.tables import jobs, queues, schedules, slots
 from rota.engine import workers
 from rota.engine.audit_rows import list_audit
 from rota.engine.extensions import ExplainsRoutes
 from rota.engine.job_states import is_in
-from rota.engine.jobs import find
-from rota.engine.reports import schedule_id_of, schedule_query, schedule_record
-from rota.engine.run_reports import job_rows, with_target_names
 from rota.engine.runner import Runners
+from rota.reports.jobs import job_id_of, job_rows
+from rota.reports.runs import with_target_names
+from rota.reports.schedules import schedule_id_of, schedule_query, schedule_record
 
 NO_RUNNERS: Runners = MappingProxyType({})
 REQUEST_SECONDS_APART = timedelta(seconds=10)  # between a job and the audit log entry of its request
@@ -30,17 +30,12 @@ REQUEST_ACTIONS = (  # actions of the audit log that request a job
     *("jobs.create", "host-jobs.create", "batches.create"),
 )
 
-j, r, t = jobs.c, runs.c, slots.c
+j, t = jobs.c, slots.c
 
 
 def of_run(tx: Tx, org_id: str, key: str, now: datetime, runners: Runners = NO_RUNNERS) -> Record:
     """Explain a run, or a job that has none yet. `runners` explain why no worker runs jobs of their kind."""
-    living = find(tx, org_id, key)
-    ended = tx.execute(select(r.job_id).where(r.org_id == org_id, or_(r.id == key, r.job_id == key)).limit(1)).scalar()
-    job_id = living.id if living is not None else ended
-    if job_id is None:
-        raise NotFound(f"run {key!r} not found")
-    return of_job(tx, org_id, job_id, now, runners)
+    return of_job(tx, org_id, job_id_of(tx, org_id, key), now, runners)
 
 
 def of_slot(tx: Tx, org_id: str, schedule: str, slot: datetime, now: datetime, runners: Runners = NO_RUNNERS) -> Record:

@@ -14,7 +14,7 @@ from rota.core.redact import redacted
 from rota.db.dialect import Tx
 from rota.db.paging import Record, dict_of
 from rota.db.tables import acknowledgements, jobs, runs, schedules, users
-from rota.engine.run_reports import with_target_names
+from rota.reports.runs import with_target_names
 
 FAILING_HOURS = 24
 FAILING_MOST = 200  # subjects that are listed

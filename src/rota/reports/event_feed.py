@@ -15,7 +15,7 @@ from rota.core.states import Status
 from rota.db.dialect import Tx
 from rota.db.paging import Record, dict_of
 from rota.db.tables import audit_log, hosts, jobs, logs, runs, schedules, workers
-from rota.engine.run_reports import STARTED, is_started, job_rows
+from rota.reports.runs import STARTED
 
 OVERLAP = timedelta(seconds=5)
 FEED_ROWS_MAX = 1000
@@ -92,27 +92,3 @@ def log_start(tx: Tx, run_id: str, last: int) -> int:
         return last
     older = and_(logs.c.run_id == run_id, logs.c.id < last, logs.c.at < at - OVERLAP)
     return tx.execute(select(logs.c.id).where(older).order_by(logs.c.id.desc()).limit(1)).scalar() or 0
-
-
-def job_steps(tx: Tx, org_id: str, job_id: str) -> list[Record]:
-    """Return the steps of a job so far, attempt by attempt: pending, running, its final status. The last is current."""
-    living, run_rows = job_rows(tx, org_id, job_id)
-    started = living is not None and is_started(living)
-    steps: list[Record] = []
-
-    def step(attempt: int, status: str, at: datetime | None, run_id: str | None, reason: str | None = None) -> None:
-        steps.append(
-            {"job_id": job_id, "run_id": run_id, "attempt": attempt, "status": status, "reason": reason, "at": at}
-        )
-
-    for row in (row for row in run_rows if row.lost_fence == 0):
-        step(row.attempt, "pending", row.queued_at if not steps else steps[-1]["at"], None)
-        if row.started_at is not None:
-            step(row.attempt, "running", row.started_at, row.id)
-        step(row.attempt, row.status, row.finished_at, row.id, row.reason)
-    attempt = 0 if living is None else living.attempt if started else living.attempt + 1
-    if living is not None and attempt > (steps[-1]["attempt"] if steps else 0):
-        step(attempt, "pending", steps[-1]["at"] if steps else living.queued_at, None, living.parked_reason)
-        if started:
-            step(attempt, "running", living.started_at, living.run_id)
-    return steps

@@ -1,0 +1,185 @@
+"""Schedules as records with the field names of the API. Reads only."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from sqlalchemy import (
+    Select,
+    Text,
+    and_,
+    func,
+    or_,
+    select,
+    type_coerce,
+)
+
+from rota.core import parse
+from rota.core.errors import Invalid, NotFound
+from rota.core.kinds import traits_of
+from rota.core.model import Schedule
+from rota.core.plan import first_plan
+from rota.core.redact import redacted
+from rota.core.timing import triggers
+from rota.core.timing.triggers import Once, Timing
+from rota.db.column_types import EPOCH
+from rota.db.dialect import Tx
+from rota.db.paging import (
+    PAGE_ROWS,
+    Page,
+    Record,
+    dict_of,
+    page_by,
+)
+from rota.db.tables import (
+    clocks,
+    schedule_stats,
+    schedules,
+    trigger_spans,
+)
+from rota.engine.schedules import by_id_or_name, schedule_filters
+
+s, k, st = schedules.c, clocks.c, schedule_stats.c
+
+SPANS_SHOWN = 20
+TIMINGS_MAX = 20_000  # different timings that are read
+COUNTED_MAX = 10_000  # schedules that are counted
+
+PLAIN = (  # columns that stand on the wire as they are
+    s.name, s.kind, s.target, s.input, s.max_runs, s.misfire, s.catch_up_limit, s.overlap, s.start_deadline_seconds,
+    s.timeout_seconds, s.retry, s.priority, s.queue, s.enabled, s.tags, s.description, s.grant_id, s.id, k.next_run_at,
+    k.next_slot, st.last_run_at, st.last_run_id, st.last_job_id, st.last_run_status, k.fired.label("run_count"),
+    st.failure_count, st.skipped_count, s.revision, s.condition, s.condition_reason, s.paused_at, s.paused_until,
+    s.pause_reason, s.source, s.created_at, s.updated_at, s.owner_id, s.created_by,
+)  # fmt: skip
+NO_TIMING = dict.fromkeys(parse.flat_timing(Timing(Once(EPOCH))))
+
+
+def list_schedules(
+    tx: Tx,
+    /,
+    org_id: str,
+    *,
+    limit: int = PAGE_ROWS,
+    cursor: str | None = None,
+    sort: str = "name",
+    **filters: Any,
+) -> Page:
+    """Return a page of schedules by name or by `id`, which is the order of their creation; `-` for descending. Both
+    orders have an index."""
+    column = s.id if sort.endswith("id") else s.name
+    stmt = schedule_query().where(s.org_id == org_id, s.deleted_at.is_(None), *schedule_filters(**filters))
+    return page_by(tx, stmt, column, limit, cursor, schedule_record, descending=sort.startswith("-"))
+
+
+def schedule(tx: Tx, org_id: str, key: str) -> Record:
+    """Return a schedule by its id or name. Raises NotFound."""
+    row = tx.execute(schedule_query().where(by_id_or_name(org_id, key)).order_by(s.id != key)).first()
+    if row is None:
+        raise NotFound(f"schedule {key!r} not found")
+    return schedule_record(row)
+
+
+def new_schedule(schedule: Schedule) -> Record:
+    """Return a schedule that was just stored as `schedule` would, without reading it: a request may create 10,000."""
+    next_slot, next_run_at = first_plan(schedule, schedule.created_at) if schedule.enabled else (None, None)
+    return {
+        **with_redacted_input(parse.flat(schedule)),
+        **{field: getattr(schedule, field) for field in UNCHANGED_FIELDS},
+        **{"last_run_at": None, "last_run_id": None, "last_job_id": None, "last_run_status": None},
+        **{"run_count": 0, "failure_count": 0, "skipped_count": 0},
+        "next_run_at": next_run_at,
+        "next_slot": next_slot,
+        "condition": schedule.condition.value,
+        "words": triggers.describe(schedule.timing),
+        "paused": False,
+        **origin(schedule.source),
+    }
+
+
+UNCHANGED_FIELDS = (  # fields of a schedule that its record has as they are, beside those of a request
+    "id",
+    "revision",
+    "condition_reason",
+    "paused_at",
+    "paused_until",
+    "pause_reason",
+    "created_at",
+    "updated_at",
+    "owner_id",
+    "created_by",
+)
+
+
+def schedule_id_of(tx: Tx, org_id: str, key: str) -> str | None:
+    """Return the id for an id or name, also for the id of a deleted schedule: its history remains. None if unknown."""
+    known = or_(and_(s.org_id == org_id, s.id == key), by_id_or_name(org_id, key))
+    return tx.execute(select(s.id).where(known).order_by(s.id != key)).scalars().first()
+
+
+def schedule_query() -> Select[Any]:
+    # timing as text: a row whose timing cannot be parsed is still listed
+    return select(*PLAIN, type_coerce(s.timing, Text).label("timing_text")).select_from(
+        schedules.join(clocks, k.schedule_id == s.id).join(schedule_stats, st.schedule_id == s.id)
+    )
+
+
+def schedule_record(row: Any) -> Record:
+    record = with_redacted_input(dict_of(row))
+    timing = timing_record(record.pop("timing_text"))
+    return {**record, "paused": row.paused_at is not None, **timing, **origin(row.source)}
+
+
+def origin(source: str) -> Record:
+    """Return where a schedule comes from, and its name there: `code:jobs` is the program `jobs`."""
+    kind, _, name = source.partition(":")
+    return {"source": kind, "source_ref": name or None}
+
+
+def with_redacted_input(record: Record) -> Record:
+    """Redact the input of schedules that order hosts: it may contain passwords."""
+    return {**record, "input": redacted(record["input"])} if traits_of(record["kind"]).orders_hosts else record
+
+
+@functools.lru_cache(maxsize=10_000)  # parsing and describing a timing is half the cost of a list
+def timing_record(text: str) -> Record:
+    try:
+        timing = triggers.load(orjson.loads(text))
+    except (Invalid, ValueError):
+        return {"words": None, **NO_TIMING}
+    return {"words": triggers.describe(timing), **parse.flat_timing(timing)}
+
+
+def count_schedules(tx: Tx, /, org_id: str, **filters: Any) -> int:
+    """Return the number of schedules that match, up to COUNTED_MAX, in the order of the index of names."""
+    names = select(s.name).where(s.org_id == org_id, s.deleted_at.is_(None), *schedule_filters(**filters))
+    counted = select(func.count()).select_from(names.order_by(s.name).limit(COUNTED_MAX).subquery())
+    return int(tx.execute(counted).scalar_one())
+
+
+def names_of(tx: Tx, ids: Sequence[str]) -> dict[str, str]:
+    """Return the names of schedules by id, also of deleted ones."""
+    return {row.id: row.name for row in tx.execute(select(s.id, s.name).where(s.id.in_(ids)))} if ids else {}
+
+
+def spans(tx: Tx, schedule_id: str) -> list[Record]:
+    """Return the timings of a schedule with the time each was in effect, newest first."""
+    c = trigger_spans.c
+    columns = (c.revision, type_coerce(c.timing, Text).label("timing"), c.from_at, c.until_at)
+    stmt = select(*columns).where(c.schedule_id == schedule_id).order_by(c.revision.desc()).limit(SPANS_SHOWN)
+    records = [dict_of(row) for row in tx.execute(stmt)]
+    return [{**record, "words": timing_record(record["timing"])["words"]} for record in records]
+
+
+def timings(tx: Tx, org_id: str) -> tuple[dict[str, int], int]:
+    """Return the timings of an org's schedules with the number of schedules, the most frequent first, up to
+    TIMINGS_MAX; and the number of all schedules."""
+    fires = (s.org_id == org_id, s.deleted_at.is_(None), s.enabled, s.paused_at.is_(None))
+    rule = type_coerce(s.timing, Text).label("timing")
+    rules = select(rule, func.count().label("schedules")).where(*fires).group_by(rule)
+    counts = {row.timing: row.schedules for row in tx.execute(rules.order_by(func.count().desc()).limit(TIMINGS_MAX))}
+    total = sum(counts.values())
+    if len(counts) == TIMINGS_MAX:
+        total = int(tx.execute(select(func.count()).select_from(schedules).where(*fires)).scalar_one())
+    return counts, total
