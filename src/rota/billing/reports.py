@@ -10,15 +10,7 @@ from sqlalchemy.types import NullType
 from rota.billing.store import CHARGE
 from rota.core.errors import NotFound
 from rota.db.dialect import Tx, day_of
-from rota.db.paging import (
-    PAGE_ROWS,
-    Page,
-    Record,
-    dict_of,
-    matching,
-    page_by,
-    within,
-)
+from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, page_by, within
 from rota.db.tables import billing_accounts, charge_receipts, credit_ledger, grants, schedules, users, virtual_keys
 from rota.engine import grants as engine_grants
 from rota.reports.schedules import schedule_id_of

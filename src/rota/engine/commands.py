@@ -11,14 +11,7 @@ from rota.core.model import Job, NewJob, serial_key_of_kind
 from rota.core.policy import Terms
 from rota.core.states import State, Status
 from rota.db.dialect import Tx, lock_keys
-from rota.engine import (
-    backfill,
-    billing_accounts,
-    grants,
-    jobs,
-    runs,
-    schedules,
-)
+from rota.engine import backfill, billing_accounts, grants, jobs, runs, schedules
 from rota.engine.authority import check_may_begin, check_owner
 from rota.engine.billing_accounts import MAX_CREDITS
 from rota.engine.schedule_commands import ScheduleCommands, at_item

@@ -15,13 +15,7 @@ from rota.core.plan import FIRE_BATCH_SLOTS
 from rota.core.policy import Misfire, choice, parse_overlap
 from rota.core.timing import triggers
 from rota.db.dialect import Tx
-from rota.engine import (
-    backfill,
-    firing,
-    pauses,
-    schedule_rows,
-    schedules,
-)
+from rota.engine import backfill, firing, pauses, schedule_rows, schedules
 from rota.engine.authority import check_grant, check_owner, with_grant
 from rota.engine.compute import compute
 from rota.engine.engine_base import EngineBase

@@ -5,15 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import (
-    Select,
-    Text,
-    and_,
-    func,
-    or_,
-    select,
-    type_coerce,
-)
+from sqlalchemy import Select, Text, and_, func, or_, select, type_coerce
 
 from rota.core import parse
 from rota.core.errors import Invalid, NotFound
@@ -25,19 +17,8 @@ from rota.core.timing import triggers
 from rota.core.timing.triggers import Once, Timing
 from rota.db.column_types import EPOCH
 from rota.db.dialect import Tx
-from rota.db.paging import (
-    PAGE_ROWS,
-    Page,
-    Record,
-    dict_of,
-    page_by,
-)
-from rota.db.tables import (
-    clocks,
-    schedule_stats,
-    schedules,
-    trigger_spans,
-)
+from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, page_by
+from rota.db.tables import clocks, schedule_stats, schedules, trigger_spans
 from rota.engine.schedules import by_id_or_name, schedule_filters
 
 s, k, st = schedules.c, clocks.c, schedule_stats.c
@@ -99,17 +80,9 @@ def new_schedule(schedule: Schedule) -> Record:
 
 
 UNCHANGED_FIELDS = (  # fields of a schedule that its record has as they are, beside those of a request
-    "id",
-    "revision",
-    "condition_reason",
-    "paused_at",
-    "paused_until",
-    "pause_reason",
-    "created_at",
-    "updated_at",
-    "owner_id",
-    "created_by",
-)
+    "id", "revision", "condition_reason", "paused_at", "paused_until", "pause_reason", "created_at", "updated_at",
+    "owner_id", "created_by",
+)  # fmt: skip
 
 
 def schedule_id_of(tx: Tx, org_id: str, key: str) -> str | None:
