@@ -9,7 +9,7 @@ from argon2 import PasswordHasher
 
 from rota.access.store import accounts
 from rota.core.redact import redacted
-from rota.engine import audit_rows
+from rota.engine import audit_log
 from rota.engine.maintenance import Maintenance
 from rota.frame.http.guessing import FAILURES_PER_MINUTE, Bucket, FailedAttempts, TooManyFailures
 from rota.kinds.tasks.declare import declare
@@ -160,7 +160,7 @@ async def test_the_audit_log_forgets_by_age(api: Api) -> None:
     assert [one["resource_id"] for one in (await api.get("/audit"))["items"]] == [
         (await api.get("/schedules/n2"))["id"]
     ]
-    await api.db.tx(audit_rows.prune, NINE + timedelta(days=9), 10)
+    await api.db.tx(audit_log.prune, NINE + timedelta(days=9), 10)
     assert await api.count("audit_log") == 0
 
 
@@ -168,7 +168,7 @@ async def test_the_audit_log_is_forgotten_in_small_chunks(api: Api) -> None:
     for number in range(3):
         await api.schedule(f"n{number}")
     later = NINE + timedelta(days=1)
-    assert [await api.db.tx(audit_rows.prune, later, 2) for _ in range(3)] == [2, 1, 0]
+    assert [await api.db.tx(audit_log.prune, later, 2) for _ in range(3)] == [2, 1, 0]
 
 
 def test_failures_are_counted_by_each_name_and_forgotten() -> None:

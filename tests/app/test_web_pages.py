@@ -18,13 +18,13 @@ from rota.app.web import timeline
 from rota.core.states import Status
 from rota.core.timing import triggers
 from rota.core.timing.triggers import Cron, Every, Once, Timing
-from rota.engine.audit_rows import list_audit
 from rota.engine.worker import Worker
 from rota.frame.web import charts
 from rota.frame.web.pages import Preferences, TimeFormat
 from rota.reports import overview
 from rota.reports import schedules as schedule_reports
 from rota.reports import slots as slot_reports
+from rota.reports.audit import list_audit
 from rota.testing import register_worker
 from tests.access.test_web_login import ADA, CREDENTIALS, browser, csrf_of, link, log_in, on_sqlite, submit
 from tests.app.forms import Forms, done, fill, form_on, words

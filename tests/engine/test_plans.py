@@ -27,7 +27,6 @@ from rota.db.connection import open_database
 from rota.db.dialect import Tx
 from rota.db.statement import statement_listeners
 from rota.engine import claiming, finishing, firing, jobs, runs, schedules, serial_keys, workers
-from rota.engine.audit_rows import list_audit
 from rota.kinds.pipelines import store as pipelines_store
 from rota.kinds.workflows import reports as workflows_reports
 from rota.kinds.workflows.rules import EventStatus, HandlerKind
@@ -38,6 +37,7 @@ from rota.reports import diagnostics, installation, overview
 from rota.reports import runs as run_reports
 from rota.reports import schedules as schedule_reports
 from rota.reports import slots as slot_reports
+from rota.reports.audit import list_audit
 from tests.databases import copy_sqlite
 from tests.postgres import create_database, drop_database
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from types import MappingProxyType
 
 import orjson
+from sqlalchemy import delete, select
 
 from rota.core.clock import Clock
 from rota.core.errors import NotFound
@@ -17,8 +18,10 @@ from rota.core.redact import public_task, redacted
 from rota.db.connection import Database, P, R, Step
 from rota.db.dialect import Tx
 from rota.db.paging import Record
+from rota.db.statement import insert_rows
+from rota.db.tables import audit_log
 from rota.db.transactions import Transaction
-from rota.engine import audit_rows, pauses
+from rota.engine import pauses
 from rota.engine.extensions import Describe
 
 FIELD_BYTES_MAX = 2000  # of the JSON of a field; larger values are replaced by their size
@@ -106,7 +109,16 @@ def write(
         "after": small({**{field: new.get(field) for field in changed}, **outcome}) if after or outcome else None,
         "address": act.address, "request_id": act.request_id,
     }  # fmt: skip
-    audit_rows.append(tx, row)
+    insert_rows(tx, audit_log, [row])
+
+
+def prune(tx: Tx, before: datetime, limit: int) -> int:
+    """Delete entries older than `before`, up to `limit`; returns their number."""
+    old = select(audit_log.c.id).where(audit_log.c.at < before).order_by(audit_log.c.at, audit_log.c.id).limit(limit)
+    ids = tx.execute(old).scalars().all()
+    if ids:
+        tx.execute(delete(audit_log).where(audit_log.c.id.in_(ids)))
+    return len(ids)
 
 
 def describe(

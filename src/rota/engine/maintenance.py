@@ -13,7 +13,7 @@ from rota.core.states import Status
 from rota.core.timing.counting import count_slots
 from rota.core.timing.dst import TICK
 from rota.db.dialect import Tx
-from rota.engine import audit_rows, finishing, firing, jobs, runs, serial_keys, slots, workers
+from rota.engine import audit_log, finishing, firing, jobs, runs, serial_keys, slots, workers
 from rota.engine.commands import Engine
 from rota.engine.extensions import Prunes, Reconciles, prune_in_chunks, record_repair
 
@@ -121,7 +121,7 @@ class Maintenance:
         await self.db.tx(workers.delete_stopped, now - FORGET_WORKERS)
         for prune in self.engine.extensions.prunes:
             await prune(self.engine, now)
-        await prune_in_chunks(self.db, audit_rows.prune, now - settings.keep_audit)
+        await prune_in_chunks(self.db, audit_log.prune, now - settings.keep_audit)
 
 
 def fill_counts(tx: Tx, limit: int = 20) -> int:

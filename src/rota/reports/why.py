@@ -14,10 +14,10 @@ from rota.db.dialect import Tx
 from rota.db.paging import PAGE_ROWS_MAX, Record, dict_of
 from rota.db.tables import jobs, queues, schedules, slots
 from rota.engine import workers
-from rota.engine.audit_rows import list_audit
 from rota.engine.extensions import ExplainsRoutes
 from rota.engine.job_states import is_in
 from rota.engine.runner import Runners
+from rota.reports.audit import list_audit
 from rota.reports.jobs import job_id_of, job_rows
 from rota.reports.runs import with_target_names
 from rota.reports.schedules import schedule_id_of, schedule_query, schedule_record

@@ -13,10 +13,11 @@ from rota.access.store import accounts, logins
 from rota.core import parse
 from rota.core.errors import Invalid
 from rota.core.timing import triggers
-from rota.engine import audit_rows, orgs
+from rota.engine import orgs
 from rota.frame.http.auth import ADDING_SCOPES, Admin, InstanceAdmin, Role, Viewer
 from rota.frame.http.contract import Cursor, Limit, Timestamp, answer, answer_page, engine_of, read_body, time_span
 from rota.frame.http.exposure import base_url_of
+from rota.reports import audit as audit_reports
 
 router = APIRouter()
 
@@ -233,7 +234,7 @@ async def list_audit(
         "key_id": key_id,
         **time_span(since, until),
     }
-    return answer_page(await engine_of(request).db.read(audit_rows.list_audit, caller.org_id, **filters))
+    return answer_page(await engine_of(request).db.read(audit_reports.list_audit, caller.org_id, **filters))
 
 
 # parsing of fields

@@ -5,10 +5,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from rota.core.timing.triggers import parse_instant
-from rota.engine import audit_rows
 from rota.frame.web.forms import to_rfc3339
 from rota.frame.web.pages import NavigationItem, engine_of, next_page_url, page, preferences, query_values
 from rota.frame.web.sessions import Admin
+from rota.reports.audit import list_audit
 
 router = APIRouter()
 
@@ -22,5 +22,5 @@ async def list_all(request: Request, caller: Admin) -> Response:
     for name in ("since", "until"):
         text = query[name]
         filters[name] = parse_instant(to_rfc3339(text, preferences(request).zone), name) if text else None
-    items, cursor = await engine_of(request).db.read(audit_rows.list_audit, caller.org_id, **filters)
+    items, cursor = await engine_of(request).db.read(list_audit, caller.org_id, **filters)
     return page(request, "audit.html", items=items, next_page_url=next_page_url(request, cursor), query=query)

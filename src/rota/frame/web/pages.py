@@ -27,7 +27,6 @@ from rota.core.timing.describe import short_span
 from rota.core.timing.dst import zone_names, zone_of
 from rota.db.column_types import EPOCH, TICK
 from rota.db.paging import Record
-from rota.engine.audit_rows import list_audit
 from rota.engine.commands import Engine
 from rota.frame.http.auth import Caller, Role, Unauthenticated
 from rota.frame.http.exposure import base_url_of
@@ -35,6 +34,7 @@ from rota.frame.http.guessing import TooManyFailures
 from rota.frame.http.limits import MAX_QUERY_VALUE_CHARACTERS, SECURITY_HEADERS, status_of
 from rota.frame.web import charts
 from rota.frame.web.forms import kind_of
+from rota.reports.audit import list_audit
 
 FLASH_COOKIE = "rota_flash"
 HISTORY_ROWS = 20  # of the audit log of a resource

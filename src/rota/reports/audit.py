@@ -1,14 +1,12 @@
-"""Rows of the audit log: appended, never changed, deleted by age."""
+"""Entries of the audit log as records with the field names of the API. Reads only."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, Select, delete, select
+from sqlalchemy import Column, Select, select
 
 from rota.db.dialect import Tx
 from rota.db.paging import PAGE_ROWS, Page, Record, matching, page_by, within
-from rota.db.statement import insert_rows
 from rota.db.tables import api_keys, audit_log, hosts, orgs, schedules, server_instances, tasks, users, workflows
 
 s = schedules.c
@@ -17,19 +15,6 @@ ENTRY = (
     api_keys.c.name.label("key_name"), audit_log.c.action, audit_log.c.resource, audit_log.c.resource_id,
     audit_log.c.before, audit_log.c.after, audit_log.c.address, audit_log.c.request_id,
 )  # fmt: skip
-
-
-def append(tx: Tx, entry: Mapping[str, Any]) -> None:
-    insert_rows(tx, audit_log, [entry])
-
-
-def prune(tx: Tx, before: datetime, limit: int) -> int:
-    """Delete entries older than `before`, up to `limit`; returns their number."""
-    old = select(audit_log.c.id).where(audit_log.c.at < before).order_by(audit_log.c.at, audit_log.c.id).limit(limit)
-    ids = tx.execute(old).scalars().all()
-    if ids:
-        tx.execute(delete(audit_log).where(audit_log.c.id.in_(ids)))
-    return len(ids)
 
 
 def list_audit(
