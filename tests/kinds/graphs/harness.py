@@ -11,11 +11,12 @@ from rota.billing import store as billing_store
 from rota.core.clock import ManualClock
 from rota.db.connection import Database
 from rota.db.tables import charge_receipts, grants, logs, runs
-from rota.engine import billing_accounts, orgs, why
+from rota.engine import billing_accounts, orgs
 from rota.engine.runner import Runner
 from rota.graphs import AssistantFinal, GraphRequest, LlmCaller, TextDelta, UsageReport
 from rota.kinds.graphs.registry import GraphRegistry
 from rota.kinds.graphs.runner import GraphRunner
+from rota.reports import why
 from tests.engine.harness import NINE, Harness, open_harness
 
 Body = Callable[[GraphRequest, LlmCaller], AsyncIterator[object]]
