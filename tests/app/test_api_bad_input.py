@@ -131,7 +131,7 @@ async def test_an_edit_to_a_wrong_value_changes_nothing(api: Api) -> None:
         ("$pause", {"reason": "x" * 1001}, "reason"),
         ("$resume", {"gap": "some"}, "gap"),
         ("$skip-next", {"slot": 1}, "slot"),
-        ("$backfill", {}, "from"),
+        ("$backfill", {"to": "2026-05-01T00:00:00Z"}, "from"),
         ("$backfill", {"from": "2026-05-01T00:00:00Z"}, "to"),
         ("$backfill", {"from": "2026-05-02T00:00:00Z", "to": "2026-05-01T00:00:00Z"}, "to"),
         ("$backfill", {"from": "2026-05-01T00:00:00Z", "to": "2026-05-02T00:00:00Z", "limit": 0}, "limit"),

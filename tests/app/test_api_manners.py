@@ -235,13 +235,21 @@ async def test_the_api_describes_itself(api: Api) -> None:
 async def test_every_route_says_what_it_takes_and_gives(api: Api) -> None:
     document = (await api.client.get("/openapi.json")).json()
     assert document["openapi"].startswith("3.1")
-    found = {
-        f"{method.upper()} {path.removeprefix('/api/v1')}"
+    operations = {
+        f"{method.upper()} {path.removeprefix('/api/v1')}": operation
         for path, methods in document["paths"].items()
-        for method in methods
+        for method, operation in methods.items()
         if path.startswith("/api/v1")
     }
-    assert found == set(ROUTES)
+    assert operations.keys() >= ROUTES.keys()
+    for route, operation in operations.items():
+        (status,) = [status for status in operation["responses"] if status.startswith("2")]
+        content = operation["responses"][status].get("content", {})
+        assert bool(content) == (status != "204"), route
+        assert all(media["schema"] for kind, media in content.items() if kind != "*/*"), route
+        for media in operation.get("requestBody", {}).get("content", {}).values():
+            assert media["schema"]["$ref"], route
+            assert "example" in media, route
 
 
 async def test_two_who_take_one_name_at_once_are_told(api: Api) -> None:

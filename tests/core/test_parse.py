@@ -7,8 +7,8 @@ import pytest
 
 from rota.core.errors import Invalid, InvalidMany
 from rota.core.model import Schedule
-from rota.core.parse import Defaults, flat, parse_patch, parse_schedule, parse_timing
 from rota.core.policy import Misfire, Overlap
+from rota.core.schedule_form import Defaults, flat, parse_patch, parse_schedule, parse_timing
 from rota.core.timing.triggers import Cron, Every, Once
 
 NINE = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)

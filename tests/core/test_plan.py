@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rota.core.model import DueSchedule, Plan, PlannedSchedule, Schedule
-from rota.core.parse import Defaults, parse_schedule
 from rota.core.plan import FIRE_BATCH_SLOTS, first_plan, plan, plan_again, plan_at
 from rota.core.policy import Misfire, Overlap
+from rota.core.schedule_form import Defaults, parse_schedule
 from rota.core.timing.dst import TICK
 from rota.core.timing.triggers import next_slot, run_at, slots_between
 

@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 from rota.core.clock import ManualClock
 from rota.core.ids import new_id
 from rota.core.model import Job
-from rota.core.parse import Defaults
+from rota.core.schedule_form import Defaults
 from rota.core.states import RAN, State, Status
 from rota.core.timing import triggers
 from rota.core.timing.dst import TICK

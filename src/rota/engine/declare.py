@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from rota.core import parse
+from rota.core import schedule_form
 from rota.core.errors import Conflict, DataRefused, RotaError, Unavailable
 from rota.core.kinds import traits_of
 from rota.engine import schedules
@@ -80,11 +80,11 @@ async def update(engine: Engine, org_id: str, old: Any, body: Mapping[str, Any])
     """Bring a schedule in line with the program, if they differ. Whether it is enabled is its operator's business."""
     if old.paused_at is not None and old.pause_reason == UNDECLARED_REASON:
         await engine.resume_schedule(org_id, old.name)
-    fresh = parse.parse_schedule(
+    fresh = schedule_form.parse_schedule(
         {**body, "enabled": old.enabled}, org_id=org_id, defaults=engine.defaults, now=old.created_at,
         source=old.source, by=None,
     )  # fmt: skip
-    before, after = parse.flat(old), parse.flat(fresh)
+    before, after = schedule_form.flat(old), schedule_form.flat(fresh)
     if after["schedule_type"] == "interval" and "anchor" not in body:
         after["anchor"] = before["anchor"]
     if "grant_id" not in body:  # the one that was minted with it

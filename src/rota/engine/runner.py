@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
 
 from rota.core.model import Attempt, AttemptResult, Job, RunInfo, record
-from rota.core.parse import Defaults
 from rota.core.policy import Failure
 from rota.core.redact import redacted_text
+from rota.core.schedule_form import Defaults
 from rota.db.dialect import Tx
 
 if TYPE_CHECKING:

@@ -7,12 +7,13 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from rota.core import parse
+from rota.core import parse, schedule_form
 from rota.core.errors import Conflict, Invalid, TooMuchEffort, together
 from rota.core.kinds import traits_of
 from rota.core.model import DueSchedule, Schedule
 from rota.core.plan import FIRE_BATCH_SLOTS
 from rota.core.policy import Misfire, choice, parse_overlap
+from rota.core.schedule_form import ScheduleBody
 from rota.core.timing import triggers
 from rota.db.dialect import Tx
 from rota.engine import backfill, firing, pauses, schedule_rows, schedules
@@ -29,8 +30,8 @@ CHANGE_BATCH_ROWS = 50  # schedules that one transaction changes
 
 class ScheduleCommands(EngineBase):
     async def create_schedules(
-        self, org_id: str, bodies: Sequence[Mapping[str, Any]], *, by: str | None = None, source: str = "api",
-        check: ScheduleCheck | None = None,
+        self, org_id: str, bodies: Sequence[Mapping[str, Any] | ScheduleBody], *, by: str | None = None,
+        source: str = "api", check: ScheduleCheck | None = None,
     ) -> list[Schedule]:  # fmt: skip
         """Create schedules from their flat form, all or none. Raises Invalid with all errors; `check` raises if the
         caller may not create one of them."""
@@ -71,10 +72,10 @@ class ScheduleCommands(EngineBase):
         self.signal("clocks")
         return created
 
-    def parsed(self, body: Mapping[str, Any], **context: Any) -> Schedule | Invalid:
+    def parsed(self, body: Mapping[str, Any] | ScheduleBody, **context: Any) -> Schedule | Invalid:
         """Return a schedule from its flat form, or its validation error. Raises TooMuchEffort."""
         try:
-            return parse.parse_schedule(body, defaults=self.defaults, **context)
+            return schedule_form.parse_schedule(body, defaults=self.defaults, **context)
         except TooMuchEffort:
             raise
         except Invalid as error:
@@ -95,7 +96,7 @@ class ScheduleCommands(EngineBase):
         Raises Conflict if the schedule is managed elsewhere, unless `by_manager`. `check` raises if the caller may
         not make this change."""
         now = self.clock.now()
-        parse_change = parse.parse_put if whole else parse.parse_patch
+        parse_change = schedule_form.parse_put if whole else schedule_form.parse_patch
         before = await self.db.read(schedules.get, org_id, key)
         edited = parse_change(before, changes, defaults=self.defaults, now=now)
         route = await self.resolve(edited) if whole or {"target", "input"} & set(changes) else before.route
@@ -221,7 +222,7 @@ class ScheduleCommands(EngineBase):
             if due.schedule.enabled is enabled or traits_of(due.schedule.kind).declares_schedules:
                 return None
             try:
-                new = parse.parse_patch(due.schedule, {"enabled": enabled}, defaults=self.defaults, now=now)
+                new = schedule_form.parse_patch(due.schedule, {"enabled": enabled}, defaults=self.defaults, now=now)
             except Invalid:
                 return None
             return schedules.replace_schedule(tx, due, new, now)
@@ -290,8 +291,8 @@ def check_managed_fields(old: Schedule, new: Schedule) -> None:
     """Raise Conflict if an edit changes fields that the manager of a schedule sets."""
     if old.managed_by is None:
         return
-    before, after = parse.flat(old), parse.flat(new)
     own = {"grant_id"} if traits_of(new.kind).declares_schedules else {"grant_id", "enabled"}
+    before, after = schedule_form.flat(old), schedule_form.flat(new)
     changed = sorted(field for field, value in after.items() if before[field] != value and field not in own)
     if changed:
         raise Conflict(f"schedule '{old.name}' is managed by {old.managed_by} (refused: {', '.join(changed)})")

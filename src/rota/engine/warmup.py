@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from rota.core import parse
+from rota.core import schedule_form
 from rota.core.ids import new_id
 from rota.core.model import Attempt, AttemptResult, DueSchedule, Lease
 from rota.core.plan import plan
@@ -45,7 +45,7 @@ def run_job_path(tx: Tx, engine: Engine, org_id: str, now: datetime) -> None:
     body = {"kind": kind, "target": WARM_UP_ROUTE, "interval": "1m"}
     new = [
         replace(
-            parse.parse_schedule(
+            schedule_form.parse_schedule(
                 {**body, "name": f"{WARM_UP_ROUTE} {new_id()}"},
                 org_id=org_id,
                 defaults=engine.defaults,

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Select, Text, and_, func, or_, select, type_coerce
 
-from rota.core import parse
+from rota.core import schedule_form
 from rota.core.errors import Invalid, NotFound
 from rota.core.kinds import traits_of
 from rota.core.model import Schedule
@@ -34,7 +34,7 @@ PLAIN = (  # columns that stand on the wire as they are
     st.failure_count, st.skipped_count, s.revision, s.condition, s.condition_reason, s.paused_at, s.paused_until,
     s.pause_reason, s.source, s.created_at, s.updated_at, s.owner_id, s.created_by,
 )  # fmt: skip
-NO_TIMING = dict.fromkeys(parse.flat_timing(Timing(Once(EPOCH))))
+NO_TIMING = dict.fromkeys(schedule_form.flat_timing(Timing(Once(EPOCH))))
 
 
 def list_schedules(
@@ -66,7 +66,7 @@ def new_schedule(schedule: Schedule) -> Record:
     """Return a schedule that was just stored as `schedule` would, without reading it: a request may create 10,000."""
     next_slot, next_run_at = first_plan(schedule, schedule.created_at) if schedule.enabled else (None, None)
     return {
-        **with_redacted_input(parse.flat(schedule)),
+        **with_redacted_input(schedule_form.flat(schedule)),
         **{field: getattr(schedule, field) for field in UNCHANGED_FIELDS},
         **{"last_run_at": None, "last_run_id": None, "last_job_id": None, "last_run_status": None},
         **{"run_count": 0, "failure_count": 0, "skipped_count": 0},
@@ -121,7 +121,7 @@ def timing_record(text: str) -> Record:
         timing = triggers.load(orjson.loads(text))
     except (Invalid, ValueError):
         return {"words": None, **NO_TIMING}
-    return {"words": triggers.describe(timing), **parse.flat_timing(timing)}
+    return {"words": triggers.describe(timing), **schedule_form.flat_timing(timing)}
 
 
 def count_schedules(tx: Tx, /, org_id: str, **filters: Any) -> int:

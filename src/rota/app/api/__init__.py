@@ -14,7 +14,7 @@ from rota.app.api import artifacts, jobs, metrics, runs, schedules, streams, sys
 from rota.app.api.browser_guard import BrowserGuard
 from rota.app.api.docs import add_docs
 from rota.app.api.feeds import Feeds
-from rota.app.api.schemas import describe
+from rota.app.api.openapi import describe
 from rota.app.health import Problems, Readiness
 from rota.billing.api import billing, grants
 from rota.core.errors import RotaError

@@ -4,14 +4,16 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from rota.app.api import models
 from rota.engine import artifacts
 from rota.frame.http.auth import Viewer
 from rota.frame.http.contract import Cursor, Limit, answer, answer_page, engine_of
+from rota.frame.http.models import page_of
 
 router = APIRouter(prefix="/artifacts", tags=["artifacts"])
 
 
-@router.get("")
+@router.get("", response_model=page_of(models.ArtifactBrief))
 async def list_all(
     request: Request,
     caller: Viewer,
@@ -32,19 +34,19 @@ async def list_all(
     return answer_page(await engine_of(request).db.read(artifacts.list_all, caller.org_id, **filters))
 
 
-@router.get("/{artifact_id}")
+@router.get("/{artifact_id}", response_model=models.Artifact)
 async def read(request: Request, caller: Viewer, artifact_id: str) -> Response:
     """An artifact; `data` is its content where that is JSON or text."""
     return answer(await engine_of(request).db.read(artifacts.get, caller.org_id, artifact_id, public=True))
 
 
-@router.get("/{artifact_id}/$tree")
+@router.get("/{artifact_id}/$tree", response_model=models.Tree)
 async def tree(request: Request, caller: Viewer, artifact_id: str) -> Response:
     """An artifact with its descendants, in `children`."""
     return answer(await engine_of(request).db.read(artifacts.tree, caller.org_id, artifact_id, public=True))
 
 
-@router.get("/{artifact_id}/$expand")
+@router.get("/{artifact_id}/$expand", response_model=models.Expanded)
 async def expand(request: Request, caller: Viewer, artifact_id: str) -> Response:
     """An artifact as a node of its tree, without its descendants: `children` is null."""
     artifact = await engine_of(request).db.read(artifacts.get, caller.org_id, artifact_id, public=True)

@@ -2,11 +2,12 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Body, Query, Request, Response
 
+from rota.app.api import models
 from rota.app.api.streams import log_stream
-from rota.core import parse
 from rota.core.states import Status
+from rota.frame.http import answers
 from rota.frame.http.auth import Operator, Viewer
 from rota.frame.http.contract import (
     Cursor,
@@ -16,17 +17,17 @@ from rota.frame.http.contract import (
     answer_page,
     answer_slice,
     engine_of,
-    read_body,
     time_span,
 )
+from rota.frame.http.models import BodyRoute, NoFields, page_of
 from rota.reports import failing, why
 from rota.reports import jobs as job_reports
 from rota.reports import runs as run_reports
 
-router = APIRouter(tags=["runs"])
+router = APIRouter(tags=["runs"], route_class=BodyRoute)
 
 
-@router.get("/runs")
+@router.get("/runs", response_model=page_of(models.Run))
 async def list_all(
     request: Request,
     caller: Viewer,
@@ -62,19 +63,19 @@ async def list_all(
     return answer_page(await engine_of(request).db.read(run_reports.list_runs, caller.org_id, **filters))
 
 
-@router.get("/runs/{run_id}")
+@router.get("/runs/{run_id}", response_model=models.Run)
 async def read(request: Request, caller: Viewer, run_id: str) -> Response:
     return answer(await engine_of(request).db.read(run_reports.run, caller.org_id, run_id))
 
 
-@router.get("/runs/{run_id}/$why")
+@router.get("/runs/{run_id}/$why", response_model=models.Why)
 async def why_run(request: Request, caller: Viewer, run_id: str) -> Response:
     """Explain a run: who requested it, each attempt, what it waits for. Also by the id of its job."""
     engine = engine_of(request)
     return answer(await engine.db.read(why.of_run, caller.org_id, run_id, engine.clock.now(), engine.runners))
 
 
-@router.get("/runs/{run_id}/logs")
+@router.get("/runs/{run_id}/logs", response_model=page_of(models.Line))
 async def logs(
     request: Request,
     caller: Viewer,
@@ -90,21 +91,19 @@ async def logs(
     return answer_page(await db.read(run_reports.run_logs, caller.org_id, run_id, after=after, limit=limit))
 
 
-@router.post("/runs/{run_id}/$cancel", status_code=202)
-async def cancel_run(request: Request, caller: Operator, run_id: str) -> Response:
+@router.post("/runs/{run_id}/$cancel", status_code=202, response_model=answers.JobRef)
+async def cancel_run(request: Request, caller: Operator, run_id: str, _: NoFields) -> Response:
     """Cancel a run: its code is signalled at once; the run ends as `canceled` when the code has stopped."""
-    await read_body(request, [], optional=True)
     return answer({"job_id": await engine_of(request).cancel(caller.org_id, run_id)}, 202)
 
 
-@router.post("/runs/{run_id}/$retry", status_code=202)
-async def retry(request: Request, caller: Operator, run_id: str) -> Response:
+@router.post("/runs/{run_id}/$retry", status_code=202, response_model=answers.JobRef)
+async def retry(request: Request, caller: Operator, run_id: str, _: NoFields) -> Response:
     """Start another attempt of a run that ended."""
-    await read_body(request, [], optional=True)
     return answer({"job_id": await engine_of(request).retry(caller.org_id, run_id)}, 202)
 
 
-@router.get("/failing")
+@router.get("/failing", response_model=page_of(models.Failing))
 async def list_failing(request: Request, caller: Viewer, limit: Limit = 200, cursor: Cursor = None) -> Response:
     """Schedules, and targets of jobs without a schedule, whose newest job of the last 24 hours failed and that have
     not succeeded since; latest failure first, at most 200. `times` counts failed jobs."""
@@ -113,10 +112,14 @@ async def list_failing(request: Request, caller: Viewer, limit: Limit = 200, cur
 
 
 @router.post("/runs/{run_id}/$acknowledge", status_code=204)
-async def acknowledge(request: Request, caller: Operator, run_id: str) -> Response:
+async def acknowledge(
+    request: Request,
+    caller: Operator,
+    run_id: str,
+    body: Annotated[models.AcknowledgeBody, Body(default_factory=models.AcknowledgeBody)],
+) -> Response:
     """Acknowledge the failure of a run's schedule or target `{note?}`, until its next success."""
-    body, engine = await read_body(request, ["note"], optional=True), engine_of(request)
-    note = parse.text(body.get("note", ""), "note", 1000)
+    engine, note = engine_of(request), body.note or ""
     await engine.db.tx(failing.acknowledge, caller.org_id, run_id, caller.user_id, note, engine.clock.now())
     return Response(status_code=204)
 
@@ -124,12 +127,11 @@ async def acknowledge(request: Request, caller: Operator, run_id: str) -> Respon
 @router.post("/runs/{run_id}/$unacknowledge", status_code=204)
 async def unacknowledge(request: Request, caller: Operator, run_id: str) -> Response:
     """Withdraw an acknowledgement."""
-    await read_body(request, [], optional=True)
     await engine_of(request).db.tx(failing.unacknowledge, caller.org_id, run_id)
     return Response(status_code=204)
 
 
-@router.get("/jobs", tags=["jobs"])
+@router.get("/jobs", tags=["jobs"], response_model=page_of(answers.JobBrief))
 async def list_jobs(
     request: Request,
     caller: Viewer,
@@ -144,15 +146,14 @@ async def list_jobs(
     return answer_page(await engine_of(request).db.read(job_reports.list_jobs, caller.org_id, **filters))
 
 
-@router.get("/jobs/{job_id}", tags=["jobs"])
+@router.get("/jobs/{job_id}", tags=["jobs"], response_model=answers.Job)
 async def read_job(request: Request, caller: Viewer, job_id: str) -> Response:
     return answer(await engine_of(request).db.read(job_reports.job, caller.org_id, job_id))
 
 
-@router.post("/jobs/{job_id}/$cancel", status_code=202, tags=["jobs"])
-async def cancel_job(request: Request, caller: Operator, job_id: str) -> Response:
+@router.post("/jobs/{job_id}/$cancel", status_code=202, tags=["jobs"], response_model=answers.JobRef)
+async def cancel_job(request: Request, caller: Operator, job_id: str, _: NoFields) -> Response:
     """Cancel a job: at once if it waits, through its worker if it runs."""
-    await read_body(request, [], optional=True)
     return answer({"job_id": await engine_of(request).cancel(caller.org_id, job_id)}, 202)
 
 

@@ -1,29 +1,27 @@
-"""The OpenAPI document: what each route takes and gives, told once, as records that are put together from few types.
+"""Parts of the OpenAPI document of routes whose bodies and answers have no models yet; see CONTRIBUTING.md.
 
-`ROUTES` has a line per route. What all share (refusals, the key, `Idempotency-Key`) follows from method and path.
+`ROUTES` has a line per route. A slice that is converted to models loses its entries here.
 """
 
 from typing import Any
 
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 
-from rota.core.policy import Backoff, Misfire, Overlap
-from rota.core.states import Condition, Phase, State, Status, Verdict, WorkerState
+from rota.app.api.shared_openapi import header, refusals, without_noise
+from rota.core.schedule_form import EXAMPLE, ScheduleChanges
+from rota.core.states import Status
+from rota.frame.http.answers import Schedule
 from rota.frame.http.auth import Role
 from rota.kinds.workflows.rules import (
     REPAIR_MODES,
     EffectStatus,
     EventStatus,
     HandlerKind,
-    Outcome,
     Resolution,
     VersionOutcome,
 )
 
 Schema = dict[str, Any]
-
-ROOT, INTERNAL, AGENT = "/api/v1", "/api/internal", "/api/agent"
 
 
 def a(kind: str, **more: Any) -> Schema:
@@ -64,6 +62,12 @@ def takes(example: Any, needed: tuple[str, ...] = (), /, **fields: Schema) -> Sc
     return {**told, "required": list(needed)} if needed else told
 
 
+def properties(model: type[BaseModel]) -> dict[str, Schema]:
+    """Return the schemas of a model's fields."""
+    fields: dict[str, Schema] = model.model_json_schema(ref_template="#/components/schemas/{model}")["properties"]
+    return {name: without_noise(schema) for name, schema in fields.items()}
+
+
 NEXT = maybe(a("string", description="`cursor` of the next page"))
 
 
@@ -81,82 +85,11 @@ KEY = a("string", minLength=1, maxLength=200, description="an id or a name", exa
 REASON = a("string", maxLength=1000, examples=["maintenance"])
 ROLE = among(role.name.lower() for role in Role)
 SPAN = a("integer", minimum=1, maximum=366 * 86_400)
-RETRY = a(
-    "object",
-    properties={
-        "max_retries": a("integer", minimum=0, maximum=1000),
-        "backoff_ms": a("integer", minimum=0),
-        "backoff_type": among(Backoff),
-        "max_backoff_ms": a("integer", minimum=0),
-    },
-    additionalProperties=False,
-)
-
-TIMING = {
-    "schedule_type": among(("cron", "interval", "once")),
-    "cron_expression": a("string", examples=["0 2 * * *"]),
-    "interval_seconds": a("number", exclusiveMinimum=0),
-    "anchor": AT,
-    "run_at": AT,
-    "timezone": a("string", examples=["Europe/Oslo"]),
-    "window_start": a("string", examples=["08:00"]),
-    "window_end": a("string", examples=["18:00"]),
-    "starts_at": AT,
-    "ends_at": AT,
-    "jitter_seconds": a("number", minimum=0, maximum=86_400),
-}
-WRITTEN = {
-    "name": NAME,
-    "kind": a("string", examples=["task"]),
-    "target": a("string", minLength=1, maxLength=500, examples=["report"]),
-    "input": ANY,
-    "max_runs": a("integer", minimum=1, maximum=1_000_000_000),
-    "misfire": among(Misfire),
-    "catch_up_limit": a("integer", minimum=1),
-    "overlap": among(Overlap),
-    "start_deadline_seconds": SPAN,
-    "timeout_seconds": SPAN,
-    "retry": RETRY,
-    "priority": a("integer", minimum=-100, maximum=100),
-    "queue": NAME,
-    "enabled": FLAG,
-    "tags": a("array", items=NAME, maxItems=50),
-    "description": a("string", maxLength=2000),
-    "grant_id": a("string", maxLength=26),
-}
-LENGTH = a("string", description="a span of time instead of interval_seconds", examples=["5m"])
-TIMED = {name: maybe(schema) for name, schema in {**TIMING, "interval": LENGTH}.items()}
-NIGHTLY = {
-    "name": "nightly", "target": "report", "schedule_type": "cron", "cron_expression": "0 2 * * *",
-    "timezone": "Europe/Oslo", "input": {"day": "yesterday"}, "retry": {"max_retries": 2}, "tags": ["reports"],
-}  # fmt: skip
-EITHER = {"cron_expression": "0 9 * * 1-5", "timezone": "Europe/Oslo", "count": 3}
-FORM = {**TIMED, **{name: maybe(schema) for name, schema in WRITTEN.items()}}
-NEVER_NULL = (
-    *("name", "kind", "target", "misfire", "catch_up_limit", "overlap", "priority", "queue", "enabled", "tags"),
-    "description",
-)
-EVENTS = (
-    *("open", "run.started", "run.ended", "schedule.created", "schedule.changed", "schedule.deleted", "worker.up"),
-    *("worker.down", "freeze.on", "freeze.off", "queue.changed", "host.up", "host.down", "host.changed"),
-    *("workflow.changed", "workflow.stopped", "status", "log", "end"),
-)
+RETRY = {"$ref": "#/components/schemas/Retry"}
 PERSON = {
     "email": a("string", maxLength=320, examples=["ada@example.org"]), "name": NAME,
     "password": a("string", minLength=8, maxLength=1000), "role": ROLE,
 }  # fmt: skip
-FILTER = a(
-    "object",
-    properties={
-        "name": NAME,
-        "kind": NAME,
-        "tag": NAME,
-        "enabled": FLAG,
-        "paused": FLAG,
-        "condition": among(Condition),
-    },
-    additionalProperties=False,
-)
 
 TASK = {
     "id": ID,
@@ -166,9 +99,17 @@ TASK = {
     "parameters": a("object"),
     "enabled": FLAG,
     "retry": RETRY,
-    "timeout": {"description": "a span of time, `30s`, or seconds", "examples": ["30s", 30]},
+    "timeout": {
+        "type": ["string", "number"],
+        "description": "a span of time, `30s`, or seconds",
+        "examples": ["30s", 30],
+    },
     "isolation": among(("none", "process")),
-    "cache_ttl": {"description": "how long a result is used again, `5m`, or seconds", "examples": ["5m"]},
+    "cache_ttl": {
+        "type": ["string", "number"],
+        "description": "how long a result is used again, `5m`, or seconds",
+        "examples": ["5m"],
+    },
     "env": {"description": "variables, or names of those to let through", "examples": [{"A": "b"}, ["DATABASE_URL"]]},
     "cwd": a("string", minLength=1, maxLength=4096),
     "stdin": TEXT,
@@ -181,12 +122,6 @@ GRANT = {
     "expires_at": maybe(AT), "revoked_at": maybe(AT), "budget": maybe(a("object", properties=BUDGET)), "spent": WHOLE,
     "created_at": AT,
 }  # fmt: skip
-ARTIFACT = {
-    "id": ID, "run_id": maybe(ID), "parent_id": maybe(ID), "level": WHOLE, "label": TEXT,
-    "content_type": a("string", examples=["application/json"]), "size": WHOLE, "data": ANY, "created_at": AT,
-    "updated_at": AT,
-}  # fmt: skip
-
 SLUG = a("string", pattern="^[a-z][a-z0-9_-]{0,59}$")
 LAYER = among(("bronze", "silver", "gold"))
 PATH = a("string", examples=["sales/silver/daily_totals"])
@@ -214,117 +149,6 @@ BATCH = {
 }  # fmt: skip
 
 SCHEMAS: dict[str, Schema] = {
-    "Problem": a(
-        "object",
-        description="a refusal with its reason (RFC 9457)",
-        properties={
-            "type": TEXT, "title": TEXT, "status": WHOLE, "code": TEXT, "detail": TEXT, "request_id": maybe(TEXT),
-            "errors": listed(gives(field=TEXT, value=TEXT, message=TEXT)), "errors_total": NUMBER,
-        },
-        required=["type", "title", "status", "code", "detail", "request_id"],
-        examples=[
-            {
-                "type": "urn:rota:problem:not_found", "title": "Not Found", "status": 404, "code": "not_found",
-                "detail": "schedule 'nightly' not found", "request_id": "01KQRS3Z5T8M0A2N6Y4V7W9XCD",
-            }
-        ],
-    ),
-    # schedules
-    "ScheduleBody": takes(NIGHTLY, **FORM),
-    "Schedule": gives(
-        **{name: schema if name in NEVER_NULL else maybe(schema) for name, schema in {**WRITTEN, **TIMING}.items()},
-        id=ID, next_run_at=maybe(AT), next_slot=maybe(AT), last_run_at=maybe(AT), last_run_id=maybe(ID),
-        last_job_id=maybe(ID), last_run_status=maybe(TEXT), run_count=WHOLE, failure_count=WHOLE, skipped_count=WHOLE,
-        revision=WHOLE, condition=among(Condition), condition_reason=maybe(TEXT), paused=FLAG, paused_at=maybe(AT),
-        paused_until=maybe(AT), pause_reason=maybe(TEXT), source=a("string", examples=["code", "api"]),
-        source_ref=maybe(a("string", examples=["jobs"])), owner_id=maybe(ID), created_by=maybe(ID), created_at=AT,
-        updated_at=AT, words=maybe(a("string", examples=["at 02:00 every day"])),
-    ),
-    "SchedulesBody": takes({"items": [NIGHTLY]}, ("items",), items=a("array", items=ref("ScheduleBody"), minItems=1)),
-    "Schedules": gives(items=listed(ref("Schedule"))),
-    "PreviewBody": takes(
-        EITHER, **TIMED, count=maybe(a("integer", minimum=1, maximum=100)), after=maybe(AT)
-    ),
-    "Coming": gives(words=TEXT, slots=listed(gives(at=AT, local=AT, note=maybe(TEXT))), warnings=listed(TEXT)),
-    "PauseBody": takes({"reason": "maintenance"}, reason=maybe(REASON), until=maybe(AT)),
-    "ResumeBody": takes({"gap": "once"}, gap=maybe(among(Misfire))),
-    "PauseManyBody": takes({"tag": "reports", "reason": "x"}, tag=NAME, filter=FILTER, reason=REASON, until=AT),
-    "ResumeManyBody": takes({"filter": {"kind": "task"}}, tag=NAME, filter=FILTER, gap=among(Misfire)),
-    "DeleteManyBody": takes({"tag": "reports"}, tag=NAME, filter=FILTER),
-    "EnableManyBody": takes({"tag": "reports"}, tag=NAME, filter=FILTER),
-    "Count": gives({"count": 3}, count=WHOLE),
-    "RunBody": takes({"input": {"day": "today"}}, input=ANY, overlap=maybe(among(Overlap))),
-    "SkipBody": takes({"reason": "holiday"}, reason=maybe(REASON)),
-    "Skipped": gives(slot=AT, verdict=among(("skipped",)), reason=among(("operator",))),
-    "BackfillBody": takes(
-        {"from": "2026-05-01T00:00:00Z", "to": "2026-05-04T00:00:00Z", "dry_run": True}, ("from", "to"),
-        **{"from": AT, "to": AT}, reprocess=maybe(FLAG), limit=maybe(a("integer", minimum=1)), dry_run=maybe(FLAG),
-    ),
-    "Backfilled": gives(count=WHOLE, slots=listed(AT)),
-    # runs and jobs
-    "Run": gives(
-        id=maybe(ID), job_id=ID, kind=TEXT, target=TEXT, target_name=maybe(TEXT), target_version=maybe(TEXT),
-        schedule_id=maybe(ID), slot=maybe(AT), trigger=a("string", examples=["schedule:0 2 * * *"]), attempt=WHOLE,
-        retry_of=maybe(ID), status=among(Status), reason=maybe(TEXT), error=one_of(ref("Error")), outcome=ANY,
-        queued_at=AT, started_at=maybe(AT), finished_at=maybe(AT), worker=maybe(ID), artifact_id=maybe(ID),
-        trace_id=maybe(TEXT), usage=ANY, input=ANY, retry_at=maybe(AT),
-    ),
-    "Failing": gives(
-        id=ID, job_id=ID, schedule_id=maybe(ID), schedule=maybe(TEXT), kind=TEXT, target=TEXT, target_name=TEXT,
-        status=among((Status.FAILED, Status.CRASHED)), reason=maybe(TEXT), error=one_of(ref("Error")), attempt=WHOLE,
-        finished_at=AT, last_at=AT, times=WHOLE,
-        acknowledged=one_of(gives(at=AT, by=maybe(TEXT), note=TEXT)),
-    ),
-    "AcknowledgeBody": takes({"note": "known; fixed tomorrow"}, note=maybe(REASON)),
-    "Error": a("object", properties={"code": TEXT, "type": TEXT, "message": TEXT, "traceback": maybe(TEXT)}),
-    "Line": gives(
-        {"id": 17, "at": "2026-05-04T09:00:00+00:00", "stream": "stdout", "text": "hello"},
-        id=WHOLE, at=AT, stream=TEXT, text=TEXT,
-    ),
-    "Job": gives(
-        id=ID, submitted_at=AT, status=among(Status), kind=TEXT, target=TEXT, target_name=TEXT, attempt=WHOLE,
-        started_at=maybe(AT), finished_at=maybe(AT), error=one_of(ref("Error")), artifact_id=maybe(ID),
-        run_ids=listed(ID),
-    ),
-    "JobBody": takes(
-        {"target": "report", "input": {"day": "today"}}, ("target",), target=a("string", minLength=1, maxLength=500),
-        kind=maybe(among(("task", "graph", "pipeline", "host_job"))), input=ANY, queue=maybe(NAME),
-        priority=maybe(a("integer", minimum=-100, maximum=100)), run_at=maybe(AT), job_key=maybe(NAME),
-        key_mode=maybe(among(("reject", "preserve", "replace"))),
-    ),
-    "JobRef": gives({"job_id": ID["examples"][0]}, job_id=ID),
-    "Why": gives(
-        job_id=maybe(ID), schedule_id=maybe(ID), slot=maybe(AT), status=TEXT,
-        sentences=a("array", items=TEXT, examples=[["A user asked for schedule nightly to run at once; …"]]),
-    ),
-    "Event": gives(
-        {"id": "17", "event": "log", "data": '{"id": 17, "stream": "stdout", "text": "hello"}'},
-        id=TEXT, event=among(EVENTS), data=a("string", contentMediaType="application/json"),
-    ),
-    # slots and the installation
-    "Slot": gives(
-        schedule_id=ID, schedule_name=TEXT, slot=AT, last_slot=maybe(AT), count=maybe(WHOLE),
-        verdict=maybe(among(Verdict)), reason=maybe(TEXT), note=maybe(TEXT), into_slot=maybe(AT), run_id=maybe(ID),
-        status=maybe(among(Status)),
-    ),
-    "SlotAudit": gives(ok=FLAG, schedules=WHOLE, slots=WHOLE, problems=listed(TEXT), overdue=listed(TEXT)),
-    "Worker": gives(
-        id=ID, state=among(WorkerState), host=maybe(TEXT), pid=maybe(WHOLE), version=TEXT, concurrency=WHOLE,
-        kinds=listed(TEXT), queues=maybe(listed(TEXT)), started_at=AT, renewed_at=AT, lease_until=AT, running=WHOLE,
-    ),
-    "QueueBody": takes({"max_running": 5}, max_running=maybe(a("integer", minimum=0, maximum=1_000_000)), paused=FLAG),
-    "Queue": gives(
-        name=NAME, depth=gives(**{state.value: WHOLE for state in State}), oldest_ready_at=maybe(AT),
-        max_running=maybe(WHOLE), paused=FLAG,
-    ),
-    "Freeze": gives(frozen=FLAG, frozen_at=maybe(AT), until=maybe(AT), reason=maybe(TEXT)),
-    "Health": a(
-        "object", required=["status"],
-        properties={
-            "status": among(("ok", "unavailable")), "problems": {"type": "array", "items": TEXT},
-            "details": a("object", additionalProperties=TEXT),
-        },
-    ),
     # tasks
     "TaskBody": takes(
         {"name": "disk", "command": "df -h", "timeout": "30s"}, ("command",),
@@ -337,10 +161,6 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "ExecuteBody": takes({"parameters": {"day": "today"}}, parameters=maybe(a("object"))),
     "Executed": gives(job_id=ID, message=TEXT),
-    "TaskScheduleBody": takes(
-        {"cron_expression": "0 2 * * *", "timezone": "Europe/Oslo"},
-        **{name: schema for name, schema in FORM.items() if name not in ("kind", "target")},
-    ),
     "Parameters": a("object", description="a JSON Schema"),
     # grants
     "GrantBody": takes(
@@ -451,11 +271,6 @@ SCHEMAS: dict[str, Schema] = {
     "Trigger": gives(**TRIGGER),
     "NewTrigger": gives(**TRIGGER, token=maybe(TEXT)),
     "Triggers": gives(items=listed(gives(**TRIGGER)), next_cursor=NEXT),
-    # artifacts
-    "Artifact": gives(**ARTIFACT),
-    "ArtifactBrief": gives(**{name: schema for name, schema in ARTIFACT.items() if name != "data"}),
-    "Expanded": gives(**ARTIFACT, children=a("null")),
-    "Tree": gives(**ARTIFACT, children=listed(a("object"))),
     # hosts
     "TokenBody": takes({"ttl_seconds": 900}, ttl_seconds=maybe(a("integer", minimum=60, maximum=86_400))),
     "Token": gives(id=ID, token=TEXT, expires_at=AT),
@@ -536,11 +351,6 @@ SCHEMAS: dict[str, Schema] = {
     ),
 }  # fmt: skip
 SCHEMAS["NewKey"] = gives(**SCHEMAS["Key"]["properties"], key=TEXT)
-KNOWN = ("kind", "target")  # of a task's schedule
-SCHEMAS["TaskScheduleBody"] = takes(
-    {name: value for name, value in NIGHTLY.items() if name not in KNOWN},
-    **{name: value for name, value in FORM.items() if name not in KNOWN},
-)
 SCRIPT = """from rota import Prepare, Workflow
 
 flow = Workflow("greet", topics=["names"])
@@ -555,10 +365,6 @@ VERSION = {
     "version": a("string", examples=["1.0"]), "live": FLAG, "outcome": among(VersionOutcome), "why": maybe(TEXT),
     "run_id": maybe(ID), "created_by": maybe(TEXT), "decided_by": maybe(TEXT), "created_at": AT,
     "decided_at": maybe(AT),
-}  # fmt: skip
-SCHEMAS["Run"]["properties"] |= {  # a workflow's run has more
-    "workflow_id": ID, "handler_id": TEXT, "handler_type": among(HandlerKind), "phase": among(Phase),
-    "mutation_outcome": one_of(among(Outcome)), "prepare_result": ANY, "mutation_result": ANY, "updated_at": AT,
 }  # fmt: skip
 SCHEMAS |= {
     "Workflow": gives(
@@ -608,79 +414,21 @@ SCHEMAS |= {
     "WorkflowVersion": gives(**VERSION),
     "WorkflowFile": gives(**VERSION, source=maybe(TEXT), against=maybe(TEXT), diff=TEXT),
 }  # fmt: skip
-SCHEMAS["TaskSchedule"] = gives(**SCHEMAS["Schedule"]["properties"], task_id=ID)
-SCHEMAS["JobBrief"] = gives(**{name: one for name, one in SCHEMAS["Job"]["properties"].items() if name != "run_ids"})
+OF_TASK = {name for name in ScheduleChanges.model_fields if name not in ("kind", "target")}
+SCHEMAS["TaskScheduleBody"] = takes(
+    {name: value for name, value in EXAMPLE.items() if name in OF_TASK},
+    **{name: schema for name, schema in properties(ScheduleChanges).items() if name in OF_TASK},
+)
+SCHEMAS["TaskSchedule"] = gives(**properties(Schedule), task_id=ID)
 PAGED = (
-    *("Schedule", "Run", "Line", "Slot", "Worker", "Queue", "Task", "TaskSchedule", "ArtifactBrief", "JobBrief", "Org"),
-    *("Failing", "Grant", "Account", "Entry", "Receipt", "Usage", "VirtualKey"),
-    *(
-        "User",
-        "Key",
-        "Act",
-        "Session",
-        "Pipeline",
-        "Workflow",
-        "TopicEvent",
-        "Input",
-        "Output",
-        "Host",
-        "Server",
-        "BatchBrief",
-    ),
+    *("Task", "TaskSchedule", "Org", "Grant", "Account", "Entry", "Receipt", "Usage", "VirtualKey", "User", "Key"),
+    *("Act", "Session", "Pipeline", "Workflow", "TopicEvent", "Input", "Output", "Host", "Server", "BatchBrief"),
     "WorkflowVersion",
 )
 for _name in PAGED:
     SCHEMAS[f"{_name}Page"] = page(_name)
 
 ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its status, what it gives
-    "POST /schedules": ("ScheduleBody", 201, "Schedule"),
-    "POST /schedules/$bulk": ("SchedulesBody", 201, "Schedules"),
-    "POST /schedules/$preview": ("PreviewBody", 200, "Coming"),
-    "POST /schedules/$pause": ("PauseManyBody", 200, "Count"),
-    "POST /schedules/$resume": ("ResumeManyBody", 200, "Count"),
-    "POST /schedules/$enable": ("EnableManyBody", 200, "Count"),
-    "POST /schedules/$disable": ("EnableManyBody", 200, "Count"),
-    "POST /schedules/$delete": ("DeleteManyBody", 200, "Count"),
-    "GET /schedules": (None, 200, "SchedulePage"),
-    "GET /schedules/{key}": (None, 200, "Schedule"),
-    "PATCH /schedules/{key}": ("ScheduleBody", 200, "Schedule"),
-    "PUT /schedules/{key}": ("ScheduleBody", 200, "Schedule"),
-    "DELETE /schedules/{key}": (None, 204, None),
-    "POST /schedules/{key}/$run": ("RunBody", 202, "JobRef"),
-    "POST /schedules/{key}/$pause": ("PauseBody", 200, "Schedule"),
-    "POST /schedules/{key}/$resume": ("ResumeBody", 200, "Schedule"),
-    "POST /schedules/{key}/$skip-next": ("SkipBody", 200, "Skipped"),
-    "POST /schedules/{key}/$backfill": ("BackfillBody", 200, "Backfilled"),
-    "GET /schedules/{key}/$next": (None, 200, "Coming"),
-    "GET /schedules/{key}/runs": (None, 200, "RunPage"),
-    "GET /schedules/{key}/slots": (None, 200, "SlotPage"),
-    "GET /runs": (None, 200, "RunPage"),
-    "GET /runs/{run_id}": (None, 200, "Run"),
-    "GET /runs/{run_id}/$why": (None, 200, "Why"),
-    "GET /runs/{run_id}/logs": (None, 200, "LinePage"),
-    "POST /runs/{run_id}/$cancel": (None, 202, "JobRef"),
-    "POST /runs/{run_id}/$acknowledge": ("AcknowledgeBody", 204, None),
-    "POST /runs/{run_id}/$unacknowledge": (None, 204, None),
-    "GET /failing": (None, 200, "FailingPage"),
-    "POST /runs/{run_id}/$retry": (None, 202, "JobRef"),
-    "POST /jobs": ("JobBody", 202, "JobRef"),
-    "GET /jobs": (None, 200, "JobBriefPage"),
-    "GET /jobs/{job_id}": (None, 200, "Job"),
-    "DELETE /jobs/{job_id}": (None, 204, None),
-    "POST /jobs/{job_id}/$cancel": (None, 202, "JobRef"),
-    "GET /jobs/{job_id}/$stream": (None, 200, None),
-    "GET /events": (None, 200, None),
-    "GET /slots": (None, 200, "SlotPage"),
-    "GET /slots/$audit": (None, 200, "SlotAudit"),
-    "GET /slots/$why": (None, 200, "Why"),
-    "GET /workers": (None, 200, "WorkerPage"),
-    "GET /queues": (None, 200, "QueuePage"),
-    "GET /queues/{name}": (None, 200, "Queue"),
-    "PUT /queues/{name}": ("QueueBody", 200, "Queue"),
-    "PATCH /queues/{name}": ("QueueBody", 200, "Queue"),
-    "GET /freeze": (None, 200, "Freeze"),
-    "PUT /freeze": ("PauseBody", 200, "Freeze"),
-    "DELETE /freeze": (None, 204, None),
     "GET /tasks": (None, 200, "TaskPage"),
     "POST /tasks": ("TaskBody", 201, "Task"),
     "GET /tasks/{key}": (None, 200, "Task"),
@@ -770,11 +518,6 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "GET /batches": (None, 200, "BatchBriefPage"),
     "GET /batches/{batch_id}": (None, 200, "Batch"),
     "POST /batches/{batch_id}/$cancel": (None, 202, "BatchRef"),
-    "GET /artifacts": (None, 200, "ArtifactBriefPage"),
-    "GET /artifacts/{artifact_id}": (None, 200, "Artifact"),
-    "GET /artifacts/{artifact_id}/$tree": (None, 200, "Tree"),
-    "GET /artifacts/{artifact_id}/$expand": (None, 200, "Expanded"),
-    "GET /artifacts/{artifact_id}/$content": (None, 200, None),
     "POST /orgs": ("OrgBody", 201, "NewOrg"),
     "GET /orgs": (None, 200, "OrgPage"),
     "PATCH /orgs/{slug}": ("OrgChanges", 200, "Org"),
@@ -793,126 +536,27 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "DELETE /sessions/{session_id}": (None, 204, None),
     "GET /audit": (None, 200, "ActPage"),
 }
-OPTIONAL = (
-    "TokenBody",
-    "RunBody",
-    "PipelineRunBody",
-    "DraftBody",
-    "RevokeBody",
-    "GraphBody",
-    "ExecuteBody",
-    "PauseBody",
-    "ResumeBody",
-    "SkipBody",
-    "StopBody",
-)  # bodies that may be left out
-STREAMS = ("GET /events", "GET /jobs/{job_id}/$stream", "GET /runs/{run_id}/logs")
-PROBLEMS = {
-    400: "it cannot be executed now",
-    401: "no key, or one that is not known", 403: "the key may not", 404: "not found", 409: "not in this state",
-    412: "it changed since it was read", 413: "the body is too long", 415: "the body is not application/json",
-    422: "a value is wrong", 429: "too many failed attempts or open streams", 503: "the database is out of reach",
-}  # fmt: skip
-HEADERS = {
-    "Idempotency-Key": ("the same key with the same request gets the first answer again", "[!-~]{1,255}"),
-    "If-Match": ("the ETag that was read; refused with 412 if it changed since", None),
-    "traceparent": ("the trace that the run belongs to (W3C)", None),
-    "Last-Event-ID": ("the id of the last event that was read", None),
-}
+OPTIONAL = (  # bodies that may be left out
+    *("TokenBody", "PipelineRunBody", "DraftBody", "RevokeBody", "GraphBody", "ExecuteBody", "StopBody"),
+)
 
 
-def describe(app: FastAPI) -> None:
-    """Let the app tell its document from these tables."""
-
-    def openapi() -> Schema:
-        if app.openapi_schema is None:
-            app.openapi_schema = document(app)
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
-def document(app: FastAPI) -> Schema:
-    found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    keys = {
-        "bearer": {"type": "http", "scheme": "bearer"},
-        "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-    }
-    others = found.get("components", {}).get("schemas", {})  # of routes that a program added
-    found["components"] = {"schemas": {**others, **SCHEMAS}, "securitySchemes": keys}
-    for path, operations in found["paths"].items():
-        for method, operation in operations.items():
-            if path.startswith(ROOT):
-                complete(operation, method.upper(), path.removeprefix(ROOT))
-            elif path.startswith(INTERNAL):
-                complete_internal(operation, method.upper())
-            elif path.startswith(AGENT):
-                complete_agent(operation, path)
-            elif path in OPEN:
-                complete_open(operation, path)
-    return found
-
-
-def complete(operation: Schema, method: str, path: str) -> None:
-    """What a route takes and gives, and how it may refuse."""
-    body, status, answer = ROUTES.get(f"{method} {path}", (None, 200, None))
-    problems = [401, 403, 422, 429, 503]
-    headers = []
-    named = ("/slots/$why", "/grants", "/webhooks", "/server-instances", "/host-jobs", "/batches")  # they name things
-    if "{" in path or "schedule" in path or "billing" in path or path in named:
-        problems.append(404)
-    if method != "GET":
-        problems += [409, 413, 415]
-    if method == "POST":
-        headers.append("Idempotency-Key")
-    if path in ("/schedules/{key}", "/tasks/{key}/$schedules/{schedule_id}") and method != "GET":
-        problems.append(412)
-        headers.append("If-Match")
-    if path.endswith(("$run", "$execute")) or (method, path) in (("POST", "/host-jobs"), ("POST", "/jobs")):
-        headers.append("traceparent")
-    if path.endswith("$execute") or (method, path) == ("POST", "/jobs"):
-        problems.append(400)
-    content = {"application/json": {"schema": ref(answer)}} if answer else {}
-    if path.endswith("$content"):
-        content = {"*/*": {"schema": {}}}
-    if path == "/billing/usage":
-        content["text/csv"] = {"schema": TEXT}
-    if f"{method} {path}" in STREAMS:
-        headers.append("Last-Event-ID")
-        content["text/event-stream"] = {"schema": ref("Event")}
-    good: Schema = {"description": "done" if method != "GET" else "what was asked for"}
-    operation["responses"] = {str(status): {**good, "content": content} if content else good}
-    operation["responses"] |= refusals(problems)
+def complete_by_hand(operation: Schema, method: str, path: str) -> None:
+    """Add the body and the answer of a route that has no models yet."""
+    if f"{method} {path}" not in ROUTES:
+        return
+    body, status, answer = ROUTES[f"{method} {path}"]
+    content = {"content": {"application/json": {"schema": ref(answer)}}} if answer else {}
+    operation["responses"] = {str(status): content}
     if body is not None:
-        told = {"application/json": {"schema": ref(body), "example": SCHEMAS[body]["examples"][0]}}
-        operation["requestBody"] = {"required": body not in OPTIONAL, "content": told}
-    for name in headers:
-        operation.setdefault("parameters", []).append(header(name))
-    operation["security"] = [{"bearer": []}, {"key": []}]
-
-
-def header(name: str, required: bool = False) -> Schema:
-    text, pattern = HEADERS[name]
-    schema = a("string", pattern=f"^{pattern}$") if pattern else TEXT
-    return {"name": name, "in": "header", "required": required, "description": text, "schema": schema}
-
-
-OPEN = ("/health/live", "/health/ready", "/metrics")
-
-
-def complete_open(operation: Schema, path: str) -> None:
-    """Health and metrics, which need no key."""
-    kind, schema = ("text/plain", TEXT) if path == "/metrics" else ("application/json", ref("Health"))
-    good = {"description": "what was asked for", "content": {kind: {"schema": schema}}}
-    operation["responses"] = {"200": good}
-    if path == "/metrics":
-        operation["responses"] |= refusals([401, 429])
-    if path == "/health/ready":
-        operation["responses"]["503"] = {**good, "description": "something is not ready"}
+        operation["requestBody"] = {
+            "required": body not in OPTIONAL,
+            "content": {"application/json": {"schema": ref(body)}},
+        }
 
 
 def complete_internal(operation: Schema, method: str) -> None:
-    """What services of our own ask of each other."""
+    """Add what services of our own send each other."""
     takes_body = method == "POST"
     schema = ref("GraphOutcome" if takes_body else "GraphIds")
     good = {"description": "what was asked for", "content": {"application/json": {"schema": schema}}}
@@ -920,24 +564,17 @@ def complete_internal(operation: Schema, method: str) -> None:
     operation["responses"] = {"200": good, **refusals(problems)}
     operation["security"] = [{"bearer": []}]
     if takes_body:
-        told = {"application/json": {"schema": ref("GraphOrder"), "example": SCHEMAS["GraphOrder"]["examples"][0]}}
-        operation["requestBody"] = {"required": True, "content": told}
+        content = {"schema": ref("GraphOrder"), "example": SCHEMAS["GraphOrder"]["examples"][0]}
+        operation["requestBody"] = {"required": True, "content": {"application/json": content}}
         operation.setdefault("parameters", []).append(header("Idempotency-Key", required=True))
 
 
 def complete_agent(operation: Schema, path: str) -> None:
-    """What agents ask; its fields are told in words."""
+    """Add what agents send; the fields are described in words."""
     pairing = path.endswith("pair")
-    good = {
-        "description": "done",
-        "content": {"application/json": {"schema": ref("Paired" if pairing else "AgentAnswer")}},
-    }
+    schema = ref("Paired" if pairing else "AgentAnswer")
+    good = {"description": "done", "content": {"application/json": {"schema": schema}}}
     problems = [401, 404, 409, 413, 415, 422, 429, 503]
     operation["responses"] = {"201" if pairing else "200": good, **refusals(problems)}
     operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": a("object")}}}
     operation["security"] = [] if pairing else [{"bearer": []}]
-
-
-def refusals(numbers: list[int]) -> Schema:
-    told = {"application/problem+json": {"schema": ref("Problem")}}
-    return {str(number): {"description": PROBLEMS[number], "content": told} for number in sorted(numbers)}

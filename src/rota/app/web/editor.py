@@ -10,14 +10,14 @@ from starlette.responses import RedirectResponse
 
 from rota.app import views
 from rota.app.web.schedules import schema_of
-from rota.core import parse
+from rota.core import schedule_form
 from rota.core.errors import Invalid
 from rota.core.policy import Misfire, Overlap
 from rota.core.timing.dst import zone_names
 from rota.engine.compute import compute
 from rota.frame.http.auth import Caller
 from rota.frame.web.actions import Answer, call_api
-from rota.frame.web.forms import body_of, by_schema
+from rota.frame.web.forms import body_of, by_schema, schema_of_model
 from rota.frame.web.pages import NavigationItem, engine_of, flash, page
 from rota.frame.web.sessions import Viewer, read_form
 from rota.kinds.graphs.manager import GraphManager
@@ -33,7 +33,8 @@ PREVIEW_SLOTS = 10
 MAX_OFFERED_TARGETS = 200  # suggestions; others can be typed
 DEFAULTS = {"schedule_type": "cron", "timezone": "UTC", "kind": "task"}
 HOST_JOB_EXAMPLE = '{"job_type": "shell", "payload": {"command": "uptime"}}'
-OF_TYPE = {name: kind for kind, names in parse.TRIGGER_FIELDS.items() for name in names}
+OF_TYPE = {name: kind for kind, names in schedule_form.TRIGGER_FIELDS.items() for name in names}
+SCHEMA = schema_of_model(schedule_form.ScheduleBody)
 
 
 @router.get("/schedules/new")
@@ -136,7 +137,7 @@ async def targets_of(request: Request, caller: Caller) -> list[tuple[str, str]]:
 
 async def typed(request: Request, caller: Caller, form: Mapping[str, str]) -> dict[str, Any]:
     """Return the body of the form: only fields of the chosen schedule type, parameters typed by their schema."""
-    body = body_of({name: text for name, text in form.items() if not name.startswith("input.")}, zone_of(form))
+    body = body_of({name: text for name, text in form.items() if not name.startswith("input.")}, zone_of(form), SCHEMA)
     body = {
         name: value
         for name, value in body.items()
@@ -151,13 +152,17 @@ async def typed(request: Request, caller: Caller, form: Mapping[str, str]) -> di
 async def preview_of(request: Request, form: Mapping[str, str]) -> dict[str, Any] | None:
     """Return the next slots of the form's timing, or its error; None while the timing is empty."""
     kind = form.get("schedule_type", "")
-    typed = {name: form[name] for name in parse.TIMING_FIELDS if form.get(name) and OF_TYPE.get(name, kind) == kind}
+    typed = {
+        name: form[name]
+        for name in schedule_form.TimingFields.model_fields
+        if form.get(name) and OF_TYPE.get(name, kind) == kind
+    }
     if not any(name in OF_TYPE for name in typed):
         return None
     now = engine_of(request).clock.now()
 
     def search() -> dict[str, Any]:
-        timing = parse.parse_timing(body_of(typed, zone_of(form)), now=now)
+        timing = schedule_form.parse_timing(body_of(typed, zone_of(form), SCHEMA), now=now)
         return views.preview_slots(timing, now, PREVIEW_SLOTS, since=now)
 
     try:
@@ -176,7 +181,7 @@ def written(schedule: dict[str, Any]) -> dict[str, str]:
     }
     plain = {
         name: schedule[name]
-        for name in parse.FIELDS
+        for name in schedule_form.ScheduleBody.model_fields
         if schedule.get(name) is not None and name not in ("retry", "tags")
     }
     return {name: text_of(value) for name, value in {**plain, **nested}.items()} | {"tags": ", ".join(schedule["tags"])}

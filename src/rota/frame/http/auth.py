@@ -31,6 +31,7 @@ MAX_SERVICE_HEADER_CHARACTERS, MAX_SERVICE_TOKEN_CHARACTERS = 512, 256
 SESSION_SCOPE_KEY = (
     "rota.session"  # key in the ASGI scope, which clients cannot set: returns the caller of the login session
 )
+CALLER_SCOPE_KEY = "rota.caller"  # key in the ASGI scope: the caller, if it was authenticated before its route runs
 REQUEST_DATABASE = (
     "rota.request_database"  # key in the ASGI scope: the database of the transaction of an idempotent request
 )
@@ -195,6 +196,9 @@ class TooManyStreams(Refused):
 
 async def authenticate(request: Request) -> Caller:
     """Return the caller of a request. Raises Unauthenticated; an unknown key counts as a failed attempt."""
+    if CALLER_SCOPE_KEY in request.scope:
+        known_caller: Caller = request.scope.pop(CALLER_SCOPE_KEY)  # once: a stream authenticates again
+        return known_caller
     if SESSION_SCOPE_KEY in request.scope:
         session_caller: Caller = await request.scope[SESSION_SCOPE_KEY]()
         return session_caller

@@ -18,6 +18,7 @@ from rota.core import effort, errors, parse
 from rota.core.errors import Invalid, RotaError, StaleRevision, short_repr, together
 from rota.core.ids import new_id
 from rota.core.timing import triggers
+from rota.core.wire import invalid_fields
 from rota.db.paging import read_cursor, write_cursor
 from rota.engine.commands import Engine
 from rota.frame.http.guessing import TooManyFailures
@@ -51,13 +52,11 @@ def trace_of(request: Request) -> str | None:
 # requests
 
 
-async def read_body(
-    request: Request, known: Collection[str] | None = None, *, optional: bool = False
-) -> dict[str, Any]:
-    """Return the body as a JSON object. With `known`, raises Invalid for other fields and drops nulls."""
+async def read_json(request: Request, *, optional: bool = False) -> dict[str, Any] | None:
+    """Return the body as a JSON object, None if it is optional and empty."""
     raw = await read_bytes(request)
     if not raw and optional:
-        return {}
+        return None
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, f"the content type of the body is {kind or 'missing'}; send application/json")
@@ -69,6 +68,14 @@ async def read_body(
         raise Invalid("body", body, "is not a JSON object")
     if raw.count(b"[") + raw.count(b"{") > MAX_JSON_DEPTH and too_deep(body):
         raise Invalid("body", "…", f"is nested deeper than {MAX_JSON_DEPTH} levels")
+    return body
+
+
+async def read_body(
+    request: Request, known: Collection[str] | None = None, *, optional: bool = False
+) -> dict[str, Any]:
+    """Return a body that has no model yet. With `known`, raises Invalid for other fields and drops nulls."""
+    body = await read_json(request, optional=optional) or {}
     if known is None:
         return body
     right = f"is an unknown field; the fields are {names_list(known)}"
@@ -186,14 +193,19 @@ async def on_http_error(_: Request, error: Exception) -> Response:
     return problem(error.status_code, code, error.detail, headers=error.headers)
 
 
-async def on_bad_parameter(_: Request, error: Exception) -> Response:
-    """Return FastAPI's errors of path and query parameters as a problem."""
+async def on_bad_parameter(request: Request, error: Exception) -> Response:
+    """Return FastAPI's errors of parameters and of the body as a problem."""
     assert isinstance(error, RequestValidationError)
-    invalid = [
-        Invalid(str(error_of_field["loc"][-1]), error_of_field.get("input"), error_of_field["msg"])
-        for error_of_field in error.errors()
-    ]
-    return problem(422, Invalid.code, together(invalid).message, invalid)
+    invalid, in_body = [], []
+    for field_error in error.errors():
+        place, *path = field_error["loc"]
+        if place == "body":
+            in_body.append({**field_error, "loc": path})
+        else:
+            invalid.append(Invalid(str(path[-1]), field_error.get("input"), field_error["msg"]))
+    body_field = request.scope["route"].body_field
+    invalid += invalid_fields(body_field and body_field.field_info.annotation, in_body)
+    return problem(422, Invalid.code, escape_surrogates(together(invalid).message), invalid)
 
 
 class RequestMiddleware:

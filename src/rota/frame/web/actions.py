@@ -20,7 +20,7 @@ from starlette.responses import RedirectResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from rota.frame.http.auth import SESSION_SCOPE_KEY, Caller, Unauthenticated
-from rota.frame.web.forms import body_of
+from rota.frame.web.forms import body_of, schema_of_route
 from rota.frame.web.pages import flash, page, preferences, safe_redirect_path
 from rota.frame.web.sessions import SignedIn, read_form, signed_in
 
@@ -76,7 +76,8 @@ async def act(request: Request, _: SignedIn, path: str) -> Response:
     method = form.get("form_method", "POST")
     if method not in METHODS:
         raise HTTPException(405, f"{method} is not a method of forms")
-    body = body_of(form, preferences(request).zone)
+    schema = schema_of_route(request.app.state.api.openapi(), method, f"/api/v1/{path}")
+    body = body_of(form, preferences(request).zone, schema)
     headers = {"if_match": form.get("if_match", ""), "x_reason": form.get("audit_reason", "")}
     answer = await call_api(request, method, f"/{path}", None if method == "DELETE" else body, **headers)
     then = safe_redirect_path(fill_placeholders(form.get("then", ""), answer.data, quote))

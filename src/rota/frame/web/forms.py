@@ -1,4 +1,4 @@
-"""Convert form fields to a request body of the API: same names, typed values.
+"""Convert form fields to a request body of the API: same names, values typed by the schema of the body.
 
 Text that cannot be converted is passed on, and the API refuses it. Empty fields are left out.
 """
@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 import orjson
+from pydantic import BaseModel
 
 from rota.core.errors import Invalid
 from rota.core.timing.dst import zone_of
@@ -23,25 +24,64 @@ FORM_CONTROL_FIELDS = (
     "preview",
     "use",
 )  # not part of the body
-NUMBERS = frozenset(
-    {
-        *("interval_seconds", "jitter_seconds", "max_runs", "catch_up_limit", "start_deadline_seconds", "priority"),
-        *("timeout_seconds", "limit", "count", "max_running", "amount_credits", "max_retries", "backoff_ms", "total"),
-        *("max_backoff_ms", "per_day", "memory_mb", "cooldown_seconds", "ttl_seconds", "expect_status"),
-        *("max_parallel", "max_age_days"),
-    }
-)
-FLAGS = frozenset({"enabled", "reprocess", "dry_run", "cancel_running", "consent", "paused", "stop_on_failure"})
-LISTS = frozenset({"tags", "scopes", "upstreams"})
-PAIRS = frozenset({"labels"})
-JSON = frozenset({"input", "parameters", "payload", "config", "filter", "result", "env"})
-TIMES = frozenset({"until", "run_at", "starts_at", "ends_at", "from", "to", "expires_at", "anchor"})
 LOCAL_TIME = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"
 )  # value of an <input type="datetime-local">
 
 
-def body_of(form: Mapping[str, str], zone: str) -> dict[str, Any]:
+Schema = Mapping[str, Any]
+
+
+class BodySchema:
+    """JSON Schema of a request body, which types the fields of a form. Without a schema all fields are text."""
+
+    def __init__(self, schema: Schema, definitions: Schema) -> None:
+        self.schema, self.definitions = schema, definitions
+
+    def kind(self, name: str) -> str:
+        """Return the kind of a field; `retry.max_retries` is a field of `retry`."""
+        schema = self.resolved(self.schema)
+        for part in name.split("."):
+            schema = self.resolved(schema.get("properties", {}).get(part, {"type": "string"}))
+        return self.kind_of(schema)
+
+    def kind_of(self, schema: Schema) -> str:
+        kinds = schema.get("type", "json")
+        kinds = [kinds] if isinstance(kinds, str) else [kind for kind in kinds if kind != "null"]
+        if "enum" in schema or "string" in kinds:
+            return "time" if schema.get("format") == "date-time" else "text"
+        if kinds == ["array"]:
+            return "list" if self.kind_of(self.resolved(schema.get("items", {}))) == "text" else "json"
+        if kinds == ["object"]:
+            values = schema.get("additionalProperties")
+            return "pairs" if isinstance(values, Mapping) and self.kind_of(values) == "text" else "json"
+        return {"integer": "number", "number": "number", "boolean": "flag"}.get(kinds[0], "json")
+
+    def resolved(self, schema: Schema) -> Schema:
+        """Return the schema behind a reference or beside null."""
+        choices = [choice for choice in schema.get("anyOf", []) if choice != {"type": "null"}]
+        if len(choices) == 1:
+            return self.resolved(choices[0])
+        return self.resolved(self.definitions[schema["$ref"].rpartition("/")[2]]) if "$ref" in schema else schema
+
+
+def schema_of_route(document: Schema, method: str, path: str) -> BodySchema:
+    """Return the schema of the body of a route in an OpenAPI document."""
+    schema: Schema = {}
+    for template, operations in document["paths"].items():
+        if method.lower() in operations and re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)), path):
+            content = operations[method.lower()].get("requestBody", {}).get("content", {})
+            schema = content.get("application/json", {}).get("schema", {})
+            break
+    return BodySchema(schema, document["components"]["schemas"])
+
+
+def schema_of_model(model: type[BaseModel]) -> BodySchema:
+    schema = model.model_json_schema()
+    return BodySchema(schema, schema.get("$defs", {}))
+
+
+def body_of(form: Mapping[str, str], zone: str, schema: BodySchema) -> dict[str, Any]:
     """Return the body of a form; `retry.max_retries` is a field of `retry`. Times without offset are in `zone`."""
     body: dict[str, Any] = {}
     for name in sorted(form, key=lambda field: field.count(".")):  # `filter` before `filter.tag`
@@ -50,22 +90,26 @@ def body_of(form: Mapping[str, str], zone: str) -> dict[str, Any]:
         outer, _, last = name.rpartition(".")
         place = body.setdefault(outer, {}) if outer else body
         if isinstance(place, dict):
-            place[last] = value_of(last, form[name], zone)
+            place[last] = value_of(last, form[name], zone, schema.kind(name))
     return body
 
 
-def value_of(name: str, text: str, zone: str) -> Any:
-    if name in NUMBERS:
-        return number(text)
-    if name in FLAGS:
-        return {"true": True, "on": True, "false": False}.get(text, text)
-    if name in LISTS:
-        return [item.strip() for item in re.split(r"[,\n]", text) if item.strip()]
-    if name in PAIRS:
-        return pairs(text)
-    if name in JSON:
-        return read_json(name, text)
-    return to_rfc3339(text, zone) if name in TIMES else text
+def value_of(name: str, text: str, zone: str, kind: str) -> Any:
+    match kind:
+        case "number":
+            return number(text)
+        case "flag":
+            return {"true": True, "on": True, "false": False}.get(text, text)
+        case "list":
+            return [item.strip() for item in re.split(r"[,\n]", text) if item.strip()]
+        case "pairs":
+            return pairs(text)
+        case "json":
+            return read_json(name, text)
+        case "time":
+            return to_rfc3339(text, zone)
+        case _:
+            return text
 
 
 def pairs(text: str) -> dict[str, str] | str:

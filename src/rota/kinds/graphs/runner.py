@@ -9,8 +9,8 @@ from rota.core.clock import Clock
 from rota.core.errors import Invalid
 from rota.core.kinds import KindTraits, register
 from rota.core.model import PAYLOAD_LIMIT
-from rota.core.parse import Defaults
 from rota.core.policy import Misfire
+from rota.core.schedule_form import Defaults
 from rota.db.connection import Database
 from rota.db.dialect import Tx
 from rota.db.retry import retry_until_available

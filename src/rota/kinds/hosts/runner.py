@@ -16,9 +16,9 @@ from rota.core.clock import Clock, real_sleep
 from rota.core.errors import Invalid, NotFound
 from rota.core.kinds import KindTraits, register
 from rota.core.model import Job, NewJob
-from rota.core.parse import Defaults
 from rota.core.policy import Failure, FailureClass, Misfire, Overlap
 from rota.core.redact import HIDDEN, has_hidden
+from rota.core.schedule_form import Defaults
 from rota.core.states import Status
 from rota.db.connection import Database
 from rota.db.dialect import Tx, lock_keys

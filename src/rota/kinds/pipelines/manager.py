@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 from rota.access.store import accounts
-from rota.core import parse
+from rota.core import parse, schedule_form
 from rota.core.errors import Conflict, Invalid, NotFound, RotaError
 from rota.core.model import Schedule
 from rota.db.dialect import Tx
@@ -230,7 +230,7 @@ class PipelineManager:
         if cron["cron_expression"] is None:
             raise Invalid("cron_expression", None, f"is missing: {store.DEPENDENCY} needs one")
         fields = {"kind": "pipeline", "target": row.path, "schedule_type": "cron", **cron}
-        return parse.parse_schedule(
+        return schedule_form.parse_schedule(
             fields, org_id=self.org_id, defaults=self.engine.defaults, now=now, source=f"trigger:{row.path}", by=self.by
         )
 

@@ -11,8 +11,8 @@ from typing import Any
 from rota.core.errors import Invalid, LogicError, NotFound, WorkError
 from rota.core.kinds import KindTraits, register
 from rota.core.model import AttemptResult
-from rota.core.parse import Defaults
 from rota.core.policy import Overlap
+from rota.core.schedule_form import Defaults
 from rota.db.connection import Database
 from rota.db.dialect import Tx
 from rota.engine import orgs

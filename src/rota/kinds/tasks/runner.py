@@ -19,9 +19,10 @@ from rota.core.clock import stopwatch
 from rota.core.errors import Invalid, LogicError, NotFound, Refused, Unavailable, WorkError, together
 from rota.core.kinds import KindTraits, register
 from rota.core.model import PAYLOAD_LIMIT, Job, Schedule
-from rota.core.parse import Defaults, wrong_names
+from rota.core.parse import wrong_names
 from rota.core.policy import Failure, FailureClass
 from rota.core.process_groups import describe_exit, last_line
+from rota.core.schedule_form import Defaults
 from rota.db.connection import Database
 from rota.db.dialect import Tx
 from rota.engine import orgs

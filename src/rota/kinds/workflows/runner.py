@@ -13,8 +13,8 @@ from rota.core import parse
 from rota.core.errors import Invalid, LeaseLost, LogicError
 from rota.core.kinds import KindTraits, register
 from rota.core.model import AttemptResult, Job
-from rota.core.parse import Defaults
 from rota.core.policy import Failure, FailureClass, Park, RetryAfter, after_failure
+from rota.core.schedule_form import Defaults
 from rota.core.states import Phase, Status
 from rota.db.connection import Database
 from rota.db.dialect import Tx

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import orjson
 
 from rota.core.errors import Invalid, LogicError
-from rota.core.parse import Defaults
 from rota.core.process_groups import describe_exit
+from rota.core.schedule_form import Defaults
 from rota.db.dialect import Tx
 from rota.db.retry import retry_until_available
 from rota.engine.runner import RunContext

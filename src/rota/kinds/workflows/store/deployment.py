@@ -7,11 +7,11 @@ from typing import Any
 
 from sqlalchemy import and_, delete, update
 
-from rota.core import parse
+from rota.core import schedule_form
 from rota.core.errors import Conflict
 from rota.core.ids import new_id
 from rota.core.model import Schedule
-from rota.core.parse import Defaults
+from rota.core.schedule_form import Defaults
 from rota.db import tables
 from rota.db.dialect import Tx
 from rota.db.statement import insert_new, insert_rows
@@ -39,7 +39,7 @@ def producer_schedule(
         "input": {"handler": handler["name"]},
     }
     defaults = {WORKFLOW: Defaults()}
-    schedule = parse.parse_schedule(body, org_id=org_id, defaults=defaults, now=now, source=source, by=None)
+    schedule = schedule_form.parse_schedule(body, org_id=org_id, defaults=defaults, now=now, source=source, by=None)
     return replace(schedule, route=route)
 
 
@@ -102,7 +102,9 @@ def schedule_producer(tx: Tx, declared: Schedule, schedule_id: str | None, now: 
     else:
         due = schedules.lock(tx, declared.org_id, schedule_id)
         schedule = due.schedule
-        old, new = (parse.flat_timing(timing) | {"anchor": None} for timing in (schedule.timing, declared.timing))
+        old, new = (
+            schedule_form.flat_timing(timing) | {"anchor": None} for timing in (schedule.timing, declared.timing)
+        )
         if old == new and schedule.enabled:
             return schedule_id
         schedule = schedules.replace_schedule(tx, due, replace(schedule, timing=declared.timing, enabled=True), now)
