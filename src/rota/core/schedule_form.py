@@ -32,10 +32,10 @@ from rota.core.wire import (
     RequestBody,
     Retry,
     SpanSeconds,
+    StorableText,
     checked,
     domain_error,
     example,
-    text_type,
 )
 
 TRIGGER_FIELDS = {
@@ -80,8 +80,11 @@ Zone = Annotated[
     PlainValidator(checked(triggers.parse_zone)),
     WithJsonSchema({"type": "string", "examples": ["Europe/Oslo"]}),
 ]
-TimeOfDay = Annotated[
+StartTime = Annotated[
     str, PlainValidator(checked(checked_time)), WithJsonSchema({"type": "string", "examples": ["08:00"]})
+]
+EndTime = Annotated[
+    str, PlainValidator(checked(checked_time)), WithJsonSchema({"type": "string", "examples": ["18:00"]})
 ]
 OverlapPolicy = Annotated[
     Overlap, Choice, BeforeValidator(lambda value: OVERLAP_NAMES.get(value, value) if isinstance(value, str) else value)
@@ -103,8 +106,8 @@ class TimingFields(RequestBody):
     anchor: Instant | None = None
     run_at: Instant | None = None
     timezone: Zone | None = None
-    window_start: TimeOfDay | None = None
-    window_end: TimeOfDay | None = Field(None, validate_default=True)
+    window_start: StartTime | None = None
+    window_end: EndTime | None = Field(None, validate_default=True)
     starts_at: Instant | None = None
     ends_at: Instant | None = None
     jitter_seconds: Annotated[float, Field(ge=0, le=int(JITTER_LIMIT.total_seconds()))] | None = None
@@ -157,8 +160,8 @@ class ScheduleChanges(TimingFields):
     queue: Name | None = None
     enabled: bool | None = None
     tags: Annotated[list[Label], Field(max_length=50)] | None = None
-    description: text_type(2000) | None = None  # type: ignore[valid-type]
-    grant_id: text_type(26) | None = None  # type: ignore[valid-type]
+    description: Annotated[str, Field(max_length=2000), StorableText] | None = None
+    grant_id: Annotated[str, Field(max_length=26), StorableText] | None = None
 
 
 class ScheduleBody(ScheduleChanges, WholeTiming):

@@ -89,17 +89,6 @@ def domain_error(wrong: Sequence[Invalid]) -> PydanticCustomError:
     return PydanticCustomError(DOMAIN_ERROR, "is invalid", {"wrong": wrong})
 
 
-def parsed_by(parser: Callable[[Any, str], Any], schema: JsonSchema) -> Any:
-    """Return the annotation of a field whose value only a parser of the domain checks and converts."""
-    return Annotated[Any, PlainValidator(checked(parser)), WithJsonSchema(schema)]
-
-
-def text_type(limit: int, *, example: str | None = None) -> Any:
-    """Return the annotation of a text that can be stored, of at most `limit` characters."""
-    check = AfterValidator(checked(lambda value, field: parse.text(value, field, limit)))
-    return Annotated[str, Field(max_length=limit, examples=None if example is None else [example]), check]
-
-
 # types of fields
 
 AT_SCHEMA: JsonSchema = {"type": "string", "format": "date-time", "examples": ["2026-05-04T09:00:00+00:00"]}
@@ -111,7 +100,8 @@ Name = Annotated[str, PlainValidator(checked(parse.name)), WithJsonSchema(NAME_S
 Label = Annotated[str, PlainValidator(checked(parse.label)), WithJsonSchema(NAME_SCHEMA)]
 Payload = Annotated[Any, PlainValidator(checked(parse.payload)), WithJsonSchema({})]
 Id = Annotated[str, WithJsonSchema(ID_SCHEMA)]
-Reason = text_type(1000, example="maintenance")
+StorableText = AfterValidator(checked(lambda value, field: parse.text(value, field, len(value))))
+Reason = Annotated[str, Field(max_length=1000, examples=["maintenance"]), StorableText]
 SpanSeconds = Annotated[int, Field(ge=1, le=SPAN_SECONDS_MAX)]
 Priority = Annotated[int, Field(ge=-100, le=100)]
 Choice = Field(strict=False)  # an enumeration by its value

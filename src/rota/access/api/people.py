@@ -1,66 +1,53 @@
 """Routes of orgs, users, API keys, login links and the audit log."""
 
-import re
-from datetime import datetime
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from rota.access import reports
-from rota.access.api.passwords import check_not_address, read_password
+from rota.access.api import models
+from rota.access.api.password_rules import check_not_address
 from rota.access.password_thread import in_password_thread
 from rota.access.store import accounts, logins
-from rota.core import parse
 from rota.core.errors import Invalid
-from rota.core.timing import triggers
 from rota.engine import orgs
 from rota.frame.http.auth import ADDING_SCOPES, Admin, InstanceAdmin, Role, Viewer
-from rota.frame.http.contract import Cursor, Limit, Timestamp, answer, answer_page, engine_of, read_body, time_span
+from rota.frame.http.contract import Cursor, Limit, Timestamp, answer, answer_page, engine_of, time_span
 from rota.frame.http.exposure import base_url_of
+from rota.frame.http.models import BodyRoute, page_of
 from rota.reports import audit as audit_reports
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
-ROLES = [role.name.lower() for role in Role]
-SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,58}[a-z0-9])?")
-EMAIL = re.compile(r"[^@\s]{1,64}@[^@\s]{1,255}")
-MAX_RUNNING = 1_000_000
 NO_STORE = {"cache-control": "no-store"}  # a secret must not be cached
 
 
 # orgs
 
 
-@router.post("/orgs", status_code=201, tags=["orgs"])
-async def create_org(request: Request, _: InstanceAdmin) -> Response:
+@router.post("/orgs", status_code=201, tags=["orgs"], response_model=models.NewOrg)
+async def create_org(request: Request, _: InstanceAdmin, body: models.OrgBody) -> Response:
     """Create an org `{name, slug}`; its `admin_key` is returned only once. Needs an instance admin key."""
     engine = engine_of(request)
-    form = parse.Form(await read_body(request), frozenset({"name", "slug"}))
-    name, slug = form.need("name", parse.name), form.need("slug", read_slug)
-    form.done()
-    org_id, key = await engine.db.tx(accounts.create_org, name or "", slug or "", engine.clock.now())
-    return answer({"id": org_id, "slug": slug, "name": name, "admin_key": key}, 201, NO_STORE)
+    org_id, key = await engine.db.tx(accounts.create_org, body.name, body.slug, engine.clock.now())
+    return answer({"id": org_id, "slug": body.slug, "name": body.name, "admin_key": key}, 201, NO_STORE)
 
 
-@router.get("/orgs", tags=["orgs"])
+@router.get("/orgs", tags=["orgs"], response_model=page_of(models.Org))
 async def list_orgs(request: Request, caller: Viewer, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """List the caller's org; all orgs with an instance admin key."""
     org_id = None if caller.instance_admin else caller.org_id
     return answer_page(await engine_of(request).db.read(reports.list_orgs, org_id, limit=limit, cursor=cursor))
 
 
-@router.patch("/orgs/{slug}", tags=["orgs"])
-async def edit_org(request: Request, _: InstanceAdmin, slug: str) -> Response:
+@router.patch("/orgs/{slug}", tags=["orgs"], response_model=models.Org)
+async def edit_org(request: Request, _: InstanceAdmin, slug: str, body: models.OrgChanges) -> Response:
     """Change `shell`, the permission for shell tasks, or `max_running`, the maximum concurrent runs of the org (null:
     no limit). Omitted fields are not changed. Needs an instance admin key."""
-    engine, body = engine_of(request), await read_body(request)
-    form = parse.Form(body, frozenset({"shell", "max_running"}))
-    shell = form.take("shell", parse.flag, None)
-    limit = form.take("max_running", lambda value, field: parse.whole(value, field, 1, MAX_RUNNING), None)
-    form.done()
-    changes: dict[str, Any] = {} if shell is None else {"shell": shell}
-    if "max_running" in body:
-        changes["max_running"] = limit
+    engine = engine_of(request)
+    changes: dict[str, Any] = {} if body.shell is None else {"shell": body.shell}
+    if "max_running" in body.sent():
+        changes["max_running"] = body.max_running
     if changes:
         await engine.db.tx(orgs.edit_org, slug, changes)
         engine.wake.signal("tasks")
@@ -70,25 +57,22 @@ async def edit_org(request: Request, _: InstanceAdmin, slug: str) -> Response:
 # users
 
 
-@router.post("/users", status_code=201, tags=["users"])
-async def create_user(request: Request, caller: Admin) -> Response:
+@router.post("/users", status_code=201, tags=["users"], response_model=models.User)
+async def create_user(request: Request, caller: Admin, body: models.UserBody) -> Response:
     """Create a user `{email, name, password, role}`. A role above viewer needs a key without scopes or expiry."""
     engine = engine_of(request)
-    form = parse.Form(await read_body(request), frozenset({"email", "name", "password", "role"}))
-    email, password = form.need("email", read_email) or "", form.need("password", read_password) or ""
-    name, role = form.take("name", parse.name, email) or "", form.need("role", read_role) or ""
-    form.done()
-    check_not_address(password, email)
-    if role != Role.VIEWER.name.lower():
-        caller.check_account_change(f"creating a user with the role {role}")
-    hashed = await in_password_thread(accounts.hash_password, password)
+    check_not_address(body.password, body.email)
+    if body.role != Role.VIEWER.name.lower():
+        caller.check_account_change(f"creating a user with the role {body.role}")
+    hashed = await in_password_thread(accounts.hash_password, body.password)
+    name = body.name or body.email
     now = engine.clock.now()
-    user_id = await engine.db.tx(accounts.create_user, caller.org_id, email, name, hashed, role, now)
+    user_id = await engine.db.tx(accounts.create_user, caller.org_id, body.email, name, hashed, body.role, now)
     user = await engine.db.read(reports.user, caller.org_id, user_id)
     return answer(user, 201, {"location": f"/api/v1/users/{user_id}"})
 
 
-@router.get("/users", tags=["users"])
+@router.get("/users", tags=["users"], response_model=page_of(models.User))
 async def list_users(
     request: Request,
     caller: Admin,
@@ -101,34 +85,25 @@ async def list_users(
     return answer_page(await engine_of(request).db.read(reports.list_users, caller.org_id, **filters))
 
 
-@router.get("/users/{user_id}", tags=["users"])
+@router.get("/users/{user_id}", tags=["users"], response_model=models.User)
 async def read_user(request: Request, caller: Admin, user_id: str) -> Response:
     return answer(await engine_of(request).db.read(reports.user, caller.org_id, user_id))
 
 
-@router.patch("/users/{user_id}", tags=["users"])
-async def edit_user(request: Request, caller: Admin, user_id: str) -> Response:
+@router.patch("/users/{user_id}", tags=["users"], response_model=models.User)
+async def edit_user(request: Request, caller: Admin, user_id: str, body: models.UserChanges) -> Response:
     """Change some of `{email, name, password, role}`. A lower role also applies to the user's API keys.
 
     Changes of `email`, `password` or `role` need a key without scopes or expiry.
     """
     engine = engine_of(request)
-    body = await read_body(request)
-    form = parse.Form(body, frozenset({"email", "name", "password", "role"}))
-    changes: dict[str, Any] = {
-        "email": form.take("email", read_email, None),
-        "name": form.take("name", parse.name, None),
-        "role": form.take("role", read_role, None),
-    }
-    password = form.take("password", read_password, None)
-    form.done()
-    if password is not None or changes["email"] is not None or changes["role"] is not None:
+    changes = body.present()
+    if changes.keys() & {"email", "password", "role"}:
         caller.check_account_change("changing a user's email, password or role")
-    if password is not None:
-        email = changes["email"] or await engine.db.read(accounts.email_of, caller.org_id, user_id)
+    if (password := changes.pop("password", None)) is not None:
+        email = body.email or await engine.db.read(accounts.email_of, caller.org_id, user_id)
         check_not_address(password, email or "")
         changes["password_hash"] = await in_password_thread(accounts.hash_password, password)
-    changes = {field: value for field, value in changes.items() if value is not None}
     await engine.db.tx(accounts.edit_user, caller.org_id, user_id, changes, engine.clock.now())
     return answer(await engine.db.read(reports.user, caller.org_id, user_id))
 
@@ -144,8 +119,8 @@ async def delete_user(request: Request, caller: Admin, user_id: str) -> Response
 # keys
 
 
-@router.post("/api-keys", status_code=201, tags=["api-keys"])
-async def create_key(request: Request, caller: Admin) -> Response:
+@router.post("/api-keys", status_code=201, tags=["api-keys"], response_model=models.NewKey)
+async def create_key(request: Request, caller: Admin, body: models.KeyBody) -> Response:
     """Create a key `{name, role, scopes?, expires_at?}` for the caller's user; `key` is returned only once.
 
     Scopes restrict the role to resources (`schedules`, `runs:read`); `shell` adds shell tasks to an operator's key.
@@ -153,20 +128,17 @@ async def create_key(request: Request, caller: Admin) -> Response:
     """
     engine = engine_of(request)
     now = engine.clock.now()
-    form = parse.Form(await read_body(request), frozenset({"name", "role", "scopes", "expires_at"}))
-    name, role = form.need("name", parse.name) or "", form.need("role", read_role) or ""
-    known_resources = resources(request)
-    scopes = form.take("scopes", lambda value, field: read_scopes(value, field, known_resources), None) or []
-    expires_at = form.take("expires_at", lambda value, field: in_future(value, field, now), None)
-    form.done()
-    caller.check_new_key(scopes, expires_at)
-    attributes: dict[str, Any] = {"user_id": caller.user_id, "scopes": scopes, "expires_at": expires_at}
-    key_id, text = await engine.db.tx(accounts.issue_key, caller.org_id, name, role, now, **attributes)
+    scopes = check_scopes(body.scopes or [], resources(request))
+    if body.expires_at is not None and body.expires_at <= now:
+        raise Invalid("expires_at", body.expires_at.isoformat(), "is not in the future")
+    caller.check_new_key(scopes, body.expires_at)
+    attributes: dict[str, Any] = {"user_id": caller.user_id, "scopes": scopes, "expires_at": body.expires_at}
+    key_id, text = await engine.db.tx(accounts.issue_key, caller.org_id, body.name, body.role, now, **attributes)
     key = await engine.db.read(reports.api_key, caller.org_id, key_id)
     return answer({**key, "key": text}, 201, {**NO_STORE, "location": f"/api/v1/api-keys/{key_id}"})
 
 
-@router.get("/api-keys", tags=["api-keys"])
+@router.get("/api-keys", tags=["api-keys"], response_model=page_of(models.Key))
 async def list_keys(
     request: Request, caller: Admin, limit: Limit = 50, cursor: Cursor = None, user_id: str | None = None
 ) -> Response:
@@ -175,7 +147,7 @@ async def list_keys(
     return answer_page(await engine_of(request).db.read(reports.list_keys, caller.org_id, **filters))
 
 
-@router.get("/api-keys/{key_id}", tags=["api-keys"])
+@router.get("/api-keys/{key_id}", tags=["api-keys"], response_model=models.Key)
 async def read_key(request: Request, caller: Admin, key_id: str) -> Response:
     return answer(await engine_of(request).db.read(reports.api_key, caller.org_id, key_id))
 
@@ -192,7 +164,7 @@ async def revoke_key(request: Request, caller: Admin, key_id: str) -> Response:
 # the dashboard
 
 
-@router.post("/login-links", status_code=201, tags=["login-links"])
+@router.post("/login-links", status_code=201, tags=["login-links"], response_model=models.LoginLink)
 async def create_login_link(request: Request, caller: Viewer) -> Response:
     """Create a link that logs the caller in to the dashboard once, within 15 minutes; `url` is returned only once.
 
@@ -209,7 +181,7 @@ async def create_login_link(request: Request, caller: Viewer) -> Response:
 # audit
 
 
-@router.get("/audit", tags=["audit"])
+@router.get("/audit", tags=["audit"], response_model=page_of(models.Act))
 async def list_audit(
     request: Request,
     caller: Admin,
@@ -237,40 +209,14 @@ async def list_audit(
     return answer_page(await engine_of(request).db.read(audit_reports.list_audit, caller.org_id, **filters))
 
 
-# parsing of fields
-
-
-def read_slug(value: Any, field: str) -> str:
-    if not isinstance(value, str) or not SLUG.fullmatch(value):
-        raise Invalid(field, value, "is not a slug: a-z, 0-9 and inner dashes, at most 60 characters")
-    return value
-
-
-def read_email(value: Any, field: str) -> str:
-    if not EMAIL.fullmatch(parse.text(value, field, 320)) or not value.isprintable():
-        raise Invalid(field, value, "is not an e-mail address")
-    return str(value).lower()
-
-
-def read_role(value: Any, field: str) -> str:
-    return parse.one_of(value, field, ROLES)
-
-
-def read_scopes(value: Any, field: str, known_resources: set[str]) -> list[str]:
-    scopes = parse.tags(value, field)
+def check_scopes(scopes: list[str], known_resources: set[str]) -> list[str]:
+    """Return the scopes, sorted, each once. Raises Invalid for an unknown one."""
     for scope in scopes:
         if scope not in ADDING_SCOPES and scope.removesuffix(":read") not in known_resources:
             adding = ", ".join(sorted(ADDING_SCOPES))
-            raise Invalid(field, scope, f"is an unknown scope; use {adding}, or a resource with or without :read")
+            raise Invalid("scopes", scope, f"is an unknown scope; use {adding}, or a resource with or without :read")
     return sorted(set(scopes))
 
 
 def resources(request: Request) -> set[str]:
     return {path.split("/")[3] for path in request.app.openapi()["paths"] if path.startswith("/api/v1/")}
-
-
-def in_future(value: Any, field: str, now: datetime) -> datetime:
-    instant = triggers.parse_instant(value, field)
-    if instant <= now:
-        raise Invalid(field, value, "is not in the future")
-    return instant

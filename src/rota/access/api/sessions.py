@@ -2,15 +2,17 @@
 
 from fastapi import APIRouter, Request, Response
 
+from rota.access.api import models
 from rota.access.authentication import visible_sessions
 from rota.access.store import logins
 from rota.frame.http.auth import Role, Viewer
 from rota.frame.http.contract import Cursor, Limit, answer_page, engine_of
+from rota.frame.http.models import page_of
 
 router = APIRouter()
 
 
-@router.get("/sessions", tags=["sessions"])
+@router.get("/sessions", tags=["sessions"], response_model=page_of(models.Session))
 async def list_sessions(
     request: Request, caller: Viewer, limit: Limit = 50, cursor: Cursor = None, user_id: str | None = None
 ) -> Response:

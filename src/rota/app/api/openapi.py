@@ -12,6 +12,7 @@ from rota.app.api import schemas
 from rota.app.api.models import Event
 from rota.app.api.shared_openapi import REF, Schema, header, refusals, without_noise
 from rota.frame.http.answers import Health, Problem
+from rota.frame.http.models import NoBody
 
 ROOT, INTERNAL, AGENT = "/api/v1", "/api/internal", "/api/agent"
 STREAMS = ("GET /events", "GET /jobs/{job_id}/$stream", "GET /runs/{run_id}/logs")
@@ -51,6 +52,7 @@ def document(app: FastAPI) -> Schema:
     }
     of_models = made.get("components", {}).get("schemas", {})
     shared = models_json_schema([(model, "validation") for model in (Problem, Event, Health)], ref_template=REF)[1]
+    of_models.pop(NoBody.__name__, None)
     components = {**schemas.SCHEMAS, **of_models, **shared["$defs"]}
     made["components"] = {"schemas": {name: plain(schema) for name, schema in components.items()}}
     made["components"]["securitySchemes"] = keys
@@ -93,7 +95,7 @@ def complete(operation: Schema, method: str, path: str, components: Schema) -> N
         headers.append("Last-Event-ID")
     schemas.complete_by_hand(operation, method, path)
     complete_body(operation, components)
-    status, good = next((status, one) for status, one in operation["responses"].items() if status.startswith("2"))
+    status, good = next(answer for answer in operation["responses"].items() if answer[0].startswith("2"))
     good["description"] = "done" if method != "GET" else "what was asked for"
     content = good.pop("content", {})
     if path.endswith("$content"):
@@ -101,7 +103,7 @@ def complete(operation: Schema, method: str, path: str, components: Schema) -> N
     if path == "/billing/usage":
         content["text/csv"] = {"schema": {"type": "string"}}
     if f"{method} {path}" in STREAMS:
-        content = {kind: one for kind, one in content.items() if one.get("schema")}
+        content = {kind: media for kind, media in content.items() if media.get("schema")}
         content["text/event-stream"] = {"schema": {"$ref": REF.format(model="Event")}}
     operation["responses"] = {status: {**good, "content": content} if content else good, **refusals(problems)}
     operation.setdefault("parameters", []).extend(header(name) for name in headers)
@@ -111,18 +113,17 @@ def complete(operation: Schema, method: str, path: str, components: Schema) -> N
 
 
 def complete_body(operation: Schema, components: Schema) -> None:
-    """Add the example of the body's model; a body without fields is not mentioned."""
+    """Add the example of the body's model; `NoBody` is not mentioned."""
     body = operation.get("requestBody")
     if body is None:
         return
     content = body["content"]["application/json"]
-    schema = content["schema"]
-    model = components[(schema.get("allOf") or [schema])[0]["$ref"].rpartition("/")[2]]
-    if not model.get("properties"):
+    model_ref = content["schema"]["$ref"]
+    model = components.get(model_ref.rpartition("/")[2])
+    if model is None:
         del operation["requestBody"]
         return
-    content["schema"] = (schema.get("allOf") or [schema])[0]
-    content["example"] = model["examples"][0]
+    body["content"] = {"application/json": {"schema": {"$ref": model_ref}, "example": model["examples"][0]}}
     body.setdefault("required", False)
 
 

@@ -11,7 +11,6 @@ from rota.app.api.shared_openapi import header, refusals, without_noise
 from rota.core.schedule_form import EXAMPLE, ScheduleChanges
 from rota.core.states import Status
 from rota.frame.http.answers import Schedule
-from rota.frame.http.auth import Role
 from rota.kinds.workflows.rules import (
     REPAIR_MODES,
     EffectStatus,
@@ -83,14 +82,8 @@ USD = a("string", description="a decimal number of US dollars", examples=["0.004
 NAME = a("string", minLength=1, maxLength=200, examples=["nightly"])
 KEY = a("string", minLength=1, maxLength=200, description="an id or a name", examples=ID["examples"])
 REASON = a("string", maxLength=1000, examples=["maintenance"])
-ROLE = among(role.name.lower() for role in Role)
 SPAN = a("integer", minimum=1, maximum=366 * 86_400)
 RETRY = {"$ref": "#/components/schemas/Retry"}
-PERSON = {
-    "email": a("string", maxLength=320, examples=["ada@example.org"]), "name": NAME,
-    "password": a("string", minLength=8, maxLength=1000), "role": ROLE,
-}  # fmt: skip
-
 TASK = {
     "id": ID,
     "name": NAME,
@@ -313,44 +306,7 @@ SCHEMAS: dict[str, Schema] = {
         **BATCH, members=listed(gives(server_instance_id=ID, name=NAME, job_id=maybe(ID), status=TEXT)),
     ),
     "AgentAnswer": a("object"),
-    # people
-    "OrgBody": takes({"name": "Ops", "slug": "ops"}, ("name", "slug"), name=NAME, slug=a("string", maxLength=60)),
-    "OrgChanges": takes(
-        {"shell": True, "max_running": 20}, shell=maybe(FLAG),
-        max_running=maybe(a("integer", minimum=1, maximum=1_000_000)),
-    ),
-    "Org": gives(id=ID, slug=TEXT, name=NAME, shell=FLAG, max_running=maybe(WHOLE), created_at=AT),
-    "NewOrg": gives(id=ID, slug=TEXT, name=NAME, admin_key=TEXT),
-    "UserBody": takes(
-        {"email": "ada@example.org", "name": "Ada", "password": "correct horse", "role": "operator"},
-        ("email", "password", "role"), **PERSON,
-    ),
-    "UserChanges": takes({"role": "admin"}, **{name: maybe(schema) for name, schema in PERSON.items()}),
-    "PasswordBody": takes(
-        {"current_password": "correct horse", "new_password": "battery staple"}, ("current_password", "new_password"),
-        current_password=PERSON["password"], new_password=PERSON["password"],
-    ),
-    "User": gives(id=ID, email=maybe(TEXT), name=NAME, role=ROLE, created_at=AT, updated_at=AT),
-    "KeyBody": takes(
-        {"name": "deploy", "role": "operator", "scopes": ["schedules", "runs:read"]}, ("name", "role"),
-        name=NAME, role=ROLE, scopes=maybe(a("array", items=NAME, maxItems=50)), expires_at=maybe(AT),
-    ),
-    "Key": gives(
-        id=ID, name=NAME, user_id=ID, user_name=TEXT, role=ROLE, scopes=listed(TEXT), prefix=TEXT, created_at=AT,
-        expires_at=maybe(AT), last_used_at=maybe(AT), revoked_at=maybe(AT),
-    ),
-    "Session": gives(
-        id=ID, user_id=ID, user_name=TEXT, key_id=maybe(ID), key_name=maybe(TEXT), address=maybe(TEXT),
-        user_agent=maybe(TEXT), created_at=AT, last_used_at=AT, expires_at=AT,
-    ),
-    "LoginLink": gives(url=a("string", format="uri"), expires_at=AT),
-    "Act": gives(
-        id=ID, at=AT, user_id=ID, user_name=maybe(TEXT), key_id=maybe(ID), key_name=maybe(TEXT), action=TEXT,
-        resource=TEXT, resource_id=maybe(TEXT), resource_name=maybe(TEXT), before=ANY, after=ANY, address=maybe(TEXT),
-        request_id=maybe(TEXT),
-    ),
 }  # fmt: skip
-SCHEMAS["NewKey"] = gives(**SCHEMAS["Key"]["properties"], key=TEXT)
 SCRIPT = """from rota import Prepare, Workflow
 
 flow = Workflow("greet", topics=["names"])
@@ -421,9 +377,8 @@ SCHEMAS["TaskScheduleBody"] = takes(
 )
 SCHEMAS["TaskSchedule"] = gives(**properties(Schedule), task_id=ID)
 PAGED = (
-    *("Task", "TaskSchedule", "Org", "Grant", "Account", "Entry", "Receipt", "Usage", "VirtualKey", "User", "Key"),
-    *("Act", "Session", "Pipeline", "Workflow", "TopicEvent", "Input", "Output", "Host", "Server", "BatchBrief"),
-    "WorkflowVersion",
+    *("Task", "TaskSchedule", "Grant", "Account", "Entry", "Receipt", "Usage", "VirtualKey", "Pipeline", "Workflow"),
+    *("TopicEvent", "Input", "Output", "Host", "Server", "BatchBrief", "WorkflowVersion"),
 )
 for _name in PAGED:
     SCHEMAS[f"{_name}Page"] = page(_name)
@@ -518,23 +473,6 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "GET /batches": (None, 200, "BatchBriefPage"),
     "GET /batches/{batch_id}": (None, 200, "Batch"),
     "POST /batches/{batch_id}/$cancel": (None, 202, "BatchRef"),
-    "POST /orgs": ("OrgBody", 201, "NewOrg"),
-    "GET /orgs": (None, 200, "OrgPage"),
-    "PATCH /orgs/{slug}": ("OrgChanges", 200, "Org"),
-    "POST /users": ("UserBody", 201, "User"),
-    "POST /users/me/$password": ("PasswordBody", 204, None),
-    "GET /users": (None, 200, "UserPage"),
-    "GET /users/{user_id}": (None, 200, "User"),
-    "PATCH /users/{user_id}": ("UserChanges", 200, "User"),
-    "DELETE /users/{user_id}": (None, 204, None),
-    "POST /api-keys": ("KeyBody", 201, "NewKey"),
-    "GET /api-keys": (None, 200, "KeyPage"),
-    "GET /api-keys/{key_id}": (None, 200, "Key"),
-    "DELETE /api-keys/{key_id}": (None, 204, None),
-    "POST /login-links": (None, 201, "LoginLink"),
-    "GET /sessions": (None, 200, "SessionPage"),
-    "DELETE /sessions/{session_id}": (None, 204, None),
-    "GET /audit": (None, 200, "ActPage"),
 }
 OPTIONAL = (  # bodies that may be left out
     *("TokenBody", "PipelineRunBody", "DraftBody", "RevokeBody", "GraphBody", "ExecuteBody", "StopBody"),
