@@ -13,11 +13,20 @@ import random
 from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, TypedDict
+from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
 
+from rota.client_types import FieldError as FieldError
+from rota.client_types import Job as Job
+from rota.client_types import Json as Json
+from rota.client_types import LogLine as LogLine
+from rota.client_types import Page as Page
+from rota.client_types import Problem as Problem
+from rota.client_types import Run as Run
+from rota.client_types import Schedule as Schedule
+from rota.client_types import Status as Status
 from rota.core.clock import blocking_sleep, real_sleep, stopwatch
 from rota.core.ids import new_id
 
@@ -28,81 +37,7 @@ RETRIED_METHODS = ("GET", "HEAD", "PUT", "POST")  # POST has an idempotency key
 OPEN_STATUSES = ("pending", "running")
 JOB_POLL_SECONDS = 0.5
 
-Json = dict[str, Any]
 quoted = partial(quote, safe="")
-Status = Literal[
-    "pending", "running", "success", "failed", "crashed", "lost", "canceled", "paused", "skipped", "missed", "coalesced"
-]
-
-
-class Problem(TypedDict, total=False):
-    """Problem document (RFC 9457) of a refused request."""
-
-    type: str
-    title: str
-    status: int
-    code: str
-    detail: str
-    request_id: str
-    errors: list[dict[str, str]]
-
-
-class Schedule(TypedDict, total=False):
-    id: str
-    name: str
-    kind: str
-    target: str
-    input: Any
-    words: str | None
-    timezone: str
-    enabled: bool
-    paused: bool
-    condition: Literal["ok", "broken", "finished"]
-    next_run_at: str | None
-    last_run_at: str | None
-    last_run_status: Status | None
-    run_count: int
-    tags: list[str]
-    revision: int
-
-
-class Run(TypedDict, total=False):
-    id: str | None
-    job_id: str
-    kind: str
-    target: str
-    schedule_id: str | None
-    slot: str | None
-    attempt: int
-    status: Status
-    reason: str | None
-    error: Json | None
-    outcome: Any
-    queued_at: str
-    started_at: str | None
-    finished_at: str | None
-
-
-class Job(TypedDict, total=False):
-    id: str
-    status: Status
-    kind: str
-    target: str
-    attempt: int
-    error: Json | None
-    run_ids: list[str]
-
-
-class LogLine(TypedDict):
-    id: int
-    at: str
-    stream: str
-    text: str
-
-
-class Page(TypedDict):
-    items: list[Any]
-    next_cursor: str | None
 
 
 class ClientError(Exception):

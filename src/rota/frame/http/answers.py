@@ -33,7 +33,7 @@ class Schedule(StoredSchedule):
     last_run_at: At | None
     last_run_id: Id | None
     last_job_id: Id | None
-    last_run_status: str | None
+    last_run_status: str | None  # a status, or `scheduler_failed`
     run_count: int
     failure_count: int
     skipped_count: int
