@@ -199,8 +199,6 @@ async def pause(
 ) -> Response:
     """Pause: slots pass without firing: `{reason, until?}`."""
     engine = engine_of(request)
-    paused = await engine.pause_schedule(caller.org_id, key, **body)
-    return answer_with_etag(await engine.db.read(schedule_reports.schedule, caller.org_id, paused.id))
     paused = await engine.pause_schedule(caller.org_id, key, **body.present())
     return answer_with_etag(await engine.db.read(schedule_reports.schedule, caller.org_id, paused.id))
 
@@ -211,8 +209,6 @@ async def resume(
 ) -> Response:
     """End a pause; `{gap: "skip" | "once" | "all"}` decides about the slots that passed in it."""
     engine = engine_of(request)
-    resumed = await engine.resume_schedule(caller.org_id, key, **body)
-    return answer_with_etag(await engine.db.read(schedule_reports.schedule, caller.org_id, resumed.id))
     resumed = await engine.resume_schedule(caller.org_id, key, **body.present())
     return answer_with_etag(await engine.db.read(schedule_reports.schedule, caller.org_id, resumed.id))
 
