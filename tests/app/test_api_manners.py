@@ -89,6 +89,15 @@ async def test_a_body_that_is_not_json_gets_415(api: Api, kind: str) -> None:
     )
 
 
+async def test_a_body_is_read_after_authentication_and_validated_after_the_role(api: Api) -> None:
+    key = await api.db.tx(accounts.create_key, api.org_id, "reader", "viewer", NINE)
+    for credential, status in ((f"Bearer {key}", 403), ("Bearer rota_wrong", 401)):
+        headers = {"authorization": credential}
+        assert (await api.call("POST", "/schedules", {"colour": 1}, headers=headers)).status_code == status
+    text = {"authorization": "Bearer rota_wrong", "content-type": "text/plain"}
+    assert (await api.call("POST", "/schedules", content=b"x", headers=text)).status_code == 401
+
+
 async def test_json_may_come_with_a_charset(api: Api) -> None:
     headers = {"content-type": "application/json; charset=utf-8"}
     assert (

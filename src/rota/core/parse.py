@@ -95,12 +95,6 @@ def text(value: Any, field: str, limit: int, required: bool = False) -> str:
     return value
 
 
-def tags(value: Any, field: str) -> list[str]:
-    if not isinstance(value, list) or len(value) > 50:
-        raise Invalid(field, value, "is not a list of at most 50 texts")
-    return [label(tag, field) for tag in value]
-
-
 def traceparent(value: str | None) -> str | None:
     """Return a W3C `traceparent` header; None for an invalid one, as the standard demands."""
     match = TRACEPARENT.fullmatch(value or "")

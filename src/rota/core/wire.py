@@ -206,8 +206,7 @@ def choices(annotation: Any) -> list[str]:
 
 def model_at(model: type[BaseModel] | None, path: Sequence[str | int]) -> type[BaseModel] | None:
     """Return the model of the object at a path of a body; None if the path leads elsewhere."""
-    kinds = [model, *leaves(annotation_at(model, path))] if not path else leaves(annotation_at(model, path))
-    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+    return next(iter(models_in(annotation_at(model, path))), None) if path else model
 
 
 def required_at(model: type[BaseModel] | None, path: Sequence[str | int]) -> bool:
