@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.databases import (
@@ -27,6 +28,8 @@ shared = pytest.StashKey[PostgresServer]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    hypothesis.settings.register_profile("rota", deadline=None)  # a busy machine is slow, not wrong
+    hypothesis.settings.load_profile("rota")
     for name in list(os.environ):
         if name.startswith("ROTA_") and not name.startswith("ROTA_TEST_"):
             del os.environ[name]  # tests do not depend on the developer's settings

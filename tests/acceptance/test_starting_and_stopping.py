@@ -161,7 +161,7 @@ async def client(data: Path, process: Process) -> AsyncIterator[httpx.AsyncClien
 
     await until(up, 120, "the server is up")
     url = orjson.loads(note.read_bytes())["url"]
-    async with httpx.AsyncClient(base_url=f"{url}/api/v1") as api:
+    async with httpx.AsyncClient(base_url=f"{url}/api/v1", timeout=60) as api:
 
         async def ready() -> bool:
             try:

@@ -364,7 +364,7 @@ def test_a_login_link_is_made_at_the_start_and_on_demand(rota: Rota, home: Path)
     assert asked.returncode == 0
     assert "works once" in asked.stderr
     for url in (first, asked.stdout.strip(), read(rota("-o", "json", "login"))["url"]):
-        with httpx.Client() as browser:
+        with httpx.Client(timeout=60) as browser:
             assert browser.get(url).headers["location"] == "/"
             assert "<h1>Now" in browser.get(url.partition("login")[0]).text
             assert browser.get(url).status_code == 403

@@ -226,7 +226,7 @@ async def test_a_first_key_that_was_lost_is_replaced_on_the_machine_of_the_serve
 
 def at_dashboard(home: Path) -> httpx.AsyncClient:
     """A browser at the server of a data directory, not logged in."""
-    return httpx.AsyncClient(base_url=json.loads((home / "data" / "server.json").read_text())["url"])
+    return httpx.AsyncClient(base_url=json.loads((home / "data" / "server.json").read_text())["url"], timeout=60)
 
 
 async def log_in(browser: httpx.AsyncClient, password: str, status: int = 303) -> None:

@@ -163,7 +163,7 @@ def test_a_server_without_a_worker_is_live_and_not_ready(tmp_path: Path) -> None
             assert time.monotonic() < end
             time.sleep(0.05)
         url = orjson.loads(note.read_bytes())["url"]
-        assert httpx.get(f"{url}/health/live").status_code == 200
+        assert httpx.get(f"{url}/health/live", timeout=60).status_code == 200
         answer = httpx.get(f"{url}/health/ready", timeout=20)
         assert (answer.status_code, answer.json()["problems"]) == (503, ["no_worker"])
     finally:

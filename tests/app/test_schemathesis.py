@@ -69,10 +69,10 @@ def test_the_document_is_kept(live: LiveApi) -> None:
 
 def test_the_examples_of_the_document_work(live: LiveApi) -> None:
     known = populate(live)
-    document = httpx.get(f"{live.url}/openapi.json").json()
+    document = httpx.get(f"{live.url}/openapi.json", timeout=60).json()
     paths = [(path, found) for path, found in document["paths"].items() if path.startswith("/api/v1")]
     calls = [(path, method, one) for path, methods in paths for method, one in methods.items() if "requestBody" in one]
-    with httpx.Client(base_url=live.url, headers=live.headers) as client:
+    with httpx.Client(base_url=live.url, headers=live.headers, timeout=60) as client:
         client.post("/api/v1/tasks", json={"name": "report", "command": "true"})
         for path, method, operation in sorted(calls, key=lambda call: ORDER[call[1]]):
             client.delete("/api/v1/schedules/nightly")  # its name is in more than one example
@@ -116,7 +116,7 @@ def fuzz(operation: Any, mode: GenerationMode, live: LiveApi, known: dict[str, s
 def populate(live: LiveApi) -> dict[str, str]:
     """One of each thing, and what its path parameter is."""
     body = {"name": "real", "target": "hello", "cron_expression": "0 2 * * *", "overlap": "allow"}
-    with httpx.Client(base_url=f"{live.url}/api/v1", headers=live.headers) as client:
+    with httpx.Client(base_url=f"{live.url}/api/v1", headers=live.headers, timeout=60) as client:
         assert client.post("/schedules", json=body).status_code == 201
         for _ in range(3):
             assert client.post("/schedules/real/$run").status_code == 202

@@ -49,12 +49,12 @@ def test_no_session_token_or_key_is_in_any_table_or_log_line(home: tuple[Path, s
     assert rota("user", "add", "ada@example.org", "--role", "operator", ROTA_PASSWORD=PASSWORD).returncode == 0
     key = read(rota("-o", "json", "key", "add", "ci", "--role", "operator"))["key"]
     link = read(rota("-o", "json", "login"))["url"]
-    with httpx.Client(base_url=server) as browser:
+    with httpx.Client(base_url=server, timeout=60) as browser:
         assert browser.get(link).status_code == 303
         assert browser.get("/").status_code == 200
         sessions = list(browser.cookies.values())
         assert browser.get(f"/login?token={GUESSES[3]}").status_code == 403
-    assert httpx.get(f"{server}/", cookies={SESSION_COOKIE: GUESSES[2]}).status_code == 303
+    assert httpx.get(f"{server}/", cookies={SESSION_COOKIE: GUESSES[2]}, timeout=60).status_code == 303
     assert rota("--key", GUESSES[0], "run", "list").returncode == 5
     start_link = (place / "data" / "login.url").read_text().strip()  # stderr is a file, which others may read
     secrets += [key, link.partition("token=")[2], start_link.partition("token=")[2], *sessions]
@@ -68,7 +68,7 @@ def test_no_session_token_or_key_is_in_any_table_or_log_line(home: tuple[Path, s
     order: dict[str, Any] = {"json": {"grant_id": grant, "input": {"say": "x"}}}
     for token, status in ((TOKEN, 200), (GUESSES[1], 401)):
         headers = {"authorization": f"Bearer {token}", "idempotency-key": "once"}
-        answer = httpx.post(f"{server}/api/internal/graphs/python:echo:run", headers=headers, **order)
+        answer = httpx.post(f"{server}/api/internal/graphs/python:echo:run", headers=headers, timeout=60, **order)
         assert answer.status_code == status
     with elsewhere(place, url, server):
         body = {"name": "far", "kind": "graph", "target": "python:echo", "interval": "1h", "queue": "far"}

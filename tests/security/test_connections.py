@@ -72,14 +72,14 @@ def test_a_body_that_takes_too_long_is_answered_with_408(live: LiveApi, monkeypa
 @pytest.mark.parametrize("name", ["authorization", "x-api-key"])
 def test_several_credentials_in_one_request_are_refused(live: LiveApi, name: str) -> None:
     value = f"Bearer {live.key}" if name == "authorization" else live.key
-    refused = httpx.get(f"{live.url}/api/v1/runs", headers=[(name, value), (name, value)])
+    refused = httpx.get(f"{live.url}/api/v1/runs", headers=[(name, value), (name, value)], timeout=60)
     assert (refused.status_code, refused.json()["code"]) == (400, "bad_request")
-    both = httpx.get(f"{live.url}/api/v1/runs", headers={**live.headers, "x-api-key": "rota_other"})
+    both = httpx.get(f"{live.url}/api/v1/runs", headers={**live.headers, "x-api-key": "rota_other"}, timeout=60)
     assert both.status_code == 200  # Authorization counts
 
 
 def test_of_a_json_key_that_comes_twice_the_last_counts(live: LiveApi) -> None:
     body = b'{"cron_expression": "nonsense", "cron_expression": "0 12 * * *", "count": 1}'
     headers = {**live.headers, "content-type": "application/json"}
-    made = httpx.post(f"{live.url}/api/v1/schedules/$preview", content=body, headers=headers)
+    made = httpx.post(f"{live.url}/api/v1/schedules/$preview", content=body, headers=headers, timeout=60)
     assert made.status_code == 200

@@ -124,7 +124,7 @@ def test_a_forwarded_address_counts_only_from_a_trusted_proxy(
 ) -> None:
     with running_server(tmp_path, ROTA_TRUSTED_PROXIES=trusted):
         url = Path(tmp_path / "data" / "server.json").read_text().split('"')[3]
-        with httpx.Client(base_url=url) as client:
+        with httpx.Client(base_url=url, timeout=60) as client:
             answers = [
                 client.get(
                     "/api/v1/runs",
