@@ -64,7 +64,7 @@ def running_server(place: Path, /, *pass_fds: int, **env: str) -> Iterator[Path]
     log = (place / "up.log").open("wb")
     process = subprocess.Popen(command, cwd=place, env=environment(**env), stdout=log, stderr=log, pass_fds=pass_fds)
     try:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while not (place / "data" / "server.json").exists() or run(place, "workers").returncode:
             assert process.poll() is None, (place / "up.log").read_text()
             assert time.monotonic() < end, (place / "up.log").read_text()
@@ -72,7 +72,7 @@ def running_server(place: Path, /, *pass_fds: int, **env: str) -> Iterator[Path]
         yield place
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0, (place / "up.log").read_text()
+        assert process.wait(60) == 0, (place / "up.log").read_text()
         assert not (place / "data" / "server.json").exists()
         log.close()
 
