@@ -13,7 +13,7 @@ from datetime import datetime
 from itertools import chain, repeat
 from operator import is_
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 from sqlalchemy import ColumnElement, Dialect, Table
@@ -24,8 +24,13 @@ from rota.core.errors import DataRefused
 from rota.db.column_types import Instant, ticks_of
 from rota.db.dialect import CHANNEL, Tx, notify, on_sqlite
 
-Columns = Mapping[str, ColumnElement[Any]]
-Listener = Callable[[str, Sequence[Any]], None]
+if TYPE_CHECKING:
+    import sqlite3
+
+Columns = Mapping[str, ColumnElement[object]]
+Processor = Callable[[Any], object] | None  # converts a value of a column to or from the driver; None: not needed
+Row = Sequence[Any]
+Listener = Callable[[str, Sequence[object]], None]
 
 SQLITE_BATCH_ROWS = 512  # rows of one VALUES list; larger batches are split
 SQLITE_PARAMETERS = 32_000  # SQLite's limit is 32,766
@@ -68,13 +73,13 @@ class Statement:
         )
         self._sqlite_texts: dict[tuple[str, int], tuple[str, list[str]]] = {}
 
-    def run(self, tx: Tx, /, rows: Sequence[Sequence[Any]] | None = None, **params: Any) -> list[tuple[Any, ...]]:
+    def run(self, tx: Tx, /, rows: Sequence[Sequence[object]] | None = None, **params: object) -> list[tuple[Any, ...]]:
         """Run for these rows; returns rows with the columns of `returns`. A no-op for an empty list of rows."""
         columns = None if rows is None else list(zip(*rows, strict=True))
         return list(zip(*self.columns(tx, columns, **params).values(), strict=True))
 
     def columns(
-        self, tx: Tx, /, batch: Sequence[Sequence[Any]] | None = None, **params: Any
+        self, tx: Tx, /, batch: Sequence[Sequence[object]] | None = None, **params: object
     ) -> dict[str, Sequence[Any]]:
         """Run for rows that are passed column by column; returns the result column by column, by name."""
         if batch is not None and not (batch and batch[0]):
@@ -87,7 +92,7 @@ class Statement:
         if not self.returns:
             return {}
         read = result_processors(tx.dialect, tuple(self.returns.values()))
-        values: Iterable[Sequence[Any]] = zip(*rows, strict=True) if rows else repeat(())
+        values: Iterable[Sequence[object]] = zip(*rows, strict=True) if rows else repeat(())
         return {
             name: column if process is None or column.count(None) == len(column) else list(map(process, column))
             for name, process, column in zip(self.returns, read, values, strict=bool(rows))
@@ -99,7 +104,7 @@ class Statement:
             return [self._postgresql]
         return [self._sqlite_text(text, batch_size(rows))[0] for text in self._sqlite]
 
-    def _bound(self, dialect: Dialect, batch: Sequence[Sequence[Any]]) -> Iterable[Sequence[Any]]:
+    def _bound(self, dialect: Dialect, batch: Sequence[Sequence[object]]) -> Iterable[Sequence[object]]:
         """Return the columns of a batch as values of the driver."""
         for values, process in zip(batch, bind_processors(dialect, tuple(self.batch.values())), strict=bool(batch)):
             if process is None:
@@ -109,7 +114,7 @@ class Statement:
             else:
                 yield list(map(process, values))
 
-    def _on_postgresql(self, tx: Tx, batch: Sequence[Sequence[Any]], params: Mapping[str, Any]) -> list[Any]:
+    def _on_postgresql(self, tx: Tx, batch: Sequence[Sequence[object]], params: Mapping[str, object]) -> list[Row]:
         arrays = dict(zip(self.batch, map(array_text, batch), strict=bool(batch)))
         values = tuple(arrays[name] if name in arrays else params[name] for name in self._names)
         result = tx.exec_driver_sql(self._postgresql, values)
@@ -119,11 +124,11 @@ class Statement:
         result.close()
         return rows
 
-    def _on_sqlite(self, tx: Tx, batch: Sequence[Sequence[Any]], params: Mapping[str, Any]) -> list[Any]:
+    def _on_sqlite(self, tx: Tx, batch: Sequence[Sequence[object]], params: Mapping[str, object]) -> list[Row]:
         bound = {name: sqlite_value(value) for name, value in params.items()}
         step = min(SQLITE_BATCH_ROWS, SQLITE_PARAMETERS // max(1, len(self.batch)))
         count = len(batch[0]) if batch else 0
-        rows: list[Any] = []
+        rows: list[Row] = []
         for start in range(0, count or 1, step):
             part = {name: values[start : start + step] for name, values in zip(self.batch, batch, strict=bool(batch))}
             for text in self._sqlite:
@@ -131,8 +136,8 @@ class Statement:
         return rows
 
     def _run_sqlite_text(
-        self, tx: Tx, text: str, batch: Mapping[str, Sequence[Any]], params: Mapping[str, Any]
-    ) -> list[Any]:
+        self, tx: Tx, text: str, batch: Mapping[str, Sequence[object]], params: Mapping[str, object]
+    ) -> list[Row]:
         names = self._batch_names(text)
         if not names and any(name in self.batch for name in PARAMETER.findall(text)):
             sql, order = self._sqlite_text(text, 0)
@@ -186,19 +191,19 @@ def batch_size(rows: int) -> int:
     return 1 << max(0, rows - 1).bit_length()
 
 
-def run_driver(tx: Tx, sql: str, values: Sequence[Any]) -> list[Any]:
+def run_driver(tx: Tx, sql: str, values: Sequence[object]) -> list[Row]:
     """Run a text on SQLite's own connection."""
     for listener in statement_listeners:
         listener(sql, values)
-    driver: Any = tx.connection.dbapi_connection
+    driver = cast("sqlite3.Connection", tx.connection.dbapi_connection)
     cursor = driver.execute(sql, values)
-    rows: list[Any] = cursor.fetchall()
+    rows: list[Row] = cursor.fetchall()
     if cursor.description and cursor.description[0][0] == "json_rows":
         rows = orjson.loads(rows[0][0])
     return rows
 
 
-def sqlite_value(value: Any) -> Any:
+def sqlite_value(value: object) -> object:
     """Return a parameter as SQLite's driver takes it: a list as a JSON array."""
     if isinstance(value, datetime):
         return ticks_of(value)
@@ -206,16 +211,16 @@ def sqlite_value(value: Any) -> Any:
 
 
 @functools.cache
-def bind_processors(dialect: Dialect, columns: tuple[ColumnElement[Any], ...]) -> list[Callable[[Any], Any] | None]:
+def bind_processors(dialect: Dialect, columns: tuple[ColumnElement[object], ...]) -> list[Processor]:
     return [column.type.dialect_impl(dialect).bind_processor(dialect) for column in columns]
 
 
 @functools.cache
-def result_processors(dialect: Dialect, columns: tuple[ColumnElement[Any], ...]) -> list[Callable[[Any], Any] | None]:
+def result_processors(dialect: Dialect, columns: tuple[ColumnElement[object], ...]) -> list[Processor]:
     return [column.type.dialect_impl(dialect).result_processor(dialect, None) for column in columns]
 
 
-def array_type(kind: TypeEngine[Any]) -> str:
+def array_type(kind: TypeEngine[object]) -> str:
     """Return the PostgreSQL type of a batch's column. Text instead of varchar(n): a cast to that cuts in silence, while
     the column refuses a text that is too long. Timestamps are sent as microseconds, which both sides read four times
     as fast; they are exact until the year 2255."""
@@ -243,7 +248,7 @@ def array_text(items: Sequence[Any]) -> str:
     return '{"' + joined.replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","') + '"}'
 
 
-def insert_rows(tx: Tx, table: Table, rows: Sequence[Mapping[str, Any]], notified: str | None = None) -> None:
+def insert_rows(tx: Tx, table: Table, rows: Sequence[Mapping[str, object]], notified: str | None = None) -> None:
     """Insert rows with the same keys in one statement, which also notifies other processes of a topic."""
     if notified is not None and on_sqlite(tx):
         notify(tx, notified)
@@ -255,7 +260,7 @@ def insert_rows(tx: Tx, table: Table, rows: Sequence[Mapping[str, Any]], notifie
 
 
 def insert_new(
-    tx: Tx, table: Table, rows: Sequence[Mapping[str, Any]], returning: Sequence[str]
+    tx: Tx, table: Table, rows: Sequence[Mapping[str, object]], returning: Sequence[str]
 ) -> list[tuple[Any, ...]]:
     """Insert the rows that meet no conflict, and return columns of those: row counts of skipped inserts differ by
     driver."""
@@ -266,7 +271,7 @@ def insert_new(
 
 
 def insert_columns(
-    tx: Tx, table: Table, columns: Mapping[str, Sequence[Any]], returning: Sequence[str]
+    tx: Tx, table: Table, columns: Mapping[str, Sequence[object]], returning: Sequence[str]
 ) -> list[tuple[Any, ...]]:
     """The same as `insert_new`, for rows that are passed column by column."""
     result = insertion(table, tuple(columns), tuple(returning), False).columns(tx, list(columns.values()))
