@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo, Wit
 from rota.core import parse
 from rota.core.errors import MISSING, Invalid
 from rota.core.ids import new_id
+from rota.core.kinds import DEFAULT_KIND
 from rota.core.model import JITTER_LIMIT, Schedule
 from rota.core.plan import FIRE_BATCH_SLOTS
 from rota.core.policy import CATCH_UP_LIMIT_SLOTS, OVERLAP_NAMES, Misfire, Overlap
@@ -146,7 +147,7 @@ class ScheduleChanges(TimingFields):
     model_config = example(EXAMPLE)
 
     name: OldName | None = None
-    kind: Annotated[str, Field(examples=["task"])] | None = None
+    kind: Annotated[str, Field(examples=[DEFAULT_KIND])] | None = None
     target: Target | None = None
     input: Payload | None = None
     max_runs: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
@@ -190,7 +191,7 @@ def parse_schedule(
 ) -> Schedule:
     """Return a new schedule from its flat form, without a route, which its kind chooses. Raises Invalid."""
     form = ScheduleBody.read(body)
-    kind = form.kind or "task"
+    kind = form.kind or DEFAULT_KIND
     rules = defaults.get(kind)
     if rules is None:
         raise Invalid("kind", kind, f"is not one of {', '.join(sorted(defaults))}")
