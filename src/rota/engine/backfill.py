@@ -4,7 +4,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
-from typing import Any
 
 from sqlalchemy import select
 
@@ -18,6 +17,7 @@ from rota.db.dialect import Tx, lock_keys
 from rota.db.tables import clocks
 from rota.engine import jobs, runs, slots
 from rota.engine.firing import new_job
+from rota.engine.records import RunRow, TriggerSpan
 from rota.engine.schedules import lock
 
 k = clocks.c
@@ -29,7 +29,7 @@ class PastSlots:
     """A range of a schedule's past: its trigger spans, the slots that ran and those whose job is still in the queue."""
 
     schedule: Schedule
-    spans: Sequence[Any]
+    spans: Sequence[TriggerSpan]
     since: datetime
     until: datetime
     ran: Collection[datetime]
@@ -94,7 +94,7 @@ def fire_past(
     return wanted
 
 
-def retry_slot(tx: Tx, due: DueSchedule, slot: datetime, run: Any, now: datetime) -> str:
+def retry_slot(tx: Tx, due: DueSchedule, slot: datetime, run: RunRow, now: datetime) -> str:
     """Add a job for another attempt of a slot; returns its id, or that of the job the slot already has."""
     schedule = due.schedule
     living = [row for row in jobs.of_schedules(tx, [schedule.id]).get(schedule.id, []) if row.slot == slot]
@@ -117,7 +117,7 @@ def retry_slot(tx: Tx, due: DueSchedule, slot: datetime, run: Any, now: datetime
     return job.id
 
 
-def retry_run(tx: Tx, schedule: Schedule, run: Any, attempts: int, now: datetime) -> str:
+def retry_run(tx: Tx, schedule: Schedule, run: RunRow, attempts: int, now: datetime) -> str:
     """Add a job for another attempt of a run outside the slots, in order with the schedule's other jobs."""
     job = new_job(schedule, Fire(now, now, solo=False), new_id())
     job = replace(

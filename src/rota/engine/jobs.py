@@ -21,6 +21,7 @@ from rota.db.statement import insert_rows
 from rota.db.tables import jobs, queues
 from rota.engine import runs, statements
 from rota.engine.job_states import is_in, lease_values
+from rota.engine.records import JobRow
 from rota.engine.serial_keys import promote
 
 UNROUTABLE = "unroutable"
@@ -146,12 +147,12 @@ def withdraw(
     return [(job.schedule_id, job.slot) for job in gone if job.schedule_id]
 
 
-def find(tx: Tx, org_id: str, key: str) -> Any | None:
+def find(tx: Tx, org_id: str, key: str) -> JobRow | None:
     """Return a job of an org by its id or by the id of its current run."""
     for column in (c.id, c.run_id):
         row = tx.execute(select(jobs).where(column == key, c.org_id == org_id)).one_or_none()
         if row is not None:
-            return row
+            return JobRow(**row._asdict())
     return None
 
 
@@ -265,7 +266,7 @@ def serial_keys(new: Iterable[NewJob]) -> set[str]:
     return {job.serial_key for job in new if job.serial_key}
 
 
-def row_of(job: NewJob, now: datetime, head: bool) -> dict[str, Any]:
+def row_of(job: NewJob, now: datetime, head: bool) -> dict[str, object]:
     at_once = Move.WAIT if job.serial_key and not head else Move.ENQUEUE
     move = Move.DELAY if job.run_at > now else at_once
     return {
@@ -305,7 +306,7 @@ def leased_job(new: NewJob, now: datetime, fence: int) -> Job:
     )
 
 
-def job_of(row: Any) -> Job:
-    """Return the job of a row with JOB_COLUMNS."""
+def job_of(row: object) -> Job:
+    """Return the job of a row that has JOB_COLUMNS."""
     columns = {name: getattr(row, name) for name in statements.JOB}
     return Job(**{**columns, "terms": Terms.load(columns["terms"])})

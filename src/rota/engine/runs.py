@@ -15,6 +15,9 @@ from rota.db.dialect import Tx
 from rota.db.statement import insert_rows
 from rota.db.tables import artifacts, jobs, logs, orgs, runs, slots
 from rota.engine import statements
+from rota.engine.records import RunRow
+
+LogLine = tuple[str, datetime, str, str]  # run id, time, stream, text
 
 NO_INFO = RunInfo()
 BY_ATTEMPT = (runs.c.attempt, runs.c.lost_fence.desc())  # of two runs with one attempt number, the lost one came first
@@ -46,7 +49,7 @@ def statuses(tx: Tx, run_ids: Collection[str]) -> dict[str, str]:
 
 
 def record_lost(
-    tx: Tx, ended: Sequence[AttemptResult], worker: str, now: datetime, lines: Sequence[Any] = ()
+    tx: Tx, ended: Sequence[AttemptResult], worker: str, now: datetime, lines: Sequence[LogLine] = ()
 ) -> list[AttemptResult]:
     """Record attempts that ran but whose results were refused because the lease was lost, with their log lines; returns
     them. The reason is the status that they ended as. A row that a rescue wrote as crashed becomes lost. No other row
@@ -95,18 +98,20 @@ def last_attempt(tx: Tx, job_id: str) -> int:
     return int(tx.execute(stmt).scalar_one())
 
 
-def get(tx: Tx, org_id: str, run_id: str) -> Any | None:
-    return tx.execute(select(runs).where(runs.c.id == run_id, runs.c.org_id == org_id)).one_or_none()
+def get(tx: Tx, org_id: str, run_id: str) -> RunRow | None:
+    row = tx.execute(select(runs).where(runs.c.id == run_id, runs.c.org_id == org_id)).one_or_none()
+    return None if row is None else RunRow(**row._asdict())
 
 
-def of_job(tx: Tx, org_id: str, job_id: str) -> list[Any]:
+def of_job(tx: Tx, org_id: str, job_id: str) -> list[RunRow]:
     """Return all runs of a job, first attempt first."""
     of_this_job = and_(runs.c.job_id == job_id, runs.c.org_id == org_id)
-    return list(tx.execute(select(runs).where(of_this_job).order_by(*BY_ATTEMPT)))
+    rows = tx.execute(select(runs).where(of_this_job).order_by(*BY_ATTEMPT))
+    return [RunRow(**row._asdict()) for row in rows]
 
 
-def write_logs(tx: Tx, lines: Sequence[tuple[str, datetime, str, str]]) -> None:
-    """Append log lines: (run id, time, stream, text)."""
+def write_logs(tx: Tx, lines: Sequence[LogLine]) -> None:
+    """Append log lines."""
     insert_rows(
         tx, logs, [{"run_id": run, "at": at, "stream": stream, "text": text} for run, at, stream, text in lines]
     )
@@ -136,12 +141,11 @@ def prune(tx: Tx, org_id: str, before: datetime, statuses: Collection[str], limi
     in_use = [traits.runs_in_use() for traits in registered().values() if traits.runs_in_use is not None]
     of_org = (runs.c.org_id == org_id, runs.c.recorded_at < before, runs.c.status.in_(statuses))
     old = and_(*of_org, ~alive, *(~condition for condition in in_use))
-    return delete_runs(
-        tx, tx.execute(select(runs).where(old).order_by(runs.c.recorded_at, runs.c.id).limit(limit)).all()
-    )
+    rows = tx.execute(select(runs).where(old).order_by(runs.c.recorded_at, runs.c.id).limit(limit))
+    return delete_runs(tx, [RunRow(**row._asdict()) for row in rows])
 
 
-def delete_runs(tx: Tx, rows: Sequence[Any]) -> int:
+def delete_runs(tx: Tx, rows: Sequence[RunRow]) -> int:
     """Delete these runs with their logs and artifacts; returns their number."""
     ids = [row.id for row in rows]
     if ids:
@@ -155,7 +159,7 @@ def delete_runs(tx: Tx, rows: Sequence[Any]) -> int:
     return len(ids)
 
 
-def keep_verdicts(tx: Tx, rows: Sequence[Any]) -> None:
+def keep_verdicts(tx: Tx, rows: Sequence[RunRow]) -> None:
     """Store the verdicts of slots whose runs are about to be deleted: slots are kept longer than runs."""
     values = [
         {
@@ -172,12 +176,12 @@ def keep_verdicts(tx: Tx, rows: Sequence[Any]) -> None:
         tx.execute(SET_VERDICT, values)
 
 
-def trace_of(run: Any) -> str:
+def trace_of(run: RunRow) -> str:
     """Return the `traceparent` of a run, for another attempt of it."""
     return traceparent(run.trace_id or trace_id_of(run.job_id))
 
 
-def row_of(result: AttemptResult, worker: str | None, now: datetime | None) -> dict[str, Any]:
+def row_of(result: AttemptResult, worker: str | None, now: datetime | None) -> dict[str, object]:
     job = result.job
     of_job = {
         "job_id": job.id, "org_id": job.org_id, "kind": job.kind, "target": job.target, "route": job.route,
@@ -188,7 +192,7 @@ def row_of(result: AttemptResult, worker: str | None, now: datetime | None) -> d
     return of_job | result_columns | {"recorded_at": now or result.finished_at, "worker": worker}
 
 
-def result_values(result: AttemptResult) -> tuple[Any, ...]:
+def result_values(result: AttemptResult) -> tuple[object, ...]:
     """Return the values of RESULT_COLUMNS."""
     info = result.info or NO_INFO
     return (

@@ -6,7 +6,6 @@ cannot violate the unique index of heads.
 """
 
 from collections.abc import Collection, Iterable
-from typing import Any
 
 from sqlalchemy import exists, literal, select
 
@@ -15,6 +14,7 @@ from rota.db.dialect import Tx, lock_keys
 from rota.db.tables import jobs
 from rota.engine import statements
 from rota.engine.job_states import is_in
+from rota.engine.records import JobRow
 
 c = jobs.c
 REPAIR_BATCH_KEYS = 500
@@ -26,9 +26,10 @@ def promote(tx: Tx, keys: Iterable[str]) -> int:
     return len(statements.PROMOTE.run(tx, [(key,) for key in sorted(set(keys))]))
 
 
-def head_of(tx: Tx, serial_key: str) -> Any | None:
+def head_of(tx: Tx, serial_key: str) -> JobRow | None:
     """Return the head of a serial key, in any state."""
-    return tx.execute(select(jobs).where(c.serial_key == serial_key, is_in(c.state, HEADS))).one_or_none()
+    row = tx.execute(select(jobs).where(c.serial_key == serial_key, is_in(c.state, HEADS))).one_or_none()
+    return None if row is None else JobRow(**row._asdict())
 
 
 def keys_of(tx: Tx, ids: Collection[str]) -> set[str]:

@@ -4,7 +4,7 @@ rows."""
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any
+from typing import TypedDict
 
 from rota.core.timing import triggers
 from rota.core.timing.counting import count_slots
@@ -13,15 +13,24 @@ from rota.core.timing.triggers import Timing
 from rota.db.connection import Database
 from rota.engine import slots
 from rota.engine.compute import compute
+from rota.engine.records import AuditedSchedule, SlotRow, TriggerSpan
 
 PROBLEM_LIMIT = 100
 ROWS_PER_READ = 2_000
 
 
+class SlotAudit(TypedDict):
+    ok: bool
+    schedules: int
+    slots: int
+    problems: list[str]
+    overdue: list[str]
+
+
 async def audit(
     db: Database, org_id: str, schedule: str | None, since: datetime | None, now: datetime,
     grace: timedelta = timedelta(seconds=60),
-) -> dict[str, Any]:  # fmt: skip
+) -> SlotAudit:  # fmt: skip
     """Check that every slot up to now is in exactly one row, and that every fired slot has a job or a run. `overdue`
     lists schedules that are overdue by more than the grace; their rows are correct, so `ok` may be true."""
     checked, problems, total = 0, [], 0
@@ -42,12 +51,14 @@ async def audit(
     }  # fmt: skip
 
 
-async def check_schedule(db: Database, schedule: Any, since: datetime | None, now: datetime) -> tuple[int, list[str]]:
+async def check_schedule(
+    db: Database, schedule: AuditedSchedule, since: datetime | None, now: datetime
+) -> tuple[int, list[str]]:
     """Check a schedule; returns the number of its slots, and the problems of their rows."""
     edge = now if schedule.next_slot is None else min(now, schedule.next_slot - TICK)
     floor = max((at for at in (since, schedule.decided_until) if at is not None), default=None)
     spans = await db.read(slots.spans_of, schedule.id)
-    rows: list[Any] = []
+    rows: list[SlotRow] = []
     orphaned: set[str] = set()
     after = floor
     while page := await db.read(slots.rows_between, schedule.id, after, edge, ROWS_PER_READ):
@@ -59,9 +70,13 @@ async def check_schedule(db: Database, schedule: Any, since: datetime | None, no
 
 
 def compare(
-    spans: Sequence[Any], rows: Sequence[Any], orphaned: Collection[str], floor: datetime | None, edge: datetime,
+    spans: Sequence[TriggerSpan],
+    rows: Sequence[SlotRow],
+    orphaned: Collection[str],
+    floor: datetime | None,
+    edge: datetime,
     now: datetime,
-) -> tuple[int, list[str]]:  # fmt: skip
+) -> tuple[int, list[str]]:
     """Compare the slots of a schedule's spans with its rows; returns the number of slots, and the problems."""
     total, wrong = 0, []
     claimed = [False] * len(rows)
@@ -81,7 +96,7 @@ def compare(
 
 
 def walk(
-    timing: Timing, since: datetime, start: datetime, end: datetime, rows: Sequence[Any], claimed: list[bool]
+    timing: Timing, since: datetime, start: datetime, end: datetime, rows: Sequence[SlotRow], claimed: list[bool]
 ) -> tuple[int, list[str]]:
     """Compare the slots of a span that began at `since` with the rows, both ascending. A gap row stands for all slots
     from its first to its last."""

@@ -3,7 +3,6 @@ did not fire has its verdict in its row, and consecutive ones share a row, a gap
 
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import and_, bindparam, delete, func, literal, or_, select, update
 
@@ -18,6 +17,7 @@ from rota.core.timing.triggers import Timing
 from rota.db.dialect import Tx
 from rota.db.statement import insert_new, insert_rows
 from rota.db.tables import clocks, jobs, runs, schedule_stats, schedules, slots, trigger_spans
+from rota.engine.records import AuditedSchedule, SlotRow, TriggerSpan
 
 t = slots.c
 GAP_COUNT_LIMIT = 10_000  # slots of a gap that are counted at once; maintenance counts longer gaps
@@ -79,7 +79,7 @@ def edge_of(tx: Tx, schedule_id: str, now: datetime) -> datetime:
     return now if decided is None else max(now, decided)
 
 
-def single_slots(tx: Tx, schedule_id: str, since: datetime, until: datetime) -> dict[datetime, Any]:
+def single_slots(tx: Tx, schedule_id: str, since: datetime, until: datetime) -> dict[datetime, SlotRow]:
     """Return the rows of single slots in a range, without gaps. Raises TooMuchEffort if they are more than one request
     may read."""
     stmt = select(slots).where(t.schedule_id == schedule_id, t.slot.between(since, until)).order_by(t.slot)
@@ -88,10 +88,13 @@ def single_slots(tx: Tx, schedule_id: str, since: datetime, until: datetime) -> 
         raise TooMuchEffort(
             "from", since.isoformat(), f"begins a range with more than {REQUEST_STEPS} slots; choose a shorter range"
         )
-    return {row.slot: row for row in rows if row.last_slot is None or row.last_slot == row.slot}
+    single = [SlotRow(**row._asdict()) for row in rows if row.last_slot is None or row.last_slot == row.slot]
+    return {row.slot: row for row in single}
 
 
-def past_slots(schedule: Schedule, spans: Sequence[Any], since: datetime, until: datetime) -> Iterator[datetime]:
+def past_slots(
+    schedule: Schedule, spans: Sequence[TriggerSpan], since: datetime, until: datetime
+) -> Iterator[datetime]:
     """Yield past slots by the trigger in effect at the time; before the schedule was created and while it was disabled,
     by its current trigger."""
     after = since - TICK
@@ -166,16 +169,17 @@ def reopen(tx: Tx, schedule_id: str, slot: datetime, job_id: str) -> tuple[int, 
     return attempts, last_run_id
 
 
-def uncounted_gaps(tx: Tx, limit: int) -> list[tuple[Timing, Any]]:
+def uncounted_gaps(tx: Tx, limit: int) -> list[tuple[Timing, SlotRow]]:
     """Return gaps whose slots are not counted yet, with the timing in effect at their first slot."""
     gaps = []
-    for gap in tx.execute(select(slots).where(t.count.is_(None)).limit(limit)).all():
+    rows = tx.execute(select(slots).where(t.count.is_(None)).limit(limit)).all()
+    for gap in [SlotRow(**row._asdict()) for row in rows]:
         spans = [span for span in spans_of(tx, gap.schedule_id) if span.from_at <= gap.slot]
         gaps.append((triggers.load(spans[-1].timing), gap))
     return gaps
 
 
-def set_count(tx: Tx, gap: Any, count: int) -> None:
+def set_count(tx: Tx, gap: SlotRow, count: int) -> None:
     home = and_(t.schedule_id == gap.schedule_id, t.slot == gap.slot)
     tx.execute(update(slots).where(home).values(count=count))
 
@@ -195,7 +199,9 @@ def prune(tx: Tx, before: datetime, limit: int) -> int:
     return len(rows)
 
 
-def audit_page(tx: Tx, org_id: str, key: str | None, after: str, limit: int = 500) -> tuple[list[Any], str | None]:
+def audit_page(
+    tx: Tx, org_id: str, key: str | None, after: str, limit: int = 500
+) -> tuple[list[AuditedSchedule], str | None]:
     """Return a page of schedules for the slot audit, also deleted ones, with their clocks; and the last id, None at the
     end."""
     s, k = schedules.c, clocks.c
@@ -207,24 +213,25 @@ def audit_page(tx: Tx, org_id: str, key: str | None, after: str, limit: int = 50
     if key is not None:
         known = select(literal(1)).where(s.org_id == org_id, s.id == key).exists()
         stmt = stmt.where(or_(s.id == key, and_(s.name == key, ~known)))
-    rows = list(tx.execute(stmt.order_by(s.id).limit(limit)))
+    rows = [AuditedSchedule(**row._asdict()) for row in tx.execute(stmt.order_by(s.id).limit(limit))]
     return rows, rows[-1].id if len(rows) == limit else None
 
 
-def spans_of(tx: Tx, schedule_id: str) -> list[Any]:
+def spans_of(tx: Tx, schedule_id: str) -> list[TriggerSpan]:
     """Return the trigger spans of a schedule, oldest first."""
     spans = trigger_spans.c
-    return list(tx.execute(select(trigger_spans).where(spans.schedule_id == schedule_id).order_by(spans.from_at)))
+    rows = tx.execute(select(trigger_spans).where(spans.schedule_id == schedule_id).order_by(spans.from_at))
+    return [TriggerSpan(**row._asdict()) for row in rows]
 
 
-def rows_between(tx: Tx, schedule_id: str, since: datetime | None, until: datetime, limit: int) -> list[Any]:
+def rows_between(tx: Tx, schedule_id: str, since: datetime | None, until: datetime, limit: int) -> list[SlotRow]:
     """Return the rows of a schedule with `since < slot <= until`, ascending, up to `limit`."""
     stmt = select(slots).where(t.schedule_id == schedule_id, t.slot <= until)
     stmt = stmt if since is None else stmt.where(t.slot > since)
-    return list(tx.execute(stmt.order_by(t.slot).limit(limit)))
+    return [SlotRow(**row._asdict()) for row in tx.execute(stmt.order_by(t.slot).limit(limit))]
 
 
-def without_job_or_run(tx: Tx, rows: Sequence[Any]) -> set[str]:
+def without_job_or_run(tx: Tx, rows: Sequence[SlotRow]) -> set[str]:
     """Return the job ids of these slot rows that have neither a job nor a run."""
     ids = [row.job_id for row in rows if row.verdict is None and row.job_id is not None]
     known: set[str] = set()

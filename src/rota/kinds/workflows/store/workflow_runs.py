@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, select, update
+from sqlalchemy import and_, update
 
 from rota.core.ids import new_id
 from rota.core.model import Attempt, AttemptResult, Job
@@ -230,10 +230,12 @@ def commit(
 def find_followed(tx: Tx, workflow: WorkflowRow, job: Job, worker: str) -> Followed | None:
     """Return the attempt that a commit began whose answer was lost."""
     head = serial_keys.head_of(tx, job.serial_key or "")
-    if head is None or head.id == job.id or head.lease_owner != worker or head.run_id is None:
+    if head is None or head.id == job.id or head.lease_owner != worker:
         return None
-    next_job = jobs.job_of(tx.execute(select(*jobs.JOB_COLUMNS).where(tables.jobs.c.id == head.id)).one())
-    attempt = Attempt(replace(next_job, attempt=head.attempt - 1), head.run_id, head.attempt, head.started_at)
+    if head.run_id is None or head.started_at is None:
+        return None
+    next_job = replace(jobs.job_of(head), attempt=head.attempt - 1)
+    attempt = Attempt(next_job, head.run_id, head.attempt, head.started_at)
     row = find_run(tx, head.run_id)
     assert row is not None  # a job of a workflow has its run row from the transaction that set its run id
     return attempt, started_run(tx, workflow, row)
