@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypedDict, TypeVar
 
 from rota.core.errors import AuthError, Invalid, LogicError, PermissionDenied, TransientError, WorkError
 from rota.core.timing.triggers import Once, Timing, window_open
@@ -69,7 +69,7 @@ class Retry:
         factor = 1 if self.backoff_type is Backoff.FIXED else 2 ** min(tries - 1, 40)
         return timedelta(milliseconds=min(self.backoff_ms * factor, self.max_backoff_ms))
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         return {
             "max_retries": self.max_retries,
             "backoff_ms": self.backoff_ms,
@@ -79,6 +79,17 @@ class Retry:
 
 
 TRANSIENT_RETRY = Retry(5, 10_000, Backoff.EXPONENTIAL, 600_000)  # default for transient failures
+
+
+class TermsData(TypedDict, total=False):
+    """The terms of a job as JSON data: what is set."""
+
+    timeout: float
+    retry: dict[str, object]
+    deadline_at: str
+    window: tuple[str, str, str]  # start, end, zone; JSON has it as a list
+    window_until: str | None
+    grant_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +104,9 @@ class Terms:
     zone: str = "UTC"
     grant_id: str | None = None  # the grant that it runs under
 
-    def dump(self) -> dict[str, Any] | None:
+    def dump(self) -> TermsData | None:
         """Return what is set as JSON data; None if nothing is."""
-        data: dict[str, Any] = {}
+        data: TermsData = {}
         if self.timeout is not None:
             data["timeout"] = self.timeout.total_seconds()
         if self.retry is not None:
@@ -103,23 +114,23 @@ class Terms:
         if self.deadline_at is not None:
             data["deadline_at"] = self.deadline_at.isoformat()
         if self.window is not None:
-            data["window"] = [self.window.start.isoformat("minutes"), self.window.end.isoformat("minutes"), self.zone]
+            data["window"] = (self.window.start.isoformat("minutes"), self.window.end.isoformat("minutes"), self.zone)
             data["window_until"] = self.window_until.isoformat() if self.window_until else None
         if self.grant_id is not None:
             data["grant_id"] = self.grant_id
         return data or None
 
     @classmethod
-    def load(cls, data: Mapping[str, Any] | None) -> "Terms":
+    def load(cls, data: TermsData | None) -> "Terms":
         """Restore terms from `dump`."""
         if not data:
             return NO_TERMS
-        window = data.get("window")
+        window, window_until = data.get("window"), data.get("window_until")
         return cls(
             timeout=timedelta(seconds=data["timeout"]) if "timeout" in data else None,
             retry=parse_retry(data.get("retry")),
             deadline_at=datetime.fromisoformat(data["deadline_at"]) if "deadline_at" in data else None,
-            window_until=datetime.fromisoformat(data["window_until"]) if data.get("window_until") else None,
+            window_until=datetime.fromisoformat(window_until) if window_until else None,
             window=Window(time.fromisoformat(window[0]), time.fromisoformat(window[1])) if window else None,
             zone=window[2] if window else "UTC",
             grant_id=data.get("grant_id"),
@@ -164,7 +175,7 @@ class Failure:
     reconcile_after: timedelta | None = None  # when to check next whether an effect of unknown outcome was applied
     final: bool = False  # a LogicError: no retry policy applies
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, str | None]:
         texts = {"type": self.type, "message": self.message, "traceback": self.traceback}
         plain = {name: text and text.encode("utf-8", "backslashreplace").decode() for name, text in texts.items()}
         return {"code": self.code or self.failure_class.value, **plain}  # half a surrogate pair cannot be stored
@@ -241,10 +252,11 @@ def parse_retry(value: object) -> Retry | None:
     if not isinstance(value, Mapping):
         raise Invalid("retry", value, "is not an object like {max_retries, backoff_ms, backoff_type, max_backoff_ms}")
     limits = {"max_retries": (0, 1000), "backoff_ms": (0, 86_400_000), "max_backoff_ms": (0, 86_400_000)}
-    fields: dict[str, Any] = {}
+    backoff_type = Backoff.FIXED
+    numbers: dict[str, int] = {}
     for name, member in value.items():
         if name == "backoff_type":
-            fields[name] = choice(Backoff, member, "retry.backoff_type")
+            backoff_type = choice(Backoff, member, "retry.backoff_type")
         elif name not in limits:
             raise Invalid(
                 f"retry.{name}", member, f"is an unknown field; the fields are {', '.join([*limits, 'backoff_type'])}"
@@ -255,8 +267,8 @@ def parse_retry(value: object) -> Retry | None:
             low, high = limits[name]
             raise Invalid(f"retry.{name}", member, f"is not a whole number from {low} to {high}")
         else:
-            fields[name] = member
-    return Retry(**fields)
+            numbers[name] = member
+    return Retry(**numbers, backoff_type=backoff_type)
 
 
 def choice(enum: type[E], value: object, field: str) -> E:

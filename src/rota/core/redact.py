@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import overload
 
 HIDDEN = "***"
 
@@ -67,7 +67,13 @@ HINTS = (*NAME_HINTS, *(hint for hints, _, _ in SHAPES for hint in hints))
 PEM_BEGIN, PEM_END, PEM_HEADER_LENGTH = "-----BEGIN ", "-----END ", 64
 
 
-def redacted(value: Any) -> Any:
+@overload
+def redacted(value: str) -> str: ...
+@overload
+def redacted(value: Mapping[str, object]) -> dict[str, object]: ...
+@overload
+def redacted(value: object) -> object: ...
+def redacted(value: object) -> object:
     """Return the same value with secrets hidden: by the name of their field, or by their own shape."""
     match value:
         case str():
@@ -75,7 +81,7 @@ def redacted(value: Any) -> Any:
         case dict():
             return {name: hidden(name, member) for name, member in value.items()}
         case list() | tuple():
-            members = [redacted(member) for member in value]
+            members: list[object] = [redacted(member) for member in value]
             for position, option in enumerate(value[:-1]):  # ["--password", "x"]
                 if isinstance(option, str) and option.startswith("-") and is_secret_name(option):
                     members[position + 1] = hidden(option, value[position + 1])
@@ -84,7 +90,7 @@ def redacted(value: Any) -> Any:
             return value
 
 
-def hidden(name: Any, value: Any) -> Any:
+def hidden(name: object, value: object) -> object:
     """The value of a field. Under a secret name it is hidden, unless it is empty, a truth value, or a number whose name
     does not end in a secret word (`token_count`)."""
     if value is None or value == "" or isinstance(value, bool) or not isinstance(name, str):
@@ -125,7 +131,7 @@ def is_secret_name(name: str) -> bool:
     return secret_name(name[-NAME_LENGTH:])[0]
 
 
-def hidden_values(value: Any) -> set[str]:
+def hidden_values(value: object) -> set[str]:
     """The texts of at least four characters in fields with secret names."""
     if isinstance(value, Mapping):
         named = {text for name, member in value.items() if is_secret_name(str(name)) for text in texts_of(member)}
@@ -133,7 +139,7 @@ def hidden_values(value: Any) -> set[str]:
     return set[str]().union(*map(hidden_values, value)) if isinstance(value, list) else set()
 
 
-def has_hidden(value: Any) -> bool:
+def has_hidden(value: object) -> bool:
     """Whether a value that was sent contains the mark of a hidden secret."""
     members = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     return value == HIDDEN or any(map(has_hidden, members))
@@ -176,19 +182,20 @@ def without_private_keys(text: str) -> str:
     return "".join([*parts, text[position:]])
 
 
-def texts_of(value: Any) -> set[str]:
+def texts_of(value: object) -> set[str]:
     if isinstance(value, Mapping | list):
         members = value.values() if isinstance(value, Mapping) else value
         return set[str]().union(*map(texts_of, members))
     return {str(value)} if value is not None and len(str(value)) >= 4 else set()
 
 
-def public_task(task: dict[str, Any]) -> dict[str, Any]:
+def public_task(task: dict[str, object]) -> dict[str, object]:
     """Return a task, or its snapshot in a run, for readers without the scope `shell`: values of `env` and
     `stdin` are hidden, and so are the secrets that are recognised in `parameters` and `command`."""
     shown = {**task}
-    if isinstance(task.get("env"), Mapping):
-        shown["env"] = dict.fromkeys(task["env"], HIDDEN)
+    env = task.get("env")
+    if isinstance(env, Mapping):
+        shown["env"] = dict.fromkeys(env, HIDDEN)
     if task.get("stdin"):
         shown["stdin"] = HIDDEN
     shown |= {name: redacted(task[name]) for name in ("parameters", "command") if task.get(name) is not None}

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
 
 
 class State(StrEnum):
@@ -146,7 +145,7 @@ PHASE_MOVES: frozenset[tuple[Phase, Phase]] = frozenset(
 )
 
 
-def shown_status(run: Mapping[str, Any]) -> str:
+def shown_status(run: Mapping[str, object]) -> str:
     """Return the status of a run for display: an attempt that failed for a transient reason is `retrying` while the
     next one is planned (`retry_at`), `retried` afterwards. The wire keeps `paused: transient`."""
     if run["status"] == Status.PAUSED and run.get("reason") == "transient":

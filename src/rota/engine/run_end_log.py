@@ -1,7 +1,6 @@
 """Log lines about runs that ended: a line each, failures as warnings with the error's type and first line."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import structlog
 
@@ -28,9 +27,9 @@ def log_ended(batch: Sequence[AttemptResult]) -> None:
         (log.warning if run.status in FAILURES else log.info)("run ended", **facts_of(run))
 
 
-def facts_of(run: AttemptResult) -> dict[str, Any]:
+def facts_of(run: AttemptResult) -> dict[str, object]:
     name = run.info.name if run.info is not None else None
-    facts: dict[str, Any] = {"target": name or run.job.target, "run": run.run_id, "status": run.status.value}
+    facts: dict[str, object] = {"target": name or run.job.target, "run": run.run_id, "status": run.status.value}
     if run.reason:
         facts["reason"] = run.reason
     if run.error is not None:
@@ -44,7 +43,7 @@ def facts_of(run: AttemptResult) -> dict[str, Any]:
     return facts
 
 
-def error_line(error: dict[str, Any]) -> str:
+def error_line(error: Mapping[str, object]) -> str:
     """Return the type and first line of an error, redacted, without control characters."""
     lines = str(redacted(error.get("message") or "")).strip().splitlines()
     prefix = f"{error.get('type') or error.get('code')}: "

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
 
-from rota.core.model import Attempt, AttemptResult, Job, RunInfo, record
+from rota.core.model import Attempt, AttemptResult, Job, RunInfo
 from rota.core.policy import Failure
 from rota.core.redact import redacted_text
 from rota.core.schedule_form import Defaults
@@ -69,7 +69,7 @@ class Learns(Protocol):
         ...
 
 
-@record
+@dataclass(slots=True)
 class RunContext:
     """What a run knows about itself, and its ways to speak."""
 

@@ -11,14 +11,14 @@ summer has slots only in summer. Slots more than 50 years away do not exist.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time, timedelta, timezone
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
 from math import gcd
-from typing import Any, assert_never
+from typing import assert_never
 
 from rota.core.effort import spend
 from rota.core.errors import Invalid
@@ -305,11 +305,11 @@ def preview(timing: Timing, after: datetime, count: int, since: datetime | None 
 # JSON
 
 
-def dump(timing: Timing) -> dict[str, Any]:
+def dump(timing: Timing) -> dict[str, object]:
     """Return the timing as JSON data; `load` restores it."""
     match timing.trigger:
         case Cron(expression):
-            trigger: dict[str, Any] = {"type": "cron", "expression": expression}
+            trigger: dict[str, object] = {"type": "cron", "expression": expression}
         case Every(span, anchor):
             trigger = {"type": "interval", "microseconds": span // TICK, "anchor": anchor.isoformat()}
         case Once(at):
@@ -327,7 +327,7 @@ def dump(timing: Timing) -> dict[str, Any]:
     }
 
 
-def load(data: dict[str, Any]) -> Timing:
+def load(data: Mapping[str, object]) -> Timing:
     """Restore a timing from `dump`. Raises Invalid for anything else, such as a damaged row."""
     try:
         match data["trigger"]:
@@ -340,9 +340,14 @@ def load(data: dict[str, Any]) -> Timing:
             case _:
                 raise ValueError
         bounds = [parse_instant(data[key], key) if data[key] else None for key in ("starts_at", "ends_at")]
-        window = Window(*map(time.fromisoformat, data["window"])) if data["window"] else None
-        jitter = TICK * data["jitter_microseconds"]
-        return Timing(trigger, parse_zone(data["zone"]), window, bounds[0], bounds[1], jitter)
+        match data["window"], data["jitter_microseconds"]:
+            case None, int(jitter):
+                window = None
+            case [str(start), str(end)], int(jitter):
+                window = Window(time.fromisoformat(start), time.fromisoformat(end))
+            case _:
+                raise ValueError
+        return Timing(trigger, parse_zone(data["zone"]), window, bounds[0], bounds[1], TICK * jitter)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         raise Invalid("timing", data, "is not a stored timing") from None
 

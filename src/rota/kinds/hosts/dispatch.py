@@ -19,7 +19,7 @@ from rota.core.errors import Conflict, LeaseLost, NotFound, Unavailable
 from rota.core.ids import new_id
 from rota.core.model import Attempt, AttemptResult, RunInfo
 from rota.core.policy import RECONCILIATION, Failure, FailureClass
-from rota.core.redact import redacted
+from rota.core.redact import redacted, redacted_text
 from rota.core.states import State, Status
 from rota.db.dialect import Tx, notify
 from rota.db.paging import Record
@@ -231,7 +231,7 @@ class Dispatch:
             if room <= 0:
                 kept.append((run_id, now, "system", "… the rest is left out …"))
                 break
-            kept.append((run_id, now, stream, storable(redacted(text)[:LINE_LIMIT])))
+            kept.append((run_id, now, stream, storable(redacted_text(text)[:LINE_LIMIT])))
         runs.write_logs(tx, kept)
 
 
@@ -239,8 +239,9 @@ def failure_of(report: Record) -> Failure:
     error = report["error"] or {}
     code = error.get("code")
     failure_class = FailureClass(code) if code in set(FailureClass) else FailureClass.LOGIC
-    text = redacted(error.get("message") or "failed without a message")
-    return Failure(failure_class, error.get("type") or "HostJobFailed", text, redacted(error.get("traceback")))
+    message = redacted_text(error.get("message") or "failed without a message")
+    traceback = error.get("traceback") and redacted_text(error["traceback"])
+    return Failure(failure_class, error.get("type") or "HostJobFailed", message, traceback)
 
 
 def unknown_claims(held: Collection[Any], known: Collection[str]) -> list[Any]:

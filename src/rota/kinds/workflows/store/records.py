@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from rota.core.model import record
 from rota.core.states import Phase
 from rota.kinds.workflows.rules import EffectStatus, HandlerKind, Outcome
 
@@ -57,7 +56,7 @@ class WorkflowRow:
         return {row.name: row.held_run_id for row in self.handlers.values() if row.held_run_id is not None}
 
 
-@record
+@dataclass(slots=True)
 class NewEvent:
     """An event to be published."""
 
@@ -115,7 +114,7 @@ class OpenEffect:
     reconcile_attempts: int
 
 
-@record
+@dataclass(slots=True)
 class StartedRun:
     """A run that has begun, as it is in the database."""
 
@@ -133,7 +132,7 @@ class StartedRun:
     retry_of: str | None = None
 
 
-@record
+@dataclass(slots=True)
 class Decision:
     """The result of `prepare`, not yet in the database: as JSON, the events to reserve by topic, the wake-up time."""
 

@@ -2,12 +2,11 @@
 reservations, old events and runs."""
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, and_, delete, func, literal, or_, select
 
-from rota.core.model import record
 from rota.core.states import Phase
 from rota.db import tables
 from rota.db.dialect import Tx, is_listed
@@ -23,7 +22,7 @@ s, j, causes = tables.schedules.c, tables.jobs.c, tables.causes.c
 WORKFLOWS_PER_CHECK = 1000  # whose consumers one check for missed events looks at
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class HandlerRef:
     """A handler of a workflow."""
 
@@ -36,7 +35,7 @@ class HandlerRef:
         return f"{self.workflow}.{self.handler}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class OrphanedEvent:
     """A reserved event whose run neither runs nor waits."""
 
