@@ -7,7 +7,6 @@ import sys
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
-from typing import Any
 
 import orjson
 
@@ -15,7 +14,7 @@ from rota.app.application import Rota, load_app, load_file
 from rota.app.secrets import close_memory
 from rota.core.clock import SystemClock, system_time
 from rota.core.model import Job
-from rota.core.policy import Billing, Failure, Terms, classify
+from rota.core.policy import Billing, Terms, classify
 from rota.db.connection import Database, open_database
 from rota.db.notify import Wake
 from rota.db.retry import retry_until_available
@@ -25,13 +24,14 @@ from rota.engine.engine_settings import EngineSettings
 from rota.engine.runner import Canceled, RunContext, RunLog, Skipped
 from rota.kinds.graphs.runner import GraphRunner
 from rota.kinds.tasks.runner import TaskRunner
+from rota.user_code.processes import ChildAnswer, ChildOrder, dump_failure
 
 LOG_FLUSH_SECONDS = 0.2
 
 
 def main() -> None:
     close_memory()  # it holds the URL of the database
-    order = orjson.loads(sys.stdin.buffer.read())
+    order: ChildOrder = orjson.loads(sys.stdin.buffer.read())
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")  # to the run's log
     os.set_inheritable(order["result_fd"], False)
     answer = asyncio.run(run(order))
@@ -39,7 +39,7 @@ def main() -> None:
         results.write(orjson.dumps(answer) + b"\n")
 
 
-async def run(order: dict[str, Any]) -> dict[str, Any]:
+async def run(order: ChildOrder) -> ChildAnswer:
     db = open_database(order["database_url"])
     settings = EngineSettings(
         artifact_limit=order["artifact_limit"], billing=Billing(order["billing"]), markup=Decimal(order["markup"])
@@ -48,7 +48,7 @@ async def run(order: dict[str, Any]) -> dict[str, Any]:
         program = program_of(order)
         return await (run_graph if "graph" in order else run_task)(order, db, program, settings)
     except Skipped as error:
-        return {"skipped": error.reason, "failure": error.failure and dump_failure(error.failure)}
+        return {"skipped": error.reason, "failure": None if error.failure is None else dump_failure(error.failure)}
     except Canceled as error:
         return {"canceled": error.by}
     except BaseException as error:
@@ -57,7 +57,7 @@ async def run(order: dict[str, Any]) -> dict[str, Any]:
         await db.close()
 
 
-async def run_task(order: dict[str, Any], db: Database, program: Rota, settings: EngineSettings) -> dict[str, Any]:
+async def run_task(order: ChildOrder, db: Database, program: Rota, settings: EngineSettings) -> ChildAnswer:
     runner = TaskRunner(program.registry, db, injector=program.injector, threads=1, org=program.org)
     engine = Engine(db, SystemClock(), Wake(), {"task": runner}, settings)
     program.use(engine)
@@ -70,7 +70,7 @@ async def run_task(order: dict[str, Any], db: Database, program: Rota, settings:
             print(line)
 
 
-async def run_graph(order: dict[str, Any], db: Database, program: Rota, settings: EngineSettings) -> dict[str, Any]:
+async def run_graph(order: ChildOrder, db: Database, program: Rota, settings: EngineSettings) -> ChildAnswer:
     """Run a graph. This process writes its log and usage itself; the worker receives only the result."""
     clock = SystemClock()
     clock.sync(await db.read(workers.measure))
@@ -95,12 +95,7 @@ async def write_log(db: Database, log: RunLog, clock: SystemClock, ended: asynci
             await retry_until_available(partial(db.tx, runs.write_logs, lines))
 
 
-def dump_failure(failure: Failure) -> dict[str, Any]:
-    """Serialise a failure for `processes.load_failure`."""
-    return {"failure_class": failure.failure_class.value, "final": failure.final, **failure.dump()}
-
-
-def program_of(order: dict[str, Any]) -> Rota:
+def program_of(order: ChildOrder) -> Rota:
     """Load the program that the worker runs or, if the worker has none, the one in the function's own file."""
     if order["app"] is not None:
         return load_app(order["app"])
@@ -108,7 +103,7 @@ def program_of(order: dict[str, Any]) -> Rota:
     return programs[0] if len(programs) == 1 else Rota()
 
 
-def make_context(order: dict[str, Any], engine: Engine) -> RunContext:
+def make_context(order: ChildOrder, engine: Engine) -> RunContext:
     now = system_time()
     slot = datetime.fromisoformat(order["slot"]) if order["slot"] else None
     graph = order.get("graph")

@@ -163,6 +163,15 @@ class FailureClass(StrEnum):
     INDETERMINATE = "indeterminate"
 
 
+class FailureData(TypedDict):
+    """A failure as JSON data, as it is recorded with the run."""
+
+    code: str
+    type: str
+    message: str
+    traceback: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why an attempt failed: its class decides what follows, the rest is recorded with the run."""
@@ -175,10 +184,13 @@ class Failure:
     reconcile_after: timedelta | None = None  # when to check next whether an effect of unknown outcome was applied
     final: bool = False  # a LogicError: no retry policy applies
 
-    def dump(self) -> dict[str, str | None]:
-        texts = {"type": self.type, "message": self.message, "traceback": self.traceback}
-        plain = {name: text and text.encode("utf-8", "backslashreplace").decode() for name, text in texts.items()}
-        return {"code": self.code or self.failure_class.value, **plain}  # half a surrogate pair cannot be stored
+    def dump(self) -> FailureData:
+        return {
+            "code": self.code or self.failure_class.value,
+            "type": without_surrogates(self.type),
+            "message": without_surrogates(self.message),
+            "traceback": self.traceback and without_surrogates(self.traceback),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +281,11 @@ def parse_retry(value: object) -> Retry | None:
         else:
             numbers[name] = member
     return Retry(**numbers, backoff_type=backoff_type)
+
+
+def without_surrogates(text: str) -> str:
+    """Return the text with halves of surrogate pairs escaped: they cannot be stored."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def choice(enum: type[E], value: object, field: str) -> E:

@@ -8,11 +8,11 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TypeVar
 
 from rota.core.policy import classify
 from rota.engine.runner import RunContext, WorkFailed
-from rota.user_code.injection import InjectionScope, Injector, Signature
+from rota.user_code.injection import InjectionScope, Injector, Signature, UserFunction
 
 
 class ForkCounter:
@@ -24,6 +24,8 @@ class ForkCounter:
         self.generation += 1
 
 
+R = TypeVar("R")
+
 forks = ForkCounter()
 os.register_at_fork(after_in_child=forks.count)
 
@@ -32,10 +34,10 @@ async def call(
     injector: Injector,
     threads: ThreadPoolExecutor,
     ctx: RunContext,
-    function: Callable[..., Any],
-    payload: Any,
-    save_result: Callable[[Any], Awaitable[Any]],
-) -> Any:
+    function: UserFunction,
+    payload: object,
+    save_result: Callable[[object], Awaitable[R]],
+) -> R | None:
     """Call a function with the parameters of `payload`, and return what `save_result` makes of its result while the
     injected values are still open. Raises Invalid for a payload that does not fit."""
     signature = injector.signature(function)
@@ -53,8 +55,8 @@ async def call(
 
 
 async def invoke(
-    threads: ThreadPoolExecutor, signature: Signature, function: Callable[..., Any], arguments: Mapping[str, Any]
-) -> Any:
+    threads: ThreadPoolExecutor, signature: Signature, function: UserFunction, arguments: Mapping[str, object]
+) -> object:
     """Await an async function here, run a sync one in a thread. Raises WorkFailed for SystemExit."""
     generation = forks.generation
     try:
@@ -72,12 +74,12 @@ class Interrupted(BaseException):
     """Raised inside a thread that still runs when its run is cancelled for the second time, after the grace."""
 
 
-async def run_in_thread(threads: ThreadPoolExecutor, call: Callable[[], Any]) -> Any:
+async def run_in_thread(threads: ThreadPoolExecutor, call: Callable[[], object]) -> object:
     """Run a sync function in a thread, and return only when it has ended. On the first cancellation it sees
     `ctx.canceled`; on the second it is interrupted at its next Python instruction."""
     thread_ids: list[int] = []
 
-    def body() -> Any:
+    def body() -> object:
         thread_ids.append(threading.get_ident())
         generation = forks.generation
         try:

@@ -10,9 +10,9 @@ import logging
 import sys
 import types
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NotRequired, Required, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints
 
 import orjson
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
@@ -24,6 +24,8 @@ from rota.user_code.services import ArtifactManager, JobScheduler, Serializer
 
 make_typed_dict: Any = TypedDict  # mypy accepts it only as a class statement
 
+UserFunction = Callable[..., Any]  # of a program, with any parameters and result
+
 SCOPES = ("run", "process")
 
 
@@ -31,7 +33,7 @@ SCOPES = ("run", "process")
 class Provider:
     """Factory of an injected type: called once per run or once per process, with its own injected `dependencies`."""
 
-    factory: Callable[..., Any]  # of a generator function: its context manager
+    factory: UserFunction  # of a generator function: its context manager
     managed: bool  # the factory returns a context manager
     scope: str
     dependencies: Mapping[str, type]  # by parameter name
@@ -42,12 +44,12 @@ class Provider:
 class Signature:
     """The parameters of a function: those of its payload, and those that are injected."""
 
-    adapter: TypeAdapter[dict[str, Any]]
+    adapter: TypeAdapter[dict[str, object]]
     injected: Mapping[str, type]
-    defaults: Mapping[str, Any]
+    defaults: Mapping[str, object]
     is_async: bool
 
-    def check(self, payload: Any, field: str) -> dict[str, Any]:
+    def check(self, payload: object, field: str) -> dict[str, object]:
         """Return the function's own parameters, validated. Raises Invalid for those that are missing, unknown or of a
         wrong type."""
         try:
@@ -73,7 +75,7 @@ class Injector:
 
     def __init__(self) -> None:
         self.providers: dict[type, Provider] = {}
-        self.signatures: dict[Callable[..., Any], Signature] = {}
+        self.signatures: dict[UserFunction, Signature] = {}
         self.serializers: list[Serializer] = []
         self.labels: Mapping[int, str] = {0: "execution"}
         self.process = InjectionScope(self)
@@ -82,7 +84,7 @@ class Injector:
         self.provide(JobScheduler, job_scheduler)
         self.provide(ArtifactManager, self.artifacts)
 
-    def provide(self, provided: type, factory: Callable[..., Any], scope: str = "run") -> None:
+    def provide(self, provided: type, factory: UserFunction, scope: str = "run") -> None:
         """Inject the value of the factory into parameters of this type. The factory may be sync, async, or a generator
         that cleans up after its `yield`, and may have injected parameters itself. A value with `aclose` or `close` is
         closed at the end of its run or, with the scope `process`, of the process. Raises Invalid for an unknown scope
@@ -114,7 +116,7 @@ class Injector:
         self.providers[provided] = Provider(factory, managed, scope, dependencies)
         self.signatures.clear()
 
-    def signature(self, function: Callable[..., Any]) -> Signature:
+    def signature(self, function: UserFunction) -> Signature:
         """Return the analysed signature of a function. Raises Invalid if the function cannot be called with a
         payload."""
         signature = self.signatures.get(function)
@@ -164,10 +166,10 @@ class InjectionScope:
                     scope.values[injected_type] = await scope.make(provider, arguments)
         return scope.values[injected_type]
 
-    async def make(self, provider: Provider, arguments: Mapping[str, Any]) -> Any:
+    async def make(self, provider: Provider, arguments: Mapping[str, object]) -> object:
         value = provider.factory(**arguments)
         if provider.managed:
-            if hasattr(value, "__aenter__"):
+            if isinstance(value, AbstractAsyncContextManager):
                 return await self.stack.enter_async_context(value)
             return self.stack.enter_context(value)
         if inspect.isawaitable(value):
@@ -190,13 +192,13 @@ def job_scheduler(ctx: RunContext) -> JobScheduler:
     return JobScheduler(ctx.engine, ctx.org_id)
 
 
-async def call_or_await(function: Callable[[], Any]) -> None:
+async def call_or_await(function: Callable[[], object]) -> None:
     result = function()
     if inspect.isawaitable(result):
         await result
 
 
-def analyse(function: Callable[..., Any], injectable: Collection[type]) -> Signature:
+def analyse(function: UserFunction, injectable: Collection[type]) -> Signature:
     """Return the signature of a function. Raises Invalid for positional-only parameters and for types that are neither
     JSON nor injectable."""
     name = getattr(function, "__name__", repr(function))
@@ -205,9 +207,9 @@ def analyse(function: Callable[..., Any], injectable: Collection[type]) -> Signa
     except (NameError, TypeError) as error:
         raise Invalid("function", name, f"has a type hint that cannot be read: {error}") from error
     injected: dict[str, type] = {}
-    own: dict[str, Any] = {}
-    defaults: dict[str, Any] = {}
-    extra: Any = "forbid"
+    own: dict[str, object] = {}
+    defaults: dict[str, object] = {}
+    extra: Literal["forbid", "allow"] = "forbid"
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             extra = "allow"
@@ -246,7 +248,7 @@ def without_none(hint: Any) -> Any:
     return hint
 
 
-def wrong_parameter(problem: str, location: tuple[int | str, ...], value: Any, message: str, field: str) -> Invalid:
+def wrong_parameter(problem: str, location: tuple[int | str, ...], value: object, message: str, field: str) -> Invalid:
     """Return pydantic's error as ours."""
     path = ".".join(map(str, (field, *location)))
     match problem:

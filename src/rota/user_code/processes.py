@@ -16,14 +16,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Required, TypedDict
 
 import orjson
 
 from rota.core.clock import real_sleep, stopwatch
 from rota.core.errors import Invalid
 from rota.core.model import PAYLOAD_LIMIT
-from rota.core.policy import Failure, FailureClass
+from rota.core.policy import Failure, FailureClass, FailureData
 from rota.core.process_groups import (
     OUTPUT_DRAIN_SECONDS,
     Tail,
@@ -41,6 +41,55 @@ INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "
 KILL_TIMEOUT_SECONDS = 5.0  # after SIGKILL; then the run's log names the processes that remain
 
 
+class ProgramOrder(TypedDict, total=False):
+    """What a child process loads and calls: a function by its task, or a graph."""
+
+    app: Required[str | None]
+    payload: Required[object]
+    task: str
+    module: str  # its source file
+    name: str
+    graph: str
+    grant_id: str | None
+    schedule_id: str | None
+    trace: str
+
+
+class ChildOrder(ProgramOrder):
+    """The input of a child process: its program, run and settings."""
+
+    run_id: str
+    attempt: int
+    worker: str
+    job_id: str
+    org_id: str
+    fence: int
+    trigger: str
+    slot: str | None
+    result_fd: int
+    database_url: str
+    artifact_limit: int
+    billing: str
+    markup: str
+
+
+class ChildFailure(FailureData):
+    """A failure of the child process."""
+
+    failure_class: str
+    final: bool
+
+
+class ChildAnswer(TypedDict, total=False):
+    """The answer of a child process."""
+
+    outcome: object
+    artifact_id: str | None
+    skipped: str  # the reason
+    canceled: str  # by whom
+    failure: ChildFailure | None
+
+
 async def start(
     ctx: RunContext, command: str | Sequence[str], env: Mapping[str, str], cwd: str | None = None,
     memory_mb: int | None = None, pass_fds: Sequence[int] = (), user: str | None = None,
@@ -49,15 +98,18 @@ async def start(
     account = None if user is None else pwd.getpwnam(user)
     if account is not None:
         env = {**env, "HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name}
-    options: dict[str, Any] = {
-        "stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE,
-        "start_new_session": True, "preexec_fn": child_setup(memory_mb, ctx.run_id, account), "cwd": cwd,
-        "pass_fds": pass_fds, "env": {**env, "ROTA_RUN_ID": ctx.run_id},
-    }  # fmt: skip
-    if isinstance(command, str):
-        process = await asyncio.create_subprocess_shell(command, **options)
-    else:
-        process = await asyncio.create_subprocess_exec(*command, **options)
+    words = ["/bin/sh", "-c", command] if isinstance(command, str) else command
+    process = await asyncio.create_subprocess_exec(
+        *words,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=child_setup(memory_mb, ctx.run_id, account),
+        cwd=cwd,
+        pass_fds=pass_fds,
+        env={**env, "ROTA_RUN_ID": ctx.run_id},
+    )
     warden.add(process.pid, ctx.run_id)
     return process
 
@@ -106,20 +158,33 @@ async def supervise(ctx: RunContext, process: asyncio.subprocess.Process, stdin:
 
 
 async def ask_child(
-    ctx: RunContext, order: Mapping[str, Any], cwd: str | None = None, memory_mb: int | None = None,
+    ctx: RunContext,
+    order: ProgramOrder,
+    cwd: str | None = None,
+    memory_mb: int | None = None,
     user: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> ChildAnswer:
     """Execute a run in a Python process of its own (`rota.app.child`), so that a crash does not affect the worker.
     Returns the answer of that process. Raises Skipped, Canceled or WorkFailed as it answers, ChildCrashed if it
     died."""
     reading, writing = os.pipe()
     job, settings = ctx.job, ctx.engine.settings
-    full_order = {
-        "run_id": ctx.run_id, "attempt": ctx.attempt, "worker": ctx.worker, "job_id": job.id, "org_id": job.org_id,
-        "fence": job.fence, "trigger": job.trigger, "slot": job.slot and job.slot.isoformat(), "result_fd": writing,
-        "database_url": ctx.engine.db.url, "artifact_limit": settings.artifact_limit,
-        "billing": settings.billing.value, "markup": str(settings.markup), **order,
-    }  # fmt: skip
+    full_order: ChildOrder = {
+        **order,
+        "run_id": ctx.run_id,
+        "attempt": ctx.attempt,
+        "worker": ctx.worker,
+        "job_id": job.id,
+        "org_id": job.org_id,
+        "fence": job.fence,
+        "trigger": job.trigger,
+        "slot": None if job.slot is None else job.slot.isoformat(),
+        "result_fd": writing,
+        "database_url": ctx.engine.db.url,
+        "artifact_limit": settings.artifact_limit,
+        "billing": settings.billing.value,
+        "markup": str(settings.markup),
+    }
     try:
         command = [sys.executable, "-P", "-m", "rota.app.child"]  # -P: no imports from its cwd
         process = await start(ctx, command, os.environ, cwd, memory_mb, [writing], user)
@@ -138,7 +203,7 @@ async def ask_child(
         pipe.close()
     if not line:
         raise ChildCrashed(f"the process of this run died ({describe_exit(process.returncode)})")
-    result: dict[str, Any] = orjson.loads(line)
+    result: ChildAnswer = orjson.loads(line)
     failure = load_failure(result.get("failure"))
     if "skipped" in result:
         raise Skipped(result["skipped"], failure)
@@ -149,8 +214,17 @@ async def ask_child(
     return result
 
 
-def load_failure(fields: Mapping[str, Any] | None) -> Failure | None:
-    return None if fields is None else Failure(**{**fields, "failure_class": FailureClass(fields["failure_class"])})
+def dump_failure(failure: Failure) -> ChildFailure:
+    """Serialise a failure in the child process; `load_failure` restores it in the worker."""
+    return {"failure_class": failure.failure_class.value, "final": failure.final, **failure.dump()}
+
+
+def load_failure(fields: ChildFailure | None) -> Failure | None:
+    if fields is None:
+        return None
+    failure_class = FailureClass(fields["failure_class"])
+    texts = (fields["type"], fields["message"], fields["traceback"], fields["code"])
+    return Failure(failure_class, *texts, final=fields["final"])
 
 
 async def wait_until_gone(leader: int, ctx: RunContext, canceled_at: float) -> None:

@@ -34,7 +34,7 @@ class Serializer(Protocol):
 
     content_type: str
 
-    def fits(self, value: Any) -> bool: ...
+    def fits(self, value: object) -> bool: ...
 
     def dump(self, value: Any) -> bytes: ...
 
@@ -44,7 +44,7 @@ class BuiltInSerializer:
     """A serializer of three functions."""
 
     content_type: str
-    fits: Callable[[Any], bool]
+    fits: Callable[[object], bool]
     dump: Callable[[Any], bytes]
 
 
@@ -58,14 +58,17 @@ def to_parquet(value: Any) -> bytes:
     return out.getvalue()
 
 
-def is_table(value: Any) -> bool:
+def is_table(value: object) -> bool:
     types = (("pandas", "DataFrame"), ("pyarrow", "Table"))  # not imported here: most programs have neither
     return any(isinstance(value, getattr(sys.modules[module], name)) for module, name in types if module in sys.modules)
 
 
-def is_bytes(value: Any) -> bool:
+def is_bytes(value: object) -> bool:
     return isinstance(value, bytes | bytearray | memoryview)
 
+
+# The methods of services return the value in a thread, and an awaitable of it on an event loop.
+Result = Any
 
 BUILT_IN = (
     BuiltInSerializer("application/octet-stream", is_bytes, bytes),
@@ -79,7 +82,7 @@ class LoopBridge:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
 
-    def result_of(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def result_of(self, coroutine: Coroutine[Any, Any, object]) -> Result:
         """Return the coroutine on an event loop; in another thread run it on the loop, and return its result."""
         try:
             asyncio.get_running_loop()
@@ -102,21 +105,21 @@ class ArtifactManager(LoopBridge):
         super().__init__()
 
     def save(
-        self, data: Any, *, parent: str | None = None, label: str | None = None, content_type: str | None = None
-    ) -> Any:
+        self, data: object, *, parent: str | None = None, label: str | None = None, content_type: str | None = None
+    ) -> Result:
         """Store a value below the run's artifact or `parent`; returns its id. Text and bytes are stored as they are,
         tables as Parquet, other values as JSON. Raises LogicError if it is too large or not serialisable."""
         return self.result_of(self.store(data, parent or self.run_id, label, content_type))
 
-    def find(self, artifact_id: str) -> Any:
+    def find(self, artifact_id: str) -> Result:
         """Return an artifact with its data."""
         return self.result_of(self.engine.db.read(artifacts.get, self.org_id, artifact_id))
 
-    def tree(self, artifact_id: str) -> Any:
+    def tree(self, artifact_id: str) -> Result:
         """Return an artifact with its descendants."""
         return self.result_of(self.engine.db.read(artifacts.tree, self.org_id, artifact_id))
 
-    async def store(self, data: Any, parent: str | None, label: str | None, content_type: str | None) -> str:
+    async def store(self, data: object, parent: str | None, label: str | None, content_type: str | None) -> str:
         """Store a value below `parent`; without one, as a root."""
         own_type, content = self.serialise(data)
         if content_type is not None and not CONTENT_TYPE.fullmatch(content_type):
@@ -131,7 +134,7 @@ class ArtifactManager(LoopBridge):
         await self.engine.db.tx(artifacts.insert, row, self.labels)
         return str(row["id"])
 
-    def serialise(self, data: Any) -> tuple[str, bytes]:
+    def serialise(self, data: object) -> tuple[str, bytes]:
         serializer = self.serializer(data)
         if serializer is not None:
             return serializer.content_type, serializer.dump(data)
@@ -142,7 +145,7 @@ class ArtifactManager(LoopBridge):
         except TypeError as error:
             raise LogicError(f"a {type(data).__name__} cannot be saved as an artifact: {error}") from error
 
-    def serializer(self, data: Any) -> Serializer | BuiltInSerializer | None:
+    def serializer(self, data: object) -> Serializer | BuiltInSerializer | None:
         """Return the serializer of a value; None for text and JSON."""
         serializers: tuple[Serializer | BuiltInSerializer, ...] = (*self.serializers, *BUILT_IN)
         return next((serializer for serializer in serializers if serializer.fits(data)), None)
@@ -158,24 +161,24 @@ class JobScheduler(LoopBridge):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def add_job(self, task: str | Callable[..., Any], **params: Any) -> Any:
+    def add_job(self, task: str | Callable[..., object], **params: object) -> Result:
         """Enqueue a job; returns its id."""
         name = task if isinstance(task, str) else task.__name__
         return self.result_of(self._add(name, params))
 
-    def get_status(self, job_id: str) -> Any:
+    def get_status(self, job_id: str) -> Result:
         """`pending`, `running`, `success`, `failed`, …"""
         return self.result_of(self._status(job_id))
 
-    def cancel(self, job_id: str) -> Any:
+    def cancel(self, job_id: str) -> Result:
         """Cancel a job; returns its id. Raises Conflict if it has ended."""
         return self.result_of(self.engine.cancel(self.org_id, job_id, by="a task"))
 
-    def wait(self, job_id: str, timeout: float | None = None) -> Any:
+    def wait(self, job_id: str, timeout: float | None = None) -> Result:
         """Wait until a job has ended; returns its status. Raises TimeoutError."""
         return self.result_of(self._wait(job_id, timeout))
 
-    async def _add(self, task: str, params: Mapping[str, Any]) -> str:
+    async def _add(self, task: str, params: Mapping[str, object]) -> str:
         return (await self.engine.enqueue(self.org_id, DEFAULT_KIND, task, [dict(params) or None]))[0]
 
     async def _status(self, job_id: str) -> str:

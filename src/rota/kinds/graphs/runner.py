@@ -102,10 +102,14 @@ class GraphRunner:
 
     async def run_child(self, ctx: RunContext, app: str, order: GraphOrder) -> Any:
         """Run a graph that may have crashed a worker in a process of its own."""
-        child_order = {
-            "app": app, "graph": order.graph_id, "payload": dict(order.input), "grant_id": order.grant_id,
-            "schedule_id": order.schedule_id, "trace": order.trace,
-        }  # fmt: skip
+        child_order: processes.ProgramOrder = {
+            "app": app,
+            "graph": order.graph_id,
+            "payload": dict(order.input),
+            "grant_id": order.grant_id,
+            "schedule_id": order.schedule_id,
+            "trace": order.trace,
+        }
         try:
             answer = await processes.ask_child(ctx, child_order)
         finally:

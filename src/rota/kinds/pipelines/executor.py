@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-Write = Callable[[Any], Awaitable[int]]  # writes a result as the table; returns its row count
-Work = Callable[[Any, Write], Awaitable[int]]  # of a connection and a Write; returns the row count
+Write = Callable[[object], Awaitable[int]]  # writes a result as the table; returns its row count
+Work = Callable[[Any, Write], Awaitable[int | None]]  # of a connection and a Write; returns the row count, if any
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Materialisation:
 class MaterialisationResult:
     """What an executor wrote."""
 
-    rows: int
+    rows: int | None  # None: the function returned no table
     seconds: float
 
 

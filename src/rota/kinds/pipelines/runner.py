@@ -123,10 +123,9 @@ class PipelineRunner:
             raise WorkError(f"pipeline {row.path!r}: function {row.function!r} is not declared in this worker")
         function = declared.function
 
-        async def work(connection: Any, write: Write) -> int:
+        async def work(connection: Any, write: Write) -> int | None:
             ctx.info.work = connection
-            rows: int = await call(self.injector, self.threads, ctx, function, ctx.job.payload, write)
-            return rows
+            return await call(self.injector, self.threads, ctx, function, ctx.job.payload, write)
 
         return declared.reads, work
 

@@ -314,5 +314,12 @@ async def run_command(ctx: RunContext, task: Task, parameters: Any, user: str | 
 async def run_child(ctx: RunContext, app: str | None, task: Task, parameters: Any, user: str | None) -> Any:
     """Run a function in a Python process of its own; a crash of it does not affect the worker."""
     assert task.function is not None
-    order = {"app": app, "module": inspect.getsourcefile(task.function), "task": task.command, "name": task.name}
-    return (await processes.ask_child(ctx, {**order, "payload": parameters}, task.cwd, task.memory_mb, user))["outcome"]
+    assert task.command is not None
+    order: processes.ProgramOrder = {
+        "app": app,
+        "module": inspect.getsourcefile(task.function) or "",
+        "task": task.command,
+        "name": task.name,
+        "payload": parameters,
+    }
+    return (await processes.ask_child(ctx, order, task.cwd, task.memory_mb, user))["outcome"]
