@@ -32,7 +32,7 @@ from rota.engine import workers
 from rota.engine.commands import Engine
 from rota.engine.engine_settings import EngineSettings
 from rota.engine.runner import Runners
-from rota.engine.slot_audit import SlotAudit, audit
+from rota.engine.slot_audit import AuditReport, audit
 from rota.kinds.graphs.runner import GraphRunner
 from rota.kinds.pipelines.executor import executor_here
 from rota.kinds.pipelines.runner import PipelineRunner
@@ -218,7 +218,7 @@ class Cluster:
                     raise
                 await asyncio.sleep(0.2)
 
-    async def audit(self) -> SlotAudit:
+    async def audit(self) -> AuditReport:
         return await audit(self.db, self.org, None, None, self.clock.now())
 
     async def idle(self, seconds: float = 60) -> None:

@@ -2,12 +2,12 @@
 
 import json
 import os
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
-from rota.frame.cli.connection import Exit, fail, item_path, print_stderr, profiles_file, read_profiles
+from rota.frame.cli.connection import Answer, Exit, fail, item_path, print_stderr, profiles_file, read_profiles
 from rota.frame.cli.options import Cursor, Limit, command_group
 from rota.frame.cli.output import local_time, print_data, print_details, print_list, relative_time
 from rota.frame.cli.times import Since, Until, future_option
@@ -67,7 +67,7 @@ def set_org(
     ] = None,
 ) -> None:
     """Change permissions and limits of an org. Needs an instance admin key."""
-    body: dict[str, Any] = {} if shell is None else {"shell": shell}
+    body: dict[str, object] = {} if shell is None else {"shell": shell}
     if max_running is not None:
         try:
             body["max_running"] = None if max_running == "none" else int(max_running)
@@ -114,7 +114,7 @@ def edit_user(
     password: Annotated[bool, typer.Option("--password", help="prompt for a new password")] = False,
 ) -> None:
     """Change a user."""
-    body: dict[str, Any] = {"role": role, "name": name, "email": email}
+    body: dict[str, object] = {"role": role, "name": name, "email": email}
     if password:
         body["password"] = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
     body = {field: value for field, value in body.items() if value is not None}
@@ -184,7 +184,7 @@ def rm_key(ctx: typer.Context, key_id: Annotated[str, typer.Argument(help="id of
     print_stderr(f"API key {key_id} revoked")
 
 
-def key_state(key: dict[str, Any]) -> str:
+def key_state(key: Answer) -> str:
     if key["revoked_at"]:
         return "revoked"
     return f"until {relative_time(key['expires_at'])}" if key["expires_at"] else "valid"
@@ -260,7 +260,7 @@ def audit(
     print_list(ctx.obj, page, ("time", "user", "action", "resource"), rows)
 
 
-def resource_and_changes(entry: dict[str, Any]) -> str:
+def resource_and_changes(entry: Answer) -> str:
     """Return the name or id of an audit entry's resource and the names of the changed fields."""
     old, new = entry["before"] or {}, entry["after"] or {}
     name = entry["resource_name"] or entry["resource_id"] or ""

@@ -1,8 +1,6 @@
 """Organisations, users and API keys as records with the field names of the API. Reads only."""
 
-from typing import Any
-
-from sqlalchemy import Select, and_, or_, select
+from sqlalchemy import and_, or_, select
 
 from rota.core.errors import NotFound
 from rota.db.dialect import Tx
@@ -66,8 +64,8 @@ def list_keys(
 ) -> Page:
     """Return a page of the API keys of an org, also revoked ones, newest first."""
     k = api_keys.c
-    stmt: Select[Any] = select(*KEY).join(users, users.c.id == k.user_id).where(k.org_id == org_id)
-    stmt = matching(stmt, (k.user_id, user_id))
+    of_org = select(*KEY).join(users, users.c.id == k.user_id).where(k.org_id == org_id)
+    stmt = matching(of_org, (k.user_id, user_id))
     return page_by(tx, stmt, k.id, limit, cursor, descending=True)
 
 

@@ -2,9 +2,9 @@
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
-from sqlalchemy import BigInteger, ColumnElement, Numeric, Select, and_, cast, false, func, select
+from sqlalchemy import BigInteger, Column, ColumnElement, Numeric, Row, Select, and_, cast, false, func, select
 from sqlalchemy.types import NullType
 
 from rota.billing.store import CHARGE
@@ -85,8 +85,7 @@ def list_ledger(
     until: datetime | None = None,
 ) -> Page:
     """Return a page of the ledger of an account, newest first."""
-    stmt: Select[Any] = select(*ENTRY).where(e.billing_account_id == account_id)
-    stmt = within(stmt, e.created_at, since, until)
+    stmt = within(select(*ENTRY).where(e.billing_account_id == account_id), e.created_at, since, until)
     return page_by(tx, stmt, e.id, limit, cursor, descending=True)
 
 
@@ -105,8 +104,25 @@ def changed(tx: Tx, org_id: str, item_id: str) -> Record:
     return key(tx, org_id, item_id)
 
 
+class ReceiptFilters(TypedDict, total=False):
+    """Filters of charges. A schedule is named by its id or name."""
+
+    run_id: str | None
+    grant_id: str | None
+    schedule_id: str | None
+    since: datetime | None
+    until: datetime | None
+
+
 def list_receipts(
-    tx: Tx, /, org_id: str, account_id: str | None, *, limit: int = PAGE_ROWS, cursor: str | None = None, **filters: Any
+    tx: Tx,
+    /,
+    org_id: str,
+    account_id: str | None,
+    *,
+    limit: int = PAGE_ROWS,
+    cursor: str | None = None,
+    **filters: Unpack[ReceiptFilters],
 ) -> Page:
     """Return a page of charges, newest first, of an account or of the whole org."""
     stmt = charged(tx, select(*RECEIPT), org_id, account_id, **filters)
@@ -122,28 +138,27 @@ def usage(
     *,
     limit: int = PAGE_ROWS,
     cursor: str | None = None,
-    **filters: Any,
+    **filters: Unpack[ReceiptFilters],
 ) -> Page:
     """Return the sums of charges: the largest first, days from the newest. Exact in credits; the
     provider's cost is a decimal text in the receipts, and its sum is rounded to ten places."""
-    columns = {"schedule": c.schedule_id, "graph": c.target, "grant": c.grant_id, "day": day_of(tx, c.created_at)}
+    columns: dict[By, ColumnElement[str]] = {
+        "schedule": c.schedule_id,
+        "graph": c.target,
+        "grant": c.grant_id,
+        "day": day_of(tx, c.created_at),
+    }
     group: Any = columns[by]
-    sums = charged(
-        tx,
-        select(
-            func.coalesce(group, "").label("key"),
-            func.count(c.run_id.distinct()).label("runs"),
-            func.count().label("units"),
-            total(c.input_tokens),
-            total(c.output_tokens),
-            total(c.charged_credits),
-            func.sum(cast(c.cost_usd, Numeric()), type_=NullType()).label("cost_usd"),  # a float on SQLite
-        ),
-        org_id,
-        account_id,
-        **filters,
+    sums = select(
+        func.coalesce(group, "").label("key"),
+        func.count(c.run_id.distinct()).label("runs"),
+        func.count().label("units"),
+        total(c.input_tokens),
+        total(c.output_tokens),
+        total(c.charged_credits),
+        func.sum(cast(c.cost_usd, Numeric()), type_=NullType()).label("cost_usd"),  # a float on SQLite
     )
-    summed = sums.group_by(group).subquery("sums")
+    summed = charged(tx, sums, org_id, account_id, **filters).group_by(group).subquery("sums")
     u = summed.c
     order = (u.key,) if by == "day" else (u.charged_credits, u.key)
     named = summed.outerjoin(schedules, schedules.c.id == u.key if by == "schedule" else false())
@@ -156,26 +171,27 @@ def charged(
     stmt: Select[Any],
     org_id: str,
     account_id: str | None,
-    *,
-    run_id: str | None = None,
-    grant_id: str | None = None,
-    schedule_id: str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
+    **filters: Unpack[ReceiptFilters],
 ) -> Select[Any]:
-    """Filter receipts. A schedule is named by its id or name."""
+    """Keep the receipts of an account, or of the whole org, that match the filters."""
+    schedule_id = filters.get("schedule_id")
     if schedule_id is not None:
         schedule_id = schedule_id_of(tx, org_id, schedule_id) or schedule_id
-    filters = ((c.billing_account_id, account_id), (c.run_id, run_id), (c.grant_id, grant_id))
-    receipts = matching(stmt.where(c.org_id == org_id), *filters, (c.schedule_id, schedule_id))
-    return within(receipts, c.created_at, since, until)
+    receipts = matching(
+        stmt.where(c.org_id == org_id),
+        (c.billing_account_id, account_id),
+        (c.run_id, filters.get("run_id")),
+        (c.grant_id, filters.get("grant_id")),
+        (c.schedule_id, schedule_id),
+    )
+    return within(receipts, c.created_at, filters.get("since"), filters.get("until"))
 
 
-def total(column: Any) -> ColumnElement[int]:
+def total(column: Column[int]) -> ColumnElement[int]:
     return cast(func.sum(column), BigInteger).label(column.name)  # PostgreSQL sums to decimals
 
 
-def usage_record(row: Any) -> Record:
+def usage_record(row: Row[Any]) -> Record:
     return {**dict_of(row), "key": row.key or None, "cost_usd": f"{Decimal(row.cost_usd or 0):.10f}"}
 
 
@@ -192,17 +208,17 @@ def grant(tx: Tx, org_id: str, grant_id: str) -> Record:
     return grant_record(engine_grants.get(tx, org_id, grant_id))
 
 
-def grant_record(row: Any) -> Record:
-    limits = {"per_day": row.budget_per_day, "total": row.budget_total}
+def grant_record(grant: engine_grants.Grant | Row[Any]) -> Record:
+    limits = {"per_day": grant.budget_per_day, "total": grant.budget_total}
     return {
-        "id": row.id,
-        "owner_id": row.owner_id,
-        "billing_account_id": row.billing_account_id,
-        "scopes": row.scopes,
-        "schedule_id": row.schedule_id,
-        "expires_at": row.expires_at,
-        "revoked_at": row.revoked_at,
+        "id": grant.id,
+        "owner_id": grant.owner_id,
+        "billing_account_id": grant.billing_account_id,
+        "scopes": grant.scopes,
+        "schedule_id": grant.schedule_id,
+        "expires_at": grant.expires_at,
+        "revoked_at": grant.revoked_at,
         "budget": limits if any(limit is not None for limit in limits.values()) else None,
-        "spent": row.spent_total,
-        "created_at": row.created_at,
+        "spent": grant.spent_total,
+        "created_at": grant.created_at,
     }

@@ -7,7 +7,6 @@ IDEMPOTENT_CHARGES: a charge is identified by run, attempt and unit; charging it
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import ROUND_CEILING, Decimal
-from typing import Any
 
 from sqlalchemy import and_, func, select, update
 
@@ -18,7 +17,7 @@ from rota.db.dialect import Tx
 from rota.db.statement import insert_new, insert_rows
 from rota.db.tables import charge_receipts, credit_ledger, virtual_keys
 from rota.engine import billing_accounts, grants
-from rota.engine.billing_accounts import MAX_CREDITS
+from rota.engine.billing_accounts import MAX_CREDITS, BillingAccount
 
 CREDITS_PER_USD = 10_000_000
 CHARGE = "charge"  # reason of ledger entries for runs
@@ -104,13 +103,14 @@ def credit(tx: Tx, org_id: str, account_id: str, amount: int, reason: str, refer
     return [add_ledger_entry(tx, account, amount, reason, reference, None, now)]
 
 
-def lock_account(tx: Tx, account_id: str) -> Any:
+def lock_account(tx: Tx, account_id: str) -> BillingAccount:
     """Return an account, locked until the transaction ends."""
-    return tx.execute(select(tables.billing_accounts).where(b.id == account_id).with_for_update()).one()
+    row = tx.execute(select(tables.billing_accounts).where(b.id == account_id).with_for_update()).one()
+    return BillingAccount(**row._asdict())
 
 
 def add_ledger_entry(
-    tx: Tx, account: Any, amount: int, reason: str, reference: str, key: str | None, now: datetime
+    tx: Tx, account: BillingAccount, amount: int, reason: str, reference: str, key: str | None, now: datetime
 ) -> str:
     """Change the balance of a locked account and append a ledger entry; returns its id."""
     after = account.balance_credits + amount
@@ -130,6 +130,18 @@ def add_ledger_entry(
 
 
 # virtual keys
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualKey:
+    """A row of `virtual_keys`."""
+
+    id: str
+    billing_account_id: str
+    label: str
+    is_default: bool
+    active: bool
+    created_at: datetime
 
 
 def add_key(tx: Tx, org_id: str, account_id: str, label: str, now: datetime) -> str:
@@ -158,14 +170,14 @@ def deactivate(tx: Tx, org_id: str, key_id: str) -> str:
     return key_id
 
 
-def lock_account_of_key(tx: Tx, org_id: str, key_id: str) -> Any:
+def lock_account_of_key(tx: Tx, org_id: str, key_id: str) -> VirtualKey:
     """Return a virtual key, with its account locked so that charges do not read the default key during a change."""
     stmt = select(v.billing_account_id).join(tables.billing_accounts, b.id == v.billing_account_id)
     account_id = tx.execute(stmt.where(b.org_id == org_id, v.id == key_id)).scalar_one_or_none()
     if account_id is None:
         raise NotFound(f"virtual key {key_id!r} not found")
     lock_account(tx, account_id)
-    return tx.execute(select(virtual_keys).where(v.id == key_id)).one()
+    return VirtualKey(**tx.execute(select(virtual_keys).where(v.id == key_id)).one()._asdict())
 
 
 # charges
@@ -214,7 +226,7 @@ def spend(tx: Tx, grant_id: str, price: int, now: datetime) -> None:
     tx.execute(update(tables.grants).where(g.id == grant_id).values(values))
 
 
-def used_by(tx: Tx, org_id: str, run_id: str) -> dict[str, Any]:
+def used_by(tx: Tx, org_id: str, run_id: str) -> dict[str, object]:
     """Return the usage of a run, summed over its receipts."""
     r = charge_receipts.c
     receipts = tx.execute(select(charge_receipts).where(r.org_id == org_id, r.run_id == run_id)).all()

@@ -1,7 +1,7 @@
 """Accounts that grants are charged to, as the engine needs them: whose they are, whether they are open."""
 
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import select
 
@@ -16,7 +16,19 @@ MAX_CREDITS = 2**53  # in one amount: what JSON carries without loss
 b = billing_accounts.c
 
 
-def account_of(tx: Tx, org_id: str, user_id: str, now: datetime) -> Any:
+@dataclass(frozen=True, slots=True)
+class BillingAccount:
+    """A row of `billing_accounts`."""
+
+    id: str
+    org_id: str
+    owner_id: str
+    balance_credits: int
+    created_at: datetime
+    closed_at: datetime | None
+
+
+def account_of(tx: Tx, org_id: str, user_id: str, now: datetime) -> BillingAccount:
     """Return a user's account, which is created with its default key when first needed. Raises NotFound for a user of
     another org."""
     of_user = select(billing_accounts).where(b.owner_id == user_id, b.org_id == org_id)
@@ -29,14 +41,15 @@ def account_of(tx: Tx, org_id: str, user_id: str, now: datetime) -> Any:
             key = {"id": new_id(), "billing_account_id": row["id"], "label": "Default", "is_default": True}
             insert_rows(tx, virtual_keys, [{**key, "active": True, "created_at": now}])
         account = tx.execute(of_user).one()
-    return account
+    return BillingAccount(**account._asdict())
 
 
-def get(tx: Tx, org_id: str, account_id: str) -> Any:
+def get(tx: Tx, org_id: str, account_id: str) -> BillingAccount:
     """Return an account that can be charged. Raises NotFound, and Conflict if it is closed."""
-    account = tx.execute(select(billing_accounts).where(b.org_id == org_id, b.id == account_id)).one_or_none()
-    if account is None:
+    row = tx.execute(select(billing_accounts).where(b.org_id == org_id, b.id == account_id)).one_or_none()
+    if row is None:
         raise NotFound(f"billing account {account_id!r} not found")
+    account = BillingAccount(**row._asdict())
     if account.closed_at is not None:
         raise Conflict(f"billing account {account_id}: it is closed")
     return account

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from rota.core import parse
 from rota.core.errors import Conflict, Invalid, NotFound, Refused
@@ -34,7 +33,7 @@ class Engine(ScheduleCommands):
         await self.db.read(check_may_begin, job, targets, self.settings.billing, now)
 
     async def create_grant(
-        self, org_id: str, body: Mapping[str, Any], owner_id: str, *, any_account: bool = True
+        self, org_id: str, body: Mapping[str, object], owner_id: str, *, any_account: bool = True
     ) -> str:
         """Create a grant, under which work runs without its owner; returns its id. Raises Refused for the billing
         account of another user unless `any_account`."""
@@ -46,12 +45,13 @@ class Engine(ScheduleCommands):
         account = form.take("billing_account_id", parse.ulid, None)
         budget = form.take("budget", read_budget, None)
         form.done()
-        fields: dict[str, Any] = {"expires_at": expires_at, "billing_account_id": account, "budget": budget}
 
         def step(tx: Tx) -> str:
             if account and not any_account and billing_accounts.get(tx, org_id, account).owner_id != owner_id:
                 raise Refused(f"billing account {account}: only admins let others pay")
-            return grants.mint(tx, org_id, owner_id, scopes, now, **fields)
+            return grants.mint(
+                tx, org_id, owner_id, scopes, now, expires_at=expires_at, billing_account_id=account, budget=budget
+            )
 
         return await self.db.tx(step)
 
@@ -77,7 +77,7 @@ class Engine(ScheduleCommands):
         org_id: str,
         kind: str,
         target: str,
-        payloads: Sequence[Any],
+        payloads: Sequence[object],
         *,
         run_at: datetime | None = None,
         queue_name: str = "default",
@@ -177,7 +177,7 @@ class Engine(ScheduleCommands):
         return await self.write_and_wake(lambda tx: jobs.set_queue(tx, org_id, name, max_running, paused, now))
 
 
-def read_budget(value: Any, field: str) -> dict[str, int]:
+def read_budget(value: object, field: str) -> dict[str, int]:
     """Parse `{per_day, total}` in credits. Raises Invalid."""
     if not isinstance(value, Mapping) or not value:
         raise Invalid(field, value, "is not an object like {per_day, total}, in credits")

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import structlog
 
 from rota.core import schedule_form
 from rota.core.errors import Conflict, DataRefused, RotaError, Unavailable
 from rota.core.kinds import traits_of
+from rota.core.model import Schedule
 from rota.engine import schedules
 from rota.engine.audit_log import AuditEntry
 from rota.engine.commands import Engine
@@ -24,7 +24,7 @@ async def declare_schedules(
     engine: Engine,
     org_id: str,
     app: str,
-    wanted: Sequence[Mapping[str, Any]],
+    wanted: Sequence[Mapping[str, object]],
     system: str,
     places: Mapping[str, str] = NOWHERE,
 ) -> None:
@@ -46,7 +46,7 @@ async def declare_schedules(
     for body in wanted:
         if body["name"] in known:
             with naming(str(body["name"]), places):
-                await update(audited_as("edit", body["name"]), org_id, known[body["name"]], body)
+                await update(audited_as("edit", body["name"]), org_id, known[str(body["name"])], body)
     for name in sorted(set(known) - {str(body["name"]) for body in wanted}):
         if known[name].paused_at is None:
             log.warning("schedule vanished from the program; paused", schedule=name)
@@ -66,7 +66,7 @@ def naming(schedule: str, places: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
-async def create(engine: Engine, org_id: str, body: Mapping[str, Any], source: str, by: str) -> None:
+async def create(engine: Engine, org_id: str, body: Mapping[str, object], source: str, by: str) -> None:
     """Another process that declares the same may be faster: then there is nothing to do."""
     try:
         await engine.create_schedules(org_id, [body], by=by, source=source)
@@ -76,7 +76,7 @@ async def create(engine: Engine, org_id: str, body: Mapping[str, Any], source: s
             raise
 
 
-async def update(engine: Engine, org_id: str, old: Any, body: Mapping[str, Any]) -> None:
+async def update(engine: Engine, org_id: str, old: Schedule, body: Mapping[str, object]) -> None:
     """Bring a schedule in line with the program, if they differ. Whether it is enabled is its operator's business."""
     if old.paused_at is not None and old.pause_reason == UNDECLARED_REASON:
         await engine.resume_schedule(org_id, old.name)

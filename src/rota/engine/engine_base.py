@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from rota.core.clock import Clock
 from rota.core.errors import Invalid
@@ -69,7 +69,7 @@ class EngineBase:
         """Return the `traceparent` of the current span, None without one."""
         return None if self.tracing is None else self.tracing.traceparent_of()
 
-    def future(self, value: Any, field: str, now: datetime) -> datetime | None:
+    def future(self, value: object, field: str, now: datetime) -> datetime | None:
         if value is None:
             return None
         instant = triggers.parse_instant(value, field)

@@ -7,7 +7,7 @@ registered at assembly as `Extensions`.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import structlog
 
@@ -19,7 +19,8 @@ from rota.db.dialect import Tx
 if TYPE_CHECKING:
     from rota.engine.commands import Engine
 
-Describe = Callable[[Tx, str, str], dict[str, Any]]  # org and id or name of a resource to its record; raises NotFound
+# the record of a resource by its org and its id or name; raises NotFound
+Describe = Callable[[Tx, str, str], dict[str, object]]
 Prune = Callable[["Engine", datetime], Awaitable[None]]
 
 PRUNE_CHUNK_ROWS = 500
@@ -80,7 +81,7 @@ class ExplainsRoutes(Protocol):
         ...
 
 
-async def prune_in_chunks(db: Database, step: Callable[..., int], *args: Any) -> None:
+async def prune_in_chunks(db: Database, step: Callable[..., int], *args: object) -> None:
     """Repeat `step(tx, *args, limit)`, which deletes at most `limit` rows and returns their number, until fewer are
     left."""
     while await db.tx(step, *args, PRUNE_CHUNK_ROWS) == PRUNE_CHUNK_ROWS:

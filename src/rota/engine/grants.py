@@ -4,8 +4,8 @@ SCOPE_FORMAT_CENTRALIZED: only this module knows the format of scopes; other mod
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import and_, or_, select, update
 
@@ -25,7 +25,7 @@ SCOPE_LIMIT = 300  # characters
 # scopes
 
 
-def parse_scopes(value: Any, consent: bool) -> list[str]:
+def parse_scopes(value: object, consent: bool) -> list[str]:
     """Parse scopes of a request: exact, all graphs of a provider, or with consent everything of a kind. Raises
     Invalid."""
     if not isinstance(value, list) or not 1 <= len(value) <= 100:
@@ -33,7 +33,7 @@ def parse_scopes(value: Any, consent: bool) -> list[str]:
     return [parse_scope(scope, consent) for scope in value]
 
 
-def parse_scope(value: Any, consent: bool) -> str:
+def parse_scope(value: object, consent: bool) -> str:
     if not isinstance(value, str) or len(value) > SCOPE_LIMIT:
         raise Invalid("scopes", value, f"is not a text of at most {SCOPE_LIMIT} characters")
     for kind, traits in registered().items():
@@ -64,6 +64,26 @@ def covers(scopes: Collection[str], kind: str, targets: Collection[str]) -> bool
 # grants
 
 
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A row of `grants`."""
+
+    id: str
+    org_id: str
+    owner_id: str
+    billing_account_id: str
+    scopes: list[str]
+    schedule_id: str | None
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    budget_per_day: int | None
+    budget_total: int | None
+    spent_day: datetime | None
+    spent_on_day: int
+    spent_total: int
+    created_at: datetime
+
+
 def mint(
     tx: Tx, org_id: str, owner_id: str, scopes: Sequence[str], now: datetime, *, schedule_id: str | None = None,
     billing_account_id: str | None = None, expires_at: datetime | None = None, budget: Mapping[str, int] | None = None,
@@ -81,11 +101,12 @@ def mint(
     return str(row["id"])
 
 
-def find(tx: Tx, org_id: str, grant_id: str) -> Any | None:
-    return tx.execute(select(grants).where(g.org_id == org_id, g.id == grant_id)).one_or_none()
+def find(tx: Tx, org_id: str, grant_id: str) -> Grant | None:
+    row = tx.execute(select(grants).where(g.org_id == org_id, g.id == grant_id)).one_or_none()
+    return None if row is None else Grant(**row._asdict())
 
 
-def get(tx: Tx, org_id: str, grant_id: str) -> Any:
+def get(tx: Tx, org_id: str, grant_id: str) -> Grant:
     grant = find(tx, org_id, grant_id)
     if grant is None:
         raise NotFound(f"grant {grant_id!r} not found")
@@ -139,7 +160,7 @@ def jobs_under(tx: Tx, org_id: str, grant_id: str) -> list[str]:
     return [row.id for row in rows if row.terms.get("grant_id") == grant_id]
 
 
-def lapsing(tx: Tx, org_id: str, before: datetime) -> list[dict[str, Any]]:
+def lapsing(tx: Tx, org_id: str, before: datetime) -> list[dict[str, object]]:
     """Return enabled schedules whose grant is revoked, deleted, or expires before `before`, with time and reason."""
     ends = or_(g.id.is_(None), g.revoked_at.is_not(None), g.expires_at < before)
     stmt = (

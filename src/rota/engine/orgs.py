@@ -1,7 +1,8 @@
 """Organisations: which exist, how many runs and whether commands are allowed, and the user for whom their code acts."""
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import NamedTuple
 
 from sqlalchemy import select, update
 
@@ -26,16 +27,25 @@ def slug_of(tx: Tx, org_id: str) -> str:
     return str(tx.execute(select(o.slug).where(o.id == org_id)).scalar_one())
 
 
-def edit_org(tx: Tx, slug: str, changes: dict[str, Any]) -> None:
+def edit_org(tx: Tx, slug: str, changes: Mapping[str, object]) -> None:
     """Change the right to run commands (`shell`) or the limit (`max_running`) of an org. Raises NotFound."""
-    if not tx.execute(update(orgs).where(o.slug == slug).values(changes)).rowcount:
+    if not tx.execute(update(orgs).where(o.slug == slug).values(**changes)).rowcount:
         raise NotFound(f"org {slug!r} not found; `rota org list` lists those of this installation")
     notify(tx, "tasks")  # workers read permissions and limits again, and poll for jobs
 
 
-def limits(tx: Tx) -> list[Any]:
-    """Return id, slug and max_running of all orgs."""
-    return list(tx.execute(select(o.id, o.slug, o.max_running)))
+class OrgLimit(NamedTuple):
+    """How many runs of an org may run at once; None: no limit."""
+
+    id: str
+    slug: str
+    max_running: int | None
+
+
+def limits(tx: Tx) -> list[OrgLimit]:
+    """Return the limits of all orgs."""
+    rows = tx.execute(select(o.id, o.slug, o.max_running))
+    return [OrgLimit(row.id, row.slug, row.max_running) for row in rows]
 
 
 def check_shell(tx: Tx, org_id: str) -> None:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from sqlalchemy import ColumnElement, and_, or_, select, update
 
@@ -85,7 +84,7 @@ def freeze(tx: Tx, org_id: str, reason: str, until: datetime | None, now: dateti
     values = {"frozen_at": org.frozen_at if frozen else now, "frozen_until": until, "freeze_reason": reason}
     tx.execute(update(orgs).where(orgs.c.id == org_id).values(values))
     if frozen:
-        tx.execute(update(clocks).where(waits_for_unfreeze(org, now)).values(next_run_at=until))
+        tx.execute(update(clocks).where(waits_for_unfreeze(org_id, org.frozen_until, now)).values(next_run_at=until))
         notify(tx, "clocks")
 
 
@@ -97,15 +96,15 @@ def unfreeze(tx: Tx, org_id: str, now: datetime) -> None:
         raise Conflict("the org is not frozen")
     tx.execute(update(orgs).where(orgs.c.id == org_id).values(frozen_until=now))
     # also clocks whose slot is not due yet: the scheduler plans them again
-    tx.execute(update(clocks).where(waits_for_unfreeze(org, now)).values(next_run_at=now))
+    tx.execute(update(clocks).where(waits_for_unfreeze(org_id, org.frozen_until, now)).values(next_run_at=now))
     notify(tx, "clocks")
 
 
-def waits_for_unfreeze(org: Any, now: datetime) -> ColumnElement[bool]:
+def waits_for_unfreeze(org_id: str, frozen_until: datetime | None, now: datetime) -> ColumnElement[bool]:
     """Match the clocks that wait for the end of an org's freeze and not for that of a pause."""
     unpaused = or_(s.paused_at.is_(None), s.paused_until <= now)
-    waiting = or_(k.next_run_at.is_(None), k.next_run_at == org.frozen_until)
-    of_org = and_(k.org_id == org.id, k.next_slot.is_not(None))
+    waiting = or_(k.next_run_at.is_(None), k.next_run_at == frozen_until)
+    of_org = and_(k.org_id == org_id, k.next_slot.is_not(None))
     return and_(of_org, waiting, select(s.id).where(s.id == k.schedule_id, unpaused).exists())
 
 

@@ -34,11 +34,11 @@ class Runner(Protocol):
         """What this process can run, as routes that jobs carry."""
         ...
 
-    async def resolve(self, org_id: str, target: str, payload: Any) -> str:
+    async def resolve(self, org_id: str, target: str, payload: object) -> str:
         """The route of a target; raises Invalid when there is no such target or the payload does not fit it."""
         ...
 
-    def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:
+    def known_as(self, tx: Tx, org_id: str, target: str, payload: object) -> Collection[str]:
         """By which names a grant may allow what is asked of a target."""
         ...
 
@@ -46,7 +46,7 @@ class Runner(Protocol):
         """Find what will run, and tell of it in `ctx.info`. Raises Skipped where it may not run now."""
         ...
 
-    async def execute(self, ctx: "RunContext") -> Any:
+    async def execute(self, ctx: "RunContext") -> object:
         """Do the work and return its outcome as JSON. Cancelled, it must end everything it started before it raises."""
         ...
 
@@ -296,7 +296,7 @@ class Written:
 
     ended: AttemptResult
     then: Attempt | None = None
-    work: Any = None
+    work: object = None
 
 
 class Canceled(Exception):
@@ -314,7 +314,7 @@ class ChildCrashed(Exception):
 class WorkFailed(Exception):
     """The work failed where its exception could not come from: a command, or another process."""
 
-    def __init__(self, failure: Failure, outcome: Any = None) -> None:
+    def __init__(self, failure: Failure, outcome: object = None) -> None:
         super().__init__(failure.message)
         self.failure, self.outcome = failure, outcome
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 from rota.core import parse, schedule_form
 from rota.core.errors import Conflict, Invalid, TooMuchEffort, together
@@ -30,9 +29,14 @@ CHANGE_BATCH_ROWS = 50  # schedules that one transaction changes
 
 class ScheduleCommands(EngineBase):
     async def create_schedules(
-        self, org_id: str, bodies: Sequence[Mapping[str, Any] | ScheduleBody], *, by: str | None = None,
-        source: str = "api", check: ScheduleCheck | None = None,
-    ) -> list[Schedule]:  # fmt: skip
+        self,
+        org_id: str,
+        bodies: Sequence[Mapping[str, object] | ScheduleBody],
+        *,
+        by: str | None = None,
+        source: str = "api",
+        check: ScheduleCheck | None = None,
+    ) -> list[Schedule]:
         """Create schedules from their flat form, all or none. Raises Invalid with all errors; `check` raises if the
         caller may not create one of them."""
         if not 1 <= len(bodies) <= BULK_SCHEDULES_MAX:
@@ -72,10 +76,14 @@ class ScheduleCommands(EngineBase):
         self.signal("clocks")
         return created
 
-    def parsed(self, body: Mapping[str, Any] | ScheduleBody, **context: Any) -> Schedule | Invalid:
+    def parsed(
+        self, body: Mapping[str, object] | ScheduleBody, *, org_id: str, now: datetime, source: str, by: str | None
+    ) -> Schedule | Invalid:
         """Return a schedule from its flat form, or its validation error. Raises TooMuchEffort."""
         try:
-            return schedule_form.parse_schedule(body, defaults=self.defaults, **context)
+            return schedule_form.parse_schedule(
+                body, org_id=org_id, defaults=self.defaults, now=now, source=source, by=by
+            )
         except TooMuchEffort:
             raise
         except Invalid as error:
@@ -85,7 +93,7 @@ class ScheduleCommands(EngineBase):
         self,
         org_id: str,
         key: str,
-        changes: Mapping[str, Any],
+        changes: Mapping[str, object],
         *,
         expected: int | None = None,
         whole: bool = False,
@@ -127,13 +135,13 @@ class ScheduleCommands(EngineBase):
 
         await self.write_and_wake(step)
 
-    async def pause_schedule(self, org_id: str, key: str, *, reason: str = "", until: Any = None) -> Schedule:
+    async def pause_schedule(self, org_id: str, key: str, *, reason: str = "", until: object = None) -> Schedule:
         now = self.clock.now()
         end = self.future(until, "until", now)
         text = parse.text(reason, "reason", 1000)
         return await self.write_and_wake(lambda tx: pauses.pause(tx, schedules.lock(tx, org_id, key), text, end, now))
 
-    async def resume_schedule(self, org_id: str, key: str, *, gap: Any = "skip") -> Schedule:
+    async def resume_schedule(self, org_id: str, key: str, *, gap: object = "skip") -> Schedule:
         now = self.clock.now()
         policy = choice(Misfire, gap, "gap")
         return await self.write_and_wake(lambda tx: pauses.resume(tx, schedules.lock(tx, org_id, key), policy, now))
@@ -144,14 +152,20 @@ class ScheduleCommands(EngineBase):
         return await self.write_and_wake(lambda tx: pauses.skip_next(tx, schedules.lock(tx, org_id, key), text, now))
 
     async def run_now(
-        self, org_id: str, key: str, *, overlap: Any = None, trace: str | None = None,
-        check: ScheduleCheck | None = None, **given: Any,
-    ) -> str:  # fmt: skip
+        self,
+        org_id: str,
+        key: str,
+        *,
+        input: object = None,
+        overlap: object = None,
+        trace: str | None = None,
+        check: ScheduleCheck | None = None,
+    ) -> str:
         """Add a job outside the slots; returns its id. `input` replaces that of the schedule."""
         now = self.clock.now()
         schedule = await self.db.read(schedules.get, org_id, key)
-        payload = parse.payload(given["input"], "input") if given.get("input") is not None else schedule.input
-        if given.get("input") is not None:
+        payload = schedule.input if input is None else parse.payload(input, "input")
+        if input is not None:
             await self.resolve(replace(schedule, input=payload))
         policy = None if overlap is None else parse_overlap(overlap)
 
@@ -171,8 +185,8 @@ class ScheduleCommands(EngineBase):
         org_id: str,
         key: str,
         *,
-        since: Any,
-        until: Any,
+        since: object,
+        until: object,
         reprocess: bool = False,
         limit: int = 100,
         dry_run: bool = False,
@@ -196,14 +210,14 @@ class ScheduleCommands(EngineBase):
         )
 
     async def pause_many(
-        self, org_id: str, filters: Mapping[str, Any], *, reason: str = "", until: Any = None
+        self, org_id: str, filters: Mapping[str, object], *, reason: str = "", until: object = None
     ) -> list[Schedule]:
         """Pause all schedules that match; returns them."""
         now = self.clock.now()
         end, text = self.future(until, "until", now), parse.text(reason, "reason", 1000)
         return await self.change_many(org_id, filters, lambda tx, due: pauses.pause(tx, due, text, end, now))
 
-    async def resume_many(self, org_id: str, filters: Mapping[str, Any], *, gap: Any = "skip") -> list[Schedule]:
+    async def resume_many(self, org_id: str, filters: Mapping[str, object], *, gap: object = "skip") -> list[Schedule]:
         """Resume all schedules that match; returns those that were paused."""
         now, policy = self.clock.now(), choice(Misfire, gap, "gap")
         if filters.get("paused") is False:
@@ -211,7 +225,7 @@ class ScheduleCommands(EngineBase):
         paused = {**filters, "paused": True}
         return await self.change_many(org_id, paused, lambda tx, due: pauses.resume(tx, due, policy, now))
 
-    async def enable_many(self, org_id: str, filters: Mapping[str, Any], *, enabled: bool) -> list[Schedule]:
+    async def enable_many(self, org_id: str, filters: Mapping[str, object], *, enabled: bool) -> list[Schedule]:
         """Enable or disable all schedules that match; returns those that changed. Left out are producers of
         workflows, which are paused with their workflow, and schedules that have no slot left."""
         now = self.clock.now()
@@ -229,7 +243,7 @@ class ScheduleCommands(EngineBase):
 
         return await self.change_many(org_id, {**filters, "enabled": not enabled}, change)
 
-    async def delete_many(self, org_id: str, filters: Mapping[str, Any]) -> list[Schedule]:
+    async def delete_many(self, org_id: str, filters: Mapping[str, object]) -> list[Schedule]:
         """Delete all schedules that match and are not managed elsewhere; returns them."""
         now = self.clock.now()
 
@@ -241,7 +255,7 @@ class ScheduleCommands(EngineBase):
         return await self.change_many(org_id, filters, delete)
 
     async def change_many(
-        self, org_id: str, filters: Mapping[str, Any], change: Callable[[Tx, DueSchedule], Schedule | None]
+        self, org_id: str, filters: Mapping[str, object], change: Callable[[Tx, DueSchedule], Schedule | None]
     ) -> list[Schedule]:
         """Change the schedules that match, in batches, so that other writers are not blocked. Returns those that
         changed, without those deleted in between and those for which `change` returns None."""
@@ -277,7 +291,7 @@ class ScheduleCommands(EngineBase):
             runner.schedule_deleted(tx, deleted)
         return deleted
 
-    async def freeze(self, org_id: str, *, reason: str = "", until: Any = None) -> None:
+    async def freeze(self, org_id: str, *, reason: str = "", until: object = None) -> None:
         """Freeze an org: its slots pass without jobs until `until` or an unfreeze."""
         now = self.clock.now()
         text = parse.text(reason, "reason", 1000)

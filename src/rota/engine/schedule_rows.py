@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import Any, TypedDict
 
 from rota.core.model import Schedule
 from rota.core.plan import first_plan
@@ -22,24 +22,34 @@ RENAMED_COLUMNS = {"start_deadline": "start_deadline_seconds", "timeout": "timeo
 class NewRows:
     """Rows of new schedules, in their order: columns of `schedules`, rows of `clocks` and of `trigger_spans`."""
 
-    columns: dict[str, list[Any]]
-    clocks: list[dict[str, Any]]
-    spans: list[dict[str, Any] | None]
+    columns: dict[str, list[object]]
+    clocks: "list[ClockRow]"
+    spans: list[dict[str, object] | None]
 
 
 def new_rows(new: Sequence[Schedule], now: datetime) -> NewRows:
     """Return the rows of new schedules. Computes their first slots, so call it outside a transaction."""
     columns = {name: [read(schedule) for schedule in new] for name, read in COLUMN_VALUES.items()}
-    timings = zip(new, columns["timing"], strict=True)
-    spans = [span_row(schedule, timing, now) if schedule.enabled else None for schedule, timing in timings]
+    spans = [span_row(schedule, triggers.dump(schedule.timing), now) if schedule.enabled else None for schedule in new]
     return NewRows(columns, [clock_row(schedule, now) for schedule in new], spans)
 
 
-def row_of(schedule: Schedule) -> dict[str, Any]:
+def row_of(schedule: Schedule) -> dict[str, object]:
     return {name: read(schedule) for name, read in COLUMN_VALUES.items()}
 
 
-def clock_row(schedule: Schedule, now: datetime) -> dict[str, Any]:
+class ClockRow(TypedDict):
+    """A new row of `clocks`."""
+
+    schedule_id: str
+    org_id: str
+    kind: str
+    next_slot: datetime | None
+    next_run_at: datetime | None
+    fired: int
+
+
+def clock_row(schedule: Schedule, now: datetime) -> ClockRow:
     """Return the clock of a schedule that is planned from `now`."""
     slot, at = first_plan(schedule, now) if schedule.enabled else (None, None)
     if schedule.paused_at is not None:
@@ -54,7 +64,7 @@ def clock_row(schedule: Schedule, now: datetime) -> dict[str, Any]:
     }
 
 
-def span_row(schedule: Schedule, timing: dict[str, Any], now: datetime) -> dict[str, Any]:
+def span_row(schedule: Schedule, timing: dict[str, object], now: datetime) -> dict[str, object]:
     """Return the trigger span that begins at `now`: the time in which this timing decides the slots."""
     return {
         "schedule_id": schedule.id,
@@ -92,7 +102,7 @@ def to_duration(seconds: int | None) -> timedelta | None:
 FIELD_NAMES = tuple(field.name for field in fields(Schedule))
 in_field_order = itemgetter(*(COLUMNS.index(RENAMED_COLUMNS.get(name, name)) for name in FIELD_NAMES))
 TIMING = FIELD_NAMES.index("timing")
-FIELD_READERS: Sequence[tuple[int, Callable[[Any], Any]]] = [  # of fields whose columns hold another type
+FIELD_READERS: Sequence[tuple[int, Callable[[Any], object]]] = [  # of fields whose columns hold another type
     (FIELD_NAMES.index("misfire"), Misfire),
     (FIELD_NAMES.index("overlap"), Overlap),
     (FIELD_NAMES.index("start_deadline"), to_duration),
@@ -100,7 +110,7 @@ FIELD_READERS: Sequence[tuple[int, Callable[[Any], Any]]] = [  # of fields whose
     (FIELD_NAMES.index("retry"), parse_retry),
     (FIELD_NAMES.index("condition"), Condition),
 ]
-COLUMN_VALUES: Mapping[str, Callable[[Schedule], Any]] = {  # the value of each column
+COLUMN_VALUES: Mapping[str, Callable[[Schedule], object]] = {  # the value of each column
     **{name: attrgetter(name) for name in COLUMNS},
     "timing": lambda schedule: triggers.dump(schedule.timing),
     "start_deadline_seconds": lambda schedule: to_seconds(schedule.start_deadline),

@@ -270,7 +270,7 @@ class Scheduler:
 
 def read_due(
     tx: Tx, kinds: Sequence[str], soon: datetime, orgs: Sequence[str] | None = None
-) -> tuple[Sequence[Any], datetime | None, datetime | None, bool]:
+) -> tuple[Sequence[tuple[Any, ...]], datetime | None, datetime | None, bool]:
     """The rows of schedules that are due by `soon`; when the first delayed job is due, and the first schedule after
     `soon`; and whether there are more rows than one poll reads."""
     rows = firing.read_due(tx, kinds, soon, POLL_LIMIT_ROWS, orgs)

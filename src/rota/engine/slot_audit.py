@@ -19,7 +19,9 @@ PROBLEM_LIMIT = 100
 ROWS_PER_READ = 2_000
 
 
-class SlotAudit(TypedDict):
+class AuditReport(TypedDict):
+    """Result of the slot audit."""
+
     ok: bool
     schedules: int
     slots: int
@@ -28,9 +30,13 @@ class SlotAudit(TypedDict):
 
 
 async def audit(
-    db: Database, org_id: str, schedule: str | None, since: datetime | None, now: datetime,
+    db: Database,
+    org_id: str,
+    schedule: str | None,
+    since: datetime | None,
+    now: datetime,
     grace: timedelta = timedelta(seconds=60),
-) -> SlotAudit:  # fmt: skip
+) -> AuditReport:
     """Check that every slot up to now is in exactly one row, and that every fired slot has a job or a run. `overdue`
     lists schedules that are overdue by more than the grace; their rows are correct, so `ok` may be true."""
     checked, problems, total = 0, [], 0
@@ -46,9 +52,12 @@ async def audit(
                 late = (now - row.next_run_at).total_seconds()
                 overdue.append(f"schedule {row.name}: due at {row.next_run_at.isoformat()}, not fired for {late:.0f} s")
     return {
-        "ok": not problems, "schedules": checked, "slots": total, "problems": problems[:PROBLEM_LIMIT],
+        "ok": not problems,
+        "schedules": checked,
+        "slots": total,
+        "problems": problems[:PROBLEM_LIMIT],
         "overdue": overdue[:PROBLEM_LIMIT],
-    }  # fmt: skip
+    }
 
 
 async def check_schedule(

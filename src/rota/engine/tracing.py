@@ -9,13 +9,13 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rota.core.model import Attempt, Fire, PlannedSchedule, Schedule
 from rota.version import __version__
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span, Tracer
+    from opentelemetry.trace import Span, Tracer, TracerProvider
 
 
 def found() -> "Tracing | None":
@@ -26,14 +26,17 @@ def found() -> "Tracing | None":
 
 def flush() -> None:
     """Hand over what was not exported yet; for a process that is about to end without further ado."""
-    if hasattr(heard := provider(), "shutdown"):
-        heard.shutdown()
+    shutdown = getattr(provider(), "shutdown", None)  # of the SDK; the API has none
+    if shutdown is not None:
+        shutdown()
 
 
-def provider() -> Any:
+def provider() -> "TracerProvider | None":
     api = sys.modules.get("opentelemetry.trace")
-    heard = None if api is None else api.get_tracer_provider()
-    return None if api is None or isinstance(heard, api.ProxyTracerProvider) else heard
+    if api is None:
+        return None
+    tracer_provider: TracerProvider = api.get_tracer_provider()
+    return None if isinstance(tracer_provider, api.ProxyTracerProvider) else tracer_provider
 
 
 class Tracing:
@@ -66,17 +69,22 @@ class Tracing:
             if span is not None:
                 span.end()
 
-    async def run(self, attempt: Attempt, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def run(self, attempt: Attempt, work: Callable[[], Awaitable[object]]) -> object:
         """A claim, as long as the job had to wait for it, and below it the run."""
         job = attempt.job
-        about = {"job_id": job.id, "run_id": attempt.run_id, "attempt": attempt.number, "kind": job.kind}
+        about: dict[str, str | int] = {
+            "job_id": job.id,
+            "run_id": attempt.run_id,
+            "attempt": attempt.number,
+            "kind": job.kind,
+        }
         claim = self.begin(f"claim {job.target}", job.traceparent, about, max(job.run_at, job.queued_at))
         claim.end(nanoseconds(attempt.started_at))
         with self.span(f"run {job.target}", self.traceparent_of(claim), about):
             return await work()
 
     @contextlib.contextmanager
-    def span(self, name: str, parent: str | None, about: Mapping[str, Any]) -> Iterator[None]:
+    def span(self, name: str, parent: str | None, about: Mapping[str, str | int]) -> Iterator[None]:
         """Spans that begin inside are its children. Of an error it has the type only; the run has the rest."""
         from opentelemetry.trace import StatusCode, use_span
 
@@ -88,7 +96,9 @@ class Tracing:
                 made.set_status(StatusCode.ERROR, getattr(error, "reason", type(error).__name__))
                 raise
 
-    def begin(self, name: str, parent: str | None, about: Mapping[str, Any], since: datetime | None = None) -> "Span":
+    def begin(
+        self, name: str, parent: str | None, about: Mapping[str, str | int], since: datetime | None = None
+    ) -> "Span":
         context = self.wire.extract({} if parent is None else {"traceparent": parent})
         known = {f"rota.{key}": value for key, value in about.items()}
         return self.tracer.start_span(

@@ -1,9 +1,8 @@
 """Entries of the audit log as records with the field names of the API. Reads only."""
 
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Column, Select, select
+from sqlalchemy import Column, select
 
 from rota.db.dialect import Tx
 from rota.db.paging import PAGE_ROWS, Page, Record, matching, page_by, within
@@ -34,9 +33,9 @@ def list_audit(
     """Return a page of the audit log, newest first."""
     a = audit_log.c
     named = audit_log.outerjoin(users, users.c.id == a.user_id).outerjoin(api_keys, api_keys.c.id == a.key_id)
-    stmt: Select[Any] = select(*ENTRY).select_from(named).where(a.org_id == org_id)
+    of_org = select(*ENTRY).select_from(named).where(a.org_id == org_id)
     filters = ((a.action, action), (a.resource, resource), (a.resource_id, resource_id), (a.user_id, user_id))
-    stmt = within(matching(stmt, *filters, (a.key_id, key_id)), a.at, since, until)
+    stmt = within(matching(of_org, *filters, (a.key_id, key_id)), a.at, since, until)
     entries, more = page_by(tx, stmt, a.id, limit, cursor, descending=True)
     return with_resource_names(tx, entries), more
 

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from sqlalchemy import ColumnElement, Select, and_, bindparam, delete, func, or_, select, update
 
@@ -90,7 +90,7 @@ def email_of(tx: Tx, org_id: str, user_id: str) -> str | None:
     return tx.execute(select(u.email).where(is_active_user(org_id, user_id))).scalar_one_or_none()
 
 
-def edit_user(tx: Tx, org_id: str, user_id: str, changes: dict[str, Any], now: datetime) -> None:
+def edit_user(tx: Tx, org_id: str, user_id: str, changes: dict[str, object], now: datetime) -> None:
     email = changes.get("email")
     if email is not None:
         same_email = select(u.id).where(u.org_id == org_id, u.email == email, u.deleted_at.is_(None), u.id != user_id)
@@ -152,9 +152,18 @@ def dummy_password_hash() -> str:
 # keys
 
 
-def create_key(tx: Tx, /, org_id: str, name: str, role: str, now: datetime, **more: Any) -> str:
+class KeyOptions(TypedDict, total=False):
+    """Options of a new key."""
+
+    user_id: str | None  # None: the org's system user
+    scopes: Collection[str]
+    expires_at: datetime | None
+    instance_admin: bool
+
+
+def create_key(tx: Tx, /, org_id: str, name: str, role: str, now: datetime, **options: Unpack[KeyOptions]) -> str:
     """Create a key of an org. Returns its text, which is not stored."""
-    return issue_key(tx, org_id, name, role, now, **more)[1]
+    return issue_key(tx, org_id, name, role, now, **options)[1]
 
 
 def issue_key(
@@ -163,26 +172,22 @@ def issue_key(
     name: str,
     role: str,
     now: datetime,
-    *,
-    user_id: str | None = None,
-    scopes: Collection[str] = (),
-    expires_at: datetime | None = None,
-    instance_admin: bool = False,
+    **options: Unpack[KeyOptions],
 ) -> tuple[str, str]:
     """Create a key of a user, by default of the org's system user. Returns its id and text."""
     text = f"rota_{secrets.token_urlsafe(32)}"
     key = {
         "id": new_id(),
         "org_id": org_id,
-        "user_id": user_id or system_user(tx, org_id, now),
+        "user_id": options.get("user_id") or system_user(tx, org_id, now),
         "name": name,
         "role": role,
-        "scopes": sorted(scopes),
-        "instance_admin": instance_admin,
+        "scopes": sorted(options.get("scopes", ())),
+        "instance_admin": options.get("instance_admin", False),
         "prefix": text[:KEY_PREFIX_CHARACTERS],
         "hash": hash_of(text),
         "created_at": now,
-        "expires_at": expires_at,
+        "expires_at": options.get("expires_at"),
     }
     insert_rows(tx, api_keys, [key])
     return str(key["id"]), text

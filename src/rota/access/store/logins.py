@@ -194,8 +194,8 @@ def list_sessions(
         session.expires_at,
     )
     joined = login_sessions.join(users, u.id == session.user_id).outerjoin(api_keys, keys.id == session.key_id)
-    stmt: Select[Any] = select(*columns).select_from(joined).where(*owned_by(owner), session.expires_at > now)
-    stmt = paging.matching(stmt, (session.user_id, user_id))
+    live = select(*columns).select_from(joined).where(*owned_by(owner), session.expires_at > now)
+    stmt = paging.matching(live, (session.user_id, user_id))
     return paging.page_by(tx, stmt, session.id, limit, cursor, descending=True)
 
 

@@ -1,6 +1,6 @@
 """Page of the audit log."""
 
-from typing import Any
+from datetime import datetime
 
 from fastapi import APIRouter, Request, Response
 
@@ -18,9 +18,21 @@ NAVIGATION = [NavigationItem("/audit", "Audit", "a", "list", 2, admins=True)]
 @router.get("/audit")
 async def list_all(request: Request, caller: Admin) -> Response:
     query = query_values(request, "action", "resource", "resource_id", "user_id", "since", "until", "cursor")
-    filters: dict[str, Any] = dict(query)
-    for name in ("since", "until"):
+    zone = preferences(request).zone
+
+    def instant(name: str) -> datetime | None:
         text = query[name]
-        filters[name] = parse_instant(to_rfc3339(text, preferences(request).zone), name) if text else None
-    items, cursor = await engine_of(request).db.read(list_audit, caller.org_id, **filters)
+        return parse_instant(to_rfc3339(text, zone), name) if text else None
+
+    items, cursor = await engine_of(request).db.read(
+        list_audit,
+        caller.org_id,
+        cursor=query["cursor"],
+        action=query["action"],
+        resource=query["resource"],
+        resource_id=query["resource_id"],
+        user_id=query["user_id"],
+        since=instant("since"),
+        until=instant("until"),
+    )
     return page(request, "audit.html", items=items, next_page_url=next_page_url(request, cursor), query=query)

@@ -1,11 +1,11 @@
 """`rota billing …`"""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from rota.access.cli import user_id
-from rota.frame.cli.connection import item_path
+from rota.frame.cli.connection import Answer, item_path
 from rota.frame.cli.options import Cursor, Limit, command_group
 from rota.frame.cli.output import print_details, print_list, relative_time
 from rota.frame.cli.terminal import output
@@ -186,7 +186,7 @@ def deactivate_key(ctx: typer.Context, key_id: KeyId) -> None:
     print_details(ctx.obj, ctx.obj.post(item_path("billing/virtual-keys", key_id, "$deactivate")), KEY)
 
 
-def state_of(key: dict[str, Any]) -> str:
+def state_of(key: Answer) -> str:
     if key["is_default"]:
         return "default"
     return "active" if key["active"] else "inactive"

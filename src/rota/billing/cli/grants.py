@@ -1,10 +1,10 @@
 """`rota grant …`"""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from rota.frame.cli.connection import Output, item_path, print_stderr
+from rota.frame.cli.connection import Answer, Output, item_path, print_stderr
 from rota.frame.cli.options import Cursor, Limit, command_group
 from rota.frame.cli.output import print_details, print_list, relative_time
 from rota.frame.cli.terminal import visible
@@ -95,7 +95,7 @@ def path_of(grant_id: str) -> str:
     return item_path("grants", grant_id)
 
 
-def state_of(grant: dict[str, Any]) -> str:
+def state_of(grant: Answer) -> str:
     if grant["revoked_at"]:
         return f"revoked {relative_time(grant['revoked_at'])}"
     return f"until {relative_time(grant['expires_at'])}" if grant["expires_at"] else "valid"

@@ -48,7 +48,7 @@ class Executor:
         """Start the next attempt at a job."""
         self.launch(Attempt(job, new_id(), job.attempt + 1, now))
 
-    def launch(self, attempt: Attempt, work: Any = None) -> None:
+    def launch(self, attempt: Attempt, work: object = None) -> None:
         """Run an attempt as a task; `work` is what its runner prepared for it already."""
         run = self.active[attempt.job.id] = ActiveRun(attempt, self.context_of(attempt, work))
         self.prefetch.shares.begin(attempt.job.org_id)
@@ -58,7 +58,7 @@ class Executor:
         run.task = asyncio.get_running_loop().create_task(steps)
         run.task.add_done_callback(partial(self.complete, run))
 
-    def context_of(self, attempt: Attempt, work: Any) -> RunContext:
+    def context_of(self, attempt: Attempt, work: object) -> RunContext:
         engine, run_log = self.engine, RunLog(attempt.run_id, self.engine.clock.now)
         ctx = RunContext(
             attempt.job,
@@ -76,14 +76,14 @@ class Executor:
 
     # steps
 
-    async def run_isolated(self, run: ActiveRun) -> Any:
+    async def run_isolated(self, run: ActiveRun) -> object:
         """Run an attempt at a job that may have killed a worker: few at once or, after three deaths, one. While it
         waits for a place it has not started, so the death of this worker is no evidence against it."""
         async with self._alone_place if run.attempt.job.alone else self._isolated_places:
             run.attempt = replace(run.attempt, started_at=self.engine.clock.now())
             return await self.run(run)
 
-    async def run(self, run: ActiveRun) -> Any:
+    async def run(self, run: ActiveRun) -> object:
         """One attempt from the first check to the outcome of the work. Each step may end it by raising."""
         run.started = True
         self.check_deadline(run)
@@ -128,7 +128,7 @@ class Executor:
         if timeout is not None and not info.delegates:
             run.start_timeout(timeout)
 
-    async def execute(self, run: ActiveRun) -> Any:
+    async def execute(self, run: ActiveRun) -> object:
         current_log.set(run.ctx.log)
         return await self.engine.runners[run.attempt.job.kind].execute(run.ctx)
 
@@ -164,7 +164,7 @@ class Executor:
         self.engine.wake.signal("ready")  # the next job of its serial key may be ready
         return False
 
-    def add_result(self, run: ActiveRun, error: BaseException | None, outcome: Any, now: datetime) -> None:
+    def add_result(self, run: ActiveRun, error: BaseException | None, outcome: object, now: datetime) -> None:
         try:
             result = classify_outcome(run, error, outcome, now, self.engine.settings)
         except Exception as bug:  # an error of Rota's own must not lose the job

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from rota.core.model import Attempt, AttemptResult, Job, RunInfo
 from rota.core.policy import (
@@ -31,7 +30,7 @@ class LostBeforeStart(Exception):
 
 
 def classify_outcome(
-    run: ActiveRun, error: BaseException | None, outcome: Any, now: datetime, settings: EngineSettings
+    run: ActiveRun, error: BaseException | None, outcome: object, now: datetime, settings: EngineSettings
 ) -> AttemptResult | None:
     """The result of an attempt; None where the job is stored elsewhere already. An outcome that was returned wins over
     a cancel request that came too late."""

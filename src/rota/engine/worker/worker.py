@@ -7,10 +7,9 @@ lease.
 import asyncio
 import os
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
-from typing import Any
 
 import structlog
 
@@ -83,7 +82,7 @@ class Worker:
     async def run(self) -> None:
         """Register and work until drained or abandoned."""
         await self.register()
-        steps: dict[str, Callable[[], Any]] = {
+        steps: dict[str, Callable[[], Awaitable[object]]] = {
             "claims": self.claim_loop,
             "results": self.completer.run,
             "starts": self.watch_long_runs,
@@ -267,7 +266,7 @@ class Worker:
         await retry_until_available(self.registration.end)
 
 
-def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., Any], *args: Any) -> None:
+def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:
     """Call from another thread; a no-op if the loop is closed."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(callback, *args)

@@ -16,6 +16,8 @@ import typer
 from rota.core.addresses import is_loopback
 from rota.frame.cli.terminal import visible
 
+Answer = dict[str, Any]  # a JSON object of the server; the API describes its members
+
 
 class Output(StrEnum):
     TABLE = "table"

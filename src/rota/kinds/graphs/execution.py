@@ -121,7 +121,11 @@ class Execution:
         tracing = self.engine.tracing
         if tracing is None:
             return await self.execute(order, run_log, on_usage)
-        attributes = {"run_id": order.run_id, "attempt": order.attempt, "grant_id": order.grant_id}
+        attributes: dict[str, str | int] = {
+            "run_id": order.run_id,
+            "attempt": order.attempt,
+            "grant_id": order.grant_id,
+        }
         with tracing.span(f"graph {order.graph_id}", order.trace, attributes):
             return await self.execute(order, run_log, on_usage)
 
