@@ -20,7 +20,7 @@ from rota.core.errors import Refused, TransientError
 
 __all__ = ["TYPES", "JobType", "Order", "Refused", "TransientError", "job_type"]
 
-F = TypeVar("F", bound="Callable[[Order], Any]")
+F = TypeVar("F", bound="Callable[[Order], object]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class JobType:
     """A job type of an agent: its function, and the schema of its payload."""
 
     name: str
-    function: Callable[[Order], Any]
-    schema: Mapping[str, Any]
+    function: Callable[[Order], object]
+    schema: Mapping[str, object]
     read_only: bool = False
     reconcile: Callable[[Order], bool | None] | None = None
 
@@ -55,7 +55,7 @@ TYPES: dict[str, JobType] = {}
 def job_type(
     name: str,
     *,
-    schema: Mapping[str, Any] | None = None,
+    schema: Mapping[str, object] | None = None,
     read_only: bool = False,
     reconcile: Callable[[Order], bool | None] | None = None,
 ) -> Callable[[F], F]:

@@ -17,10 +17,11 @@ import signal
 import tempfile
 import traceback
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import FrameType
 from typing import Any, Protocol
 
 from rota.access.store import accounts
@@ -31,6 +32,7 @@ from rota.db.crash_points import at_each_statement
 from rota.db.dialect import Tx
 from rota.db.migrate import migrate
 from rota.db.notify import Wake
+from rota.db.paging import Record
 from rota.engine import orgs, workers
 from rota.engine.commands import Engine
 from rota.engine.engine_settings import EngineSettings
@@ -66,7 +68,7 @@ class Program(Protocol):
     workflows: dict[str, Workflow]
     connectors: Connectors
     injector: Injector
-    schedules: list[dict[str, Any]]
+    schedules: list[dict[str, object]]
 
 
 @dataclass
@@ -120,16 +122,16 @@ class World:
     def workflows(self) -> WorkflowManager:
         return WorkflowManager(self.engine, self.org_id)
 
-    async def publish(self, workflow: str, topic: str, *, message_id: str, payload: Any = None) -> str:
+    async def publish(self, workflow: str, topic: str, *, message_id: str, payload: object = None) -> str:
         """Publish an event from outside; return `created`, `replaced` or `kept`."""
         body = {"message_id": message_id, "payload": payload}
         return (await self.workflows.publish(workflow, topic, body))[1]
 
-    async def workflow(self, name: str) -> Mapping[str, Any]:
+    async def workflow(self, name: str) -> Record:
         """Return a workflow as the API shows it."""
         return await self.engine.db.read(workflow_reports.workflow, self.org_id, name, self.clock.now())
 
-    async def runs(self, **filters: Any) -> list[dict[str, Any]]:
+    async def runs(self, **filters: Any) -> list[Record]:
         """Return the newest 200 runs, oldest first."""
         rows, _ = await self.engine.db.read(lambda tx: run_reports.list_runs(tx, self.org_id, limit=200, **filters))
         return rows[::-1]
@@ -242,7 +244,7 @@ def dies_at(point: int, play: Callable[[], Awaitable[None]], seconds: float = 60
     return False
 
 
-def dump_and_exit(alarm: int, frame: Any) -> None:
+def dump_and_exit(alarm: int, frame: FrameType | None) -> None:
     """On timeout: print the stacks of all threads and tasks, and exit."""
     traceback.print_stack(frame)
     faulthandler.dump_traceback(2)

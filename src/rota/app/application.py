@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any, TypeVar, overload
+from typing import TypeVar, Unpack, overload
 
 from rota.access import reports as access_reports
 from rota.app.settings import Settings
@@ -25,11 +25,11 @@ from rota.engine.commands import Engine
 from rota.engine.extensions import Extensions
 from rota.engine.metrics import Metrics
 from rota.frame.http.maintenance import prune_idempotency_keys
-from rota.kinds.graphs.registry import GraphRegistry
+from rota.kinds.graphs.registry import GraphOptions, GraphRegistry
 from rota.kinds.graphs.runner import GraphRunner
 from rota.kinds.hosts.runner import HostRunner
 from rota.kinds.pipelines.executor import executor_here
-from rota.kinds.pipelines.registry import PipelineRegistry
+from rota.kinds.pipelines.registry import PipelineOptions, PipelineRegistry
 from rota.kinds.pipelines.runner import PipelineRunner
 from rota.kinds.tasks.registry import Task, TaskRegistry, task_options
 from rota.kinds.tasks.runner import TaskRunner
@@ -43,7 +43,7 @@ from rota.reports import schedules as schedule_reports
 from rota.user_code.injection import Injector
 from rota.user_code.services import Serializer
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -66,7 +66,7 @@ class Rota:
         self.workflows: dict[str, Workflow] = {}
         self.connectors = Connectors()
         self.injector = Injector()
-        self.schedules: list[dict[str, Any]] = []
+        self.schedules: list[dict[str, object]] = []
         self.schedule_places: dict[str, str] = {}  # by name: file and line of the declaration
         self._engine: tuple[Engine, asyncio.AbstractEventLoop] | None = None
         self._own_db: Database | None = None  # opened by `enqueue`; None if the process's engine is used
@@ -75,11 +75,11 @@ class Rota:
     @overload
     def task(self, name: F) -> F: ...
     @overload
-    def task(self, name: str | None = None, **options: Any) -> Callable[[F], F]: ...
-    def task(self, name: Any = None, **options: Any) -> Any:
+    def task(self, name: str | None = None, **options: object) -> Callable[[F], F]: ...
+    def task(self, name: F | str | None = None, **options: object) -> F | Callable[[F], F]:
         """Register a function as a task, by default under its own name. Options: retry, timeout, isolation (`process`),
         version, cache_ttl, memory_mb."""
-        if callable(name):
+        if name is not None and not isinstance(name, str):
             self.registry.add(Task(name.__name__, function=name))
             return name
 
@@ -89,17 +89,17 @@ class Rota:
 
         return register
 
-    def shell(self, name: str, command: str, **options: Any) -> None:
+    def shell(self, name: str, command: str, **options: object) -> None:
         """Register a shell command as a task. Options: retry, timeout, env, cwd, stdin, memory_mb, cache_ttl."""
         self.registry.add(Task(name, command=command, **task_options(options)))
 
-    def graph(self, name: str, graph: Any, *, provider: str = "langgraph", **options: Any) -> None:
+    def graph(self, name: str, graph: object, *, provider: str = "langgraph", **options: Unpack[GraphOptions]) -> None:
         """Register a graph as `provider:name`: a compiled LangGraph graph or, for the provider `python`, an async
         generator function. Options: version, description, prices (`{model: (input, output)}` in US dollars per million
         tokens, for models that do not report their cost)."""
         self.graphs.add(name, graph, provider, **options)
 
-    def pipeline(self, name: str, sql: str | None = None, **options: Any) -> Callable[[F], F]:
+    def pipeline(self, name: str, sql: str | None = None, **options: Unpack[PipelineOptions]) -> Callable[[F], F]:
         """Declare a pipeline `namespace/layer/name`: by its SQL or, as a decorator, by a function that may take a
         DuckDB connection and returns a relation. Options: reads (tables that a function reads), after (upstream
         pipelines on whose success it runs), description."""
@@ -122,11 +122,11 @@ class Rota:
         self.workflows[workflow.name] = workflow
         return workflow
 
-    def connector(self, name: str, connector: Any) -> None:
+    def connector(self, name: str, connector: object) -> None:
         """Register an object whose methods marked `@read` and `@mutation` workflows may call as `name.method`."""
         self.connectors.add(name, connector)
 
-    def provide(self, wanted: type, factory: Callable[..., Any], scope: str = "run") -> None:
+    def provide(self, wanted: type, factory: Callable[..., object], scope: str = "run") -> None:
         """Inject the factory's result into task parameters of type `wanted`: created once per `run` or `process`."""
         self.injector.provide(wanted, factory, scope)
 
@@ -142,19 +142,19 @@ class Rota:
     def schedule(
         self,
         name: str,
-        target: str | Callable[..., Any],
+        target: str | Callable[..., object],
         *,
         cron: str | None = None,
         every: str | float | timedelta | None = None,
         at: str | datetime | None = None,
-        params: Any = None,
-        retry: Retry | dict[str, Any] | None = None,
-        **fields: Any,
+        params: object = None,
+        retry: Retry | dict[str, object] | None = None,
+        **fields: object,
     ) -> None:
         """Schedule a task, or a graph or pipeline (`kind="graph"`, `"pipeline"`): by `cron`, by interval (`every`) or
         once (`at`); other fields as in the API. Raises Invalid if the name is declared twice."""
         task = self.registry.name_of(target)
-        body: dict[str, Any] = {"name": name, "kind": "task", "target": task, "input": params, **fields}
+        body: dict[str, object] = {"name": name, "kind": "task", "target": task, "input": params, **fields}
         if cron is not None:
             body["cron_expression"] = cron
         if every is not None:
@@ -172,8 +172,8 @@ class Rota:
 
     async def enqueue(
         self,
-        task: str | Callable[..., Any],
-        params: Mapping[str, Any] | None = None,
+        task: str | Callable[..., object],
+        params: Mapping[str, object] | None = None,
         /,
         *,
         run_at: str | datetime | None = None,
@@ -181,7 +181,7 @@ class Rota:
         priority: int = 0,
         serial_key: str | None = None,
         job_key: str | None = None,
-        **named: Any,
+        **named: object,
     ) -> str:
         """Enqueue a task, now or at `run_at`; returns the job's id. Parameters: a mapping, keyword arguments, or both.
 
@@ -197,8 +197,8 @@ class Rota:
 
     async def enqueue_many(
         self,
-        task: str | Callable[..., Any],
-        params: Sequence[Mapping[str, Any] | None],
+        task: str | Callable[..., object],
+        params: Sequence[Mapping[str, object] | None],
         /,
         *,
         run_at: str | datetime | None = None,
@@ -222,7 +222,7 @@ class Rota:
         """Enqueue through this engine from now on, on the running event loop."""
         self._engine = engine, asyncio.get_running_loop()
 
-    async def _with_engine(self, command: Callable[[Engine], Coroutine[Any, Any, list[str]]]) -> list[str]:
+    async def _with_engine(self, command: Callable[[Engine], Coroutine[object, None, list[str]]]) -> list[str]:
         """Run a command on the engine's own event loop, from any loop."""
         if self._engine is None or self._engine[1].is_closed():
             settings = Settings.load()
@@ -237,8 +237,8 @@ class Rota:
     async def _enqueue(
         self,
         engine: Engine,
-        task: str | Callable[..., Any],
-        payloads: Sequence[Any],
+        task: str | Callable[..., object],
+        payloads: Sequence[object],
         run_at: str | datetime | None,
         queue: str,
         priority: int,

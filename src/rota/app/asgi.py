@@ -11,9 +11,9 @@ from rota.db.connection import Database
 from rota.engine.commands import Engine
 
 
-def create_site(engine: Engine, db: Database, *, trace_url: str = "", **more: Any) -> FastAPI:
-    """Create the API with the dashboard as its fallback; `more` as in `create_api`."""
-    api = create_api(engine, db, **more)
+def create_site(engine: Engine, db: Database, *, trace_url: str = "", **options: Any) -> FastAPI:
+    """Create the API with the dashboard as its fallback; `options` as in `create_api`."""
+    api = create_api(engine, db, **options)
     not_found, web = api.router.default, create_web(engine, db, api, trace_url)
 
     async def fallback(scope: Scope, receive: Receive, send: Send) -> None:

@@ -4,7 +4,9 @@ import asyncio
 from typing import Any
 
 import h11
+from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
 HEAD_SECONDS = 20.0  # from the connection, or the first byte of a further request, to the end of the head
 HEAD_BYTES = 64 * 1024  # of request line and headers
@@ -14,8 +16,14 @@ LINGER_SECONDS = 2.0  # between refusal and close: a reset would discard the res
 class Connection(H11Protocol):
     """Closes a connection whose request head takes too long (408), and refuses one that is too large (431)."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
         self.head_timer: asyncio.TimerHandle | None = None
         self.refused = False
 

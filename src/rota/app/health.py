@@ -11,7 +11,6 @@ starting, stopping      this process is starting or stopping
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from rota.core.clock import Clock, stopwatch
 from rota.core.errors import RotaError
@@ -68,7 +67,7 @@ class WriteProbe:
 
     def __init__(self, db: Database) -> None:
         self.db = db
-        self._running: asyncio.Task[Any] | None = None
+        self._running: asyncio.Task[None] | None = None
         self._started = float("-inf")
         self._problem: str | None = None
 

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -202,7 +202,7 @@ async def program_org_id(engine: Engine, program: Rota) -> str:
     return org_id
 
 
-def declared_tasks(program: Rota, app: str | None) -> list[dict[str, Any]]:
+def declared_tasks(program: Rota, app: str | None) -> list[dict[str, object]]:
     """Return the task rows of a program; their source is the stem of its file."""
     return task_rows(program.registry, program.injector, Path(app).stem if app else None)
 

@@ -5,7 +5,7 @@ import contextlib
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 import structlog
 from fastapi import APIRouter, FastAPI, Response
@@ -41,7 +41,7 @@ from rota.kinds.tasks.declare import declare
 from rota.kinds.tasks.manager import TaskManager
 from rota.user_code.services import ArtifactManager, JobScheduler
 
-Hook = Callable[[FastAPI], Any]
+Hook = Callable[[FastAPI], object]
 
 HEALTHY, UNHEALTHY = "healthy", "unhealthy"
 
@@ -102,14 +102,14 @@ class ServiceBuilder:
         self.info, self.database_url, self.program = info, database_url, program or Rota()
         self.declares = program is not None  # without a program, functions run only if a task row names them
         self.routers: list[APIRouter] = []
-        self.checks: dict[str, Callable[[], Any]] | None = None
+        self.checks: dict[str, Callable[[], object]] | None = None
         self.concurrency: int | None = None
         self.auth = self.validate_tasks = False
         self.startup_hooks: list[Hook] = []
         self.shutdown_hooks: list[Hook] = []
         self.extra_routers: list[APIRouter] = []
 
-    def with_health(self, checks: Mapping[str, Callable[[], Any]] | None = None) -> Self:
+    def with_health(self, checks: Mapping[str, Callable[[], object]] | None = None) -> Self:
         """Add `/health`: checks the database and runs `checks`, which raise or return False to report a failure."""
         self.checks = dict(checks or {})
         return self
@@ -255,7 +255,7 @@ async def not_allowed() -> Response:
     raise HTTPException(405, "operation disabled in this service (CrudPermissions)")
 
 
-def add_health(app: FastAPI, checks: Mapping[str, Callable[[], Any]]) -> None:
+def add_health(app: FastAPI, checks: Mapping[str, Callable[[], object]]) -> None:
     async def database() -> None:
         await app.state.db.read(workers.measure)
 
@@ -267,7 +267,7 @@ def add_health(app: FastAPI, checks: Mapping[str, Callable[[], Any]]) -> None:
         return answer({"status": status, "checks": results}, 200 if status == HEALTHY else 503)
 
 
-async def run_check(name: str, check: Callable[[], Any]) -> dict[str, str | None]:
+async def run_check(name: str, check: Callable[[], object]) -> dict[str, str | None]:
     try:
         healthy = await call_hook(check) is not False
         return {"state": HEALTHY if healthy else UNHEALTHY, "message": None}
@@ -276,6 +276,6 @@ async def run_check(name: str, check: Callable[[], Any]) -> dict[str, str | None
         return {"state": UNHEALTHY, "message": f"{type(error).__name__}: {error}"}
 
 
-async def call_hook(hook: Callable[..., Any], *args: Any) -> Any:
+async def call_hook(hook: Callable[..., object], *args: object) -> object:
     result = hook(*args)
     return await result if inspect.isawaitable(result) else result

@@ -5,7 +5,7 @@ from datetime import timedelta
 from decimal import Decimal
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -66,7 +66,7 @@ class Settings(BaseModel):
 
     @field_validator("queues", "orgs", "trusted_proxies", mode="before")
     @classmethod
-    def split_names(cls, value: Any) -> Any:
+    def split_names(cls, value: object) -> object:
         """Split `a,b` into names; an empty text is None: no restriction."""
         if not isinstance(value, str):
             return value
@@ -74,7 +74,7 @@ class Settings(BaseModel):
 
     @field_validator("run_as", mode="before")
     @classmethod
-    def users_by_org(cls, value: Any) -> Any:
+    def users_by_org(cls, value: object) -> object:
         """Parse `nobody` (for all orgs) or `acme=build,ops=deploy` (per org)."""
         if not isinstance(value, str):
             return value
@@ -83,12 +83,12 @@ class Settings(BaseModel):
 
     @field_validator("allowed_hosts", mode="before")
     @classmethod
-    def split_hosts(cls, value: Any) -> Any:
+    def split_hosts(cls, value: object) -> object:
         return [name.strip().lower() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
     @field_validator("log_level", "log_format", "billing", mode="before")
     @classmethod
-    def lower(cls, value: Any) -> Any:
+    def lower(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
 
     @field_validator("database_url")
@@ -141,7 +141,7 @@ class Settings(BaseModel):
         return self
 
     @classmethod
-    def load(cls, **overrides: Any) -> "Settings":
+    def load(cls, **overrides: object) -> "Settings":
         """Read the environment; `overrides` that are not None win. Raises Invalid with all wrong settings."""
         values = {name: value for name in cls.model_fields if (value := os.environ.get(f"ROTA_{name.upper()}"))}
         values |= secrets.read_files()
@@ -188,7 +188,7 @@ class Settings(BaseModel):
         )
 
 
-def wrong_setting(name: str, value: Any, message: str) -> Invalid:
+def wrong_setting(name: str, value: object, message: str) -> Invalid:
     value = str(value).split("://")[0] if name == "database_url" else value  # the rest may contain a password
     value = "…" if name == "service_token" else value
     return Invalid(name, value, message.removeprefix("Value error, ").lower())

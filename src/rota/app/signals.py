@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import structlog
 import uvloop
@@ -35,7 +34,7 @@ class Shutdown:
             os._exit(1)
 
 
-def run_until_signal(main: Callable[[Shutdown], Coroutine[Any, Any, None]]) -> None:
+def run_until_signal(main: Callable[[Shutdown], Coroutine[object, None, None]]) -> None:
     """Run `main` until it returns; SIGTERM and SIGINT set the events of its `Shutdown`."""
 
     async def run_with_signals() -> None:

@@ -1,12 +1,12 @@
 """Next slots of a schedule, for API and dashboard."""
 
 from datetime import datetime
-from typing import Any
 
 from rota.core.timing import triggers
 from rota.core.timing.cron import calendar_of
 from rota.core.timing.dst import TICK
 from rota.core.timing.triggers import Cron, Timing
+from rota.db.paging import Record
 from rota.engine import schedules
 from rota.engine.commands import Engine
 from rota.engine.compute import compute
@@ -15,7 +15,7 @@ from rota.reports import schedules as schedule_reports
 STEPPED_FIELDS = ((0, 60, "minutes", "hour"), (1, 24, "hours", "day"))  # cron fields whose steps restart
 
 
-async def upcoming(engine: Engine, org_id: str, key: str, count: int) -> dict[str, Any]:
+async def upcoming(engine: Engine, org_id: str, key: str, count: int) -> Record:
     """Return the next slots of a schedule, from its clock on."""
     shown = await engine.db.read(schedule_reports.schedule, org_id, key)
     schedule = await engine.db.read(schedules.get, org_id, shown["id"])
@@ -28,7 +28,7 @@ async def upcoming(engine: Engine, org_id: str, key: str, count: int) -> dict[st
     return preview
 
 
-def preview_slots(timing: Timing, after: datetime, count: int, since: datetime | None = None) -> dict[str, Any]:
+def preview_slots(timing: Timing, after: datetime, count: int, since: datetime | None = None) -> Record:
     """Return the next slots of a timing, with warnings; `since` as in `triggers.next_slot`."""
     slots = triggers.preview(timing, after, count, since)
     warnings = cron_warnings(timing)

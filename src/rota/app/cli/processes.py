@@ -4,13 +4,17 @@ import gc
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rota.frame.cli.connection import Connection, Exit, fail, print_stderr
 from rota.frame.cli.options import command_group
 from rota.frame.cli.output import print_list, progress
+
+if TYPE_CHECKING:
+    from rota.app.settings import Settings
 
 GC_THRESHOLD = 20_000  # allocations between collections: with Python's 700, a large batch of jobs takes 7 % longer
 
@@ -96,7 +100,7 @@ def worker(
 def migrate(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: DataDir = None) -> None:
     """Migrate the database to the schema of this version."""
 
-    def migrate(main: Any, settings: Any) -> None:
+    def migrate(main: ModuleType, settings: "Settings") -> None:
         from rota.db.schema import revisions
 
         with progress(len(revisions()), "migrations") as advance:
@@ -109,7 +113,7 @@ def doctor(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: DataD
     """Check the installation: database, schema, clock, wake-ups, leases, orphaned jobs, schedules. Needs no server.
     Exit code 1 if a problem is found."""
 
-    def examine(_: Any, settings: Any) -> None:
+    def examine(_: ModuleType, settings: "Settings") -> None:
         from rota.app.doctor import examine
 
         findings = [asdict(finding) for finding in examine(settings)]
@@ -126,7 +130,7 @@ def reset_key(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: Da
     """Replace a lost or leaked first key: revokes all instance admin keys and writes a new one to admin.key. Needs no
     server."""
 
-    def reset(_: Any, settings: Any) -> None:
+    def reset(_: ModuleType, settings: "Settings") -> None:
         from rota.app.first_key import reset
 
         print_stderr(f"the new key is in {reset(settings).absolute()}; earlier instance admin keys are revoked")
@@ -134,7 +138,7 @@ def reset_key(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: Da
     start(ctx, reset, data_dir=data_dir, database_url=database_url)
 
 
-def start(ctx: typer.Context, process: Callable[[Any, Any], None], **options: Any) -> None:
+def start(ctx: typer.Context, process: "Callable[[ModuleType, Settings], None]", **options: object) -> None:
     gc.disable()  # collections during the imports take 20 % of the start-up time and free nothing
     from rota.app import main, secrets
     from rota.app.programs import ProgramError
@@ -145,9 +149,9 @@ def start(ctx: typer.Context, process: Callable[[Any, Any], None], **options: An
     gc.set_threshold(GC_THRESHOLD)
     gc.enable()
     connection: Connection = ctx.obj
-    options["data_dir"] = options["data_dir"] or connection.data_dir
+    data_dir = options["data_dir"] or connection.data_dir
     try:
-        settings = Settings.load(**options)
+        settings = Settings.load(**{**options, "data_dir": data_dir})
         secrets.protect()
         process(main, settings)
     except (Invalid, ProgramError) as error:
@@ -155,4 +159,4 @@ def start(ctx: typer.Context, process: Callable[[Any, Any], None], **options: An
     except RotaError as error:
         fail(error.message, Exit.REFUSED if isinstance(error, Refused) else Exit.FAILED)
     except OSError as error:  # of the data directory: disk full, permission denied
-        fail(f"{error.filename or options['data_dir']}: {error.strerror or error}")
+        fail(f"{error.filename or data_dir}: {error.strerror or error}")

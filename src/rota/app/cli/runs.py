@@ -1,10 +1,10 @@
 """`rota run …`"""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from rota.frame.cli.connection import Connection, Exit, Output, fail, item_path, print_stderr
+from rota.frame.cli.connection import Answer, Connection, Exit, Output, fail, item_path, print_stderr
 from rota.frame.cli.follow import follow as stream
 from rota.frame.cli.options import Cursor, Limit, command_group
 from rota.frame.cli.output import duration, print_data, print_details, print_list, relative_time
@@ -161,7 +161,7 @@ def stream_logs(connection: Connection, run_id: str) -> None:
                 print(output(line["text"]), flush=True)
 
 
-def status_of(run: dict[str, Any]) -> str:
+def status_of(run: Answer) -> str:
     """Return the status of a run with its reason; `retrying` and `retried` have none."""
     from rota.core.states import shown_status
 

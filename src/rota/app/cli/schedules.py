@@ -3,11 +3,11 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from rota.frame.cli.connection import ApiRefusal, Connection, Exit, exit_refused, fail, item_path, print_stderr
+from rota.frame.cli.connection import Answer, ApiRefusal, Connection, Exit, exit_refused, fail, item_path, print_stderr
 from rota.frame.cli.options import Cursor, Limit, command_group, exactly_one, read_input
 from rota.frame.cli.output import print_data, print_details, print_list, print_table, progress, relative_time
 from rota.frame.cli.run_results import wait_for_job
@@ -44,7 +44,7 @@ All = Annotated[bool, typer.Option("--all", help="all schedules of the org, inst
 def add(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="name of the schedule, unique in the org")],
-    fields: dict[str, Any],
+    fields: Answer,
     task: Task = None,
     shell: Annotated[
         str | None, typer.Option(help="shell command to run; creates a shell task with the name of the schedule")
@@ -73,7 +73,7 @@ def add(
 
 @app.command()
 @with_schedule_options
-def edit(ctx: typer.Context, name: Name, fields: dict[str, Any], task: Task = None) -> None:
+def edit(ctx: typer.Context, name: Name, fields: Answer, task: Task = None) -> None:
     """Change the fields given by options; without options, edit the schedule as JSON in $EDITOR.
     Refused if the schedule was changed since it was read."""
     changes = fields if task is None else {**fields, "target": task}
@@ -90,7 +90,7 @@ def edit(ctx: typer.Context, name: Name, fields: dict[str, Any], task: Task = No
         exit_refused(refusal)
 
 
-def edit_text(connection: Connection, before: dict[str, Any]) -> dict[str, Any]:
+def edit_text(connection: Connection, before: Answer) -> Answer:
     """Open a schedule in the editor and save the changes; on a refusal, offer to edit again. Returns the schedule."""
     text = editable_json(before)
     while True:
@@ -100,9 +100,7 @@ def edit_text(connection: Connection, before: dict[str, Any]) -> dict[str, Any]:
             if not changes:
                 print_stderr("no changes")
                 return before
-            after: dict[str, Any] = connection.try_call(
-                "PATCH", path_of(before["id"]), changes, if_match=before["revision"]
-            )
+            after: Answer = connection.try_call("PATCH", path_of(before["id"]), changes, if_match=before["revision"])
             return after
         except ValueError as error:
             refusal = ApiRefusal(422, {"detail": f"not a JSON object: {error}"})
@@ -118,11 +116,11 @@ def edit_text(connection: Connection, before: dict[str, Any]) -> dict[str, Any]:
             text = editable_json({**before, **changes})
 
 
-def editable_json(schedule: dict[str, Any]) -> str:
+def editable_json(schedule: Answer) -> str:
     return json.dumps({field: schedule[field] for field in WRITABLE}, indent=2, ensure_ascii=False) + "\n"
 
 
-def changes_of(before: dict[str, Any], text: str) -> dict[str, Any]:
+def changes_of(before: Answer, text: str) -> Answer:
     """Return the edited fields. A removed field is None: reset to its default. Raises ValueError if not an object."""
     after = json.loads(text)
     if not isinstance(after, dict):
@@ -148,7 +146,7 @@ def ask_editor(text: str) -> str:
         return file.read_text()
 
 
-def add_shell(connection: Connection, command: str, body: dict[str, Any]) -> Any:
+def add_shell(connection: Connection, command: str, body: Answer) -> Answer:
     """Create a shell task and its schedule, or neither; an existing task with the same command is reused."""
     task = {"name": body["name"], "task_type": "shell", "command": command}
     created = None
@@ -271,7 +269,7 @@ def switch(connection: Connection, name: str | None, tag: str | None, everything
 
 
 def change(
-    connection: Connection, verb: str, name: str | None, tag: str | None, everything: bool, body: dict[str, Any]
+    connection: Connection, verb: str, name: str | None, tag: str | None, everything: bool, body: Answer
 ) -> None:
     """Pause, resume, enable, disable or delete the selected schedules. Exits with USAGE unless one selection is set."""
     if sum((name is not None, tag is not None, everything)) != 1:
@@ -279,7 +277,7 @@ def change(
     if name is not None:
         print_schedule(connection, connection.post(f"{path_of(name)}/${verb}", body))
         return
-    selection: dict[str, Any] = {"filter": {}} if tag is None else {"tag": tag}
+    selection: Answer = {"filter": {}} if tag is None else {"tag": tag}
     answer = connection.post(f"/schedules/${verb}", {**body, **selection})
     if not print_data(connection, answer):
         print(f"{answer['count']} schedules {verb}d")
@@ -354,7 +352,7 @@ def backfill(
     print_stderr(f"{len(answer['slots'])} slots{' would fire' if dry_run else ''}")
 
 
-def backfill_in_chunks(connection: Connection, name: str, body: dict[str, Any], slots: list[str]) -> list[str]:
+def backfill_in_chunks(connection: Connection, name: str, body: Answer, slots: list[str]) -> list[str]:
     """Backfill slots in chunks of 100, with a progress bar: a single large request would block other writers."""
     fired: list[str] = []
     with progress(len(slots), "slots") as advance:

@@ -1,11 +1,11 @@
 """`rota slots …`, `rota queue …`, `rota freeze …`, `rota workers`, `rota status` and `rota why`."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from rota.core.explain import error_text
-from rota.frame.cli.connection import Connection, Exit, item_path, print_stderr
+from rota.frame.cli.connection import Answer, Connection, Exit, item_path, print_stderr
 from rota.frame.cli.options import Cursor, Limit, command_group
 from rota.frame.cli.output import local_time, print_data, print_details, print_list, relative_time
 from rota.frame.cli.run_results import find_run
@@ -188,7 +188,7 @@ def status(ctx: typer.Context) -> None:
         raise typer.Exit(Exit.FAILED)
 
 
-def print_status(answer: dict[str, Any]) -> None:
+def print_status(answer: Answer) -> None:
     workers, capacity = answer["workers"], sum(worker["concurrency"] for worker in answer["workers"])
     ready = sum(queue["depth"]["ready"] for queue in answer["queues"])
     print(f"workers  {len(workers)} alive, running {answer['running']} of {capacity}")

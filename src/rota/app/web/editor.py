@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -14,6 +13,7 @@ from rota.core import schedule_form
 from rota.core.errors import Invalid
 from rota.core.policy import Misfire, Overlap
 from rota.core.timing.dst import zone_names
+from rota.db.paging import Record
 from rota.engine.compute import compute
 from rota.frame.http.auth import Caller
 from rota.frame.web.actions import Answer, call_api
@@ -69,7 +69,7 @@ async def save(request: Request, caller: Viewer, key: str) -> Response:
     )
 
 
-async def submit(request: Request, caller: Caller, old: dict[str, Any] | None) -> Response:
+async def submit(request: Request, caller: Caller, old: Record | None) -> Response:
     """Save the form, or show it again with errors or a preview."""
     form = await read_form(request)
     if "preview" in form:
@@ -93,7 +93,7 @@ async def form_page(
     request: Request,
     caller: Caller,
     form: Mapping[str, str],
-    old: dict[str, Any] | None = None,
+    old: Record | None = None,
     refused: Answer | None = None,
 ) -> Response:
     engine, wanted = engine_of(request), {"kind": form.get("kind", "task"), "target": form.get("target", "")}
@@ -135,7 +135,7 @@ async def targets_of(request: Request, caller: Caller) -> list[tuple[str, str]]:
     return targets
 
 
-async def typed(request: Request, caller: Caller, form: Mapping[str, str]) -> dict[str, Any]:
+async def typed(request: Request, caller: Caller, form: Mapping[str, str]) -> Record:
     """Return the body of the form: only fields of the chosen schedule type, parameters typed by their schema."""
     body = body_of({name: text for name, text in form.items() if not name.startswith("input.")}, zone_of(form), SCHEMA)
     body = {
@@ -149,7 +149,7 @@ async def typed(request: Request, caller: Caller, form: Mapping[str, str]) -> di
     return body
 
 
-async def preview_of(request: Request, form: Mapping[str, str]) -> dict[str, Any] | None:
+async def preview_of(request: Request, form: Mapping[str, str]) -> Record | None:
     """Return the next slots of the form's timing, or its error; None while the timing is empty."""
     kind = form.get("schedule_type", "")
     typed = {
@@ -161,7 +161,7 @@ async def preview_of(request: Request, form: Mapping[str, str]) -> dict[str, Any
         return None
     now = engine_of(request).clock.now()
 
-    def search() -> dict[str, Any]:
+    def search() -> Record:
         timing = schedule_form.parse_timing(body_of(typed, zone_of(form), SCHEMA), now=now)
         return views.preview_slots(timing, now, PREVIEW_SLOTS, since=now)
 
@@ -171,7 +171,7 @@ async def preview_of(request: Request, form: Mapping[str, str]) -> dict[str, Any
         return {"refusal": error.message, "slots": [], "warnings": [], "words": None}
 
 
-def written(schedule: dict[str, Any]) -> dict[str, str]:
+def written(schedule: Record) -> dict[str, str]:
     """Return a schedule as form fields."""
     nested = {
         f"{name}.{key}": value
@@ -187,7 +187,7 @@ def written(schedule: dict[str, Any]) -> dict[str, str]:
     return {name: text_of(value) for name, value in {**plain, **nested}.items()} | {"tags": ", ".join(schedule["tags"])}
 
 
-def text_of(value: Any) -> str:
+def text_of(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
     return value if isinstance(value, str) else orjson.dumps(value).decode()
@@ -197,7 +197,7 @@ def zone_of(form: Mapping[str, str]) -> str:
     return form["timezone"] if form.get("timezone") in zone_names() else "UTC"
 
 
-def problem(error: Invalid) -> dict[str, Any]:
+def problem(error: Invalid) -> Record:
     """Return an error as problem details of the API."""
     return {
         "detail": error.message,

@@ -1,6 +1,7 @@
 """Pages of runs: the list; one run with its attempts, live log, input, output and explanation."""
 
-from typing import Any
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
@@ -11,6 +12,7 @@ from rota.core.states import Status
 from rota.core.timing.triggers import parse_instant
 from rota.db import paging
 from rota.db.column_types import EPOCH
+from rota.db.paging import Record
 from rota.engine import artifacts
 from rota.frame.http.auth import Caller
 from rota.frame.web.forms import to_rfc3339
@@ -33,7 +35,7 @@ UNFINISHED = (Status.PENDING, Status.RUNNING)
 async def list_all(request: Request, caller: Viewer) -> Response:
     db, zone = engine_of(request).db, preferences(request).zone
     query = query_values(request, "schedule_id", "status", "reason", "kind", "target", "since", "until", "cursor")
-    filters: dict[str, Any] = {name: query[name] for name in ("schedule_id", "reason", "kind", "target", "cursor")}
+    filters: Record = {name: query[name] for name in ("schedule_id", "reason", "kind", "target", "cursor")}
     filters["status"] = choice(Status, query["status"], "status") if query["status"] else None
     for name in ("since", "until"):
         text = query[name]
@@ -93,7 +95,7 @@ async def download(request: Request, caller: Viewer, run_id: str) -> Response:
     return StreamingResponse(lines_of(request, caller, run_id), media_type="text/plain; charset=utf-8", headers=headers)
 
 
-async def lines_of(request: Request, caller: Caller, run_id: str) -> Any:
+async def lines_of(request: Request, caller: Caller, run_id: str) -> AsyncIterator[str]:
     cursor: str | None = "0"
     while cursor is not None:
         lines, cursor = await engine_of(request).db.read(
@@ -102,7 +104,7 @@ async def lines_of(request: Request, caller: Caller, run_id: str) -> Any:
         yield "".join(f"{line['at'].isoformat()} {line['stream']} {line['text']}\n" for line in lines)
 
 
-def ladder(living: dict[str, Any] | None, grace: Any, now: Any) -> list[dict[str, Any]] | None:
+def ladder(living: Record | None, grace: timedelta, now: datetime) -> list[Record] | None:
     """Return the steps of a cancellation: requested, forwarded to the worker, killed after the grace. None if not
     requested."""
     if living is None or living["cancel_requested_at"] is None:

@@ -1,13 +1,12 @@
 """Pages of schedules: the list, and one schedule."""
 
-from typing import Any
-
 from fastapi import APIRouter, Request, Response
 
 from rota.app import views
 from rota.core.errors import RotaError
 from rota.core.policy import Misfire, Overlap
 from rota.core.states import Condition
+from rota.db.paging import Record
 from rota.frame.web.forms import number, to_rfc3339
 from rota.frame.web.pages import NavigationItem, engine_of, history, next_page_url, page, preferences, query_values
 from rota.frame.web.sessions import Viewer
@@ -60,7 +59,7 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
     engine, db = engine_of(request), engine_of(request).db
     schedule = await db.read(schedule_reports.schedule, caller.org_id, key)
     coming = await views.upcoming(engine, caller.org_id, schedule["id"], NEXT_SLOTS)
-    runs: list[dict[str, Any]] = []
+    runs: list[Record] = []
     if caller.reads("runs"):
         runs, _ = await db.read(run_reports.list_runs, caller.org_id, schedule_id=schedule["id"], limit=CHART_RUNS)
     ended = [run for run in runs if run["started_at"] and run["finished_at"]][::-1]
@@ -86,16 +85,17 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
     )
 
 
-async def preview_backfill(
-    request: Request, caller: Viewer, key: str, query: dict[str, str | None]
-) -> dict[str, Any] | None:
+async def preview_backfill(request: Request, caller: Viewer, key: str, query: dict[str, str | None]) -> Record | None:
     """Return the result of a dry-run backfill with the query parameters, or its error; None without a range."""
     if query["from"] is None or query["to"] is None:
         return None
     zone = preferences(request).zone
     since, until = to_rfc3339(query["from"], zone), to_rfc3339(query["to"], zone)
-    limit: Any = number(query["limit"] or "100")
-    options = {"reprocess": query["reprocess"] is not None, "limit": limit, "dry_run": True}
+    options: Record = {
+        "reprocess": query["reprocess"] is not None,
+        "limit": number(query["limit"] or "100"),
+        "dry_run": True,
+    }
     try:
         slots = await engine_of(request).backfill(caller.org_id, key, since=since, until=until, **options)
     except RotaError as error:
@@ -103,7 +103,7 @@ async def preview_backfill(
     return {"refusal": None, "slots": slots, "from": since, "to": until}
 
 
-async def schema_of(request: Request, org_id: str, schedule: dict[str, Any]) -> dict[str, Any] | None:
+async def schema_of(request: Request, org_id: str, schedule: Record) -> Record | None:
     """Return the JSON Schema of a schedule's task; None for other kinds and unknown tasks."""
     if schedule["kind"] != "task":
         return None
@@ -113,7 +113,7 @@ async def schema_of(request: Request, org_id: str, schedule: dict[str, Any]) -> 
         return None
 
 
-def filters(query: dict[str, str | None]) -> dict[str, Any]:
+def filters(query: dict[str, str | None]) -> Record:
     """Return the filters of the query; a flag other than true or false is ignored."""
     return {
         "name": query["name"],

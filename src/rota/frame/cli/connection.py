@@ -5,6 +5,7 @@ import json
 import os
 import stat
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from pathlib import Path
@@ -45,7 +46,7 @@ EXIT_CODES = {  # by HTTP status
 class ApiRefusal(Exception):
     """The server answered with an error status."""
 
-    def __init__(self, status: int, problem: dict[str, Any]) -> None:
+    def __init__(self, status: int, problem: Answer) -> None:
         super().__init__(problem.get("detail"))
         self.status, self.problem = status, problem
 
@@ -60,22 +61,22 @@ class Connection:
     output: Output
     profile: str | None = None
 
-    def get(self, path: str, **query: Any) -> Any:
+    def get(self, path: str, **query: object) -> Answer:
         return self.call("GET", path, query=query)
 
-    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+    def post(self, path: str, body: Mapping[str, object] | None = None) -> Answer:
         return self.call("POST", path, body or {})
 
-    def put(self, path: str, body: dict[str, Any]) -> Any:
+    def put(self, path: str, body: Mapping[str, object]) -> Answer:
         return self.call("PUT", path, body)
 
-    def patch(self, path: str, body: dict[str, Any]) -> Any:
+    def patch(self, path: str, body: Mapping[str, object]) -> Answer:
         return self.call("PATCH", path, body)
 
     def delete(self, path: str) -> None:
         self.call("DELETE", path)
 
-    def call(self, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None) -> Any:
+    def call(self, method: str, path: str, body: object = None, query: Mapping[str, object] | None = None) -> Answer:
         """Return the answer. Prints an error and exits if the server refuses or cannot be reached."""
         try:
             return self.try_call(method, path, body, query)
@@ -86,10 +87,10 @@ class Connection:
         self,
         method: str,
         path: str,
-        body: Any = None,
-        query: dict[str, Any] | None = None,
+        body: object = None,
+        query: Mapping[str, object] | None = None,
         if_match: int | None = None,
-    ) -> Any:
+    ) -> Answer:
         """Return the answer. Raises ApiRefusal if the server refuses; exits if it cannot be reached."""
         import httpx
 
@@ -98,7 +99,8 @@ class Connection:
         url, key = self.address()
         try:
             with Client(url, key, tries=3) as client:
-                return client.call(method, path, body, if_match=if_match, **(query or {}))
+                answer: Answer = client.call(method, path, body, if_match=if_match, **(query or {}))
+                return answer
         except ApiError as error:
             raise ApiRefusal(error.status, dict(error.problem)) from None
         except TimedOut:

@@ -2,20 +2,23 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rota.frame.cli.connection import ApiRefusal, Connection, Exit, exit_refused, fail
+from rota.frame.cli.connection import Answer, ApiRefusal, Connection, Exit, exit_refused, fail
 from rota.frame.cli.output import local_time, print_data
 from rota.frame.cli.terminal import visible
 from rota.frame.cli.times import past_option
+
+if TYPE_CHECKING:
+    import httpx
 
 RECONNECT_TIMEOUT_SECONDS = 60.0
 RECONNECT_DELAY_SECONDS = 0.5
 MAX_SEEN_EVENTS = 10_000  # remembered to drop duplicates after a reconnect
 
-Event = tuple[str, str, Any]  # name, id, data
+Event = tuple[str, str, Answer]  # name, id, data
 
 
 def events(
@@ -24,7 +27,7 @@ def events(
 ) -> None:
     """Follow changes in the org until Ctrl-C. Reconnects and resumes after a lost connection."""
     connection: Connection = ctx.obj
-    known: dict[tuple[Any, ...], None] = {}  # the server resends the last events after a reconnect
+    known: dict[tuple[object, ...], None] = {}  # the server resends the last events after a reconnect
     try:
         for name, _, data in follow(connection, "/events", None if since is None else stream_position(since)):
             if name == "open" or (key := (name, data["id"], data.get("revision"), data["at"])) in known:
@@ -68,7 +71,7 @@ class ServerUnavailable(Exception):
     """The server answered with a 5xx status."""
 
 
-def check(answer: Any) -> None:
+def check(answer: "httpx.Response") -> None:
     if answer.status_code == 200:
         return
     text = answer.read()
@@ -105,7 +108,7 @@ def stream_position(time: str) -> str:
     return str((at - datetime.fromtimestamp(0, at.tzinfo)) // timedelta(microseconds=1))
 
 
-def summary(data: dict[str, Any]) -> str:
+def summary(data: Answer) -> str:
     """Return an event in one line: the resource and what changed."""
     kind = data["type"].partition(".")[0]
     if kind == "run":

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -24,7 +24,7 @@ def exactly_one(**values: str | None) -> None:
         fail(f"give exactly one of {names}", Exit.USAGE)
 
 
-def read_input(text: str | None, option: str = "--input") -> Any:
+def read_input(text: str | None, option: str = "--input") -> object:
     """Parse an option that has JSON, or @file. Exits with USAGE if it is not JSON."""
     if text is None:
         return None

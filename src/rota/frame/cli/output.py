@@ -6,17 +6,16 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from rota.core.timing.describe import short_span
-from rota.frame.cli.connection import Connection, Output, print_stderr
+from rota.frame.cli.connection import Answer, Connection, Output, print_stderr
 from rota.frame.cli.terminal import json_text, visible
 
 PIPED_WIDTH = 100_000  # columns: a row is never wrapped in a pipe
 YAML_PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[a-z_]+")  # strings that need no quotes
 
 
-def print_data(connection: Connection, data: Any) -> bool:
+def print_data(connection: Connection, data: object) -> bool:
     """Print an answer as JSON, JSON Lines (one line per item) or YAML. Returns False if --output is a table."""
     match connection.output:
         case Output.JSON:
@@ -31,7 +30,7 @@ def print_data(connection: Connection, data: Any) -> bool:
     return True
 
 
-def yaml_lines(data: Any, indent: str = "") -> list[str]:
+def yaml_lines(data: object, indent: str = "") -> list[str]:
     """Return data as lines of YAML: block style for lists and objects, JSON for scalars."""
     if isinstance(data, dict) and data:
         pairs = [(name if YAML_PLAIN.fullmatch(name) else json.dumps(name), value) for name, value in data.items()]
@@ -48,9 +47,7 @@ def yaml_lines(data: Any, indent: str = "") -> list[str]:
     return lines
 
 
-def print_list(
-    connection: Connection, page: dict[str, Any], columns: Sequence[str], rows: Iterable[Sequence[str]]
-) -> None:
+def print_list(connection: Connection, page: Answer, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a page of a list, as a table or as data."""
     if print_data(connection, page):
         return
@@ -88,7 +85,7 @@ def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
         yield lambda count: bar.advance(task, count)
 
 
-def print_details(connection: Connection, data: dict[str, Any], fields: Iterable[str]) -> None:
+def print_details(connection: Connection, data: Answer, fields: Iterable[str]) -> None:
     """Print one resource, a line per field; empty fields are left out."""
     if print_data(connection, data):
         return
@@ -99,7 +96,7 @@ def print_details(connection: Connection, data: dict[str, Any], fields: Iterable
             print(f"{field:<{width}}  {visible(value)}")
 
 
-def plain(value: Any) -> str:
+def plain(value: object) -> str:
     if value is None or value == [] or value == "":
         return ""
     if isinstance(value, bool):

@@ -1,12 +1,11 @@
 """Find a run, wait until it has ended, print its result, exit with its status."""
 
 import sys
-from typing import Any
 
 import typer
 
 from rota.core.explain import error_text
-from rota.frame.cli.connection import ApiRefusal, Connection, Exit, exit_refused, fail, item_path, print_stderr
+from rota.frame.cli.connection import Answer, ApiRefusal, Connection, Exit, exit_refused, fail, item_path, print_stderr
 from rota.frame.cli.output import print_data, print_details
 from rota.frame.cli.terminal import json_text, output
 
@@ -14,11 +13,11 @@ UNFINISHED = ("pending", "running")
 POLL_SECONDS = 0.5
 
 
-def find_run(connection: Connection, key: str) -> dict[str, Any]:
+def find_run(connection: Connection, key: str) -> Answer:
     """Return a run by its id, or the newest run of a job by the job's id, of a schedule or of a task by its
     name. Exits with NOT_FOUND."""
     try:
-        run: dict[str, Any] = connection.try_call("GET", item_path("runs", key))
+        run: Answer = connection.try_call("GET", item_path("runs", key))
         return run
     except ApiRefusal as refusal:
         if refusal.status != 404:
@@ -33,7 +32,7 @@ def find_run(connection: Connection, key: str) -> dict[str, Any]:
     )
 
 
-def show_job_or_result(connection: Connection, answer: dict[str, Any], wait: bool, timeout: float) -> None:
+def show_job_or_result(connection: Connection, answer: Answer, wait: bool, timeout: float) -> None:
     """Print the id of the created job or, with `wait`, the result of its run; then exit with its status."""
     if not wait:
         print_details(connection, answer, ["job_id"])
@@ -44,7 +43,7 @@ def show_job_or_result(connection: Connection, answer: dict[str, Any], wait: boo
     exit_with_status(ended)
 
 
-def print_result(outcome: Any) -> None:
+def print_result(outcome: object) -> None:
     """Print a result: text and the output of commands and graphs as text, everything else as JSON."""
     if isinstance(outcome, dict) and outcome.keys() == {"exit_code", "stdout", "stderr"}:
         print(output(outcome["stdout"]), end="")
@@ -62,7 +61,7 @@ def wait_for_job(connection: Connection, job_id: str, timeout: float) -> None:
     exit_with_status(job)
 
 
-def wait_until_ended(connection: Connection, job_id: str, timeout: float) -> dict[str, Any]:
+def wait_until_ended(connection: Connection, job_id: str, timeout: float) -> Answer:
     """Poll a job until it has ended and return it. Exits with TIMED_OUT after `timeout` seconds."""
     from rota.core.clock import stopwatch
 
@@ -74,7 +73,7 @@ def wait_until_ended(connection: Connection, job_id: str, timeout: float) -> dic
     return dict(job)
 
 
-def exit_with_status(ended: dict[str, Any]) -> None:
+def exit_with_status(ended: Answer) -> None:
     """Exit with RUN_FAILED unless a job or run succeeded."""
     if ended["status"] != "success":
         print_stderr(f"error: {error_text(ended['error'] or {}) or ended['status']}")

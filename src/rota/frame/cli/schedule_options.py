@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rota.frame.cli.connection import Connection
+from rota.frame.cli.connection import Answer, Connection
 from rota.frame.cli.options import exactly_one, read_input
 from rota.frame.cli.output import local_time, print_data
 from rota.frame.cli.terminal import visible
@@ -46,7 +46,7 @@ def schedule_fields(
     grant: Annotated[str | None, typer.Option(help="id of the grant under which it runs")] = None,
     description: Annotated[str | None, typer.Option(help="description")] = None,
     enabled: Annotated[bool | None, typer.Option("--enabled/--disabled", help="whether it fires")] = None,
-) -> dict[str, Any]:
+) -> Answer:
     """Return the fields of a schedule as the API takes them; options that are not set are left out."""
     start, _, end = window.partition("-") if window is not None else (None, "", None)
     retry = {
@@ -97,12 +97,12 @@ def with_schedule_options(command: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-def check_one_trigger(fields: dict[str, Any]) -> None:
+def check_one_trigger(fields: Answer) -> None:
     """Exit with USAGE unless the fields have exactly one trigger."""
     exactly_one(cron=fields.get("cron_expression"), every=fields.get("interval"), at=fields.get("run_at"))
 
 
-def print_schedule(connection: Connection, schedule: dict[str, Any]) -> None:
+def print_schedule(connection: Connection, schedule: Answer) -> None:
     """Print a schedule in one line, after it was changed."""
     if not print_data(connection, schedule):
         planned = f"next {local_time(schedule['next_run_at'])}" if schedule["next_run_at"] else "no next slot"
@@ -113,7 +113,7 @@ def print_schedule(connection: Connection, schedule: dict[str, Any]) -> None:
         print(f"{visible(schedule['name'])}: {schedule['words']}, {visible(state_of(schedule))}, {planned}")
 
 
-def state_of(schedule: dict[str, Any]) -> str:
+def state_of(schedule: Answer) -> str:
     if schedule["condition"] != "ok":
         return str(schedule["condition"])
     if not schedule["enabled"]:

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from typing import Any, TextIO
+from typing import TextIO
 
 # control characters except tab and newline, and bidirectional overrides
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -23,7 +23,7 @@ def output(text: str, stream: TextIO | None = None) -> str:
     return "".join(part if COLOUR.fullmatch(part) else visible(part) for part in COLOUR.split(text))
 
 
-def json_text(data: Any, indent: int | None = None) -> str:
+def json_text(data: object, indent: int | None = None) -> str:
     """Return data as JSON with every control character escaped."""
     return CONTROL.sub(escaped, json.dumps(data, indent=indent, ensure_ascii=False))
 

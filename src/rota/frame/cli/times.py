@@ -2,9 +2,10 @@
 
 import re
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from typer.models import OptionInfo
 
 EXAMPLES = "1h, 13:00, 2026-11-16, '2026-11-16 13:00' or 2026-11-16T13:00:00+01:00"
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -48,14 +49,16 @@ def read_time(text: str, ahead: bool) -> str:
     return at.isoformat() if at.tzinfo is not None else at.astimezone().isoformat()
 
 
-def past_option(*names: str, help: str) -> Any:
+def past_option(*names: str, help: str) -> OptionInfo:
     """Return an option for a time in the past: a duration counts back from now."""
-    return typer.Option(*names, parser=past, metavar="TIME", help=help)
+    option: OptionInfo = typer.Option(*names, parser=past, metavar="TIME", help=help)
+    return option
 
 
-def future_option(*names: str, help: str) -> Any:
+def future_option(*names: str, help: str) -> OptionInfo:
     """Return an option for a time in the future: a duration counts from now."""
-    return typer.Option(*names, parser=future, metavar="TIME", help=help)
+    option: OptionInfo = typer.Option(*names, parser=future, metavar="TIME", help=help)
+    return option
 
 
 Since = Annotated[str | None, past_option(help="start of the range: 1h (ago), 13:00, 2026-11-16, …")]

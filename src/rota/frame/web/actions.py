@@ -6,7 +6,7 @@ Roles, audit log, validation and error messages are those of the API. The action
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +34,7 @@ router = APIRouter()
 @dataclass(frozen=True, slots=True)
 class Answer:
     status: int
-    data: Any
+    data: Any  # JSON of the API
 
     @property
     def refusal(self) -> str | None:
@@ -93,7 +93,7 @@ async def act(request: Request, _: SignedIn, path: str) -> Response:
     return response
 
 
-async def call_api(request: Request, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+async def call_api(request: Request, method: str, path: str, body: object = None, **headers: str) -> Answer:
     """Call the API as the user of the login session."""
     raw, status, parts = b"" if body is None else orjson.dumps(body), 500, []
 
@@ -147,7 +147,7 @@ def scope_of(request: Request, method: str, path: str, query: str, headers: Mapp
     }
 
 
-def fill_placeholders(text: str, data: Any, write: Any) -> str:
+def fill_placeholders(text: str, data: object, write: Callable[[str], str]) -> str:
     """Replace placeholders such as `{job_id}` by fields of the answer."""
     fields = data if isinstance(data, dict) else {}
     return re.sub(r"\{(\w+)\}", lambda match: write(str(fields.get(match[1], ""))), text)

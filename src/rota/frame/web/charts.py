@@ -1,16 +1,21 @@
 """Charts as SVG: no script and no inline style (CSP); colours come from the style sheet. Texts are escaped."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
+
+from rota.db.paging import Record
+
+if TYPE_CHECKING:
+    from rota.frame.web.pages import TimeFormat
 
 WIDE, HALF = 1040, 520  # view box widths; the page scales them
 MAX_TIMELINE_MARKS = 200  # per schedule: more are indistinguishable
 
 
-def tag(name: str, inner: Any = "", **attributes: Any) -> Markup:
+def tag(name: str, inner: object = "", **attributes: object) -> Markup:
     """Return an element. Attributes are escaped, `class_` is `class`, numbers have at most one decimal."""
     attribute_text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(plain(value))}"' for key, value in attributes.items()
@@ -18,7 +23,7 @@ def tag(name: str, inner: Any = "", **attributes: Any) -> Markup:
     return Markup(f"<{name}{attribute_text}>{escape(inner)}</{name}>")
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     return f"{value:.1f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
 
 
@@ -70,7 +75,7 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
 # verdicts
 
 
-def verdict_strip(slots: Sequence[dict[str, Any]], times: Any, zone: str | None = None, count: int = 30) -> Markup:
+def verdict_strip(slots: Sequence[Record], times: "TimeFormat", zone: str | None = None, count: int = 30) -> Markup:
     """Return the last verdicts as bars, the newest on the right; height and colour show the status."""
     parts, empty = [], count - len(slots)
     if empty:
@@ -87,14 +92,14 @@ def verdict_strip(slots: Sequence[dict[str, Any]], times: Any, zone: str | None 
 TALL = {"success": 12, "failed": 16, "crashed": 16, "missed": 16, "skipped": 6, "coalesced": 6}
 
 
-def counted(slots: Sequence[dict[str, Any]]) -> list[tuple[str, int]]:
+def counted(slots: Sequence[Record]) -> list[tuple[str, int]]:
     counts: dict[str, int] = {}
     for slot in slots:
         counts[str(slot["status"])] = counts.get(str(slot["status"]), 0) + 1
     return sorted(counts.items())
 
 
-def slot_words(slot: dict[str, Any], times: Any, zone: str | None) -> str:
+def slot_words(slot: Record, times: "TimeFormat", zone: str | None) -> str:
     gap = f" to {times.at(slot['last_slot'], zone)} ({slot['count'] or '?'} slots)" if slot["last_slot"] else ""
     reason = f": {slot['reason']}" if slot["reason"] else ""
     return f"{times.at(slot['slot'], zone)}{gap}: {slot['status']}{reason}"
@@ -103,7 +108,9 @@ def slot_words(slot: dict[str, Any], times: Any, zone: str | None) -> str:
 # runs
 
 
-def durations(runs: Sequence[dict[str, Any]], period: float | None, times: Any, zone: str | None, span: Any) -> Markup:
+def durations(
+    runs: Sequence[Record], period: float | None, times: "TimeFormat", zone: str | None, span: Callable[[float], str]
+) -> Markup:
     """Return durations of the last runs as bars, oldest on the left, with the schedule's period as a line."""
     timed_runs = [(run, (run["finished_at"] - run["started_at"]).total_seconds()) for run in runs]
     longest = max([seconds for _, seconds in timed_runs], default=1.0) or 1.0
@@ -125,7 +132,7 @@ def durations(runs: Sequence[dict[str, Any]], period: float | None, times: Any, 
     return svg(parts, WIDE, high, label, "bars", role="group")
 
 
-def gantt(attempts: Sequence[dict[str, Any]], now: datetime, times: Any, span: Any) -> Markup:
+def gantt(attempts: Sequence[Record], now: datetime, times: "TimeFormat", span: Callable[[float], str]) -> Markup:
     """Return a Gantt chart of a job's attempts: waiting and running times."""
     start = min(attempt["queued_at"] for attempt in attempts)
     end = max([attempt["finished_at"] or now for attempt in attempts] + [start + timedelta(milliseconds=1)])
@@ -168,13 +175,13 @@ def gantt(attempts: Sequence[dict[str, Any]], now: datetime, times: Any, span: A
 
 
 def lane(
-    slots: Sequence[dict[str, Any]],
+    slots: Sequence[Record],
     coming: Sequence[datetime],
     start: datetime,
     end: datetime,
     now: datetime,
     marks: Sequence[tuple[datetime, datetime | None, str, str]],
-    times: Any,
+    times: "TimeFormat",
     zone: str | None,
 ) -> Markup:
     """Return past and next slots of a schedule between two times. `marks` are (from, to, kind, label)."""
@@ -205,7 +212,7 @@ def lane(
     return svg(parts, WIDE, 22, f"{counts}; {len(coming)} upcoming", "lane", "none", "group")
 
 
-def ruler(start: datetime, end: datetime, times: Any, *, week: bool) -> Markup:
+def ruler(start: datetime, end: datetime, times: "TimeFormat", *, week: bool) -> Markup:
     """Return the time axis: hours of a day, or days of a week."""
     step = timedelta(days=1) if week else timedelta(hours=3)
     scale = WIDE / (end - start).total_seconds()
@@ -218,7 +225,7 @@ def ruler(start: datetime, end: datetime, times: Any, *, week: bool) -> Markup:
     return svg(parts, WIDE, 16, "the hours" if not week else "the days", "ruler")
 
 
-def heat(hours: Sequence[int], start: datetime, times: Any) -> Markup:
+def heat(hours: Sequence[int], start: datetime, times: "TimeFormat") -> Markup:
     """Return a heat map of slots per hour of the next week, one row per day."""
     most, left, cell, row = max([*hours, 1]), 90.0, (WIDE - 90) / 24, 22.0
     parts = []

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from markupsafe import Markup
 
@@ -44,7 +43,7 @@ def network(columns: Columns, arrows: Iterable[Arrow], words: str) -> Markup:
     drawn = [item for item in links if item[0] in at and item[1] in at][:ARROWS]
     parts += [arrow(at[start], at[end], wide, kind) for start, end, kind in drawn]
     parts += [box(item, *at[item.key], wide) for row in rows for item in row]
-    attributes: dict[str, Any] = {"viewBox": f"0 0 {width:g} {height:g}", "role": "group", "aria_label": words}
+    attributes: dict[str, object] = {"viewBox": f"0 0 {width:g} {height:g}", "role": "group", "aria_label": words}
     return tag("svg", joined(parts), **attributes, class_="chart network", preserveAspectRatio="xMinYMin")
 
 

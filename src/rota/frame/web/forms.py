@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from rota.core.errors import Invalid
 from rota.core.timing.dst import zone_of
+from rota.db.paging import Record
 
 FORM_CONTROL_FIELDS = (
     "csrf_token",
@@ -81,9 +82,9 @@ def schema_of_model(model: type[BaseModel]) -> BodySchema:
     return BodySchema(schema, schema.get("$defs", {}))
 
 
-def body_of(form: Mapping[str, str], zone: str, schema: BodySchema) -> dict[str, Any]:
+def body_of(form: Mapping[str, str], zone: str, schema: BodySchema) -> dict[str, object]:
     """Return the body of a form; `retry.max_retries` is a field of `retry`. Times without offset are in `zone`."""
-    body: dict[str, Any] = {}
+    body: dict[str, object] = {}
     for name in sorted(form, key=lambda field: field.count(".")):  # `filter` before `filter.tag`
         if name in FORM_CONTROL_FIELDS or not form[name].strip():
             continue
@@ -94,7 +95,7 @@ def body_of(form: Mapping[str, str], zone: str, schema: BodySchema) -> dict[str,
     return body
 
 
-def value_of(name: str, text: str, zone: str, kind: str) -> Any:
+def value_of(name: str, text: str, zone: str, kind: str) -> object:
     match kind:
         case "number":
             return number(text)
@@ -128,7 +129,7 @@ def number(text: str) -> int | float | str:
             return text
 
 
-def read_json(name: str, text: str) -> Any:
+def read_json(name: str, text: str) -> object:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -145,9 +146,9 @@ def to_rfc3339(text: str, zone: str) -> str:
         return text
 
 
-def by_schema(form: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]:
+def by_schema(form: Mapping[str, str], schema: Record) -> dict[str, object]:
     """Return the parameters in the fields `input.<name>`, typed by their JSON Schema."""
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for name, property_schema in schema.get("properties", {}).items():
         text = form.get(f"input.{name}", "")
         if not text.strip():
@@ -164,7 +165,7 @@ def by_schema(form: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, A
     return values
 
 
-def any_value(text: str) -> Any:
+def any_value(text: str) -> object:
     """Return a value of a parameter without type: parsed JSON, else the text."""
     try:
         return orjson.loads(text)
@@ -172,7 +173,7 @@ def any_value(text: str) -> Any:
         return text
 
 
-def kind_of(schema: Mapping[str, Any]) -> str:
+def kind_of(schema: Record) -> str:
     """Return the type of a parameter, ignoring null: `json` for objects and lists, `any` without a declared type."""
     if not schema.keys() & {"type", "anyOf", "allOf", "oneOf", "$ref", "enum", "const"}:
         return "any"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
 import orjson
@@ -81,7 +80,7 @@ def preferences(request: Request) -> Preferences:
     return Preferences(theme if theme in ("light", "dark") else "", time if known else "UTC")
 
 
-def page(request: Request, template: str, status: int = 200, **shown: Any) -> Response:
+def page(request: Request, template: str, status: int = 200, **shown: object) -> Response:
     """Render a template. All templates have `session` (None if not logged in), `now` and other shared values."""
     session, now = getattr(request.state, "session", None), request.app.state.engine.clock.now()
     role = session.role if session else Role.VIEWER
@@ -239,13 +238,13 @@ def sentence(message: str) -> str:
     return f"{message[:1].upper()}{message[1:]}{'' if message.endswith(('.', '!', '?')) else '.'}"
 
 
-def error_line(error: Any) -> str:
+def error_line(error: object) -> str:
     """Return the first line of the error message of a run."""
     message = error.get("message") if isinstance(error, dict) else error
     return str(message or "").strip().partition("\n")[0]
 
 
-def pretty(value: Any) -> str:
+def pretty(value: object) -> str:
     """Return text unchanged, any other value as indented JSON."""
     if isinstance(value, str):
         return value

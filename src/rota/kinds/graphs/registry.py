@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from rota.core.errors import Invalid
 from rota.kinds.graphs.port import Code, GraphError, GraphRequest, GraphRun, Stream
@@ -50,6 +50,17 @@ def open_langgraph(graph: Graph, request: GraphRequest) -> AsyncIterator[object]
 PROVIDERS: dict[str, OpenEvents] = {"python": open_python, "langgraph": open_langgraph}
 
 
+Prices = Mapping[str, tuple[float | str, float | str]]  # of input and output, in US dollars per million tokens
+
+
+class GraphOptions(TypedDict, total=False):
+    """Options of a declared graph."""
+
+    version: str | None
+    description: str | None
+    prices: Prices | None  # by model, for models that do not report their cost
+
+
 class GraphRegistry:
     """The declared graphs; the GraphExecutor over all providers."""
 
@@ -59,10 +70,8 @@ class GraphRegistry:
     def __contains__(self, graph_id: str) -> bool:
         return graph_id in self.graphs
 
-    def add(
-        self, name: str, work: Any, provider: str, prices: Mapping[str, Any] | None = None, **options: Any
-    ) -> Graph:
-        """Declare a graph. Raises Invalid. `prices` are US dollars per million tokens: `{"model": (input, output)}`."""
+    def add(self, name: str, work: Any, provider: str, **options: Unpack[GraphOptions]) -> Graph:
+        """Declare a graph. Raises Invalid."""
         if provider not in PROVIDERS:
             raise Invalid("provider", provider, f"is not one of {', '.join(PROVIDERS)}")
         graph_id = read_graph_id(f"{provider}:{name}", "name")
@@ -72,9 +81,14 @@ class GraphRegistry:
         if not fits[provider](work):
             expected = {"python": "an async generator function", "langgraph": "a compiled graph"}[provider]
             raise Invalid("graph", work, f"is not {expected}, which provider {provider} needs")
-        fields = {"description": first_line(work) if provider == "python" else None, **options}
-        self.graphs[graph_id] = Graph(graph_id, work, prices=read_prices(prices or {}), **fields)
-        return self.graphs[graph_id]
+        graph = self.graphs[graph_id] = Graph(
+            graph_id,
+            work,
+            version=options.get("version"),
+            description=options.get("description", first_line(work) if provider == "python" else None),
+            prices=read_prices(options.get("prices") or {}),
+        )
+        return graph
 
     def run_graph(self, request: GraphRequest) -> GraphRun:
         stream = Stream(partial(self.open, request), request.run_id)
@@ -87,13 +101,13 @@ class GraphRegistry:
         return PROVIDERS[graph.id.partition(":")[0]](graph, request)
 
 
-def read_graph_id(value: Any, field: str) -> str:
+def read_graph_id(value: object, field: str) -> str:
     if not isinstance(value, str) or len(value) > GRAPH_ID_CHARACTERS or not GRAPH_ID.fullmatch(value):
         raise Invalid(field, value, "is not a graph id of the form provider:name")
     return value
 
 
-def read_prices(prices: Mapping[str, Any]) -> dict[str, tuple[Decimal, Decimal]]:
+def read_prices(prices: Prices) -> dict[str, tuple[Decimal, Decimal]]:
     try:
         return {
             model: (Decimal(str(tokens_in)) / PRICE_TOKENS, Decimal(str(tokens_out)) / PRICE_TOKENS)
@@ -103,5 +117,5 @@ def read_prices(prices: Mapping[str, Any]) -> dict[str, tuple[Decimal, Decimal]]
         raise Invalid("prices", prices, "is not {model: (input, output)} in US dollars per million tokens") from error
 
 
-def first_line(work: Any) -> str | None:
+def first_line(work: object) -> str | None:
     return (inspect.getdoc(work) or "").partition("\n")[0] or None

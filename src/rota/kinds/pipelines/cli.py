@@ -2,12 +2,12 @@
 
 from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
-from rota.frame.cli.connection import ApiRefusal, Exit, exit_refused, fail, print_stderr
+from rota.frame.cli.connection import Answer, ApiRefusal, Exit, exit_refused, fail, print_stderr
 from rota.frame.cli.options import Cursor, Limit, exactly_one, read_input
 from rota.frame.cli.output import plain, print_data, print_details, print_list, print_table, relative_time
 from rota.frame.cli.run_results import exit_with_status, find_run, wait_until_ended
@@ -242,7 +242,7 @@ def trigger_path(name: str, trigger_id: str) -> str:
     return f"{path_of(name)}/triggers/{quote(trigger_id, safe='')}"
 
 
-def draft(sql: str | None) -> dict[str, Any] | None:
+def draft(sql: str | None) -> Answer | None:
     return None if sql is None else {"sql": read_sql(sql)}
 
 

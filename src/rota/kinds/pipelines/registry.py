@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict, Unpack
 
 from rota.core.errors import Invalid
 
@@ -17,10 +17,18 @@ class DeclaredPipeline:
     """A pipeline that a program declares: a function, or SQL."""
 
     path: str
-    function: Callable[..., Any] | None
+    function: Callable[..., object] | None
     sql: str | None
     reads: tuple[str, ...]  # of a function: its code does not show them
     after: tuple[str, ...]  # paths of its upstreams
+    description: str
+
+
+class PipelineOptions(TypedDict, total=False):
+    """Options of a declared pipeline."""
+
+    reads: Sequence[str]  # tables that a function reads
+    after: str | Sequence[str]  # upstream pipelines
     description: str
 
 
@@ -31,10 +39,14 @@ class PipelineRegistry:
         self.pipelines: dict[str, DeclaredPipeline] = {}
 
     def add(
-        self, path: str, function: Callable[..., Any] | None, sql: str | None, reads: Sequence[str] = (),
-        after: str | Sequence[str] = (), description: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        path: str,
+        function: Callable[..., object] | None,
+        sql: str | None,
+        **options: Unpack[PipelineOptions],
+    ) -> None:
         """Declare a pipeline. Raises Invalid."""
+        reads, after, description = options.get("reads", ()), options.get("after", ()), options.get("description", "")
         if read_path(path, "name") in self.pipelines:
             raise Invalid("name", path, "is already declared")
         if sql is not None and reads:
@@ -54,7 +66,7 @@ class PipelineRegistry:
         return [path for path, pipeline in self.pipelines.items() if pipeline.function is not None]
 
 
-def read_path(value: Any, field: str) -> str:
+def read_path(value: object, field: str) -> str:
     """Return a path `namespace/layer/name`. Raises Invalid."""
     parts = value.split("/") if isinstance(value, str) else []
     if len(parts) != 3:
@@ -63,7 +75,7 @@ def read_path(value: Any, field: str) -> str:
     return path_of(namespace, layer, name, field)
 
 
-def path_of(namespace: Any, layer: Any, name: Any, field: str = "") -> str:
+def path_of(namespace: object, layer: object, name: object, field: str = "") -> str:
     """Return the path of a namespace, layer and name. Raises Invalid for the one that is wrong."""
     slug(namespace, field or "namespace")
     if layer not in LAYERS:
@@ -71,7 +83,7 @@ def path_of(namespace: Any, layer: Any, name: Any, field: str = "") -> str:
     return f"{namespace}/{layer}/{slug(name, field or 'name')}"
 
 
-def slug(value: Any, field: str) -> str:
+def slug(value: object, field: str) -> str:
     if not isinstance(value, str) or not SLUG.fullmatch(value):
         reason = "is not a slug: a lower-case letter, then up to 59 lower-case letters, digits, - and _"
         raise Invalid(field, value, reason)

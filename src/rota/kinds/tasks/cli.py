@@ -3,12 +3,12 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
-from rota.frame.cli.connection import Exit, Output, fail, print_stderr
+from rota.frame.cli.connection import Answer, Exit, Output, fail, print_stderr
 from rota.frame.cli.options import Cursor, Limit, exactly_one, read_input
 from rota.frame.cli.output import plain, print_data, print_details, print_list, relative_time
 from rota.frame.cli.run_results import print_result, show_job_or_result
@@ -104,7 +104,7 @@ def run(
 def schedule(
     ctx: typer.Context,
     task: Name,
-    fields: dict[str, Any],
+    fields: Answer,
     name: Annotated[str | None, typer.Option(help="name of the schedule; default: a generated one")] = None,
 ) -> None:
     """Create a schedule of a task."""
@@ -212,7 +212,7 @@ def artifact_path(artifact_id: str) -> str:
     return f"/artifacts/{quote(artifact_id, safe='')}"
 
 
-def read_params(param: list[str] | None, params: str | None) -> dict[str, Any] | None:
+def read_params(param: list[str] | None, params: str | None) -> Answer | None:
     """Return the parameters of `--params`, overridden by each `--param`; None without either."""
     whole = read_input(params, "--params")
     if whole is not None and not isinstance(whole, dict):
@@ -221,7 +221,7 @@ def read_params(param: list[str] | None, params: str | None) -> dict[str, Any] |
     return whole if not single else {**(whole or {}), **single}
 
 
-def read_param(text: str) -> tuple[str, Any]:
+def read_param(text: str) -> tuple[str, object]:
     name, equals, value = text.partition("=")
     if not equals:
         fail(f"--param {text}: write NAME=VALUE", Exit.USAGE)
@@ -231,7 +231,7 @@ def read_param(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def print_tree(artifact: dict[str, Any], indent: str) -> None:
+def print_tree(artifact: Answer, indent: str) -> None:
     line = f"{artifact['label']}  {artifact['id']}  {artifact['content_type']}  {plain(artifact['size'])} bytes"
     print(visible(indent + line))
     for child in artifact["children"]:

@@ -2,12 +2,12 @@
 
 from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
-from rota.frame.cli.connection import ApiRefusal, Output, exit_refused, print_stderr
+from rota.frame.cli.connection import Answer, ApiRefusal, Output, exit_refused, print_stderr
 from rota.frame.cli.options import Cursor, Limit, read_input
 from rota.frame.cli.output import print_data, print_details, print_list, relative_time
 from rota.frame.cli.terminal import output, visible
@@ -240,7 +240,7 @@ def outputs(ctx: typer.Context, key: Key, limit: Limit = None, cursor: Cursor = 
     print_list(ctx.obj, page, ("title", "call", "status", "since"), rows)
 
 
-def show_versions(ctx: typer.Context, page: dict[str, Any]) -> None:
+def show_versions(ctx: typer.Context, page: Answer) -> None:
     rows = (
         [
             version["version"] + (" (live)" if version["live"] else ""),

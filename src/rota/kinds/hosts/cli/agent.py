@@ -6,11 +6,11 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from rota.frame.cli.connection import Exit, fail, print_stderr, warn_without_tls
+from rota.frame.cli.connection import Answer, Exit, fail, print_stderr, warn_without_tls
 from rota.frame.cli.output import print_data, print_table
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Run jobs on this machine for a server.")
@@ -180,7 +180,7 @@ def status(ctx: typer.Context, home: Home = DEFAULT_HOME) -> None:
     config = read_config(home)
     with lock_home(home) as locked:
         running = not locked
-    runs: list[dict[str, Any]] = []
+    runs: list[Answer] = []
     for claim in Journal(home).claims()[-50:]:
         runs.append(
             {

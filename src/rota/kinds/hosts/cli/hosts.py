@@ -1,12 +1,12 @@
 """`rota host …`, `rota server-instance …`, `rota host-job …` and `rota batch …`"""
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
-from rota.frame.cli.connection import Exit, Output, fail, print_stderr
+from rota.frame.cli.connection import Answer, Exit, Output, fail, print_stderr
 from rota.frame.cli.options import Cursor, Limit
 from rota.frame.cli.output import print_data, print_details, print_list, print_table, relative_time
 
@@ -162,7 +162,7 @@ def run_batch(
     ] = False,
 ) -> None:
     """Run the same job on several servers."""
-    body: dict[str, Any] = {
+    body: Answer = {
         "job_type": job_type, "server_instance_ids": server, "labels": pairs(label) or None,
         "max_parallel": max_parallel, "payload": read_json(payload) if payload else None,
         "stop_on_failure": stop_on_failure,
@@ -210,15 +210,15 @@ def pairs(label: list[str] | None) -> dict[str, str]:
     return {name: value for name, _, value in parts}
 
 
-def labels_of(server: dict[str, Any]) -> str:
+def labels_of(server: Answer) -> str:
     return ",".join(f"{name}={value}" for name, value in server["labels"].items())
 
 
-def done_of(batch: dict[str, Any]) -> str:
+def done_of(batch: Answer) -> str:
     return f"{batch['succeeded']} of {batch['total']}" + (f", {batch['failed']} failed" if batch["failed"] else "")
 
 
-def read_json(text: str) -> Any:
+def read_json(text: str) -> object:
     try:
         return json.loads(text)
     except ValueError as error:
