@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import select, update
@@ -25,7 +26,7 @@ from rota.engine import jobs as queue
 from rota.engine import workers
 from rota.engine.commands import Engine
 from rota.engine.engine_settings import EngineSettings
-from rota.engine.runner import RunContext, Runner
+from rota.engine.runner import RunContext, Runner, Work
 from rota.engine.scheduler import Scheduler
 from rota.engine.slot_audit import audit
 from rota.engine.worker import Worker
@@ -63,8 +64,9 @@ class FakeRunner:
     def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> set[str]:
         return {target}
 
-    async def prepare(self, ctx: RunContext) -> None:
+    async def prepare(self, ctx: RunContext) -> Work:
         ctx.info.marks_first = self.first
+        return partial(self.execute, ctx)
 
     async def execute(self, ctx: RunContext) -> Any:
         self.began.append(ctx.job)

@@ -235,7 +235,6 @@ class RunInfo:
     usage: object = None
     trace_id: str | None = None  # if the job has none
     artifact_id: str | None = None
-    work: Any = None  # private to the runner: what it executes
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 LOG_LIMIT = 1024 * 1024  # characters of one run's log that are kept, half of them from its end
 LINE_LIMIT = 16 * 1024
+
+
+# Executes a run and returns its outcome as JSON, or `Written`. Cancelled, it ends all that it started before it raises.
+Work = Callable[[], Awaitable[object]]
 
 
 class Runner(Protocol):
@@ -42,12 +46,8 @@ class Runner(Protocol):
         """By which names a grant may allow what is asked of a target."""
         ...
 
-    async def prepare(self, ctx: "RunContext") -> None:
-        """Find what will run, and tell of it in `ctx.info`. Raises Skipped where it may not run now."""
-        ...
-
-    async def execute(self, ctx: "RunContext") -> object:
-        """Do the work and return its outcome as JSON. Cancelled, it must end everything it started before it raises."""
+    async def prepare(self, ctx: "RunContext") -> "Work":
+        """Look up what will run, describe it in `ctx.info` and return it. Raises Skipped where it may not run now."""
         ...
 
 
@@ -291,12 +291,12 @@ class SetAside(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What work returns that wrote down its end itself, in the transaction that made its results stand; and the next
-    attempt of its line, if it began that there too, with what will be done."""
+    """Returned by work that stored its result itself, in the transaction that committed its effects. If it began the
+    next attempt of its serial key there too: that attempt, and what prepares it instead of its runner."""
 
     ended: AttemptResult
     then: Attempt | None = None
-    work: object = None
+    prepare: "Callable[[RunContext], Awaitable[Work]] | None" = None
 
 
 class Canceled(Exception):

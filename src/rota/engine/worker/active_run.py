@@ -1,12 +1,14 @@
 """A run that is executed by this process, and how it is stopped."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 from rota.core.model import Attempt
-from rota.engine.runner import RunContext
+from rota.engine.runner import RunContext, Work
+
+Prepare = Callable[[RunContext], Awaitable[Work]]
 
 
 @dataclass(slots=True)
@@ -15,7 +17,8 @@ class ActiveRun:
 
     attempt: Attempt
     ctx: RunContext
-    task: asyncio.Task[Any] | None = None
+    prepare: Prepare
+    task: asyncio.Task[object] | None = None
     started: bool = False  # False while it waits for a place among isolated runs
     start_recorded: bool = False
     stopped_for: str | None = None  # "timeout", "shutdown", "lost", or who cancelled it

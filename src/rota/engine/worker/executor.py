@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 import structlog
 
@@ -20,8 +19,8 @@ from rota.core.ids import new_id
 from rota.core.model import Attempt, Job
 from rota.db.retry import retry_until_available
 from rota.engine import finishing
-from rota.engine.runner import RunContext, RunLog, Skipped, Written, current_log
-from rota.engine.worker.active_run import ActiveRun, ActiveRuns
+from rota.engine.runner import RunContext, RunLog, Skipped, Work, Written, current_log
+from rota.engine.worker.active_run import ActiveRun, ActiveRuns, Prepare
 from rota.engine.worker.completer import Completer
 from rota.engine.worker.outcome import LostBeforeStart, classify_outcome, internal_failure, timeout_of
 from rota.engine.worker.prefetch import Prefetch
@@ -48,9 +47,10 @@ class Executor:
         """Start the next attempt at a job."""
         self.launch(Attempt(job, new_id(), job.attempt + 1, now))
 
-    def launch(self, attempt: Attempt, work: object = None) -> None:
-        """Run an attempt as a task; `work` is what its runner prepared for it already."""
-        run = self.active[attempt.job.id] = ActiveRun(attempt, self.context_of(attempt, work))
+    def launch(self, attempt: Attempt, prepare: Prepare | None = None) -> None:
+        """Run an attempt as a task; `prepare` replaces that of its runner."""
+        prepare = prepare or self.engine.runners[attempt.job.kind].prepare
+        run = self.active[attempt.job.id] = ActiveRun(attempt, self.context_of(attempt), prepare)
         self.prefetch.shares.begin(attempt.job.org_id)
         self.launched.set()
         execute, tracing = self.run_isolated if attempt.job.isolated else self.run, self.engine.tracing
@@ -58,9 +58,9 @@ class Executor:
         run.task = asyncio.get_running_loop().create_task(steps)
         run.task.add_done_callback(partial(self.complete, run))
 
-    def context_of(self, attempt: Attempt, work: object) -> RunContext:
+    def context_of(self, attempt: Attempt) -> RunContext:
         engine, run_log = self.engine, RunLog(attempt.run_id, self.engine.clock.now)
-        ctx = RunContext(
+        return RunContext(
             attempt.job,
             attempt.run_id,
             attempt.number,
@@ -71,8 +71,6 @@ class Executor:
             host=engine,
             has_room=self.prefetch.has_room,
         )
-        ctx.info.work = work
-        return ctx
 
     # steps
 
@@ -87,11 +85,11 @@ class Executor:
         """One attempt from the first check to the outcome of the work. Each step may end it by raising."""
         run.started = True
         self.check_deadline(run)
-        await self.prepare(run)
+        work = await self.prepare(run)
         await self.authorize(run)
         await self.record_start(run)
         self.start_timeout(run)
-        return await self.execute(run)
+        return await self.execute(run, work)
 
     def check_deadline(self, run: ActiveRun) -> None:
         """Raise Skipped if the first attempt comes after the start deadline of the job."""
@@ -100,13 +98,12 @@ class Executor:
         if too_late is not None and job.attempt == 0:
             raise Skipped(too_late)
 
-    async def prepare(self, run: ActiveRun) -> None:
+    async def prepare(self, run: ActiveRun) -> Work:
         """Let the runner look up what will run. Raises Skipped where it may not run now."""
-        runner = self.engine.runners[run.attempt.job.kind]
         try:
-            await runner.prepare(run.ctx)
+            return await run.prepare(run.ctx)
         except Unavailable:
-            await retry_until_available(lambda: runner.prepare(run.ctx))
+            return await retry_until_available(lambda: run.prepare(run.ctx))
 
     async def authorize(self, run: ActiveRun) -> None:
         """GRANT_NOT_SESSION: raise Skipped if the grant of the job does not hold at its start."""
@@ -128,13 +125,13 @@ class Executor:
         if timeout is not None and not info.delegates:
             run.start_timeout(timeout)
 
-    async def execute(self, run: ActiveRun) -> object:
+    async def execute(self, run: ActiveRun, work: Work) -> object:
         current_log.set(run.ctx.log)
-        return await self.engine.runners[run.attempt.job.kind].execute(run.ctx)
+        return await work()
 
     # end
 
-    def complete(self, run: ActiveRun, task: "asyncio.Task[Any]") -> None:
+    def complete(self, run: ActiveRun, task: "asyncio.Task[object]") -> None:
         """The task of an attempt is done: pass its result on, and give its place to the next job."""
         now = self.engine.clock.now()
         self.release(run)
@@ -159,7 +156,7 @@ class Executor:
         """The runner stored the result itself: report it, and launch the attempt that it claimed with it, if any."""
         self.completer.report([written.ended], [])
         if written.then is not None and not self.registration.lost:
-            self.launch(written.then, written.work)
+            self.launch(written.then, written.prepare)
             return True
         self.engine.wake.signal("ready")  # the next job of its serial key may be ready
         return False

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rota.billing import store as billing_store
@@ -15,7 +16,7 @@ from rota.db.connection import Database
 from rota.db.dialect import Tx
 from rota.db.retry import retry_until_available
 from rota.engine import orgs, workers
-from rota.engine.runner import RunContext, Skipped
+from rota.engine.runner import RunContext, Skipped, Work
 from rota.kinds.graphs.execution import Execution, GraphOrder, GraphResult
 from rota.kinds.graphs.registry import GraphRegistry, read_graph_id
 from rota.user_code import processes
@@ -59,11 +60,12 @@ class GraphRunner:
     def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
         return {target}
 
-    async def prepare(self, ctx: RunContext) -> None:
+    async def prepare(self, ctx: RunContext) -> Work:
         graph, info = self.registry.graphs.get(ctx.job.target), ctx.info
         info.name, info.version = ctx.job.target, graph.version if graph else None
         info.trace_id = ctx.job.traceparent[3:35]
         info.marks_first = True
+        return partial(self.execute, ctx)
 
     async def execute(self, ctx: RunContext) -> Any:
         job = ctx.job

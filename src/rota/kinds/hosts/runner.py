@@ -8,6 +8,7 @@ import asyncio
 import re
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -25,7 +26,7 @@ from rota.db.dialect import Tx, lock_keys
 from rota.db.paging import Record
 from rota.engine import jobs, serial_keys
 from rota.engine.extensions import Describe
-from rota.engine.runner import RunContext, WorkFailed
+from rota.engine.runner import RunContext, Work, WorkFailed
 from rota.kinds.hosts.job_types import check_payload, known_type
 from rota.kinds.hosts.store import batches, hosts
 
@@ -96,9 +97,10 @@ class HostRunner:
         out."""
         return {target, payload["job_type"]}
 
-    async def prepare(self, ctx: RunContext) -> None:
+    async def prepare(self, ctx: RunContext) -> Work:
         ctx.info.name, ctx.info.resource = ctx.job.target, ctx.job.payload["job_type"]
         ctx.info.delegates = True
+        return partial(self.execute, ctx)
 
     async def execute(self, ctx: RunContext) -> Any:
         """Run a batch. Its state is in the database, so another worker can take over at any time."""

@@ -12,13 +12,14 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import duckdb
 
 from rota.core.clock import stopwatch
 from rota.core.errors import Invalid, LogicError, WorkError
 from rota.core.ids import new_id
+from rota.db.paging import Record
 from rota.db.private_files import make_private_dir
 from rota.engine.org_limit import OrgLimit
 from rota.engine.runner import Busy
@@ -77,7 +78,7 @@ class DuckDB:
     def log(self, order: Materialisation, line: str) -> None:
         self.log_lines.setdefault(order.run_id, []).append(line)
 
-    async def write(self, con: duckdb.DuckDBPyConnection, draft: Path, result: Any) -> int:
+    async def write(self, con: duckdb.DuckDBPyConnection, draft: Path, result: object) -> int:
         """Write the rows of a query, or of the relation that a function returned; returns their count."""
         if result is None:
             return 0
@@ -110,16 +111,16 @@ class DuckDB:
             raise Invalid("sql", sql, f"is not SQL: {tree['error_message']}")
         return sorted(set(tables(tree)))
 
-    async def preview(self, org_id: str, sql: str, limit: int) -> tuple[list[dict[str, str]], list[list[Any]]]:
+    async def preview(self, org_id: str, sql: str, limit: int) -> tuple[list[dict[str, str]], list[list[object]]]:
         async with self.previews.place(org_id):
             return await self.first_rows(org_id, sql, limit)
 
-    async def first_rows(self, org_id: str, sql: str, limit: int) -> tuple[list[dict[str, str]], list[list[Any]]]:
+    async def first_rows(self, org_id: str, sql: str, limit: int) -> tuple[list[dict[str, str]], list[list[object]]]:
         reads = self.check(sql)
         try:
             with await asyncio.to_thread(self.database, org_id, reads) as con:
 
-                def select() -> tuple[list[dict[str, str]], list[list[Any]]]:
+                def select() -> tuple[list[dict[str, str]], list[list[object]]]:
                     result = con.execute(f"SELECT * FROM ({query(sql)}) LIMIT {limit}")
                     columns = [{"name": column[0], "type": str(column[1])} for column in result.description]
                     return columns, [[plain(value) for value in row] for row in result.fetchall()]
@@ -140,7 +141,7 @@ class DuckDB:
             raise WorkError(f"pipeline {missing[0]!r} has no table yet; run it first")
         spill = self.place / ".spill" / new_id()  # per database: its files are deleted on close
         make_private_dir(spill.parent)
-        limits: dict[str, Any] = {
+        limits: Config = {
             "memory_limit": f"{max(1, 80 // (self.slots + MAX_PREVIEWS))}%",
             "temp_directory": str(spill),
         }
@@ -175,7 +176,8 @@ class DuckDB:
         return self.place / org_id / f"{path}.parquet"
 
 
-LOCKED: dict[str, Any] = {  # the last one forbids to change the others
+Config = dict[str, str | bool | int | float | list[str]]
+LOCKED: Config = {  # the last one forbids to change the others
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "enable_external_access": "false",
@@ -208,7 +210,7 @@ def fsync(path: Path) -> None:
         os.close(file)
 
 
-def tables(tree: Any) -> Iterator[str]:
+def tables(tree: object) -> Iterator[str]:
     """Yield the paths of the tables in a query's syntax tree, without its CTEs. Raises Invalid for other tables."""
     cte_maps = [node["cte_map"] for node in walk(tree) if node.get("cte_map")]
     ctes = {str(cte["key"]).lower() for cte_map in cte_maps for cte in cte_map.get("map", [])}
@@ -224,7 +226,7 @@ def tables(tree: Any) -> Iterator[str]:
                 raise Invalid("sql", name, "is not the table of a pipeline, namespace.layer.name") from error
 
 
-def walk(tree: Any) -> Iterator[dict[str, Any]]:
+def walk(tree: object) -> Iterator[Record]:
     """Yield all objects of a syntax tree, parents first; iterative, since a query can nest deeply."""
     rest = [tree]
     while rest:
@@ -253,7 +255,7 @@ def parquet(file: Path) -> str:
     return f"read_parquet({quoted(file)})"
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """Return a JSON value as it is, any other value as text."""
     if isinstance(value, bool | str | float | None) or (isinstance(value, int) and abs(value) < 2**63):
         return value

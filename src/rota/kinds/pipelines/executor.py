@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 Write = Callable[[object], Awaitable[int]]  # writes a result as the table; returns its row count
-Work = Callable[[Any, Write], Awaitable[int | None]]  # of a connection and a Write; returns the row count, if any
+Materialise = Callable[[Any, Write], Awaitable[int | None]]  # of a connection and a Write; returns the row count
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Materialisation:
     org_id: str
     path: str
     reads: Sequence[str]
-    work: str | Work
+    work: str | Materialise
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Executor(Protocol):
         """Return the paths of the tables that a query reads. Raises Invalid unless it is one SELECT."""
         ...
 
-    async def preview(self, org_id: str, sql: str, limit: int) -> tuple[list[dict[str, str]], list[list[Any]]]:
+    async def preview(self, org_id: str, sql: str, limit: int) -> tuple[list[dict[str, str]], list[list[object]]]:
         """Return the columns and the first rows of a query. Writes nothing."""
         ...
 

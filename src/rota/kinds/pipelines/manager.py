@@ -18,6 +18,7 @@ from rota.engine.audit_log import AuditEntry
 from rota.engine.commands import Engine
 from rota.kinds.pipelines import store
 from rota.kinds.pipelines.executor import Executor
+from rota.kinds.pipelines.records import PipelineRow
 from rota.kinds.pipelines.registry import DeclaredPipeline, PipelineRegistry, path_of, read_path
 from rota.kinds.pipelines.runner import PipelineRunner
 
@@ -50,14 +51,14 @@ class PipelineManager:
 
     # pipelines
 
-    async def create(self, body: Mapping[str, Any]) -> Record:
+    async def create(self, body: Mapping[str, object]) -> Record:
         """Store a pipeline; it can run at once. Raises Invalid or Conflict."""
         fields = await self.read({"type": "sql", **body})
         columns = {**fields, "owner_id": self.by, "source": "api"}
         pipeline_id = await self.engine.db.tx(store.insert, self.org_id, columns, self.engine.clock.now())
         return await self.find(pipeline_id)
 
-    async def edit(self, path: str, body: Mapping[str, Any]) -> Record:
+    async def edit(self, path: str, body: Mapping[str, object]) -> Record:
         """Replace a pipeline, as a new version if it runs something else. Raises Conflict if a program declares it."""
         row = await self.row(path)
         if row.source == "code":
@@ -82,19 +83,19 @@ class PipelineManager:
 
     # work
 
-    async def run(self, path: str, payload: Any = None, trace: str | None = None, **options: Any) -> str:
+    async def run(self, path: str, payload: object = None, trace: str | None = None, **options: Any) -> str:
         """Enqueue a job, with the options of `Engine.enqueue`; returns its id."""
         await self.row(path)
         (job_id,) = await self.engine.enqueue(self.org_id, "pipeline", path, [payload], trace=trace, **options)
         return job_id
 
-    async def preview(self, path: str, sql: Any = None) -> Record:
+    async def preview(self, path: str, sql: object = None) -> Record:
         """Return columns and first rows of a pipeline's SQL, or of a draft. Writes nothing."""
         text = await self.draft(path, sql)
         columns, rows = await self.executor.preview(self.org_id, text, PREVIEW_ROWS)
         return {"columns": columns, "rows": rows}
 
-    async def validate(self, path: str, sql: Any = None) -> Record:
+    async def validate(self, path: str, sql: object = None) -> Record:
         """Return whether a pipeline's SQL, or a draft, could run now: its reads and columns, or its error."""
         text = await self.draft(path, sql)
         try:
@@ -106,7 +107,7 @@ class PipelineManager:
 
     # triggers
 
-    async def add_trigger(self, path: str, body: Mapping[str, Any]) -> tuple[Record, str | None]:
+    async def add_trigger(self, path: str, body: Mapping[str, object]) -> tuple[Record, str | None]:
         """Create a trigger; returns it, and the token of a webhook, which is not stored. Raises Invalid."""
         now, row = self.engine.clock.now(), await self.row(path)
         form = parse.Form(body, TRIGGER_FIELDS)
@@ -138,7 +139,7 @@ class PipelineManager:
 
         return await self.trigger(path, await self.engine.write_and_wake(step)), token
 
-    async def edit_trigger(self, path: str, trigger_id: str, body: Mapping[str, Any]) -> Record:
+    async def edit_trigger(self, path: str, trigger_id: str, body: Mapping[str, object]) -> Record:
         await self.trigger(path, trigger_id)
         form = parse.Form(body, frozenset({"enabled", "cooldown_seconds"}))
         fields = {
@@ -174,19 +175,19 @@ class PipelineManager:
             raise Conflict("pipelines need DuckDB, which is not installed here: install rota[duckdb]")
         return self.runner.executor
 
-    async def row(self, path: str) -> Any:
+    async def row(self, path: str) -> PipelineRow:
         return await self.engine.db.read(store.get, self.org_id, path)
 
-    async def draft(self, path: str, sql: Any) -> str:
+    async def draft(self, path: str, sql: object) -> str:
         """Return the draft, or without one the SQL of the pipeline. Raises Invalid for a function."""
         if sql is not None:
             return parse.text(sql, "sql", SQL_CHARACTERS, required=True)
         row = await self.row(path)
         if row.sql is None:
             raise Invalid("sql", None, f"is missing: pipeline {path} is a function, which has no preview; run it")
-        return str(row.sql)
+        return row.sql
 
-    async def read(self, body: Mapping[str, Any]) -> Record:
+    async def read(self, body: Mapping[str, object]) -> Record:
         """Return the columns of a pipeline from its flat form. Raises Invalid."""
         form = parse.Form(body, PIPELINE_FIELDS)
         path = path_of(body.get("namespace"), body.get("layer"), body.get("name"))
@@ -224,7 +225,7 @@ class PipelineManager:
         if route not in {*routes, *(self.runner.routes() if self.runner.org == slug else ())}:
             raise Invalid("function", function, "is not a pipeline function of a running program")
 
-    def schedule_of(self, row: Any, body: Mapping[str, Any], now: datetime) -> Schedule:
+    def schedule_of(self, row: PipelineRow, body: Mapping[str, object], now: datetime) -> Schedule:
         """Return the schedule of a cron_dependency. Raises Invalid."""
         cron = {name: body.get(name) for name in ("cron_expression", "timezone")}
         if cron["cron_expression"] is None:
@@ -243,7 +244,7 @@ async def fire_webhook(engine: Engine, token: str) -> str:
         row = store.by_token(tx, accounts.hash_of(token))
         if row is None:
             return None, None
-        return store.fire_triggers(tx, [row.id], now).get(row.id), store.ready_at(row)
+        return store.fire_triggers(tx, [row.id], now).get(row.id), row.ready_at
 
     job_id, ready_at = await engine.write_and_wake(step)
     if ready_at is None:
@@ -282,11 +283,11 @@ def row_of(manager: PipelineManager, pipeline: DeclaredPipeline, owner_id: str) 
     }
 
 
-def read_cooldown(value: Any, field: str) -> int:
+def read_cooldown(value: object, field: str) -> int:
     return parse.whole(value, field, 0, 366 * 86_400)
 
 
-def read_paths(value: Any, field: str) -> list[str]:
+def read_paths(value: object, field: str) -> list[str]:
     if not isinstance(value, list) or not 1 <= len(value) <= 100:
         raise Invalid(field, value, "is not a list of 1 to 100 paths of pipelines")
     return sorted({read_path(path, field) for path in value})

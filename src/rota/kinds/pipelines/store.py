@@ -10,19 +10,19 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, and_, delete, literal_column, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, Select, and_, delete, literal_column, or_, select, tuple_, update
 
 from rota.core.errors import Conflict, Invalid, NotFound
 from rota.core.ids import new_id
 from rota.core.model import AttemptResult, Job, NewJob, serial_key_of_target
 from rota.core.states import Status
-from rota.core.timing import triggers
 from rota.db import tables
 from rota.db.dialect import Tx, lock_keys
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, page_by
 from rota.db.statement import insert_new, insert_rows
 from rota.db.tables import pipeline_triggers, pipeline_upstreams, pipeline_versions, pipelines
 from rota.engine import jobs, runs, schedules
+from rota.kinds.pipelines.records import FiringTrigger, PipelineRow, TriggerRow
 from rota.reports import runs as run_reports
 from rota.reports.runs import path_filters
 
@@ -38,14 +38,14 @@ SQL_ROUTE = "pipeline:sql"
 # pipelines
 
 
-def get(tx: Tx, org_id: str, key: str, *, lock: bool = False) -> Any:
+def get(tx: Tx, org_id: str, key: str, *, lock: bool = False) -> PipelineRow:
     """Return a pipeline of an org, not deleted, by its path or id. Raises NotFound."""
     of_org = and_(p.org_id == org_id, LIVING)  # in both branches: each uses an index
     stmt = select(pipelines).where(or_(and_(of_org, p.path == key), and_(of_org, p.id == key)))
     row = tx.execute(stmt.with_for_update() if lock else stmt).first()
     if row is None:
         raise NotFound(f"pipeline {key!r} not found")
-    return row
+    return PipelineRow(**row._asdict())
 
 
 def unknown(tx: Tx, org_id: str, paths: Collection[str]) -> list[str]:
@@ -54,7 +54,7 @@ def unknown(tx: Tx, org_id: str, paths: Collection[str]) -> list[str]:
     return sorted(set(paths) - existing)
 
 
-def insert(tx: Tx, org_id: str, fields: Mapping[str, Any], now: datetime) -> str:
+def insert(tx: Tx, org_id: str, fields: Record, now: datetime) -> str:
     row = {"id": new_id(), "org_id": org_id, "version": 1, "created_at": now, "updated_at": now, **fields}
     if not insert_new(tx, pipelines, [row], ("id",)):
         raise Conflict(f"pipeline {row['path']!r} already exists; PUT writes its next version")
@@ -62,17 +62,17 @@ def insert(tx: Tx, org_id: str, fields: Mapping[str, Any], now: datetime) -> str
     return str(row["id"])
 
 
-def change(tx: Tx, old: Any, fields: Mapping[str, Any], now: datetime) -> str:
+def change(tx: Tx, old: PipelineRow, fields: Record, now: datetime) -> str:
     """Update a pipeline, with a new version if VERSIONED_FIELDS changed; returns its id."""
-    new = {**old._mapping, **fields, "updated_at": now}
+    new = {name: getattr(old, name) for name in PipelineRow.__slots__} | fields | {"updated_at": now}
     if any(new[name] != getattr(old, name) for name in VERSIONED_FIELDS):
         new["version"] = old.version + 1
         save_version(tx, new, now)
     tx.execute(update(pipelines).where(p.id == old.id).values(new))
-    return str(old.id)
+    return old.id
 
 
-def remove(tx: Tx, old: Any, now: datetime) -> str:
+def remove(tx: Tx, old: PipelineRow, now: datetime) -> str:
     """Delete a pipeline with its schedules and triggers; its versions, runs and table stay. Raises Conflict if a
     trigger of another pipeline waits for it."""
     lock_keys(tx, [f"pipelines:{old.org_id}"])  # against a concurrent insert of a trigger that waits for it
@@ -90,10 +90,10 @@ def remove(tx: Tx, old: Any, now: datetime) -> str:
     for schedule_id in tx.execute(own_schedules).scalars().all():
         schedules.delete_if_exists(tx, old.org_id, schedule_id, now)
     tx.execute(update(pipelines).where(p.id == old.id).values(deleted_at=now, updated_at=now))
-    return str(old.id)
+    return old.id
 
 
-def sync(tx: Tx, org_id: str, declared: Sequence[Mapping[str, Any]], now: datetime) -> list[str]:
+def sync(tx: Tx, org_id: str, declared: Sequence[Record], now: datetime) -> list[str]:
     """Store the pipelines that a program declares, and their triggers; returns the ids of what changed."""
     lock_keys(tx, [f"pipelines:{org_id}"])  # against concurrent declarations by other processes
     changed = []
@@ -103,7 +103,7 @@ def sync(tx: Tx, org_id: str, declared: Sequence[Mapping[str, Any]], now: dateti
         if row is None:
             changed.append(insert(tx, org_id, fields, now))
         elif any(getattr(row, name) != value for name, value in fields.items()):
-            changed.append(change(tx, row, fields, now))
+            changed.append(change(tx, PipelineRow(**row._asdict()), fields, now))
     declared_links = {(pipeline["path"], upstream) for pipeline in declared for upstream in pipeline["after"]}
     stored_links = {}
     for pipeline in declared:
@@ -119,7 +119,7 @@ def sync(tx: Tx, org_id: str, declared: Sequence[Mapping[str, Any]], now: dateti
     return changed
 
 
-def save_version(tx: Tx, row: Mapping[str, Any], now: datetime) -> None:
+def save_version(tx: Tx, row: Mapping[str, object], now: datetime) -> None:
     fields = {name: row[name] for name in VERSIONED_FIELDS}
     version = {"pipeline_id": row["id"], "version": row["version"], **fields, "created_at": now}
     insert_rows(tx, pipeline_versions, [version])
@@ -128,8 +128,9 @@ def save_version(tx: Tx, row: Mapping[str, Any], now: datetime) -> None:
 # lists and details
 
 
-def record(row: Any) -> Record:
-    fields = {name: value for name, value in dict_of(row).items() if name not in ("org_id", "deleted_at")}
+def record(row: Row[Any] | PipelineRow) -> Record:
+    names = (name for name in PipelineRow.__slots__ if name not in ("org_id", "deleted_at"))
+    fields = {name: getattr(row, name) for name in names}
     namespace, layer, name = row.path.split("/")
     return {**fields, "namespace": namespace, "layer": layer, "name": name}
 
@@ -139,9 +140,15 @@ def describe(tx: Tx, org_id: str, key: str) -> Record:
 
 
 def list_pipelines(
-    tx: Tx, org_id: str, *, limit: int = PAGE_ROWS, cursor: str | None = None, namespace: str | None = None,
-    layer: str | None = None, type: str | None = None,
-) -> Page:  # fmt: skip
+    tx: Tx,
+    org_id: str,
+    *,
+    limit: int = PAGE_ROWS,
+    cursor: str | None = None,
+    namespace: str | None = None,
+    layer: str | None = None,
+    type: str | None = None,
+) -> Page:
     """Return a page of pipelines, by path."""
     stmt = select(pipelines).where(p.org_id == org_id, LIVING, *path_filters(p.path, namespace, layer, None))
     stmt = stmt if type is None else stmt.where(p.type == type)
@@ -196,7 +203,7 @@ def links(org_id: str) -> Select[Any]:
 # triggers
 
 
-def insert_trigger(tx: Tx, pipeline: Any, fields: Mapping[str, Any], now: datetime) -> str:
+def insert_trigger(tx: Tx, pipeline: PipelineRow, fields: Record, now: datetime) -> str:
     """Store a trigger; returns its id. `fields` are its `upstreams` (paths) and the columns that differ from the
     default. Raises Invalid for an unknown upstream or a cycle."""
     lock_keys(tx, [f"pipelines:{pipeline.org_id}"])  # against a concurrent insert that would close a cycle
@@ -206,16 +213,25 @@ def insert_trigger(tx: Tx, pipeline: Any, fields: Mapping[str, Any], now: dateti
     upstream_ids = [get(tx, pipeline.org_id, path).id for path in fields["upstreams"]]
     check_acyclic(tx, pipeline, upstream_ids)
     row = {
-        "id": new_id(), "org_id": pipeline.org_id, "pipeline_id": pipeline.id, "schedule_id": None, "token_hash": None,
-        "cooldown_seconds": 0, "enabled": True, "waits": False, "source": "api", "created_at": now, **columns,
-    }  # fmt: skip
+        "id": new_id(),
+        "org_id": pipeline.org_id,
+        "pipeline_id": pipeline.id,
+        "schedule_id": None,
+        "token_hash": None,
+        "cooldown_seconds": 0,
+        "enabled": True,
+        "waits": False,
+        "source": "api",
+        "created_at": now,
+        **columns,
+    }
     insert_rows(tx, pipeline_triggers, [row])
     upstreams = [{"trigger_id": row["id"], "pipeline_id": upstream, "fresh": False} for upstream in upstream_ids]
     insert_rows(tx, pipeline_upstreams, upstreams)
     return str(row["id"])
 
 
-def check_acyclic(tx: Tx, pipeline: Any, upstreams: Collection[str]) -> None:
+def check_acyclic(tx: Tx, pipeline: PipelineRow, upstreams: Collection[str]) -> None:
     """Raises Invalid if one of these upstreams is the pipeline itself, or runs after it."""
     after: dict[str, list[str]] = {}
     for row in tx.execute(links(pipeline.org_id)):
@@ -230,11 +246,12 @@ def check_acyclic(tx: Tx, pipeline: Any, upstreams: Collection[str]) -> None:
         raise Invalid("upstream", path, f"is {pipeline.path}, or runs after it: the triggers would form a cycle")
 
 
-def triggers_of(tx: Tx, org_id: str, pipeline_id: str) -> list[Any]:
+def triggers_of(tx: Tx, org_id: str, pipeline_id: str) -> list[TriggerRow]:
     stmt = select(pipeline_triggers, tables.schedules.c.timing).outerjoin(
         tables.schedules, tables.schedules.c.id == t.schedule_id
     )
-    return list(tx.execute(stmt.where(t.org_id == org_id, t.pipeline_id == pipeline_id).order_by(t.id)))
+    rows = tx.execute(stmt.where(t.org_id == org_id, t.pipeline_id == pipeline_id).order_by(t.id))
+    return [TriggerRow(**row._asdict()) for row in rows]
 
 
 def upstreams_of(tx: Tx, trigger_ids: Collection[str]) -> dict[str, list[str]]:
@@ -254,7 +271,7 @@ def list_triggers(tx: Tx, org_id: str, key: str) -> list[Record]:
         {
             **{name: getattr(row, name) for name in names},
             "upstreams": upstreams[row.id],
-            "cron_expression": cron_of(row),
+            "cron_expression": row.cron,
         }
         for row in rows
     ]
@@ -267,7 +284,7 @@ def trigger(tx: Tx, org_id: str, key: str, trigger_id: str) -> Record:
     raise NotFound(f"trigger {trigger_id!r} of pipeline {key!r} not found")
 
 
-def change_trigger(tx: Tx, org_id: str, trigger_id: str, changes: Mapping[str, Any], now: datetime) -> str:
+def change_trigger(tx: Tx, org_id: str, trigger_id: str, changes: Record, now: datetime) -> str:
     row = tx.execute(select(pipeline_triggers).where(t.id == trigger_id).with_for_update()).one()
     tx.execute(update(pipeline_triggers).where(t.id == trigger_id).values(dict(changes)))
     if row.schedule_id is not None and schedules.exists(tx, org_id, row.schedule_id) and "enabled" in changes:
@@ -284,14 +301,9 @@ def remove_trigger(tx: Tx, org_id: str, trigger_id: str, now: datetime) -> str:
     return trigger_id
 
 
-def drop_triggers(tx: Tx, where: Any) -> None:
+def drop_triggers(tx: Tx, where: ColumnElement[bool]) -> None:
     tx.execute(delete(pipeline_upstreams).where(u.trigger_id.in_(select(t.id).where(where))))
     tx.execute(delete(pipeline_triggers).where(where))
-
-
-def cron_of(row: Any) -> str | None:
-    cron = None if row.timing is None else triggers.load(row.timing).trigger
-    return cron.expression if isinstance(cron, triggers.Cron) else None
 
 
 # firing
@@ -325,17 +337,22 @@ def fire_triggers(tx: Tx, trigger_ids: Collection[str], now: datetime) -> dict[s
     lock_keys(tx, [serial_key_of_target(PIPELINE, row.org_id, row.path) for row in tx.execute(stmt)])
     upstreams = upstreams_of(tx, trigger_ids)
     job_ids: dict[str, str] = {}
-    for row in tx.execute(stmt.with_for_update(of=pipeline_triggers)).all():
-        if ready_at(row) > now or (row.type == DEPENDENCY and not (row.waits and all_fresh(tx, row.id))):
+    for row in [FiringTrigger(**row._asdict()) for row in tx.execute(stmt.with_for_update(of=pipeline_triggers))]:
+        if row.ready_at > now or (row.type == DEPENDENCY and not (row.waits and all_fresh(tx, row.id))):
             continue
         solo_key = f"trigger:{row.id}"
         waiting = tx.execute(select(tables.jobs.c.id).where(tables.jobs.c.solo_key == solo_key)).scalar()
         job = NewJob(
-            org_id=row.org_id, kind="pipeline", target=row.path, payload=None, run_at=now, solo_key=solo_key,
-            trigger=f"{row.type}:{cron_of(row) or ''.join(upstreams[row.id]) or row.id}",
+            org_id=row.org_id,
+            kind="pipeline",
+            target=row.path,
+            payload=None,
+            run_at=now,
+            solo_key=solo_key,
+            trigger=f"{row.type}:{row.cron or ''.join(upstreams[row.id]) or row.id}",
             route=route_of(row.slug, row.runs, row.function),
             serial_key=serial_key_of_target(PIPELINE, row.org_id, row.path),
-        )  # fmt: skip
+        )
         if claim_trigger(tx, row, waiting or job.id, now):
             job_ids[row.id] = waiting or job.id
             jobs.add(tx, [] if waiting else [job], now)
@@ -345,16 +362,18 @@ def fire_triggers(tx: Tx, trigger_ids: Collection[str], now: datetime) -> dict[s
 def claim_slot(tx: Tx, job: Job, now: datetime) -> bool:
     """Whether the job of a slot of a cron_dependency may run. If an upstream is not fresh yet, the trigger is marked as
     waiting, and the success of the last upstream fires it."""
-    row = tx.execute(select(pipeline_triggers).where(t.schedule_id == job.schedule_id).with_for_update()).first()
+    stmt = select(pipeline_triggers).where(t.schedule_id == job.schedule_id)
+    row = tx.execute(stmt.with_for_update()).first()
     if row is None or row.last_job_id == job.id:  # claimed by an earlier attempt
         return True
-    if all_fresh(tx, row.id) and ready_at(row) <= now:
-        return claim_trigger(tx, row, job.id, now)
-    tx.execute(update(pipeline_triggers).where(t.id == row.id).values(waits=True))
+    trigger_row = TriggerRow(**row._asdict(), timing=None)
+    if all_fresh(tx, trigger_row.id) and trigger_row.ready_at <= now:
+        return claim_trigger(tx, trigger_row, job.id, now)
+    tx.execute(update(pipeline_triggers).where(t.id == trigger_row.id).values(waits=True))
     return False
 
 
-def claim_trigger(tx: Tx, row: Any, job_id: str, now: datetime) -> bool:
+def claim_trigger(tx: Tx, row: TriggerRow, job_id: str, now: datetime) -> bool:
     """Mark a trigger as fired by compare-and-set; False if it fired since `row` was read."""
     unchanged = and_(t.id == row.id, t.enabled, t.last_triggered_at.is_not_distinct_from(row.last_triggered_at))
     values = {"last_triggered_at": now, "last_job_id": job_id, "waits": False}
@@ -368,14 +387,9 @@ def all_fresh(tx: Tx, trigger_id: str) -> bool:
     return tx.execute(select(u.trigger_id).where(u.trigger_id == trigger_id, ~u.fresh)).first() is None
 
 
-def ready_at(row: Any) -> datetime:
-    """Return when the cooldown of a trigger ends."""
-    last: datetime = row.last_triggered_at or row.created_at - timedelta(seconds=row.cooldown_seconds)
-    return last + timedelta(seconds=row.cooldown_seconds)
-
-
-def by_token(tx: Tx, token_hash: str) -> Any | None:
-    return tx.execute(select(pipeline_triggers).where(t.token_hash == token_hash, t.enabled)).one_or_none()
+def by_token(tx: Tx, token_hash: str) -> TriggerRow | None:
+    row = tx.execute(select(pipeline_triggers).where(t.token_hash == token_hash, t.enabled)).one_or_none()
+    return None if row is None else TriggerRow(**row._asdict(), timing=None)
 
 
 def route_of(org: str, type: str, function: str | None) -> str:
@@ -386,18 +400,19 @@ def route_of(org: str, type: str, function: str | None) -> str:
 # retention
 
 
-def with_limits(tx: Tx) -> list[Any]:
+def with_limits(tx: Tx) -> list[PipelineRow]:
     """Return the pipelines with a retention of their own, deleted ones included."""
-    return list(tx.execute(select(pipelines).where(or_(p.max_runs.is_not(None), p.max_age_days.is_not(None)))))
+    rows = tx.execute(select(pipelines).where(or_(p.max_runs.is_not(None), p.max_age_days.is_not(None))))
+    return [PipelineRow(**row._asdict()) for row in rows]
 
 
-def prune(tx: Tx, pipeline: Any, now: datetime, limit: int) -> int:
+def prune(tx: Tx, pipeline: PipelineRow, now: datetime, limit: int) -> int:
     """Delete runs of a pipeline beyond its retention, at most `limit`; returns how many."""
     r = tables.runs.c
     of_kind = r.kind == literal_column("'pipeline'")  # a literal: the planner uses a partial index only for constants
     of_pipeline = select(tables.runs).where(of_kind, r.org_id == pipeline.org_id, r.target == pipeline.path)
     newest = of_pipeline.order_by(r.recorded_at.desc(), r.id.desc()).limit(limit)
-    expired: list[Any] = []
+    expired: list[Row[Any]] = []
     if pipeline.max_age_days is not None:
         expired = list(tx.execute(newest.where(r.recorded_at < now - timedelta(days=pipeline.max_age_days))))
     if pipeline.max_runs is not None and not expired:

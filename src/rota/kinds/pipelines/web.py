@@ -1,13 +1,12 @@
 """Pages of pipelines: their dependencies by layer; one pipeline with its SQL, triggers and runs."""
 
-from collections.abc import Mapping
 from inspect import cleandoc
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from markupsafe import Markup
 
 from rota.db.dialect import Tx
+from rota.db.paging import Record
 from rota.frame.web.actions import call_api
 from rota.frame.web.drawings import MOST, Box, network
 from rota.frame.web.pages import NavigationItem, engine_of, history, next_page_url, page, query_values
@@ -32,7 +31,7 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     items, cursor = await db.read(store.list_pipelines, caller.org_id, limit=PAGE_ROWS, **query)
     paths = [item["path"] for item in items]
 
-    def last_of(tx: Tx) -> dict[str, Any]:
+    def last_of(tx: Tx) -> Record:
         return {path: next(iter(store.last_runs(tx, caller.org_id, path, 1)), None) for path in paths}
 
     graph = await db.read(store.graph, caller.org_id)
@@ -64,9 +63,7 @@ async def try_out(request: Request, caller: Viewer, namespace: str, layer: str, 
     return await show(request, caller, path, tried, 200 if answer.refusal is None else 422)
 
 
-async def show(
-    request: Request, caller: Viewer, path: str, tried: Mapping[str, Any] | None = None, status: int = 200
-) -> Response:
+async def show(request: Request, caller: Viewer, path: str, tried: Record | None = None, status: int = 200) -> Response:
     db, org_id = engine_of(request).db, caller.org_id
     pipeline = await PipelineManager(engine_of(request), org_id).find(path)
     graph = await db.read(store.graph, org_id)
@@ -84,7 +81,7 @@ async def show(
     )  # fmt: skip
 
 
-async def planned(request: Request, caller: Viewer, paths: list[str]) -> dict[str, list[Any]]:
+async def planned(request: Request, caller: Viewer, paths: list[str]) -> dict[str, list[Record]]:
     """Return the schedules of each of these pipelines."""
     schedules, _ = await engine_of(request).db.read(
         schedule_reports.list_schedules, caller.org_id, kind="pipeline", targets=paths, sort="id", limit=100
@@ -92,13 +89,13 @@ async def planned(request: Request, caller: Viewer, paths: list[str]) -> dict[st
     return {path: [schedule for schedule in schedules if schedule["target"] == path] for path in paths}
 
 
-def shown_sql(pipeline: Mapping[str, Any]) -> str:
+def shown_sql(pipeline: Record) -> str:
     """Return its SQL; that of a program without the indentation of its source."""
     sql = pipeline["sql"] or ""
     return cleandoc(sql) if pipeline["source"] == "code" else sql
 
 
-def drawing(nodes: list[Any], edges: list[Any]) -> Markup:
+def drawing(nodes: list[Record], edges: list[Record]) -> Markup:
     """Draw pipelines by layer; a solid arrow is a trigger, a dashed one a table that is read."""
     columns = [
         (layer.capitalize(), [Box(node["path"], node["name"], node["namespace"], layer, f"/pipelines/{node['path']}")

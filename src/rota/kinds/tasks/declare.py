@@ -1,9 +1,9 @@
 """Tasks and schedules that a program declares, when it starts."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rota.core.errors import NotFound
+from rota.db.paging import Record
 from rota.engine import orgs
 from rota.engine.audit_log import AuditEntry
 from rota.engine.commands import Engine
@@ -15,8 +15,8 @@ async def declare(
     engine: Engine,
     org: str,
     app: str | None,
-    declared: Sequence[Mapping[str, Any]],
-    wanted: Sequence[Mapping[str, Any]],
+    declared: Sequence[Record],
+    wanted: Sequence[Mapping[str, object]],
     places: Mapping[str, str] = NOWHERE,
 ) -> None:
     """Store the tasks of a program as rows and, if the program has a name, its schedules. Any number of processes may

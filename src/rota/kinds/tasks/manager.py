@@ -1,8 +1,7 @@
 """Commands for tasks: create, edit, run, schedule and delete them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import structlog
@@ -17,6 +16,7 @@ from rota.engine.commands import Engine
 from rota.kinds.tasks import reports, store
 from rota.kinds.tasks.registry import COMMAND_OPTIONS, OPTIONS, task_options
 from rota.kinds.tasks.runner import DISABLED_ROUTE, TaskRunner, row_route
+from rota.kinds.tasks.store import TaskRow
 from rota.reports import schedules as schedule_reports
 
 COMMAND_CHARACTERS = 100_000
@@ -33,13 +33,13 @@ class TaskIn:
 
     command: str
     task_type: str = "shell"
-    parameters: Mapping[str, Any] | None = None
+    parameters: Mapping[str, object] | None = None
     enabled: bool = True
     name: str | None = None
     id: str | None = None
-    options: Mapping[str, Any] | None = None
+    options: Mapping[str, object] | None = None
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> dict[str, object]:
         """The flat form that `read_task` accepts."""
         names = ("id", "name", "command", "task_type", "parameters", "enabled")
         fields = {name: getattr(self, name) for name in names}
@@ -56,7 +56,7 @@ class TaskManager:
 
     # rows
 
-    async def create(self, body: Mapping[str, Any]) -> Record:
+    async def create(self, body: Mapping[str, object]) -> Record:
         """Store a task. Raises Invalid if it is enabled and no running program has its function."""
         fields = read_task(body, body.get("id"))
         await self.check_function(fields)
@@ -68,7 +68,7 @@ class TaskManager:
 
         return await self.write(step)
 
-    async def edit(self, key: str, body: Mapping[str, Any], *, whole: bool = False) -> Record:
+    async def edit(self, key: str, body: Mapping[str, object], *, whole: bool = False) -> Record:
         """Change the fields of `body`; the others stay or, with `whole`, get their defaults. Name and type always stay
         unless sent. Raises Conflict for what a program declares, and for the name of a task whose schedules use it."""
         old = await self.row(key)
@@ -90,7 +90,7 @@ class TaskManager:
                 f"task {old.name!r} is the target of a schedule by this name; set the schedule's target to its id first"
             )
         await self.check_function(fields)
-        new = SimpleNamespace(**{**old._mapping, **fields})
+        new = replace(old, **{**fields, "id": old.id})
         route = await self.runner.route_of(new)
 
         def step(tx: Tx) -> str:
@@ -154,12 +154,11 @@ class TaskManager:
         if task is not None and task.function is not None:
             return self.runner.injector.signature(task.function).schema()
         declared = row if row.schema or row.task_type != "python" else await self.row(row.command)
-        schema: Record | None = declared.schema
-        return schema
+        return declared.schema
 
     # work
 
-    async def execute_task(self, key: str, parameters: Mapping[str, Any] | None = None, **options: Any) -> str:
+    async def execute_task(self, key: str, parameters: Mapping[str, object] | None = None, **options: Any) -> str:
         """Enqueue a job of a task, with the options of `Engine.enqueue`; returns its id. Raises NotRunnable if the task
         is unknown, disabled, or without a running program that has its function."""
         try:
@@ -173,7 +172,7 @@ class TaskManager:
         await self.runner.check(row, parameters, "parameters")
         return (await self.engine.enqueue(self.org_id, "task", row.id, [parameters], **options))[0]
 
-    async def schedule(self, key: str, body: Mapping[str, Any]) -> Record:
+    async def schedule(self, key: str, body: Mapping[str, object]) -> Record:
         """Create a schedule of a task from the fields of a schedule."""
         row = await self.row(key)
         check_own(body)
@@ -212,7 +211,7 @@ class TaskManager:
             self.engine.signal("tasks")
         return len(orphans)
 
-    def disable(self, tx: Tx, row: Any) -> str:
+    def disable(self, tx: Tx, row: TaskRow) -> str:
         """Disable a task and reroute its jobs, so that any worker skips them, also one without its function."""
         task_id = store.change(tx, row, {"enabled": False}, self.engine.clock.now())
         store.reroute(tx, row, DISABLED_ROUTE)
@@ -226,7 +225,7 @@ class TaskManager:
         assert isinstance(runner, TaskRunner)
         return runner
 
-    async def row(self, key: str) -> Any:
+    async def row(self, key: str) -> TaskRow:
         return await self.engine.db.read(store.get, self.org_id, key)
 
     async def functions(self) -> set[str]:
@@ -240,26 +239,26 @@ class TaskManager:
             *(route.removeprefix(prefix) for route in routes if route.startswith(prefix)),
         }
 
-    async def check_function(self, fields: Mapping[str, Any]) -> None:
+    async def check_function(self, fields: Mapping[str, object]) -> None:
         if fields["task_type"] == "python" and fields["enabled"] and fields["command"] not in await self.functions():
             remedy = "start the program that registers it, or store the task with enabled: false"
             raise Invalid("command", fields["command"], f"is not a function of a running program; {remedy}")
 
-    async def write(self, step: Any) -> Record:
+    async def write(self, step: Callable[[Tx], str]) -> Record:
         task_id = await self.engine.db.tx(step)
         self.engine.signal("tasks")
         self.runner.forget(self.org_id)
         return await self.find(task_id)
 
 
-def check_own(schedule: Mapping[str, Any]) -> None:
+def check_own(schedule: Mapping[str, object]) -> None:
     """Raises Invalid if the body of a task's schedule names a kind or a target."""
     for name in ("kind", "target"):
         if name in schedule:
             raise Invalid(name, schedule[name], "cannot be set: the schedule belongs to this task")
 
 
-def read_task(body: Mapping[str, Any], old_name: str | None = None) -> dict[str, Any]:
+def read_task(body: Mapping[str, object], old_name: object = None) -> Record:
     """Return the columns of a task from its flat form. `old_name` is not validated again: it may be an id, or older
     than today's rules for names. Raises Invalid."""
     form = parse.Form(body, TASK_FIELDS)
@@ -282,14 +281,14 @@ def read_task(body: Mapping[str, Any], old_name: str | None = None) -> dict[str,
     return {**fields, "options": options or None}
 
 
-def check_not_hidden(fields: Mapping[str, Any]) -> None:
+def check_not_hidden(fields: Mapping[str, object]) -> None:
     """Raises Invalid for a field that is sent back with the placeholder of a hidden secret."""
     for name in ("env", "stdin", "parameters"):
         if has_hidden(fields.get(name)):
             raise Invalid(name, HIDDEN, "is the placeholder of a hidden secret; send the secret, or omit this field")
 
 
-def check_options(options: Mapping[str, Any], task_type: str) -> None:
+def check_options(options: Mapping[str, object], task_type: str) -> None:
     """Raises Invalid for invalid options, and for options of commands in a task of type python."""
     task_options(options)
     wrong = [name for name in COMMAND_OPTIONS if name in options] if task_type == "python" else []
@@ -298,7 +297,8 @@ def check_options(options: Mapping[str, Any], task_type: str) -> None:
         raise together([Invalid(name, options[name], reason) for name in wrong])
 
 
-def read_parameters(value: Any, field: str) -> Any:
+def read_parameters(value: object, field: str) -> Record:
     if not isinstance(value, dict):
         raise Invalid(field, value, "is not an object of parameters")
-    return parse.payload(value, field)
+    parse.payload(value, field)
+    return value

@@ -14,6 +14,7 @@ from rota.core.errors import Conflict, Invalid
 from rota.core.model import PAYLOAD_LIMIT
 from rota.core.policy import Retry, parse_retry
 from rota.core.timing.triggers import parse_interval
+from rota.db.paging import Record
 from rota.user_code.injection import Injector
 
 P = ParamSpec("P")
@@ -30,9 +31,9 @@ class Task:
     """A function or a command that can run, with its options."""
 
     name: str
-    function: Callable[..., Any] | None = None
+    function: Callable[..., object] | None = None
     command: str | None = None  # of a function: the name that it is registered under
-    parameters: Mapping[str, Any] | None = None
+    parameters: Mapping[str, object] | None = None
     retry: Retry | None = None
     timeout: timedelta | None = None
     isolation: str = "none"
@@ -83,7 +84,7 @@ class TaskRegistry:
         return cls(own={})
 
     @class_or_instance_method
-    def register(self, /, name: str, **options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    def register(self, /, name: str, **options: object) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Return a decorator that registers a function."""
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -93,11 +94,11 @@ class TaskRegistry:
         return decorate
 
     @class_or_instance_method
-    def register_function(self, /, name: str, function: Callable[..., Any], **options: Any) -> None:
+    def register_function(self, /, name: str, function: Callable[..., object], **options: object) -> None:
         self.add(Task(name, function=function, **task_options(options)))
 
     @class_or_instance_method
-    def get(self, name: str) -> Callable[..., Any]:
+    def get(self, name: str) -> Callable[..., object]:
         """Return a function by its name. Raises KeyError."""
         task = self.find(self.prefix + name)
         if task is None:
@@ -130,7 +131,7 @@ class TaskRegistry:
     def tasks(self) -> dict[str, Task]:
         return {**self.shared, **self.own}
 
-    def name_of(self, task: str | Callable[..., Any]) -> str:
+    def name_of(self, task: str | Callable[..., object]) -> str:
         """Return the name that a function is registered under; a text is returned as it is. Raises Invalid."""
         if isinstance(task, str):
             return task
@@ -143,7 +144,7 @@ class TaskRegistry:
         return [name for name, task in self.tasks().items() if task.function is not None]
 
 
-def task_rows(registry: TaskRegistry, injector: Injector, program: str | None) -> list[dict[str, Any]]:
+def task_rows(registry: TaskRegistry, injector: Injector, program: str | None) -> list[Record]:
     """Return the rows of the tasks that a program declares."""
     return [
         {
@@ -178,7 +179,7 @@ def digest(text: str) -> str:
 # options
 
 
-def task_options(fields: Mapping[str, Any]) -> dict[str, Any]:
+def task_options(fields: Mapping[str, object]) -> Record:
     """Return the options of a task, parsed, from code or from JSON. Raises Invalid, for all wrong ones at once."""
     form = parse.Form(fields, frozenset(OPTIONS))
     options = {name: form.take(name, read, None) for name, read in OPTIONS.items()}
@@ -186,9 +187,9 @@ def task_options(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def dump_options(task: Task) -> dict[str, Any]:
+def dump_options(task: Task) -> dict[str, object]:
     """Return the options of a task as JSON, in the form that `task_options` reads."""
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     for name in OPTIONS.keys() - {"version"}:
         value = getattr(task, name)
         match value:
@@ -201,11 +202,11 @@ def dump_options(task: Task) -> dict[str, Any]:
     return options
 
 
-def read_duration(value: Any, field: str) -> timedelta:
+def read_duration(value: object, field: str) -> timedelta:
     return value if isinstance(value, timedelta) else parse_interval(value, field)
 
 
-def read_env(value: Any, field: str) -> Mapping[str, str] | tuple[str, ...]:
+def read_env(value: object, field: str) -> Mapping[str, str] | tuple[str, ...]:
     if isinstance(value, Mapping):
         variables = {read_variable(name, field): text for name, text in value.items()}
         return {name: parse.text(text, f"{field}.{name}", 100_000) for name, text in variables.items()}
@@ -214,7 +215,7 @@ def read_env(value: Any, field: str) -> Mapping[str, str] | tuple[str, ...]:
     raise Invalid(field, value, "is neither an object of variables nor a list of names to inherit")
 
 
-def read_variable(value: Any, field: str, allowed: re.Pattern[str] = VARIABLE_NAME) -> str:
+def read_variable(value: object, field: str, allowed: re.Pattern[str] = VARIABLE_NAME) -> str:
     name = parse.label(value, field)
     if not allowed.fullmatch(name):
         wildcards = ", or * and ? for several variables" if allowed is VARIABLE_PATTERN else ""
@@ -224,7 +225,7 @@ def read_variable(value: Any, field: str, allowed: re.Pattern[str] = VARIABLE_NA
     return name
 
 
-OPTIONS: dict[str, Callable[[Any, str], Any]] = {
+OPTIONS: dict[str, Callable[[object, str], object]] = {
     "retry": lambda value, _: value if isinstance(value, Retry) else parse_retry(value),
     "timeout": read_duration,
     "isolation": lambda value, field: parse.one_of(value, field, ["none", "process"]),

@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from sqlalchemy import Select, and_, or_, select
+from sqlalchemy import and_, or_, select
 
 from rota.core.errors import NotFound
 from rota.core.redact import public_task, redacted
 from rota.db.dialect import Tx
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, page_by
 from rota.db.tables import schedules, task_versions, tasks
+from rota.kinds.tasks.store import TaskRow
 
 s = schedules.c
 TASK = (
@@ -31,12 +32,18 @@ TASK_OPTIONS = (
 
 
 def list_tasks(
-    tx: Tx, org_id: str, *, limit: int = PAGE_ROWS, cursor: str | None = None, task_type: str | None = None,
+    tx: Tx,
+    org_id: str,
+    *,
+    limit: int = PAGE_ROWS,
+    cursor: str | None = None,
+    task_type: str | None = None,
     enabled: bool | None = None,
-) -> Page:  # fmt: skip
-    stmt: Select[Any] = select(*TASK).where(tasks.c.org_id == org_id)
-    stmt = matching(stmt, (tasks.c.task_type, task_type), (tasks.c.enabled, enabled))
-    return page_by(tx, stmt, tasks.c.id, limit, cursor, task_record)
+) -> Page:
+    stmt = matching(
+        select(*TASK).where(tasks.c.org_id == org_id), (tasks.c.task_type, task_type), (tasks.c.enabled, enabled)
+    )
+    return page_by(tx, stmt, tasks.c.id, limit, cursor, lambda row: task_record(dict_of(row)))
 
 
 def task(tx: Tx, org_id: str, key: str) -> Record:
@@ -45,12 +52,11 @@ def task(tx: Tx, org_id: str, key: str) -> Record:
     row = tx.execute(select(*TASK).where(by_id_or_name).order_by(tasks.c.id != key)).first()
     if row is None:
         raise NotFound(f"task {key!r} not found")
-    return task_record(row)
+    return task_record(dict_of(row))
 
 
-def task_record(row: Any) -> Record:
+def task_record(record: Record) -> Record:
     """Return a task with its options among its other fields, as in requests."""
-    record = dict_of(row)
     options = record.pop("options") or {}
     return {**record, **{name: options.get(name) for name in TASK_OPTIONS}}
 
@@ -68,7 +74,7 @@ def run_artifact(tx: Tx, run: Any, public: bool) -> Record:
     return redacted({**data, "task": public_task(data["task"])}) if public else data
 
 
-def snapshot(tx: Tx, org_id: str, name: str | None, version: str | None) -> Any:
+def snapshot(tx: Tx, org_id: str, name: str | None, version: str | None) -> Record | None:
     """Return a task as it was in this version, None if that is not known. The version of a function stands behind that
     of its row."""
     v, versions = task_versions.c, [version, (version or "").partition("/")[0]]
@@ -76,7 +82,7 @@ def snapshot(tx: Tx, org_id: str, name: str | None, version: str | None) -> Any:
     return tx.execute(stmt.order_by(v.version != version)).scalar()
 
 
-def schedules_of(tx: Tx, org_id: str, task: Any, by_name: bool = False) -> list[str]:
+def schedules_of(tx: Tx, org_id: str, task: TaskRow, by_name: bool = False) -> list[str]:
     """Return the ids of the schedules that run a task; with `by_name` only of those that name it by its name."""
     named = s.target == task.name if by_name else s.target.in_([task.id, task.name])
     stmt = select(s.id).where(s.org_id == org_id, s.kind == "task", named, s.deleted_at.is_(None))

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
 
 import orjson
 import structlog
@@ -28,7 +27,7 @@ from rota.db.dialect import Tx
 from rota.engine import orgs
 from rota.engine.commands import Engine
 from rota.engine.extensions import Describe
-from rota.engine.runner import RunContext, Skipped, WorkFailed
+from rota.engine.runner import RunContext, Skipped, Work, WorkFailed
 from rota.kinds.tasks import reports, store
 from rota.kinds.tasks.registry import COMMAND_OPTIONS, VERSION_CHARACTERS, Task, TaskRegistry, task_options
 from rota.user_code import processes
@@ -53,9 +52,15 @@ class TaskRunner:
     describers: Mapping[str, Describe] = MappingProxyType({"tasks": reports.task})
 
     def __init__(
-        self, registry: TaskRegistry, db: Database, app: str | None = None, threads: int = 50,
-        injector: Injector | None = None, org: str = "default", orgs: Collection[str] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        registry: TaskRegistry,
+        db: Database,
+        app: str | None = None,
+        threads: int = 50,
+        injector: Injector | None = None,
+        org: str = "default",
+        orgs: Collection[str] | None = None,
+    ) -> None:
         """`org` is the slug of the program's org, `orgs` those whose commands run here; None for all orgs."""
         self.registry, self.db, self.app, self.org, self.orgs = registry, db, app, org, orgs
         self._shell_orgs = set(orgs or ("default",))  # slugs; `learn` refreshes them
@@ -63,7 +68,8 @@ class TaskRunner:
         self.injector = injector or Injector()
         self._threads = ThreadPoolExecutor(threads, "rota-task")
         self._isolated = asyncio.Semaphore(MAX_ISOLATED_RUNS)
-        self._rows: dict[tuple[str, str], tuple[float, Any]] = {}  # cache by org and target: time of the read, row
+        # cache by org and target: time of the read, row
+        self._rows: dict[tuple[str, str], tuple[float, store.TaskRow]] = {}
         self._disabled: set[tuple[str, str]] = set()  # cache of (org_id, name)
         self._disabled_lock = asyncio.Lock()
         self._disabled_read: tuple[int, float] | None = None  # wake-up counter and time of the last read
@@ -92,12 +98,12 @@ class TaskRunner:
         before, self._shell_orgs = self._shell_orgs, allowed if self.orgs is None else allowed & set(self.orgs)
         return before != self._shell_orgs
 
-    async def resolve(self, org_id: str, target: str, payload: Any) -> str:
+    async def resolve(self, org_id: str, target: str, payload: object) -> str:
         row = await self.cached_row(org_id, target)
         await self.check(row, payload, "input")
         return await self.route_of(row)
 
-    async def route_of(self, row: Any) -> str:
+    async def route_of(self, row: store.TaskRow) -> str:
         """Return the route of a task's jobs: to workers that have its function or, while it is disabled, to any."""
         if not row.enabled:
             return DISABLED_ROUTE
@@ -111,12 +117,12 @@ class TaskRunner:
             self._slugs[org_id] = await self.db.read(orgs.slug_of, org_id)
         return self._slugs[org_id]
 
-    async def function(self, row: Any) -> Task | None:
+    async def function(self, row: store.TaskRow) -> Task | None:
         """Return the registered function of a stored task; None if another program has it, or the org is another."""
         task = self.registry.find(row.command) if await self.slug(row.org_id) == self.org else None
         return task if task is not None and task.function is not None else None
 
-    async def check(self, row: Any, payload: Any, field: str) -> None:
+    async def check(self, row: store.TaskRow, payload: object, field: str) -> None:
         """Raises Invalid for a payload that does not fit. Where the function is not loaded, only names are checked;
         types are checked when it runs."""
         if payload is not None and not isinstance(payload, Mapping):
@@ -129,11 +135,11 @@ class TaskRunner:
             elif wrong := wrong_names(row.schema or {}, parameters, field, "parameter of this task"):
                 raise together(wrong)
 
-    def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
+    def known_as(self, tx: Tx, org_id: str, target: str, payload: object) -> Collection[str]:  # noqa: ARG002
         row = store.get(tx, org_id, target)
         return {row.id, row.name}
 
-    async def prepare(self, ctx: RunContext) -> None:
+    async def prepare(self, ctx: RunContext) -> Work:
         task = self.declared(ctx.job)
         if task is None:
             task = await self.stored(ctx)
@@ -145,10 +151,10 @@ class TaskRunner:
         info = ctx.info
         info.name, info.version, info.timeout, info.retry = task.name, task.version, task.timeout, task.retry
         info.marks_first = task.function is None or task.isolation == "process"
-        info.work = task
+        return functools.partial(self.execute, ctx, task)
 
-    async def execute(self, ctx: RunContext) -> Any:
-        task: Task = ctx.info.work
+    async def execute(self, ctx: RunContext, task: Task) -> object:
+        """Run a task with the payload of the job, or return its cached result."""
         parameters = {**task.parameters, **(ctx.job.payload or {})} if task.parameters else ctx.job.payload
         if task.cache_ttl is None:
             return await self.run(ctx, task, parameters)
@@ -167,7 +173,7 @@ class TaskRunner:
             log.warning("result not cached", run=ctx.run_id, error=error.message)
         return outcome
 
-    def run(self, ctx: RunContext, task: Task, parameters: Any) -> Awaitable[Any]:
+    def run(self, ctx: RunContext, task: Task, parameters: object) -> Awaitable[object]:
         if task.function is None:
             return self.run_command(ctx, task, parameters)
         if ctx.isolated:  # its worker limits these itself
@@ -176,24 +182,24 @@ class TaskRunner:
             return self.run_isolated(ctx, task, parameters)
         return self.call(ctx, task.function, parameters)
 
-    async def run_isolated(self, ctx: RunContext, task: Task, parameters: Any) -> Any:
+    async def run_isolated(self, ctx: RunContext, task: Task, parameters: object) -> object:
         async with self._isolated:
             return await self.run_child(ctx, task, parameters)
 
-    async def run_command(self, ctx: RunContext, task: Task, parameters: Any) -> Any:
+    async def run_command(self, ctx: RunContext, task: Task, parameters: object) -> object:
         return await run_command(ctx, task, parameters, ctx.engine.settings.user_of(await self.slug(ctx.org_id)))
 
-    async def run_child(self, ctx: RunContext, task: Task, parameters: Any) -> Any:
+    async def run_child(self, ctx: RunContext, task: Task, parameters: object) -> object:
         """Run a function in a child process. On SQLite as the worker's own user: another user cannot open the
         database."""
         user = None if self.db.url.startswith("sqlite") else ctx.engine.settings.user_of(await self.slug(ctx.org_id))
         return await run_child(ctx, self.app, task, parameters, user)
 
-    def call(self, ctx: RunContext, function: Callable[..., Any], parameters: Any) -> Awaitable[Any]:
+    def call(self, ctx: RunContext, function: Callable[..., object], parameters: object) -> Awaitable[object]:
         """Call a function in this process, with its parameters and injected values."""
         return call(self.injector, self._threads, ctx, function, parameters, functools.partial(self.save_result, ctx))
 
-    async def save_result(self, ctx: RunContext, result: Any) -> Any:
+    async def save_result(self, ctx: RunContext, result: object) -> object:
         """Return the outcome of a run: JSON as it is; other values are saved as an artifact. Raises LogicError for a
         result that can be neither; the side effects of the function stay."""
         if result is None:
@@ -234,7 +240,7 @@ class TaskRunner:
             name: value for name, value in options.items() if name not in COMMAND_OPTIONS
         }  # old rows may have them
         version = f"{row.version}/{task.version}"[:VERSION_CHARACTERS]  # of the row, and of the function
-        return replace(task, **{"name": row.name, "parameters": row.parameters, "version": version, **options})
+        return replace(task, name=row.name, parameters=row.parameters, **{"version": version, **options})
 
     def is_stale(self, ctx: RunContext) -> bool:
         """Whether a task may have been disabled since the last read of the disabled tasks."""
@@ -253,7 +259,7 @@ class TaskRunner:
         """Drop the cached task rows of an org, after a change."""
         self._rows = {key: entry for key, entry in self._rows.items() if key[0] != org_id}
 
-    async def cached_row(self, org_id: str, target: str) -> Any:
+    async def cached_row(self, org_id: str, target: str) -> store.TaskRow:
         """Return the row of a task, at most TASK_CACHE_SECONDS old. Raises Invalid if it does not exist."""
         entry = self._rows.get((org_id, target))
         if entry is None or stopwatch() - entry[0] > TASK_CACHE_SECONDS:
@@ -270,7 +276,7 @@ def row_route(org: str, function: str) -> str:
     return f"row:{org}:{function}"
 
 
-def check_outcome(outcome: Any) -> Any:
+def check_outcome(outcome: object) -> object:
     """Return the outcome. Raises LogicError if it is not JSON, or larger than PAYLOAD_LIMIT."""
     try:
         size = len(orjson.dumps(outcome))
@@ -286,7 +292,7 @@ def check_outcome(outcome: Any) -> Any:
 # processes
 
 
-async def run_command(ctx: RunContext, task: Task, parameters: Any, user: str | None) -> dict[str, Any]:
+async def run_command(ctx: RunContext, task: Task, parameters: object, user: str | None) -> object:
     """Run a command through the system's shell, as `user` if set. Its stdin is the task's `stdin`, else its parameters
     as JSON. Raises WorkFailed for an exit code other than 0, LogicError if it cannot start."""
     assert task.command is not None
@@ -311,7 +317,7 @@ async def run_command(ctx: RunContext, task: Task, parameters: Any, user: str | 
     return outcome
 
 
-async def run_child(ctx: RunContext, app: str | None, task: Task, parameters: Any, user: str | None) -> Any:
+async def run_child(ctx: RunContext, app: str | None, task: Task, parameters: object, user: str | None) -> object:
     """Run a function in a Python process of its own; a crash of it does not affect the worker."""
     assert task.function is not None
     assert task.command is not None

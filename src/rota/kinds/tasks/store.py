@@ -1,8 +1,9 @@
 """SQL of tasks, their versions and cached results. Tasks that programs declare are mirrored here."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import NamedTuple
 
 from sqlalchemy import delete, or_, select, update
 
@@ -11,9 +12,38 @@ from rota.core.ids import new_id
 from rota.core.states import State
 from rota.db import tables
 from rota.db.dialect import Tx, notify
+from rota.db.paging import Record
 from rota.db.statement import insert_new
 from rota.db.tables import cached_results, schedules, task_versions, tasks
 from rota.engine import jobs, orgs
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A row of `tasks`."""
+
+    id: str
+    org_id: str
+    name: str
+    task_type: str
+    command: str
+    parameters: Mapping[str, object] | None
+    options: Mapping[str, object] | None
+    schema: Record | None  # JSON Schema of the parameters
+    enabled: bool
+    source: str
+    program: str | None
+    version: str
+    created_at: datetime
+    updated_at: datetime
+
+
+class CachedResult(NamedTuple):
+    """The outcome of an earlier run."""
+
+    outcome: object
+    run_id: str
+
 
 t, v, c = tasks.c, task_versions.c, cached_results.c
 
@@ -21,16 +51,16 @@ CODE = "code"
 VERSIONED_FIELDS = ("name", "task_type", "command", "parameters", "options")  # a change of these is a new version
 
 
-def get(tx: Tx, org_id: str, key: str) -> Any:
+def get(tx: Tx, org_id: str, key: str) -> TaskRow:
     """Return a task of an org by its id or name. Raises NotFound."""
     stmt = select(tasks).where(t.org_id == org_id, or_(t.id == key, t.name == key))
     row = tx.execute(stmt.order_by(t.id != key)).first()  # ids first: the name of another task may look like an id
     if row is None:
         raise NotFound(f"task {key!r} not found")
-    return row
+    return TaskRow(**row._asdict())
 
 
-def get_allowed(tx: Tx, org_id: str, key: str) -> Any:
+def get_allowed(tx: Tx, org_id: str, key: str) -> TaskRow:
     """Return a task that is about to run. Raises Refused for a stored command of an org that may not run commands."""
     row = get(tx, org_id, key)
     if row.task_type == "shell" and row.source != CODE:
@@ -46,7 +76,7 @@ def shell_orgs(tx: Tx) -> set[str]:
     return set(tx.execute(select(org.slug).where(or_(org.shell, org.id.in_(stored)))).scalars())
 
 
-def insert(tx: Tx, org_id: str, fields: Mapping[str, Any], now: datetime, source: str = "api") -> str:
+def insert(tx: Tx, org_id: str, fields: Record, now: datetime, source: str = "api") -> str:
     """Store a new task, named by its id if it has no name; returns the id. Raises Conflict if the name is in use."""
     task_id = fields["id"] or new_id()
     named = {**fields, "id": task_id, "name": fields["name"] or task_id}
@@ -56,10 +86,10 @@ def insert(tx: Tx, org_id: str, fields: Mapping[str, Any], now: datetime, source
     return new_task_id
 
 
-def change(tx: Tx, old: Any, fields: Mapping[str, Any], now: datetime) -> str:
+def change(tx: Tx, old: TaskRow, fields: Record, now: datetime) -> str:
     """Update a task, with a new version if VERSIONED_FIELDS changed; returns its id. Raises Conflict for a name in
     use."""
-    new = {**old._mapping, **fields, "id": old.id, "updated_at": now}
+    new = {name: getattr(old, name) for name in TaskRow.__slots__} | fields | {"id": old.id, "updated_at": now}
     same_name = select(t.id).where(t.org_id == old.org_id, t.name == new["name"], t.id != old.id)
     if tx.execute(same_name).first():
         raise Conflict(f"task {new['name']!r} already exists; choose another name")
@@ -68,10 +98,10 @@ def change(tx: Tx, old: Any, fields: Mapping[str, Any], now: datetime) -> str:
     tx.execute(update(tasks).where(t.id == old.id).values(new))
     save_version(tx, new)
     notify(tx, "tasks")  # workers cache which tasks are disabled
-    return str(old.id)
+    return old.id
 
 
-def remove(tx: Tx, task: Any) -> None:
+def remove(tx: Tx, task: TaskRow) -> None:
     tx.execute(delete(tasks).where(t.id == task.id))
 
 
@@ -89,10 +119,10 @@ def remove_with_schedule(tx: Tx, org_id: str, target: str) -> None:
         remove(tx, task)
 
 
-def sync(tx: Tx, org_id: str, declared: Sequence[Mapping[str, Any]], now: datetime) -> list[str]:
+def sync(tx: Tx, org_id: str, declared: Sequence[Record], now: datetime) -> list[str]:
     """Store the tasks that a program declares; those of other programs stay. Returns the ids of changed tasks."""
     changed = []
-    rows = {row.name: row for row in tx.execute(select(tasks).where(t.org_id == org_id))}
+    rows = {row.name: TaskRow(**row._asdict()) for row in tx.execute(select(tasks).where(t.org_id == org_id))}
     for task in declared:
         row = rows.get(task["name"])
         if row is None:
@@ -103,7 +133,7 @@ def sync(tx: Tx, org_id: str, declared: Sequence[Mapping[str, Any]], now: dateti
     return changed
 
 
-def reroute(tx: Tx, task: Any, route: str) -> None:
+def reroute(tx: Tx, task: TaskRow, route: str) -> None:
     """Move the waiting jobs and the schedules of a task to another route."""
     targets = [task.id, task.name]
     s, j = schedules.c, tables.jobs.c
@@ -121,10 +151,10 @@ def disabled(tx: Tx) -> set[tuple[str, str]]:
     return {(row.org_id, row.name) for row in tx.execute(select(t.org_id, t.name).where(~t.enabled))}
 
 
-def orphans(tx: Tx, org_id: str, functions: Collection[str]) -> list[Any]:
+def orphans(tx: Tx, org_id: str, functions: Collection[str]) -> list[TaskRow]:
     """Return enabled tasks whose function is not in `functions`."""
     stmt = select(tasks).where(t.org_id == org_id, t.task_type == "python", t.enabled).order_by(t.id)
-    return [row for row in tx.execute(stmt) if row.command not in functions]
+    return [TaskRow(**row._asdict()) for row in tx.execute(stmt) if row.command not in functions]
 
 
 def declared_elsewhere(tx: Tx, org_id: str, program: str | None) -> set[str]:
@@ -133,12 +163,21 @@ def declared_elsewhere(tx: Tx, org_id: str, program: str | None) -> set[str]:
     return set(tx.execute(stmt).scalars())
 
 
-def add(tx: Tx, org_id: str, fields: Mapping[str, Any], now: datetime, source: str, version: str) -> str | None:
+def add(tx: Tx, org_id: str, fields: Record, now: datetime, source: str, version: str) -> str | None:
     """Insert a task; returns None if the org has one of this name, also in a concurrent transaction."""
     row = {
-        "id": new_id(), "org_id": org_id, "parameters": None, "options": None, "schema": None,
-        "enabled": True, "source": source, "created_at": now, "updated_at": now, **fields, "version": version,
-    }  # fmt: skip
+        "id": new_id(),
+        "org_id": org_id,
+        "parameters": None,
+        "options": None,
+        "schema": None,
+        "enabled": True,
+        "source": source,
+        "created_at": now,
+        "updated_at": now,
+        **fields,
+        "version": version,
+    }
     if not insert_new(tx, tasks, [row], ("id",)):
         return None
     save_version(tx, row)
@@ -158,25 +197,29 @@ def next_version(tx: Tx, org_id: str, name: str) -> str:
     return str(number)
 
 
-def save_version(tx: Tx, row: Mapping[str, Any]) -> None:
+def save_version(tx: Tx, row: Mapping[str, object]) -> None:
     """Store a snapshot of the task for runs of this version; a no-op if it is stored."""
     names = ("id", *VERSIONED_FIELDS, "created_at", "updated_at")
     version = {
-        "org_id": row["org_id"], "name": row["name"], "version": row["version"],
-        "snapshot": {name: row[name] for name in names}, "created_at": row["updated_at"],
-    }  # fmt: skip
+        "org_id": row["org_id"],
+        "name": row["name"],
+        "version": row["version"],
+        "snapshot": {name: row[name] for name in names},
+        "created_at": row["updated_at"],
+    }
     insert_new(tx, task_versions, [version], ("version",))
 
 
 # cached results
 
 
-def find_result(tx: Tx, org_id: str, key: str, now: datetime) -> Any | None:
+def find_result(tx: Tx, org_id: str, key: str, now: datetime) -> CachedResult | None:
     stmt = select(c.outcome, c.run_id).where(c.org_id == org_id, c.key == key, c.expires_at > now)
-    return tx.execute(stmt).one_or_none()
+    row = tx.execute(stmt).one_or_none()
+    return None if row is None else CachedResult(row.outcome, row.run_id)
 
 
-def cache_result(tx: Tx, org_id: str, key: str, outcome: Any, run_id: str, until: datetime) -> None:
+def cache_result(tx: Tx, org_id: str, key: str, outcome: object, run_id: str, until: datetime) -> None:
     tx.execute(delete(cached_results).where(c.org_id == org_id, c.key == key))
     row = {"org_id": org_id, "key": key, "outcome": outcome, "run_id": run_id, "expires_at": until}
     insert_new(tx, cached_results, [row], ("key",))

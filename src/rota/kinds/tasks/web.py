@@ -1,7 +1,5 @@
 """Pages of tasks: the list, and one task with a form of its parameters."""
 
-from typing import Any
-
 from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
@@ -26,7 +24,7 @@ NAVIGATION = [NavigationItem("/tasks", "Tasks", "k", "box", 1)]
 async def list_all(request: Request, caller: Viewer) -> Response:
     query = query_values(request, "task_type", "enabled", "cursor")
     enabled = {"true": True, "false": False}.get(query["enabled"] or "")
-    filters: dict[str, Any] = {"task_type": query["task_type"], "enabled": enabled, "cursor": query["cursor"]}
+    filters: Record = {"task_type": query["task_type"], "enabled": enabled, "cursor": query["cursor"]}
     items, cursor = await engine_of(request).db.read(reports.list_tasks, caller.org_id, **filters)
     items = [visible_task(item, caller) for item in items]
     return page(request, "tasks.html", items=items, next_page_url=next_page_url(request, cursor), query=query)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -21,7 +22,7 @@ from rota.db.dialect import Tx
 from rota.db.retry import retry_until_available
 from rota.engine.commands import Engine
 from rota.engine.extensions import Describe
-from rota.engine.runner import RunContext, SetAside, Skipped, WorkFailed, Written
+from rota.engine.runner import RunContext, SetAside, Skipped, Work, WorkFailed, Written
 from rota.kinds.workflows import maintenance, reports
 from rota.kinds.workflows.connectors.base import Connectors
 from rota.kinds.workflows.declaration import Workflow
@@ -91,11 +92,10 @@ class WorkflowRunner:
     def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
         return {target, workflows.get(tx, org_id, target).id}
 
-    async def prepare(self, ctx: RunContext) -> None:
+    async def prepare(self, ctx: RunContext) -> Work:
         """Choose the handler and begin its run, in one transaction."""
-        job, now = ctx.job, ctx.engine.clock.now()
         try:
-            run = ctx.info.work or await self.db.tx(workflow_runs.begin, job, ctx.run_id, ctx.attempt, now)
+            run = await self.db.tx(workflow_runs.begin, ctx.job, ctx.run_id, ctx.attempt, ctx.engine.clock.now())
         except LeaseLost as error:
             raise SetAside from error
         if isinstance(run, str):
@@ -103,15 +103,19 @@ class WorkflowRunner:
             if run in (workflow_runs.PAUSED, workflow_runs.YIELD):
                 raise SetAside
             raise Skipped("superseded" if run == workflow_runs.IDLE else run)
+        return await self.prepare_begun(run, ctx)
+
+    async def prepare_begun(self, run: StartedRun, ctx: RunContext) -> Work:
+        """Look up the workflow of a run that has begun."""
+        job = ctx.job
         workflow = await self.scripts.live(job.org_id, job.target) if is_script(job) else self.workflows.get(job.target)
-        ctx.info.work, ctx.info.name, ctx.info.marked = (run, workflow), job.target, True
+        ctx.info.name, ctx.info.marked = job.target, True
         ctx.info.resource = run.workflow_id
         ctx.info.default_timeout = False  # an operator must reconcile an interrupted mutation
         ctx.info.version = None if workflow is None else workflow.version
+        return partial(self.execute, ctx, run, workflow)
 
-    async def execute(self, ctx: RunContext) -> Any:
-        run: StartedRun
-        run, workflow = ctx.info.work
+    async def execute(self, ctx: RunContext, run: StartedRun, workflow: Workflow | None) -> Written:
         any_org = ctx.job.route == scripts_store.SCRIPT_ROUTE  # this program's connectors may be of another org
         connectors = Connectors() if any_org else self.connectors
         try:
@@ -153,8 +157,10 @@ class WorkflowRunner:
             decision=host.decision,
             follows=ctx.has_room(),
         )
-        next_attempt, next_run = followed or (None, None)
-        return Written(ended, next_attempt, next_run)
+        if followed is None:
+            return Written(ended)
+        next_attempt, next_run = followed
+        return Written(ended, next_attempt, partial(self.prepare_begun, next_run))
 
     async def hold_handler(self, ctx: RunContext, run: StartedRun, ended: AttemptResult) -> Written:
         """End a failed run and hold its handler, while the others continue."""

@@ -7,6 +7,7 @@ rescued if its worker dies. A proposal is trusted no more than an uploaded scrip
 import asyncio
 from collections.abc import Collection, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 import orjson
@@ -16,7 +17,7 @@ from rota.core.process_groups import describe_exit
 from rota.core.schedule_form import Defaults
 from rota.db.dialect import Tx
 from rota.db.retry import retry_until_available
-from rota.engine.runner import RunContext
+from rota.engine.runner import RunContext, Work
 from rota.kinds.workflows.rules import VersionOutcome, forbidden_change
 from rota.kinds.workflows.scripts import store
 from rota.kinds.workflows.scripts.library import Scripts
@@ -69,9 +70,10 @@ class RepairRunner:
     def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
         return {target}
 
-    async def prepare(self, ctx: RunContext) -> None:
+    async def prepare(self, ctx: RunContext) -> Work:
         ctx.info.name = ctx.job.target
         ctx.info.marks_first = True
+        return partial(self.execute, ctx)
 
     async def execute(self, ctx: RunContext) -> Any:
         """Ask for one proposal, check it and settle the repair. Idempotent."""
