@@ -388,7 +388,9 @@ async def make_host(api: Api, name: str) -> str:
 
     def step(tx: Tx) -> str:
         _, text = hosts.make_token(tx, api.org_id, owner, timedelta(hours=1), NINE)
-        return hosts.pair(tx, hosts.find_token(tx, text), name, NINE)[0]
+        token = hosts.find_token(tx, text)
+        assert token is not None
+        return hosts.pair(tx, token, name, NINE)[0]
 
     return await api.db.tx(step)
 

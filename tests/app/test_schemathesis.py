@@ -157,7 +157,9 @@ async def make_host(url: str) -> dict[str, str]:
     def step(tx: Tx) -> dict[str, str]:
         org_id, _ = accounts.ensure_default_org(tx, now)
         _, text = hosts.make_token(tx, org_id, orgs.system_user(tx, org_id, now), timedelta(hours=1), now)
-        return {"host_id": hosts.pair(tx, hosts.find_token(tx, text), "real", now)[0]}
+        token = hosts.find_token(tx, text)
+        assert token is not None
+        return {"host_id": hosts.pair(tx, token, "real", now)[0]}
 
     try:
         return await db.tx(step)
@@ -174,8 +176,8 @@ async def lose(url: str, host_id: str) -> None:
         types = {"shell": {"read_only": False, "schema": {}}}
         facts = {"version": "1", "pid": 1, "room": 1, "job_types": types}
         session, _ = hosts.register(tx, host, facts, timedelta(hours=1), {}, now)
-        taken = hosts.claim(tx, host.org_id, host_id, session, 1)
-        finishing.mark_started(tx, [Attempt(jobs.job_of(row), new_id(), 1, now) for row in taken])
+        claimed_jobs = hosts.claim(tx, host.org_id, host_id, session, 1)
+        finishing.mark_started(tx, [Attempt(claimed.job, new_id(), 1, now) for claimed in claimed_jobs])
         finishing.rescue(tx, session, now)
 
     try:

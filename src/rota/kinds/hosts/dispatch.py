@@ -7,10 +7,9 @@ reconciliation until its agent, or a person, reports whether it was applied.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
 import structlog
 
@@ -28,11 +27,13 @@ from rota.engine.commands import Engine
 from rota.engine.runner import LINE_LIMIT, LOG_LIMIT, storable
 from rota.engine.worker.outcome import failed_attempt
 from rota.kinds.hosts.store import hosts
+from rota.kinds.hosts.store.records import ClaimedJob, HostRow
 
 LEASE_FACTOR = 3  # of a worker's lease: an agent's network is less reliable
 LINE_COST = 12  # characters that a log line counts beside its text
 WATCH_SECONDS = 0.02  # between two queries of the watcher
 
+LogLines = Sequence[Sequence[str]]  # stream and text of each line
 UNREPORTED = (Status.CRASHED, Status.PAUSED)  # statuses of runs that ended without a report
 
 log = structlog.get_logger("rota.hosts")
@@ -41,14 +42,14 @@ log = structlog.get_logger("rota.hosts")
 class Dispatch:
     """The requests of the agent of one host, which its key identifies."""
 
-    def __init__(self, engine: Engine, host: Any) -> None:
+    def __init__(self, engine: Engine, host: HostRow) -> None:
         self.engine, self.host, self.db, self.clock = engine, host, engine.db, engine.clock
 
     @property
     def lease(self) -> timedelta:
         return self.engine.settings.lease * LEASE_FACTOR
 
-    async def register(self, facts: Mapping[str, Any], journal: Mapping[tuple[str, int], str]) -> Record:
+    async def register(self, facts: Record, journal: Mapping[tuple[str, int], str]) -> Record:
         """Start a session of an agent; returns its id, lease, and the claims whose outcome is unknown."""
         now = self.clock.now()
         session, unresolved = await self.db.tx(hosts.register, self.host, facts, self.lease, journal, now)
@@ -56,14 +57,23 @@ class Dispatch:
         grace = self.engine.settings.cancel_grace.total_seconds()
         log.info("agent registered", host=self.host.name, session=session)
         return {
-            "session": session, "lease_seconds": self.lease.total_seconds(), "cancel_grace_seconds": grace,
-            "asked": [claim_name(row) for row in unresolved],
-        }  # fmt: skip
+            "session": session,
+            "lease_seconds": self.lease.total_seconds(),
+            "cancel_grace_seconds": grace,
+            "asked": [f"{job_id}.{fence}" for job_id, fence in unresolved],
+        }
 
     async def poll(
-        self, session: str, reads: int, known: Collection[str], stopping: Collection[str], metrics: Any, hub: "PollHub",
-        seconds: float, disconnected: Callable[[], Awaitable[bool]],
-    ) -> Record:  # fmt: skip
+        self,
+        session: str,
+        reads: int,
+        known: Collection[str],
+        stopping: Collection[str],
+        metrics: Record | None,
+        hub: "PollHub",
+        seconds: float,
+        disconnected: Callable[[], Awaitable[bool]],
+    ) -> Record:
         """Long poll of an agent, and its heartbeat: returns new jobs and the jobs to cancel, or after `seconds`
         nothing. `known` are the claims that the agent has: others are sent again, because an answer may be lost.
         `stopping` are the jobs that it is canceling already."""
@@ -97,9 +107,9 @@ class Dispatch:
         hosts.lock_session(tx, self.host, session)
         now = self.clock.now()
         refused, started = [], []
-        for row in hosts.claim(tx, self.host.org_id, self.host.id, session, reads):
-            attempt = Attempt(jobs.job_of(row), new_id(), row.attempt + 1, now)
-            refusal = self.refusal(tx, attempt, row, now)
+        for claimed in hosts.claim(tx, self.host.org_id, self.host.id, session, reads):
+            attempt = Attempt(claimed.job, new_id(), claimed.job.attempt + 1, now)
+            refusal = self.refusal(tx, attempt, claimed, now)
             if refusal is None:
                 started.append(attempt)
             else:
@@ -110,17 +120,17 @@ class Dispatch:
             finishing.mark_started(tx, started)
         held = hosts.running_jobs(tx, session)
         return {
-            "jobs": [self.order(tx, row) for row in unknown_claims(held, known)],
+            "jobs": [self.order(tx, claimed) for claimed in unknown_claims(held, known)],
             "cancel": to_cancel(held, stopping),
         }
 
-    def refusal(self, tx: Tx, attempt: Attempt, row: Any, now: datetime) -> AttemptResult | None:
+    def refusal(self, tx: Tx, attempt: Attempt, claimed: ClaimedJob, now: datetime) -> AttemptResult | None:
         """Return the result of an attempt that may not start: canceled, too late, server gone or not granted; else
         None."""
         job = attempt.job
         base = AttemptResult(job, Status.SKIPPED, None, now, attempt.run_id, attempt.number)
-        if row.cancel_requested_at is not None:
-            return replace(base, status=Status.CANCELED, reason=row.cancel_reason)
+        if claimed.cancel_requested_at is not None:
+            return replace(base, status=Status.CANCELED, reason=claimed.cancel_reason)
         if hosts.find_server(tx, job.org_id, job.target) is None:
             failure = Failure(FailureClass.LOGIC, "ServerGone", f"server instance {job.target!r} was deleted")
             return replace(base, status=Status.FAILED, reason="logic", error=failure.dump())
@@ -135,51 +145,58 @@ class Dispatch:
                 return replace(base, reason=wrong)
         return None
 
-    def order(self, tx: Tx, row: Any) -> Record:
+    def order(self, tx: Tx, claimed: ClaimedJob) -> Record:
         """Return a job as it is sent to its agent. The config of the server is read here: it is in no job, run or
         log."""
-        job, server = jobs.job_of(row), hosts.server(tx, row.org_id, row.target)
-        timeout = job.terms.timeout
+        job = claimed.job
+        server, timeout = hosts.server(tx, job.org_id, job.target), job.terms.timeout
         return {
-            "job_id": job.id, "fence": job.fence, "run_id": row.run_id, "attempt": job.attempt,
-            "job_type": job.payload["job_type"], "payload": job.payload.get("payload") or {},
-            "timeout_seconds": timeout.total_seconds() if timeout else None, "trigger": job.trigger,
-            "slot": job.slot.isoformat() if job.slot else None, "schedule_id": job.schedule_id,
+            "job_id": job.id,
+            "fence": job.fence,
+            "run_id": claimed.run_id,
+            "attempt": job.attempt,
+            "job_type": job.payload["job_type"],
+            "payload": job.payload.get("payload") or {},
+            "timeout_seconds": timeout.total_seconds() if timeout else None,
+            "trigger": job.trigger,
+            "slot": job.slot.isoformat() if job.slot else None,
+            "schedule_id": job.schedule_id,
             "server": {"id": server.id, "name": server.name, "type": server.type, "config": server.config},
-        }  # fmt: skip
+        }
 
     # reports of the agent
 
-    async def progress(self, job_id: str, fence: int, lines: list[Any]) -> None:
+    async def progress(self, job_id: str, fence: int, lines: LogLines) -> None:
         """Append log lines of a run, also of one that waits for reconciliation. Raises LeaseLost if its claim is
         over."""
 
         def step(tx: Tx) -> None:
-            row = hosts.lock_job_of_host(tx, self.host, job_id)
-            parked = row is not None and row.parked_reason == RECONCILIATION
-            if row is None or row.fence != fence or not (parked or row.state == State.RUNNING):
+            claimed = hosts.lock_job_of_host(tx, self.host, job_id)
+            parked = claimed is not None and claimed.parked_reason == RECONCILIATION
+            if claimed is None or claimed.job.fence != fence or not (parked or claimed.state == State.RUNNING):
                 raise claim_lost(job_id)
-            self.write_lines(tx, row.last_run_id if parked else row.run_id, lines)
+            self.write_lines(tx, claimed.job.last_run_id if parked else claimed.run_id, lines)
 
         await self.db.tx(step)
 
-    async def report(self, job_id: str, fence: int, report: Record, lines: list[Any]) -> bool:
+    async def report(self, job_id: str, fence: int, report: Record, lines: LogLines) -> bool:
         """Record how a run ended; idempotent: True if this report is recorded already. Raises Conflict for another
         report, LeaseLost if its claim is over."""
 
         def step(tx: Tx) -> bool:
-            row = hosts.lock_job_of_host(tx, self.host, job_id)
-            if row is not None and row.fence == fence and row.parked_reason == RECONCILIATION:
+            claimed = hosts.lock_job_of_host(tx, self.host, job_id)
+            if claimed is not None and claimed.job.fence == fence and claimed.parked_reason == RECONCILIATION:
                 jobs.adopt(tx, job_id, fence, None, self.clock.now())  # the report answers the reconciliation
-                row = hosts.lock_job_of_host(tx, self.host, job_id)
-            if row is None or row.fence != fence or row.state != State.RUNNING:
+                claimed = hosts.lock_job_of_host(tx, self.host, job_id)
+            if claimed is None or claimed.job.fence != fence or claimed.state != State.RUNNING:
                 self.check_repeat(tx, job_id, fence, report)
                 return True
-            server = hosts.find_server(tx, row.org_id, row.target)
-            ended = self.ended(row, report, server.name if server is not None else None)
-            finishing.finish(tx, [ended], row.lease_owner, self.clock.now())
-            self.write_lines(tx, row.run_id, lines)
-            if ended.final and row.trigger.startswith("batch:"):
+            job = claimed.job
+            server = hosts.find_server(tx, job.org_id, job.target)
+            ended = self.ended(claimed, report, server.name if server is not None else None)
+            finishing.finish(tx, [ended], claimed.lease_owner, self.clock.now())
+            self.write_lines(tx, claimed.run_id, lines)
+            if ended.final and job.trigger.startswith("batch:"):
                 notify(tx, "ready")  # wakes the worker that runs the batch
             return False
 
@@ -188,21 +205,23 @@ class Dispatch:
         self.engine.wake.signal("later")
         return repeated
 
-    def ended(self, row: Any, report: Record, name: str | None) -> AttemptResult:
+    def ended(self, claimed: ClaimedJob, report: Record, name: str | None) -> AttemptResult:
         """Return the result of an attempt, timed by the server's clock: the agent sends how long ago it ended."""
-        now, job = self.clock.now(), jobs.job_of(row)
-        finished = max(row.started_at, now - timedelta(milliseconds=report["ended_ms_ago"]))
+        now, job, run_id, started_at = self.clock.now(), claimed.job, claimed.run_id, claimed.started_at
+        assert run_id is not None  # the job is running
+        assert started_at is not None
+        finished = max(started_at, now - timedelta(milliseconds=report["ended_ms_ago"]))
         began = max(job.queued_at, finished - timedelta(milliseconds=report["duration_ms"]))
         info = RunInfo(name=name)
-        attempt = Attempt(job, row.run_id, row.attempt, began)
+        attempt = Attempt(job, run_id, job.attempt, began)
         outcome = redacted(report["outcome"])
         base = AttemptResult(
-            job, Status.SUCCESS, None, finished, row.run_id, row.attempt, began, outcome=outcome, info=info
+            job, Status.SUCCESS, None, finished, run_id, job.attempt, began, outcome=outcome, info=info
         )
         if report["status"] == "success":
             return base
-        if report["status"] == "canceled" and row.cancel_requested_at is not None:
-            return replace(base, status=Status.CANCELED, reason=row.cancel_reason)
+        if report["status"] == "canceled" and claimed.cancel_requested_at is not None:
+            return replace(base, status=Status.CANCELED, reason=claimed.cancel_reason)
         failed = failed_attempt(attempt, info, failure_of(report), now, self.engine.settings.transient_retry)
         return replace(failed, finished_at=finished, outcome=outcome)
 
@@ -221,8 +240,9 @@ class Dispatch:
         if not same or last.outcome != redacted(report["outcome"]):
             raise Conflict(f"job {job_id}: a different result of this claim is already recorded")
 
-    def write_lines(self, tx: Tx, run_id: str, lines: list[Any]) -> None:
+    def write_lines(self, tx: Tx, run_id: str | None, lines: LogLines) -> None:
         """Append lines to the log of a run, up to LOG_LIMIT."""
+        assert run_id is not None  # it has started
         room = LOG_LIMIT - runs.log_size(tx, run_id, LINE_COST) if lines else 0
         kept: list[tuple[str, datetime, str, str]] = []
         now = self.clock.now()
@@ -244,41 +264,39 @@ def failure_of(report: Record) -> Failure:
     return Failure(failure_class, error.get("type") or "HostJobFailed", message, traceback)
 
 
-def unknown_claims(held: Collection[Any], known: Collection[str]) -> list[Any]:
+def unknown_claims(held: Collection[ClaimedJob], known: Collection[str]) -> list[ClaimedJob]:
     """Return the claims that the agent does not have: new ones, and those of an answer that was lost."""
-    return [row for row in held if claim_name(row) not in known]
+    return [claimed for claimed in held if claimed.claim_name not in known]
 
 
-def to_cancel(held: Collection[Any], stopping: Collection[str]) -> list[str]:
+def to_cancel(held: Collection[ClaimedJob], stopping: Collection[str]) -> list[str]:
     """Return the jobs to cancel that the agent is not stopping yet."""
-    return [row.id for row in held if row.cancel_requested_at is not None and row.id not in stopping]
-
-
-def claim_name(row: Any) -> str:
-    return f"{row.id}.{row.fence}"
+    requested = (claimed.job.id for claimed in held if claimed.cancel_requested_at is not None)
+    return [job_id for job_id in requested if job_id not in stopping]
 
 
 def claim_lost(job_id: str) -> LeaseLost:
     return LeaseLost(f"job {job_id}: this claim is over; the job has another claim, or has ended")
 
 
-def resolve(tx: Tx, org_id: str, job_id: str, applied: bool, outcome: Any, now: datetime) -> str:
+def resolve(tx: Tx, org_id: str, job_id: str, applied: bool, outcome: object, now: datetime) -> str:
     """Resolve a job that waits for reconciliation: applied, it has succeeded; else it is tried again. Raises NotFound,
     or Conflict if it does not wait."""
-    row = hosts.lock_job(tx, org_id, job_id)
-    if row is None and not runs.of_job(tx, org_id, job_id):
+    claimed = hosts.lock_job(tx, org_id, job_id)
+    if claimed is None and not runs.of_job(tx, org_id, job_id):
         raise NotFound(f"host job {job_id!r} not found")
-    if row is None or row.parked_reason != RECONCILIATION:
+    if claimed is None or claimed.parked_reason != RECONCILIATION:
         raise Conflict(f"job {job_id} is not waiting for reconciliation")
     if not applied:
         jobs.resume(tx, job_id, now)
         return job_id
-    jobs.adopt(tx, job_id, row.fence, None, now)
-    held = hosts.lock_job(tx, org_id, job_id)
-    assert held is not None
-    job = jobs.job_of(held)
+    jobs.adopt(tx, job_id, claimed.job.fence, None, now)
+    adopted = hosts.lock_job(tx, org_id, job_id)
+    assert adopted is not None
+    assert adopted.run_id is not None
+    job = adopted.job
     ended = AttemptResult(
-        job, Status.SUCCESS, "resolved", now, held.run_id, held.attempt, row.queued_at, outcome=redacted(outcome)
+        job, Status.SUCCESS, "resolved", now, adopted.run_id, job.attempt, job.queued_at, outcome=redacted(outcome)
     )
     finishing.finish(tx, [ended], None, now)
     return job_id

@@ -1,13 +1,13 @@
 """The job types of a host, with their schemas, as its agent registered them."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import orjson
 
 from rota.core import parse
 from rota.core.errors import Invalid, together
 from rota.db.paging import Record
+from rota.kinds.hosts.store.records import HostRow
 
 MAX_JOB_TYPES = 200  # of a host
 SCHEMA_BYTES = 16 * 1024  # JSON of one schema
@@ -23,7 +23,7 @@ BUILT_IN: dict[str, Record] = {  # for hosts whose agent has not registered yet
 }
 
 
-def read_types(value: Any, field: str) -> dict[str, Any]:
+def read_types(value: object, field: str) -> dict[str, Record]:
     """Return `{name: {read_only, schema}}` as an agent registers it. Raises Invalid if it cannot be used."""
     if not isinstance(value, dict) or len(value) > MAX_JOB_TYPES:
         raise Invalid(field, type(value).__name__, f"is not an object of at most {MAX_JOB_TYPES} job types")
@@ -38,7 +38,7 @@ def read_types(value: Any, field: str) -> dict[str, Any]:
     return value
 
 
-def check_schema(schema: Any, field: str) -> None:
+def check_schema(schema: object, field: str) -> None:
     """Raises Invalid unless `schema` is a JSON Schema of an object, as far as payloads are compared with it."""
     if not isinstance(schema, dict) or len(orjson.dumps(schema)) > SCHEMA_BYTES:
         raise Invalid(field, type(schema).__name__, f"is not an object of at most {SCHEMA_BYTES} bytes of JSON")
@@ -49,12 +49,12 @@ def check_schema(schema: Any, field: str) -> None:
         raise Invalid(f"{field}.required", required, "is not a list of field names")
 
 
-def types_of(host: Any) -> Mapping[str, Record]:
+def types_of(host: HostRow) -> Mapping[str, Record]:
     """Return the job types that a host's agent registered; before that, the built-in ones."""
     return host.job_types if host.job_types is not None else BUILT_IN
 
 
-def known_type(host: Any, name: str) -> Record:
+def known_type(host: HostRow, name: str) -> Record:
     """Return a job type of a host. Raises Invalid if the host does not have it, or its schema is invalid."""
     types = types_of(host)
     if name not in types:
@@ -70,7 +70,7 @@ def known_type(host: Any, name: str) -> Record:
     return types[name]
 
 
-def check_payload(schema: Mapping[str, Any], payload: Mapping[str, Any]) -> None:
+def check_payload(schema: Record, payload: Mapping[str, object]) -> None:
     """Raises Invalid for fields that are missing, unknown, or not text where the schema asks for text."""
     known = schema.get("properties", {})
     closed = {"additionalProperties": False, **schema} if known else schema

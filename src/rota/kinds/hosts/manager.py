@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from rota.core import parse
 from rota.core.errors import Invalid, NotFound
@@ -32,7 +31,7 @@ class HostManager:
     engine: Engine
     org_id: str
 
-    async def run(self, body: Mapping[str, Any], trace: str | None = None) -> str:
+    async def run(self, body: Mapping[str, object], trace: str | None = None) -> str:
         """Enqueue a job on a server; returns its id. Raises Invalid or NotFound."""
         form = parse.Form(body, JOB_FIELDS)
         server, terms = form.need("server_instance_id", parse.label) or "", read_terms(form)
@@ -45,7 +44,7 @@ class HostManager:
         job_ids = await self.engine.enqueue(self.org_id, hosts.KIND, server_id, [order], terms=terms, trace=trace)
         return job_ids[0]
 
-    async def run_batch(self, body: Mapping[str, Any]) -> str:
+    async def run_batch(self, body: Mapping[str, object]) -> str:
         """Enqueue the same job on several servers; returns the id of the batch. Raises Invalid."""
         form = parse.Form(body, BATCH_FIELDS)
         labels = form.take("labels", read_labels, None)
@@ -88,7 +87,7 @@ class HostManager:
     async def cancel(self, job_id: str) -> str:
         return await self.engine.cancel(self.org_id, job_id)
 
-    async def resolve(self, job_id: str, applied: bool, outcome: Any) -> str:
+    async def resolve(self, job_id: str, applied: bool, outcome: object) -> str:
         """Resolve a job of unknown outcome. Raises NotFound or Conflict."""
         now = self.engine.clock.now()
         return await self.engine.write_and_wake(lambda tx: resolve(tx, self.org_id, job_id, applied, outcome, now))
@@ -110,7 +109,7 @@ def host_job(tx: Tx, org_id: str, job_id: str) -> Record:
     return {**job, "server_instance_id": server_id, **fields, "waits_for": waits}
 
 
-def read_server_keys(value: Any, field: str) -> list[str]:
+def read_server_keys(value: object, field: str) -> list[str]:
     """Return a list of ids or names of server instances. Raises Invalid."""
     if not isinstance(value, list) or any("," in parse.label(key, field) for key in value):
         raise Invalid(field, value, "is not a list of ids or names of server instances")
@@ -122,7 +121,7 @@ def read_terms(form: parse.Form) -> Terms:
     return Terms(timeout=timeout, retry=form.take("retry", lambda value, _: parse_retry(value), None))
 
 
-def read_labels(value: Any, field: str) -> dict[str, str]:
+def read_labels(value: object, field: str) -> dict[str, str]:
     if not isinstance(value, Mapping) or len(value) > 50:
         raise Invalid(field, value, "is not an object of at most 50 labels")
     for name, label in value.items():

@@ -29,6 +29,7 @@ from rota.engine.extensions import Describe
 from rota.engine.runner import RunContext, Work, WorkFailed
 from rota.kinds.hosts.job_types import check_payload, known_type
 from rota.kinds.hosts.store import batches, hosts
+from rota.kinds.hosts.store.records import ServerRow
 
 BATCH_ROUTE = "host:batch"
 ORDER_FIELDS = frozenset({"job_type", "payload", "max_parallel", "stop_on_failure"})
@@ -73,7 +74,7 @@ class HostRunner:
         read_order(payload)
         return await self.db.read(self.route_of, org_id, target, payload)
 
-    def route_of(self, tx: Tx, org_id: str, target: str, order: Mapping[str, Any]) -> str:
+    def route_of(self, tx: Tx, org_id: str, target: str, order: Record) -> str:
         """Return the route of a job: to the agent of its server, or as a batch to a worker. Raises Invalid if no host
         of the target has the job type; of a batch, only that member fails."""
         servers = servers_of(tx, org_id, target)
@@ -102,7 +103,7 @@ class HostRunner:
         ctx.info.delegates = True
         return partial(self.execute, ctx)
 
-    async def execute(self, ctx: RunContext) -> Any:
+    async def execute(self, ctx: RunContext) -> object:
         """Run a batch. Its state is in the database, so another worker can take over at any time."""
         wake = ctx.engine.wake
         try:
@@ -204,13 +205,13 @@ def outcome_of(members: list[Record]) -> Record:
 # orders and targets
 
 
-def read_order(value: Any, field: str = "input") -> None:
+def read_order(value: object, field: str = "input") -> None:
     """Validate `{job_type, payload?}`, and for batches `max_parallel?` and `stop_on_failure?`. Raises Invalid."""
     if not isinstance(value, Mapping):
         raise Invalid(field, value, "is not an object like {job_type, payload}")
     form = parse.Form(value, ORDER_FIELDS)
     form.need("job_type", parse.label)
-    payload: Any = form.take("payload", parse.payload, {})
+    payload: object = form.take("payload", parse.payload, {})
     form.take("max_parallel", lambda limit, name: parse.whole(limit, name, 1, MAX_PARALLEL), None)
     form.take("stop_on_failure", parse.flag, None)
     form.done()
@@ -230,7 +231,7 @@ def read_selector(target: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def servers_of(tx: Tx, org_id: str, target: str) -> list[Any]:
+def servers_of(tx: Tx, org_id: str, target: str) -> list[ServerRow]:
     """Return the servers of a target: an id, `servers:ID,ID`, or `labels:k=v,…`. Raises Invalid."""
     if target.startswith("labels:"):
         return hosts.servers_with(tx, org_id, read_selector(target))

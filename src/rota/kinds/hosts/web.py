@@ -1,11 +1,11 @@
 """Pages of hosts: the list, one host with its servers and jobs, and batches."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from rota.db.dialect import Tx
+from rota.db.paging import Record
 from rota.frame.http.auth import Caller
 from rota.frame.web.pages import NavigationItem, engine_of, history, next_page_url, page, query_values
 from rota.frame.web.sessions import Viewer
@@ -30,7 +30,7 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     parked = (
         await db.read(hosts.parked_for_reconciliation, caller.org_id, LAST_JOBS) if caller.reads("host-jobs") else []
     )
-    last: list[dict[str, Any]] = []
+    last: list[Record] = []
     if caller.reads("batches"):
         last, _ = await db.read(batches.list_batches, caller.org_id, limit=LAST_BATCHES, cursor=None)
     return page(
@@ -45,7 +45,7 @@ async def list_all(request: Request, caller: Viewer) -> Response:
 async def read(request: Request, caller: Viewer, key: str) -> Response:
     engine, db, org_id = engine_of(request), engine_of(request).db, caller.org_id
     host = await db.read(hosts.host, org_id, key, engine.clock.now())
-    servers: list[dict[str, Any]] = []
+    servers: list[Record] = []
     if caller.reads("server-instances"):
         servers, _ = await db.read(hosts.list_servers, org_id, limit=MAX_SERVERS, cursor=None, host_id=host["id"])
     server_ids = [server["id"] for server in servers] if caller.reads("host-jobs") else []
@@ -64,17 +64,17 @@ async def read_batch(request: Request, caller: Viewer, batch_id: str) -> Respons
     return page(request, "batch.html", batch=batch)
 
 
-async def running_jobs(request: Request, caller: Caller, host_ids: list[str]) -> Mapping[str, list[Any]]:
+async def running_jobs(request: Request, caller: Caller, host_ids: list[str]) -> Mapping[str, list[Record]]:
     """The running jobs of each host; none for a caller who may not read host jobs."""
     if not caller.reads("host-jobs"):
         return {host_id: [] for host_id in host_ids}
     return await engine_of(request).db.read(hosts.running_by_host, host_ids)
 
 
-async def jobs_of(request: Request, caller: Caller, ids: list[str]) -> list[dict[str, Any]]:
+async def jobs_of(request: Request, caller: Caller, ids: list[str]) -> list[Record]:
     """Return host jobs with their servers; secrets are hidden."""
 
-    def step(tx: Tx) -> list[dict[str, Any]]:
+    def step(tx: Tx) -> list[Record]:
         jobs = [host_job(tx, caller.org_id, job_id) for job_id in ids]
         for job in jobs:
             server = hosts.find_server(tx, caller.org_id, job["server_instance_id"])

@@ -18,7 +18,7 @@ from rota.core.process_groups import describe_exit
 from rota.kinds.hosts.agent.allow import UrlPattern, allowed_address, allowed_command, check_command_pattern
 
 HTTP_CHECK_SECONDS = 30.0
-TEXT: Mapping[str, Any] = {"type": "string"}
+TEXT: Mapping[str, object] = {"type": "string"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Allowed:
         )  # fmt: skip
         return {job_type.name: job_type for job_type in built_in} | dict(TYPES)
 
-    def run_shell(self, order: Order) -> Any:
+    def run_shell(self, order: Order) -> object:
         """Run an allowed command without a shell; with `any_shell` every command by the system's shell."""
         text = order.payload["command"]
         command: str | list[str] = text if self.any_shell else allowed_command(self.shell, text)
@@ -68,15 +68,15 @@ class Allowed:
             raise CommandFailed(done.returncode)
         return {"exit_code": 0}
 
-    def run_python(self, order: Order) -> Any:
+    def run_python(self, order: Order) -> object:
         name = order.payload["entry_point"]
         if not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.python):
             raise Refused(f"this host does not allow {name!r}; see `rota agent run --allow-python`")
         module, _, attribute = name.partition(":")
-        function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+        function: Callable[..., object] = getattr(importlib.import_module(module), attribute)
         return function(**(order.payload.get("args") or {}))
 
-    def http_check(self, order: Order) -> Any:
+    def http_check(self, order: Order) -> object:
         """GET an allowed URL and compare the status. The request goes to the address that was checked. Redirects are
         not followed, proxies of the environment not used, the body not read."""
         import httpx  # here: only this job type needs it, and each run of any type imports this module

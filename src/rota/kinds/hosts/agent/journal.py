@@ -23,6 +23,9 @@ from typing import Any
 DONE_CLAIMS_KEPT = 200
 
 
+JsonObject = dict[str, Any]  # of the server, or of a run's own files
+
+
 class Claim:
     """One claim on disk."""
 
@@ -41,10 +44,10 @@ class Claim:
     def done(self) -> bool:
         return (self.home / "done").exists()
 
-    def order(self) -> dict[str, Any]:
+    def order(self) -> JsonObject:
         return dict(json.loads((self.home / "order.json").read_bytes()))
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> JsonObject | None:
         try:
             return dict(json.loads((self.home / "result.json").read_bytes()))
         except FileNotFoundError:
@@ -98,7 +101,7 @@ class Journal:
         self.home = home / "runs"
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def add(self, order: dict[str, Any]) -> Claim | None:
+    def add(self, order: JsonObject) -> Claim | None:
         """Store an order; returns None if its claim is stored already."""
         name = f"{order['job_id']}.{order['fence']}"
         if (self.home / name).exists():

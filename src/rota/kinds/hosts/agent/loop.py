@@ -14,14 +14,13 @@ import sys
 from collections.abc import Coroutine
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import httpx
 import structlog
 
 from rota.core.clock import SystemClock, real_sleep, system_time_ms
 from rota.kinds.hosts.agent.job_types import Allowed
-from rota.kinds.hosts.agent.journal import Claim, Journal, write_durably
+from rota.kinds.hosts.agent.journal import Claim, Journal, JsonObject, write_durably
 from rota.version import __version__
 
 CLAIMS_POLL_SECONDS = 0.2  # between checks of the open claims
@@ -38,7 +37,7 @@ log = structlog.get_logger("rota.agent")
 class Refusal(Exception):
     """The server answered with an error status."""
 
-    def __init__(self, status: int, problem: dict[str, Any]) -> None:
+    def __init__(self, status: int, problem: JsonObject) -> None:
         super().__init__(problem.get("detail", f"status {status}"))
         self.status, self.code = status, problem.get("code", "")
 
@@ -55,7 +54,7 @@ class AgentLoop:
         self.home, self.allowed, self.room = home, allowed, room
         self.journal, self.clock = Journal(home), SystemClock()
         self.types = allowed.load()
-        self.session: dict[str, Any] | None = None
+        self.session: JsonObject | None = None
         self.stopping: set[str] = set()  # ids of jobs to be canceled
         self.runs: dict[str, subprocess.Popen[bytes]] = {}
         self.sent_bytes: dict[str, int] = {}  # of the logs of claims
@@ -173,7 +172,7 @@ class AgentLoop:
         self.stopping.update(answer["cancel"])
         self.busy.set()
 
-    async def until_poll_again(self, request: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    async def until_poll_again(self, request: Coroutine[object, None, JsonObject]) -> JsonObject:
         """Return the answer of a long poll, or an empty one as soon as `poll_again` is set. The server repeats orders
         of an answer that is lost this way."""
         answer, again = asyncio.ensure_future(request), asyncio.ensure_future(self.poll_again.wait())
@@ -185,7 +184,7 @@ class AgentLoop:
             answer.cancel()
             again.cancel()
 
-    async def request(self, verb: str, body: dict[str, Any], wait: float = 0.0) -> dict[str, Any]:
+    async def request(self, verb: str, body: JsonObject, wait: float = 0.0) -> JsonObject:
         """POST to the server. Raises Refusal for a 4xx status, HTTPError if there is no usable answer."""
         config = self.config()  # read each time: a new key takes effect at once
         response = await self.http.post(
@@ -209,7 +208,7 @@ class AgentLoop:
 
     # runs
 
-    def start_run(self, order: dict[str, Any]) -> None:
+    def start_run(self, order: JsonObject) -> None:
         """Store an order in the journal, then start its supervisor. A no-op for an order that is stored already."""
         assert self.session is not None
         settings = {
@@ -319,7 +318,7 @@ class AgentLoop:
         return job_type is not None and job_type.read_only
 
 
-def log_lines(claim: Claim, start: int) -> tuple[list[Any], int]:
+def log_lines(claim: Claim, start: int) -> tuple[list[list[str]], int]:
     """Return the complete lines of a run's log from byte `start` on, and the byte where they end."""
     try:
         with (claim.home / "log").open("rb") as file:
@@ -341,7 +340,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package_dir, os.environ.get("PYTHONPATH")]))}
 
 
-def metrics(home: Path) -> dict[str, Any]:
+def metrics(home: Path) -> JsonObject:
     disk = shutil.disk_usage(home)
     return {
         "load": [round(average, 2) for average in os.getloadavg()],

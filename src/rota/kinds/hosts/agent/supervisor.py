@@ -11,7 +11,6 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
 
 from rota.agent import Order, Refused, TransientError
 from rota.core.clock import stopwatch, system_time_ms
@@ -25,7 +24,7 @@ from rota.core.process_groups import (
 )
 from rota.core.redact import HIDDEN, hidden_values
 from rota.kinds.hosts.agent.job_types import Allowed
-from rota.kinds.hosts.agent.journal import write_durably
+from rota.kinds.hosts.agent.journal import JsonObject, write_durably
 
 LOG_FILE_BYTES = 1024 * 1024  # of the log of a run
 LOG_LINE_CHARACTERS = 16 * 1024
@@ -47,14 +46,14 @@ def main(home: str) -> None:
 class RunSupervisor:
     """Forks a child that does the work; reads its output through two pipes, its result through a third."""
 
-    def __init__(self, order: dict[str, Any]) -> None:
+    def __init__(self, order: JsonObject) -> None:
         self.order, self.secrets = order, sorted(hidden_values([order["payload"], order["server"]["config"]]), key=len)
         self.stop_reason: str | None = None
         self.log = os.open("log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.log_bytes_left = LOG_FILE_BYTES
         self.tails = {"stdout": Tail(TAIL_CHARACTERS), "stderr": Tail(TAIL_CHARACTERS)}
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> JsonObject:
         """Run the order to its end, and return its result as the server is sent it."""
         began, timeout, grace = stopwatch(), self.order["timeout_seconds"], self.order["grace_seconds"]
         pipes = {name: os.pipe() for name in ("stdout", "stderr", "result")}
@@ -104,7 +103,7 @@ class RunSupervisor:
     def stop(self, reason: str) -> None:
         self.stop_reason = self.stop_reason or reason
 
-    def result(self, code: int, answer: bytes, began: float) -> dict[str, Any]:
+    def result(self, code: int, answer: bytes, began: float) -> JsonObject:
         """Return what the child answered, with the reason of a stop, the tails of its output and its duration."""
         times = {"duration_ms": round((stopwatch() - began) * 1000), "ended_at_ms": system_time_ms()}
         output = {name: tail.text() for name, tail in self.tails.items() if tail.text()}
@@ -144,7 +143,7 @@ class RunSupervisor:
         return text
 
 
-def run_child(order: dict[str, Any], pipes: dict[str, int], supervisor: int) -> None:
+def run_child(order: JsonObject, pipes: dict[str, int], supervisor: int) -> None:
     """The forked child: call the job type, write its result to the pipe, and exit. It inherits the lock of the claim,
     so the run counts as alive as long as this process lives."""
     os.setsid()
@@ -155,7 +154,7 @@ def run_child(order: dict[str, Any], pipes: dict[str, int], supervisor: int) -> 
     os.dup2(pipes["stdout"], 1)
     os.dup2(pipes["stderr"], 2)
     os.chdir(order["cwd"])
-    result: dict[str, Any]
+    result: JsonObject
     try:
         types = Allowed(**order["allowed"]).load()
         result = {"status": "success", "outcome": types[order["job_type"]].function(public_order(order))}
@@ -174,14 +173,14 @@ def run_child(order: dict[str, Any], pipes: dict[str, int], supervisor: int) -> 
     os._exit(0)
 
 
-def reconcile(order: dict[str, Any]) -> bool | None:
+def reconcile(order: JsonObject) -> bool | None:
     """Return what the job type's `reconcile` says: whether the work was applied; None if it cannot know."""
     job_type = Allowed(**order["allowed"]).load().get(order["job_type"])
     function = job_type.reconcile if job_type is not None else None
     return None if function is None else function(public_order(order))
 
 
-def public_order(order: dict[str, Any]) -> Order:
+def public_order(order: JsonObject) -> Order:
     """Return the part of an order that job types see."""
     return Order(**{name: order[name] for name in Order.__slots__})
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import select, update
 
@@ -12,13 +11,14 @@ from rota.db.dialect import Tx
 from rota.db.paging import Page, Record, dict_of, page_by
 from rota.db.statement import insert_new
 from rota.db.tables import batch_members, batches, jobs, runs
+from rota.kinds.hosts.store.records import ServerRow
 
 b, m, j, r = batches.c, batch_members.c, jobs.c, runs.c
 COUNTERS = ("total", "waiting", "running", "succeeded", "failed", "canceled", "skipped")
 COUNTER_OF_STATUS = {Status.SUCCESS: "succeeded", Status.CANCELED: "canceled", Status.SKIPPED: "skipped"}
 
 
-def open_batch(tx: Tx, batch: Record, members: Sequence[Any]) -> None:
+def open_batch(tx: Tx, batch: Record, members: Sequence[ServerRow]) -> None:
     """Store a batch with the servers that match now as its members; idempotent."""
     if insert_new(tx, batches, [batch], ("id",)):
         rows = [{"batch_id": batch["id"], "server_instance_id": server.id, "name": server.name} for server in members]
@@ -72,22 +72,21 @@ def close(tx: Tx, batch_id: str, status: str, members: Sequence[Record], now: da
     tx.execute(update(batches).where(b.id == batch_id).values(status=status, finished_at=now))
 
 
-def record(tx: Tx, row: Any) -> Record:
-    fields = dict_of(row)
+def record(tx: Tx, fields: Record) -> Record:
     del fields["org_id"]
-    has_job = tx.execute(select(j.id).where(j.id == row.id)).first() is not None
-    if row.finished_at is None and not has_job:  # canceled before it began
+    has_job = tx.execute(select(j.id).where(j.id == fields["id"])).first() is not None
+    if fields["finished_at"] is None and not has_job:  # canceled before it began
         fields["status"] = "canceled"
-    return {**fields, **count_statuses(members_of(tx, row.id))}
+    return {**fields, **count_statuses(members_of(tx, fields["id"]))}
 
 
 def list_batches(tx: Tx, org_id: str, *, limit: int, cursor: str | None) -> Page:
     stmt = select(batches).where(b.org_id == org_id)
-    return page_by(tx, stmt, b.id, limit, cursor, lambda row: record(tx, row), descending=True)
+    return page_by(tx, stmt, b.id, limit, cursor, lambda row: record(tx, dict_of(row)), descending=True)
 
 
 def batch(tx: Tx, org_id: str, batch_id: str) -> Record:
     row = tx.execute(select(batches).where(b.id == batch_id, b.org_id == org_id)).one_or_none()
     if row is None:
         raise NotFound(f"batch {batch_id!r} not found")
-    return {**record(tx, row), "members": members_of(tx, batch_id)}
+    return {**record(tx, dict_of(row)), "members": members_of(tx, batch_id)}

@@ -6,12 +6,12 @@ have the routes of its host. The key identifies the host: `rota_agent_HOST_VERSI
 
 import hmac
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
-from sqlalchemy import Select, and_, delete, exists, func, literal, literal_column, or_, select, tuple_, update
+from sqlalchemy import Row, Select, and_, delete, exists, func, literal, literal_column, or_, select, tuple_, update
 
 from rota.access.store.accounts import hash_of
 from rota.core.errors import Conflict, NotFound, SessionOver
@@ -28,10 +28,20 @@ from rota.db.statement import insert_new, insert_rows
 from rota.db.tables import hosts, orgs, pairing_tokens, queues, server_instances
 from rota.engine import claiming, finishing, jobs, serial_keys, workers
 from rota.engine.job_states import is_in, lease_values
+from rota.kinds.hosts.store.records import ClaimedJob, HostRow, PairingToken, ServerRow
 
 KIND = "host_job"
 h, v, p, w, c, r = hosts.c, server_instances.c, pairing_tokens.c, tables.workers.c, tables.jobs.c, tables.runs.c
 OF_HOSTS = c.kind == literal_column(f"'{KIND}'")  # a literal: the planner uses a partial index only for constants
+CLAIM_COLUMNS = (
+    c.state,
+    c.run_id,
+    c.started_at,
+    c.parked_reason,
+    c.lease_owner,
+    c.cancel_requested_at,
+    c.cancel_reason,
+)
 ALIVE = w.state == WorkerState.ALIVE
 PAUSED = queues.c.paused_at.is_not(None)
 ENDED_SESSIONS_KEPT = 10  # of each host
@@ -55,11 +65,12 @@ def make_token(tx: Tx, org_id: str, by: str, ttl: timedelta, now: datetime) -> t
     return str(row["id"]), text
 
 
-def find_token(tx: Tx, text: str) -> Any | None:
-    return tx.execute(select(pairing_tokens).where(p.hash == hash_of(text))).one_or_none()
+def find_token(tx: Tx, text: str) -> PairingToken | None:
+    row = tx.execute(select(pairing_tokens).where(p.hash == hash_of(text))).one_or_none()
+    return None if row is None else PairingToken(**row._asdict())
 
 
-def pair(tx: Tx, token: Any, name: str, now: datetime) -> tuple[str, str, str]:
+def pair(tx: Tx, token: PairingToken, name: str, now: datetime) -> tuple[str, str, str]:
     """Create a host for a pairing token; returns its id, its name and its key. A name in use gets a number. Raises
     Conflict if the token was used or has expired."""
     host_id = new_id()
@@ -71,9 +82,15 @@ def pair(tx: Tx, token: Any, name: str, now: datetime) -> tuple[str, str, str]:
     if name in names:
         name = next(numbered for n in count(2) if (numbered := f"{name}-{n}") not in names)
     row = {
-        "id": host_id, "org_id": token.org_id, "name": name, "labels": {}, "key_hash": hashed, "key_version": 1,
-        "created_at": now, "updated_at": now,
-    }  # fmt: skip
+        "id": host_id,
+        "org_id": token.org_id,
+        "name": name,
+        "labels": {},
+        "key_hash": hashed,
+        "key_version": 1,
+        "created_at": now,
+        "updated_at": now,
+    }
     insert_rows(tx, hosts, [row])
     return host_id, name, key
 
@@ -83,12 +100,12 @@ def make_key(host_id: str, version: int) -> tuple[str, str]:
     return text, hash_of(text)
 
 
-def find_by_key(tx: Tx, text: str) -> Any | None:
+def find_by_key(tx: Tx, text: str) -> HostRow | None:
     """Return the host of a key; None unless it is the current key of the host."""
     host_id = text.removeprefix("rota_agent_").partition("_")[0]
     row = tx.execute(select(hosts).where(h.id == host_id)).one_or_none()
     matches = hmac.compare_digest(row.key_hash if row else "", hash_of(text))
-    return row if matches else None
+    return HostRow(**row._asdict()) if row is not None and matches else None
 
 
 def rotate_key(tx: Tx, org_id: str, host_id: str, now: datetime) -> tuple[str, str]:
@@ -102,12 +119,12 @@ def rotate_key(tx: Tx, org_id: str, host_id: str, now: datetime) -> tuple[str, s
 # hosts and servers
 
 
-def get(tx: Tx, org_id: str, host_id: str, lock: bool = False) -> Any:
+def get(tx: Tx, org_id: str, host_id: str, lock: bool = False) -> HostRow:
     stmt = select(hosts).where(h.id == host_id, h.org_id == org_id)
     row = tx.execute(stmt.with_for_update() if lock else stmt).one_or_none()
     if row is None:
         raise NotFound(f"host '{host_id}' not found")
-    return row
+    return HostRow(**row._asdict())
 
 
 def host_id_of(tx: Tx, org_id: str, key: str) -> str | None:
@@ -126,7 +143,7 @@ def server_id_of(tx: Tx, org_id: str, key: str) -> str | None:
     return ids[0] if ids else None
 
 
-def edit_host(tx: Tx, org_id: str, host_id: str, changes: Mapping[str, Any], now: datetime) -> str:
+def edit_host(tx: Tx, org_id: str, host_id: str, changes: Mapping[str, object], now: datetime) -> str:
     get(tx, org_id, host_id, lock=True)
     same_name = select(h.id).where(h.org_id == org_id, h.name == changes.get("name"), h.id != host_id)
     if tx.execute(same_name).first() is not None:
@@ -146,18 +163,19 @@ def delete_host(tx: Tx, org_id: str, host_id: str, now: datetime) -> str:
     return host_id
 
 
-def find_server(tx: Tx, org_id: str, server_id: str) -> Any | None:
-    return tx.execute(select(server_instances).where(v.id == server_id, v.org_id == org_id)).one_or_none()
+def find_server(tx: Tx, org_id: str, server_id: str) -> ServerRow | None:
+    row = tx.execute(select(server_instances).where(v.id == server_id, v.org_id == org_id)).one_or_none()
+    return None if row is None else ServerRow(**row._asdict())
 
 
-def server(tx: Tx, org_id: str, server_id: str) -> Any:
+def server(tx: Tx, org_id: str, server_id: str) -> ServerRow:
     row = find_server(tx, org_id, server_id)
     if row is None:
         raise NotFound(f"server instance '{server_id}' not found")
     return row
 
 
-def add_server(tx: Tx, org_id: str, fields: Mapping[str, Any], now: datetime) -> str:
+def add_server(tx: Tx, org_id: str, fields: Record, now: datetime) -> str:
     get(tx, org_id, fields["host_id"])
     row = {"id": new_id(), "org_id": org_id, **fields, "created_at": now, "updated_at": now}
     if not insert_new(tx, server_instances, [row], ("id",)):
@@ -165,7 +183,7 @@ def add_server(tx: Tx, org_id: str, fields: Mapping[str, Any], now: datetime) ->
     return str(row["id"])
 
 
-def edit_server(tx: Tx, org_id: str, server_id: str, changes: Mapping[str, Any], now: datetime) -> str:
+def edit_server(tx: Tx, org_id: str, server_id: str, changes: Mapping[str, object], now: datetime) -> str:
     host_id = server(tx, org_id, server_id).host_id
     same_name = select(v.id).where(v.host_id == host_id, v.name == changes.get("name"), v.id != server_id)
     if tx.execute(same_name).first() is not None:
@@ -192,24 +210,27 @@ def delete_server(tx: Tx, org_id: str, server_id: str) -> str:
     return server_id
 
 
-def servers_with(tx: Tx, org_id: str, labels: Mapping[str, str], host_id: str | None = None) -> list[Any]:
+def servers_with(tx: Tx, org_id: str, labels: Mapping[str, str], host_id: str | None = None) -> list[ServerRow]:
     """Return the servers that have all of these labels, own or of their host; by name."""
     stmt = (
         select(server_instances, h.labels.label("host_labels")).join(hosts, h.id == v.host_id).where(v.org_id == org_id)
     )
-    rows = tx.execute(matching(stmt, (v.host_id, host_id)).order_by(v.name, v.id))
-    return [row for row in rows if labels.items() <= {**row.host_labels, **row.labels}.items()]
+    servers = []
+    for row in tx.execute(matching(stmt, (v.host_id, host_id)).order_by(v.name, v.id)):
+        columns = row._asdict()
+        if labels.items() <= {**columns.pop("host_labels"), **row.labels}.items():
+            servers.append(ServerRow(**columns))
+    return servers
 
 
 # an agent's session
 
 
 def register(
-    tx: Tx, host: Any, facts: Mapping[str, Any], lease: timedelta, journal: Mapping[tuple[str, int], str],
-    now: datetime,
-) -> tuple[str, list[Any]]:  # fmt: skip
+    tx: Tx, host: HostRow, facts: Record, lease: timedelta, journal: Mapping[tuple[str, int], str], now: datetime
+) -> tuple[str, list[tuple[str, int]]]:
     """Start a session of an agent and end the earlier ones, whose jobs its journal decides. Returns the id of the
-    session, and the jobs whose outcome is still unknown.
+    session, and the jobs whose outcome is still unknown, with their fences.
 
     A job that runs or ended on the host is claimed by the new session; one that never began is ready again; one that
     began without a known end waits for a person.
@@ -230,24 +251,34 @@ def register(
     old = tx.execute(ended.offset(ENDED_SESSIONS_KEPT)).scalars().all()
     tx.execute(delete(tables.workers).where(w.id.in_(old)))
     workers.register(
-        tx, worker=session, pid=facts["pid"], version=facts["version"], concurrency=facts["room"], kinds=[KIND],
-        routes=routes, queues=None, lease=lease, now=now, host=host.name, host_id=host.id,
-    )  # fmt: skip
-    for job in jobs_to_reconcile(tx, routes):
-        state = journal.get((job.id, job.fence), "never")
+        tx,
+        worker=session,
+        pid=facts["pid"],
+        version=facts["version"],
+        concurrency=facts["room"],
+        kinds=[KIND],
+        routes=routes,
+        queues=None,
+        lease=lease,
+        now=now,
+        host=host.name,
+        host_id=host.id,
+    )
+    for job_id, fence in jobs_to_reconcile(tx, routes):
+        state = journal.get((job_id, fence), "never")
         if state == "running":
-            jobs.adopt(tx, job.id, job.fence, session, now)
+            jobs.adopt(tx, job_id, fence, session, now)
         elif state == "never":
-            jobs.resume(tx, job.id, now)
+            jobs.resume(tx, job_id, now)
     seen = {"agent_version": facts["version"], "job_types": facts["job_types"], "last_heartbeat_at": now}
     tx.execute(update(hosts).where(h.id == host.id).values(seen))
     return session, jobs_to_reconcile(tx, routes)
 
 
-def jobs_to_reconcile(tx: Tx, routes: Collection[str]) -> list[Any]:
-    """Return the jobs of these routes that are parked for reconciliation."""
+def jobs_to_reconcile(tx: Tx, routes: Collection[str]) -> list[tuple[str, int]]:
+    """Return the jobs of these routes that are parked for reconciliation, as id and fence."""
     parked = and_(OF_HOSTS, c.route.in_(routes), c.state == State.PARKED, c.parked_reason == RECONCILIATION)
-    return list(tx.execute(select(c.id, c.fence).where(parked).order_by(c.id)))
+    return [(row.id, row.fence) for row in tx.execute(select(c.id, c.fence).where(parked).order_by(c.id))]
 
 
 def renewed_since(tx: Tx, host_id: str, session: str, since: datetime) -> bool:
@@ -259,7 +290,7 @@ def renewed_since(tx: Tx, host_id: str, session: str, since: datetime) -> bool:
 
 
 def renew(
-    tx: Tx, host_id: str, session: str, lease: timedelta, metrics: Mapping[str, Any] | None, now: datetime
+    tx: Tx, host_id: str, session: str, lease: timedelta, metrics: Mapping[str, object] | None, now: datetime
 ) -> None:
     """Renew the lease of a session, and store the metrics of its host. Raises SessionOver."""
     own_session = and_(w.id == session, w.host_id == host_id, ALIVE)
@@ -267,11 +298,11 @@ def renew(
         update(tables.workers).where(own_session).values(renewed_at=now, lease_until=now + lease)
     ).rowcount:
         raise SessionOver(SESSION_OVER)
-    seen: dict[str, Any] = {"last_heartbeat_at": now} | ({} if metrics is None else {"metrics": metrics})
+    seen: Record = {"last_heartbeat_at": now} | ({} if metrics is None else {"metrics": metrics})
     tx.execute(update(hosts).where(h.id == host_id).values(seen))
 
 
-def lock_session(tx: Tx, host: Any, session: str) -> None:
+def lock_session(tx: Tx, host: HostRow, session: str) -> None:
     """Lock a session until the transaction ends. Raises SessionOver, also if the key was replaced."""
     own_session = and_(w.id == session, w.host_id == host.id, ALIVE, h.key_version == host.key_version)
     stmt = select(w.id).join(hosts, h.id == w.host_id).where(own_session).with_for_update(of=tables.workers)
@@ -296,9 +327,8 @@ def has_ready(tx: Tx, host_id: str, reads: int) -> bool:
     return tx.execute(ready).first() is not None
 
 
-def claim(tx: Tx, org_id: str, host_id: str, session: str, reads: int) -> list[Any]:
-    """Claim ready jobs of a host: one serial job, and at most `reads` read-only ones. Returns rows of FIELDS with the
-    request to cancel."""
+def claim(tx: Tx, org_id: str, host_id: str, session: str, reads: int) -> list[ClaimedJob]:
+    """Claim ready jobs of a host: one serial job, and at most `reads` read-only ones."""
     serial, read_only = routes_of(host_id)
     ready = tx.execute(
         select(c.id, c.route, c.queue, queues.c.max_running, queues.c.paused_at, orgs.c.max_running.label("of_org"))
@@ -327,28 +357,34 @@ def claim(tx: Tx, org_id: str, host_id: str, session: str, reads: int) -> list[A
         return []
     leased = lease_values(Move.CLAIM, session, draw_fence(tx))
     stmt = update(tables.jobs).where(c.id.in_(chosen), is_in(c.state, states_before(Move.CLAIM))).values(leased)
-    claimed = tx.execute(stmt.returning(*jobs.JOB_COLUMNS, c.cancel_requested_at, c.cancel_reason)).all()
-    return sorted(claimed, key=lambda row: (row.run_at, row.id))
+    claimed = claimed_jobs(tx.execute(stmt.returning(*jobs.JOB_COLUMNS, *CLAIM_COLUMNS)))
+    return sorted(claimed, key=lambda claimed_job: (claimed_job.job.run_at, claimed_job.job.id))
 
 
-def running_jobs(tx: Tx, session: str) -> list[Any]:
+def running_jobs(tx: Tx, session: str) -> list[ClaimedJob]:
     """Return the started jobs of a session."""
     started = and_(c.lease_owner == session, is_in(c.state, [State.RUNNING]), c.run_id.is_not(None))
-    return list(tx.execute(select(*jobs.JOB_COLUMNS, c.run_id, c.cancel_requested_at).where(started).order_by(c.id)))
+    return claimed_jobs(tx.execute(select(*jobs.JOB_COLUMNS, *CLAIM_COLUMNS).where(started).order_by(c.id)))
 
 
-def lock_job_of_host(tx: Tx, host: Any, job_id: str) -> Any | None:
+def lock_job_of_host(tx: Tx, host: HostRow, job_id: str) -> ClaimedJob | None:
     """Lock and return a job of this host; None if it has ended, or belongs to another host or org."""
-    row = lock_job(tx, host.org_id, job_id)
-    return row if row is not None and row.route in routes_of(host.id) else None
+    claimed = lock_job(tx, host.org_id, job_id)
+    return claimed if claimed is not None and claimed.job.route in routes_of(host.id) else None
 
 
-def lock_job(tx: Tx, org_id: str, job_id: str) -> Any | None:
+def lock_job(tx: Tx, org_id: str, job_id: str) -> ClaimedJob | None:
     """Lock and return a host job that has not ended; locks its serial key first, in the order of all writers."""
     lock_keys(tx, serial_keys.keys_of(tx, [job_id]))
-    more = (c.state, c.run_id, c.started_at, c.parked_reason, c.lease_owner, c.cancel_requested_at, c.cancel_reason)
     host_job = and_(c.id == job_id, c.org_id == org_id, OF_HOSTS)
-    return tx.execute(select(*jobs.JOB_COLUMNS, *more).where(host_job).with_for_update()).one_or_none()
+    rows = tx.execute(select(*jobs.JOB_COLUMNS, *CLAIM_COLUMNS).where(host_job).with_for_update())
+    return next(iter(claimed_jobs(rows)), None)
+
+
+def claimed_jobs(rows: Iterable[Row[*tuple[Any, ...]]]) -> list[ClaimedJob]:
+    """Build the records of rows of `jobs.JOB_COLUMNS` and CLAIM_COLUMNS."""
+    names = [column.name for column in CLAIM_COLUMNS]
+    return [ClaimedJob(jobs.job_of(row), **{name: getattr(row, name) for name in names}) for row in rows]
 
 
 # lists and details
@@ -390,15 +426,22 @@ def host_query(now: datetime) -> Select[Any]:
     servers = select(func.count()).where(v.host_id == h.id).correlate(hosts).scalar_subquery()
     online = exists(select(literal(1)).select_from(tables.workers).where(live_session).correlate(hosts))
     columns = (
-        h.id, h.name, h.labels, h.key_version, h.agent_version, h.job_types, h.metrics, h.last_heartbeat_at,
-        h.created_at, h.updated_at,
-    )  # fmt: skip
+        h.id,
+        h.name,
+        h.labels,
+        h.key_version,
+        h.agent_version,
+        h.job_types,
+        h.metrics,
+        h.last_heartbeat_at,
+        h.created_at,
+        h.updated_at,
+    )
     return select(*columns, online.label("online"), servers.label("servers"))
 
 
-def host_record(row: Any) -> Record:
-    fields = dict_of(row)
-    offline_status = "offline" if row.last_heartbeat_at is not None else "unknown"
+def host_record(fields: Record) -> Record:
+    offline_status = "offline" if fields["last_heartbeat_at"] is not None else "unknown"
     fields["status"] = "online" if fields.pop("online") else offline_status
     return fields
 
@@ -416,14 +459,14 @@ def described_server(tx: Tx, org_id: str, key: str) -> Record:
 
 def list_hosts(tx: Tx, org_id: str, now: datetime, *, limit: int, cursor: str | None) -> Page:
     stmt = host_query(now).where(h.org_id == org_id)
-    return page_by(tx, stmt, h.name, limit, cursor, host_record)
+    return page_by(tx, stmt, h.name, limit, cursor, lambda row: host_record(dict_of(row)))
 
 
 def offline(tx: Tx, org_id: str, now: datetime, limit: int) -> list[Record]:
     """Return hosts whose agent was connected once and is not now, by name."""
     stmt = host_query(now).where(h.org_id == org_id, h.last_heartbeat_at.is_not(None)).subquery()
     rows = tx.execute(select(stmt).where(~stmt.c.online).order_by(stmt.c.name).limit(limit))
-    return [host_record(row) for row in rows]
+    return [host_record(dict_of(row)) for row in rows]
 
 
 def host(tx: Tx, org_id: str, key: str, now: datetime) -> Record:
@@ -432,7 +475,7 @@ def host(tx: Tx, org_id: str, key: str, now: datetime) -> Record:
     row = tx.execute(host_query(now).where(by_key).order_by(h.id != key)).first()
     if row is None:
         raise NotFound(f"host {key!r} not found")
-    return host_record(row)
+    return host_record(dict_of(row))
 
 
 def host_of_route(tx: Tx, org_id: str, route: str, now: datetime) -> Record | None:
@@ -441,7 +484,7 @@ def host_of_route(tx: Tx, org_id: str, route: str, now: datetime) -> Record | No
     if kind != "host":
         return None
     row = tx.execute(host_query(now).where(h.org_id == org_id, h.id == host_id)).one_or_none()
-    return None if row is None else host_record(row)
+    return None if row is None else host_record(dict_of(row))
 
 
 def list_servers(
@@ -449,11 +492,10 @@ def list_servers(
 ) -> Page:
     stmt = select(server_instances).where(v.org_id == org_id)
     stmt = matching(stmt, (v.host_id, host_id), (v.type, type))
-    return page_by(tx, stmt, v.id, limit, cursor, server_record)
+    return page_by(tx, stmt, v.id, limit, cursor, lambda row: server_record(ServerRow(**row._asdict())))
 
 
-def server_record(row: Any) -> Record:
+def server_record(server: ServerRow) -> Record:
     """Return a server instance without secrets: only its agent gets them."""
-    fields = dict_of(row)
-    del fields["org_id"]
-    return {**fields, "config": redacted(fields["config"])}
+    fields = {name: getattr(server, name) for name in ServerRow.__slots__ if name != "org_id"}
+    return {**fields, "config": redacted(server.config)}
