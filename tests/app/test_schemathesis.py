@@ -29,7 +29,7 @@ from rota.core.model import Attempt, AttemptResult
 from rota.core.states import Status
 from rota.db.connection import open_database
 from rota.db.dialect import Tx
-from rota.engine import claiming, finishing, jobs, orgs, runs, workers
+from rota.engine import claiming, finishing, orgs, runs, workers
 from rota.kinds.hosts.store import hosts
 from tests.app.live_api import LiveApi
 

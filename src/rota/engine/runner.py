@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LOG_LIMIT = 1024 * 1024  # characters of one run's log that are kept, half of them from its end
 LINE_LIMIT = 16 * 1024
+LogLine = tuple[str, datetime, str, str]  # run id, time, stream, text
 
 
 # Executes a run and returns its outcome as JSON, or `Written`. Cancelled, it ends all that it started before it raises.
@@ -153,8 +154,8 @@ class RunLog:
         if self._own is None:
             with self._making:
                 if self._own is None:  # another thread may have been faster
-                    self._ready: list[tuple[str, datetime, str, str]] = []
-                    self._tail: deque[tuple[str, datetime, str, str]] = deque()
+                    self._ready: list[LogLine] = []
+                    self._tail: deque[LogLine] = deque()
                     self._partial: dict[str, str] = {}
                     self._own = threading.Lock()  # last: a thread that sees it finds the rest set
         return self._own
@@ -185,7 +186,7 @@ class RunLog:
                 text = text[LINE_LIMIT:]
             self._spoken = (stream, self._spoken[1] + text)
 
-    def take(self, last: bool = False) -> list[tuple[str, datetime, str, str]]:
+    def take(self, last: bool = False) -> list[LogLine]:
         """What is to be stored now; with `last` also the tail, and the beginnings of lines that never ended."""
         if self._own is None:
             return []

@@ -5,7 +5,6 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 
 import structlog
 
@@ -17,13 +16,12 @@ from rota.core.states import Status
 from rota.db.dialect import Tx
 from rota.engine import finishing, runs
 from rota.engine.run_end_log import log_ended
-from rota.engine.runner import Follows
+from rota.engine.runner import Follows, LogLine
 from rota.engine.worker.prefetch import GATHER_SECONDS, Prefetch
 from rota.engine.worker.registration import Registration
 
 RESULT_BATCH_ROWS = 500  # also bounds the advisory locks of one transaction
 
-LogLine = tuple[str, datetime, str, str]
 
 log = structlog.get_logger("rota.worker")
 

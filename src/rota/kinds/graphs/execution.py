@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from decimal import Decimal
 from math import ceil
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import orjson
 import structlog
@@ -62,7 +62,7 @@ class GraphOrder:
 
     org_id: str
     graph_id: str
-    input: Mapping[str, Any]
+    input: Mapping[str, object]
     grant_id: str
     run_id: str
     attempt: int
@@ -95,7 +95,7 @@ class UsageTotals:
             self.cost_usd += usage.cost_usd
             self.credits += price
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         return {
             "units": len(self.units), "input_tokens": self.input_tokens, "output_tokens": self.output_tokens,
             "cost_usd": str(self.cost_usd), "credits": self.credits,
@@ -116,7 +116,9 @@ class Execution:
     def __init__(self, engine: Engine, graphs: GraphExecutor) -> None:
         self.engine, self.graphs = engine, graphs
 
-    async def run(self, order: GraphOrder, run_log: RunLog, on_usage: Callable[[dict[str, Any]], None]) -> GraphResult:
+    async def run(
+        self, order: GraphOrder, run_log: RunLog, on_usage: Callable[[dict[str, object]], None]
+    ) -> GraphResult:
         """Run a graph; calls `on_usage` with the totals after each unit."""
         tracing = self.engine.tracing
         if tracing is None:
@@ -130,7 +132,7 @@ class Execution:
             return await self.execute(order, run_log, on_usage)
 
     async def execute(
-        self, order: GraphOrder, run_log: RunLog, on_usage: Callable[[dict[str, Any]], None]
+        self, order: GraphOrder, run_log: RunLog, on_usage: Callable[[dict[str, object]], None]
     ) -> GraphResult:
         caller = await retry_until_available(lambda: self.engine.db.read(self.admit, order))
         request = GraphRequest(order.graph_id, order.input, order.run_id, order.attempt, caller, order.canceled)
@@ -224,7 +226,7 @@ def log_event(run_log: RunLog, event: Event) -> None:
             pass  # the end is in the run itself
 
 
-def to_json(value: Any) -> str:
+def to_json(value: object) -> str:
     try:
         return orjson.dumps(value, default=str).decode()
     except TypeError:  # half a surrogate pair, or keys that are not text
@@ -261,7 +263,7 @@ def spent_failure(budget: str) -> Failure:
     return Failure(FailureClass.BUDGET, "BudgetSpent", f"the grant's budget ({budget}) is used up", code="budget")
 
 
-def estimate(graph_input: Mapping[str, Any], markup: Decimal) -> int:
+def estimate(graph_input: Mapping[str, object], markup: Decimal) -> int:
     """Return the credits that a run needs at least: for its input, a short answer and overhead, at a low price."""
     tokens = ceil(len(orjson.dumps(graph_input, default=str)) / 4) + 512 + 500
     return billing_store.credits_for(Decimal(tokens) * Decimal("0.002") / 1000, markup)

@@ -3,7 +3,6 @@ its usage metadata."""
 
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 from uuid import UUID
 
 import orjson
@@ -34,7 +33,7 @@ async def events(graph: Graph, request: GraphRequest) -> AsyncIterator[object]:
         "configurable": {"thread_id": request.run_id, "caller": request.caller, "canceled": request.canceled},
         "callbacks": [usage],
     }
-    state: Any = None
+    state: object = None
     seen: set[str] = set()  # ids of messages: a nested graph passes its own on to its parent
     modes = ["messages", "updates", "values"]
     parts = work.astream(dict(request.input), config, stream_mode=modes, subgraphs=True)
@@ -71,7 +70,7 @@ class UsageCallback(BaseCallbackHandler):
         self.graph = graph
         self.reports: deque[UsageReport] = deque()
 
-    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: object) -> None:
         generations = [generation for row in response.generations for generation in row]
         messages = [
             generation.message
@@ -91,7 +90,7 @@ class UsageCallback(BaseCallbackHandler):
         return [self.reports.popleft() for _ in range(len(self.reports))]
 
 
-def messages_in(update: Any) -> Iterator[BaseMessage]:
+def messages_in(update: object) -> Iterator[BaseMessage]:
     """Yield the messages of an update, under any key of the graph's state."""
     match update:
         case BaseMessage():
@@ -114,7 +113,7 @@ def tool_events(message: BaseMessage) -> Iterator[object]:
         yield ToolCallResult(message.tool_call_id, message.content, message.status == "error")
 
 
-def content_of(state: Any) -> str:
+def content_of(state: object) -> str:
     """Return the text of the last message; of a graph without messages, its state as JSON."""
     messages = state.get("messages") if isinstance(state, dict) else None
     if messages and isinstance(messages[-1], BaseMessage):

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from rota.core import parse
 from rota.core.errors import Invalid, NotFound
 from rota.core.model import NewJob
 from rota.core.policy import Terms
 from rota.db.dialect import Tx
+from rota.db.paging import Record
 from rota.engine import grants, jobs, orgs, workers
 from rota.engine.authority import check_owner
 from rota.engine.commands import Engine
@@ -30,7 +30,7 @@ class GraphManager:
         assert isinstance(runner, GraphRunner)
         return runner
 
-    async def list_all(self) -> list[dict[str, Any]]:
+    async def list_all(self) -> list[Record]:
         """Return the graphs that this program declares, or a live worker announces."""
         slug = await self.engine.db.read(orgs.slug_of, self.org_id)
         routes = await self.engine.db.read(workers.live_routes, self.engine.clock.now())
@@ -49,7 +49,7 @@ class GraphManager:
         ]
 
     async def run(
-        self, graph_id: str, graph_input: Any, grant_id: str | None, by: str, trace: str | None = None, *,
+        self, graph_id: str, graph_input: object, grant_id: str | None, by: str, trace: str | None = None, *,
         run_at: datetime | None = None, queue_name: str = "default", priority: int = 0, job_key: str | None = None,
         key_mode: str = "reject",
     ) -> str:  # fmt: skip

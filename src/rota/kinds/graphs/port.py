@@ -62,7 +62,7 @@ class GraphRequest:
     """A run of a graph, as its code sees it."""
 
     graph_id: str
-    input: Mapping[str, Any]
+    input: Mapping[str, object]
     run_id: str
     attempt: int
     caller: LlmCaller
@@ -81,13 +81,13 @@ class TextDelta:
 class ToolCallStart:
     tool_call_id: str
     tool_name: str
-    args: Any = None
+    args: object = None
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallResult:
     tool_call_id: str
-    result: Any = None
+    result: object = None
     is_error: bool = False
 
 

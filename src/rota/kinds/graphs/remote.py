@@ -6,7 +6,6 @@ run and gets its outcome. So a missing answer is never a failure, but retried.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -17,6 +16,7 @@ from rota.core.clock import real_sleep
 from rota.core.errors import AuthError
 from rota.core.policy import Failure, FailureClass
 from rota.db.dialect import Tx
+from rota.db.paging import Record
 from rota.db.retry import retry_until_available
 from rota.engine import artifacts
 from rota.engine.runner import Canceled, RunContext, Skipped, WorkFailed, current_log
@@ -52,7 +52,9 @@ class Remote:
         before, self.graphs = self.graphs, {graph["id"] for graph in response.json()["items"]}
         return self.graphs != before
 
-    async def run(self, ctx: RunContext, order: GraphOrder, on_usage: Callable[[dict[str, Any]], None]) -> GraphResult:
+    async def run(
+        self, ctx: RunContext, order: GraphOrder, on_usage: Callable[[dict[str, object]], None]
+    ) -> GraphResult:
         """Run a graph in the other service. Raises as `Execution.run` does, AuthError for a wrong token."""
         path = f"/api/internal/graphs/{quote(order.graph_id)}:run"
         body = {"grant_id": order.grant_id, "input": order.input, "run_id": order.run_id}
@@ -72,9 +74,7 @@ class Remote:
             return result
         raise failure_of(ended.get("error_code") or Code.INTERNAL)
 
-    async def request(
-        self, client: httpx.AsyncClient, method: str, path: str, options: dict[str, Any]
-    ) -> httpx.Response:
+    async def request(self, client: httpx.AsyncClient, method: str, path: str, options: Record) -> httpx.Response:
         """Send a request until there is an answer; retried while the run goes on (409) or the service is down."""
         while True:
             try:
@@ -88,7 +88,7 @@ class Remote:
             await real_sleep(RETRY_SECONDS)
 
 
-def result_of(tx: Tx, org_id: str, run_id: str) -> tuple[GraphResult | None, dict[str, Any]]:
+def result_of(tx: Tx, org_id: str, run_id: str) -> tuple[GraphResult | None, dict[str, object]]:
     """Return the content and the usage of a run, which the other service wrote to this database."""
     items, _ = artifacts.list_all(tx, org_id, run_id=run_id, label="content", limit=1)
     result = GraphResult(str(artifacts.get(tx, org_id, items[0]["id"])["data"]), items[0]["id"]) if items else None

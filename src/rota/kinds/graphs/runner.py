@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rota.billing import store as billing_store
 from rota.core.clock import Clock
@@ -49,7 +49,7 @@ class GraphRunner:
         graph_ids = {*self.registry.graphs, *(self.remote.graphs if self.remote else ())}
         return {route_of(self.org, graph_id) for graph_id in graph_ids}
 
-    async def resolve(self, org_id: str, target: str, payload: Any) -> str:
+    async def resolve(self, org_id: str, target: str, payload: object) -> str:
         graph_id = read_graph_id(target, "target")
         read_input(payload, "input")
         route = route_of(await self.db.read(orgs.slug_of, org_id), graph_id)
@@ -57,7 +57,7 @@ class GraphRunner:
             raise Invalid("target", target, "is not a known graph; see `rota graph list`")
         return route
 
-    def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
+    def known_as(self, tx: Tx, org_id: str, target: str, payload: object) -> Collection[str]:  # noqa: ARG002
         return {target}
 
     async def prepare(self, ctx: RunContext) -> Work:
@@ -67,7 +67,7 @@ class GraphRunner:
         info.marks_first = True
         return partial(self.execute, ctx)
 
-    async def execute(self, ctx: RunContext) -> Any:
+    async def execute(self, ctx: RunContext) -> object:
         job = ctx.job
         if job.terms.grant_id is None:
             raise Skipped("grant_not_found")
@@ -89,8 +89,8 @@ class GraphRunner:
         ctx.info.reason = await retry_until_available(lambda: ctx.engine.trouble_with_grant(job, job.target))
         return outcome
 
-    async def run(self, ctx: RunContext, order: GraphOrder) -> Any:
-        def on_usage(usage: dict[str, Any]) -> None:
+    async def run(self, ctx: RunContext, order: GraphOrder) -> object:
+        def on_usage(usage: dict[str, object]) -> None:
             ctx.info.usage = usage
 
         if ctx.isolated and self.remote is None and self.app is not None:
@@ -102,7 +102,7 @@ class GraphRunner:
         ctx.info.artifact_id = result.artifact_id
         return outcome_of(result)
 
-    async def run_child(self, ctx: RunContext, app: str, order: GraphOrder) -> Any:
+    async def run_child(self, ctx: RunContext, app: str, order: GraphOrder) -> object:
         """Run a graph that may have crashed a worker in a process of its own."""
         child_order: processes.ProgramOrder = {
             "app": app,
@@ -122,13 +122,13 @@ class GraphRunner:
         return answer["outcome"]
 
 
-def outcome_of(result: GraphResult) -> dict[str, Any]:
+def outcome_of(result: GraphResult) -> dict[str, object]:
     """Return the outcome of a run; a long content is only in its artifact."""
     short = len(result.content) <= PAYLOAD_LIMIT // 8  # JSON may escape a character as six bytes
     return {"content": result.content if short else None, "artifact_id": result.artifact_id}
 
 
-def read_input(value: Any, field: str) -> Mapping[str, Any]:
+def read_input(value: object, field: str) -> Mapping[str, object]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):

@@ -24,7 +24,7 @@ from rota.db.dialect import Tx, notify
 from rota.db.paging import Record
 from rota.engine import finishing, grants, jobs, runs
 from rota.engine.commands import Engine
-from rota.engine.runner import LINE_LIMIT, LOG_LIMIT, storable
+from rota.engine.runner import LINE_LIMIT, LOG_LIMIT, LogLine, storable
 from rota.engine.worker.outcome import failed_attempt
 from rota.kinds.hosts.store import hosts
 from rota.kinds.hosts.store.records import ClaimedJob, HostRow
@@ -244,7 +244,7 @@ class Dispatch:
         """Append lines to the log of a run, up to LOG_LIMIT."""
         assert run_id is not None  # it has started
         room = LOG_LIMIT - runs.log_size(tx, run_id, LINE_COST) if lines else 0
-        kept: list[tuple[str, datetime, str, str]] = []
+        kept: list[LogLine] = []
         now = self.clock.now()
         for stream, text in lines if room > 0 else ():
             room -= min(len(text), LINE_LIMIT) + LINE_COST

@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 from rota.core import parse, schedule_form
 from rota.core.clock import system_time
 from rota.core.errors import Invalid, together
+from rota.db.paging import Record
 from rota.kinds.workflows.rules import HandlerKind
 from rota.kinds.workflows.scripts.script_api import STEPS
 
 T = TypeVar("T")
-Call = Callable[..., Awaitable[Any]]
+Call = Callable[..., Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +26,10 @@ class Handler:
     steps: Mapping[str, Call]
     publishes: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
-    schedule: Mapping[str, Any] | None = None
+    schedule: Mapping[str, object] | None = None
     connectors: tuple[str, ...] | None = None  # that it may call; None: all of the program
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> Record:
         return {
             "name": self.name,
             "type": self.kind.value,
@@ -69,16 +70,13 @@ class Workflow:
         self._version = version
 
     def producer(
-        self, *, schedule: Mapping[str, Any], publishes: Sequence[str], name: str | None = None
+        self, *, schedule: Mapping[str, object], publishes: Sequence[str], name: str | None = None
     ) -> Callable[[T], T]:
         """Decorate `async def poll(ctx, state)`, which returns its new state, or None to keep it."""
 
         def declare(function: T) -> T:
             handler_name = name or str(getattr(function, "__name__", ""))
-            self._add(
-                handler_name, HandlerKind.PRODUCER, {"produce": function}, publishes=publishes, schedule=schedule,
-                connectors=self.connectors,
-            )  # fmt: skip
+            self._add(handler_name, HandlerKind.PRODUCER, {"produce": function}, publishes, schedule=schedule)
             return function
 
         return declare
@@ -93,30 +91,31 @@ class Workflow:
             consumer = cls() if isinstance(cls, type) else cls
             steps = {step: getattr(consumer, step) for step in STEPS if hasattr(consumer, step)}
             handler_name = name or str(getattr(cls, "__name__", type(consumer).__name__))
-            self._add(
-                handler_name,
-                HandlerKind.CONSUMER,
-                steps,
-                publishes=publishes,
-                subscribe=subscribe,
-                connectors=self.connectors,
-            )
+            self._add(handler_name, HandlerKind.CONSUMER, steps, publishes, subscribe)
             return cls
 
         return declare
 
-    def _add(self, name: str, kind: HandlerKind, steps: Mapping[str, Any], **fields: Any) -> None:
+    def _add(
+        self,
+        name: str,
+        kind: HandlerKind,
+        steps: Mapping[str, Any],  # functions of the program; `check` refuses others
+        publishes: Sequence[str],
+        subscribe: Sequence[str] = (),
+        schedule: Mapping[str, object] | None = None,
+    ) -> None:
         if name in self.handlers:
             raise Invalid(f"workflow {self.name}", name, "is the name of two handlers")
-        fields = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-        self.handlers[name] = Handler(name, kind, steps, **fields)
+        topics = tuple(publishes), tuple(subscribe)
+        self.handlers[name] = Handler(name, kind, steps, *topics, schedule=schedule, connectors=self.connectors)
 
     @property
     def version(self) -> str:
-        """The given version, or a hash of declarations and source code of the handlers."""
+        """The declared version, or a hash of declarations and source code of the handlers."""
         return self._version or hashlib.sha256(repr(sorted(sources(self))).encode()).hexdigest()[:12]
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> Record:
         """Return the declaration as JSON, as the database keeps it."""
         handlers = [handler.dump() for handler in self.handlers.values()]
         connectors = {} if self.connectors is None else {"connectors": list(self.connectors), "repair": self.repair}
@@ -171,7 +170,7 @@ def handler_problems(
         yield list(handler.publishes), "is published nowhere: `publishes` needs a `next`"
 
 
-def errors_of(read: Callable[[Any, str], object], value: object, where: str) -> list[Invalid]:
+def errors_of(read: Callable[[object, str], object], value: object, where: str) -> list[Invalid]:
     try:
         read(value, where)
     except Invalid as error:
@@ -179,7 +178,7 @@ def errors_of(read: Callable[[Any, str], object], value: object, where: str) -> 
     return []
 
 
-def check_schedule(schedule: Any, where: str) -> None:
+def check_schedule(schedule: object, where: str) -> None:
     if not isinstance(schedule, Mapping):
         raise Invalid(where, schedule, "is not a schedule: use every(...) or cron(...)")
     schedule_form.parse_timing(schedule, now=system_time())

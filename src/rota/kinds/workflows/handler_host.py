@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Concatenate
 
 import structlog
 
@@ -16,8 +16,10 @@ from rota.core import parse
 from rota.core.errors import Invalid, LogicError, WorkError
 from rota.core.ids import new_id
 from rota.core.model import Job
-from rota.core.policy import Failure, FailureClass, classify
+from rota.core.policy import Failure, FailureClass, FailureData, classify
 from rota.core.states import Phase
+from rota.db.connection import P, R, Step
+from rota.db.dialect import Tx
 from rota.db.retry import retry_until_available
 from rota.engine.commands import Engine
 from rota.engine.runner import WorkFailed
@@ -50,12 +52,12 @@ class Host:
         log = logging.getLogger(f"rota.workflow.{self.job.target}.{self.handler.name}")
         return Context(self.ask, self.engine.clock.now(), log)
 
-    async def ask(self, request: str, params: Mapping[str, Any]) -> Any:
+    async def ask(self, request: str, params: Mapping[str, object]) -> object:
         """Serve a request of the handler. Raises WorkFailed; after one failure, for every request."""
         if self.failure is not None:
             raise WorkFailed(self.failure)
         try:
-            methods: dict[str, Callable[..., Awaitable[Any]]]
+            methods: dict[str, Callable[..., Awaitable[object]]]
             methods = {"publish": self.publish, "peek": self.peek, "get": self.get, "call": self.call}
             if request not in methods:
                 raise LogicError(f"unknown request {request!r}; a handler can {', '.join(methods)}")
@@ -78,7 +80,9 @@ class Host:
 
     # events
 
-    async def publish(self, topic: Any, message_id: Any, payload: Any, title: Any = None) -> None:
+    async def publish(
+        self, topic: str | Sequence[str], message_id: object, payload: object, title: object = None
+    ) -> None:
         """Keep an event until the run commits; a failed run publishes nothing."""
         self.check_phase(Op.PUBLISH, "publish")
         for name in [topic] if isinstance(topic, str) else topic:
@@ -86,12 +90,12 @@ class Host:
                 raise LogicError(f"{self.handler.name}: {name} is not among the topics that it publishes to")
             self.published.append(read_event(name, message_id, payload, title))
 
-    async def peek(self, topic: str, limit: int = 100) -> list[dict[str, Any]]:
+    async def peek(self, topic: str, limit: int = 100) -> list[dict[str, object]]:
         self.check_subscribed(topic)
         most = parse.whole(limit, "limit", 1, PEEK_LIMIT)
         return [dump_event(row) for row in await self.read(events.peek, self.run.workflow_id, topic, most)]
 
-    async def get(self, topic: str, ids: Sequence[str]) -> list[dict[str, Any]]:
+    async def get(self, topic: str, ids: Sequence[str]) -> list[dict[str, object]]:
         self.check_subscribed(topic)
         wanted = [parse.text(event_id, "ids", 50) for event_id in ids]
         return [dump_event(row) for row in await self.read(events.by_ids, self.run.workflow_id, topic, wanted)]
@@ -103,7 +107,7 @@ class Host:
 
     # connectors
 
-    async def call(self, name: str, params: Mapping[str, Any]) -> Any:
+    async def call(self, name: str, params: Mapping[str, object]) -> object:
         """Call a method of a connector that the workflow declares."""
         if self.handler.connectors is not None and not may_call(name, self.handler.connectors):
             raise LogicError(f"{self.handler.name}: {name} is not among the connectors that its workflow declares")
@@ -114,7 +118,7 @@ class Host:
                 return await method.invoke(params)
         return await self.mutate(method, parse.payload(dict(params), "params"))
 
-    async def mutate(self, method: Method, params: Mapping[str, Any]) -> Any:
+    async def mutate(self, method: Method, params: Mapping[str, object]) -> object:
         """Record a mutation, try it, and record its status."""
         self.mutation = Mutation("none")  # set before the call: a second mutation is refused in any case
         effect_id = new_id()
@@ -130,8 +134,13 @@ class Host:
         return await self.applied(effect_id, result)
 
     async def reconcile(
-        self, method: Method, effect_id: str, params: Mapping[str, Any], attempts: int, error: Exception | None = None
-    ) -> Any:
+        self,
+        method: Method,
+        effect_id: str,
+        params: Mapping[str, object],
+        attempts: int,
+        error: Exception | None = None,
+    ) -> object:
         """UNKNOWN_IS_NOT_FAILED: ask the service for the outcome of a mutation that gave no answer. Raises WorkFailed
         unless it was applied."""
         why = "its worker died" if error is None else f"{type(error).__name__}: {error}"
@@ -159,7 +168,7 @@ class Host:
                 again = None if last else RECONCILE.delay(attempts + 1)
                 raise WorkFailed(Failure(failure.failure_class, failure.type, failure.message, reconcile_after=again))
 
-    async def applied(self, effect_id: str, result: Any) -> Any:
+    async def applied(self, effect_id: str, result: object) -> object:
         await self.settle(effect_id, EffectStatus.APPLIED, result=result)
         self.mutation = Mutation("applied", result)
         self.run = replace(
@@ -167,8 +176,17 @@ class Host:
         )  # the commit does not reset a known outcome
         return result
 
-    async def settle(self, effect_id: str, status: EffectStatus, **values: Any) -> None:
-        await self.write(effects.settle, effect_id, status, self.engine.clock.now(), **values)
+    async def settle(
+        self,
+        effect_id: str,
+        status: EffectStatus,
+        *,
+        result: object = None,
+        error: FailureData | None = None,
+        reconcile_attempts: int = 0,
+    ) -> None:
+        now = self.engine.clock.now()
+        await self.write(effects.settle, effect_id, status, now, result, error, reconcile_attempts)
 
     # the database
 
@@ -182,14 +200,16 @@ class Host:
         if self.decision is None and self.run.phase is not Phase.EMITTING:
             await self.write(workflow_runs.move_to_emitting, self.engine.clock.now())
 
-    async def read(self, step: Any, *args: Any) -> Any:
-        return await retry_until_available(lambda: self.engine.db.read(step, *args))
+    async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await retry_until_available(lambda: self.engine.db.read(step, *args, **kwargs))
 
-    async def write(self, step: Any, *args: Any, **kwargs: Any) -> Any:
+    async def write(
+        self, step: Callable[Concatenate[Tx, Job, StartedRun, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
         return await retry_until_available(lambda: self.engine.db.tx(step, self.job, self.run, *args, **kwargs))
 
 
-def dump_event(row: EventRow) -> dict[str, Any]:
+def dump_event(row: EventRow) -> dict[str, object]:
     return {
         "id": row.id,
         "topic": row.topic,
@@ -202,7 +222,7 @@ def dump_event(row: EventRow) -> dict[str, Any]:
     }
 
 
-def read_event(topic: str, message_id: Any, payload: Any, title: Any = None) -> NewEvent:
+def read_event(topic: str, message_id: object, payload: object, title: object = None) -> NewEvent:
     """Return the event of untrusted fields. Raises Invalid."""
     return NewEvent(
         topic=topic,
@@ -212,7 +232,7 @@ def read_event(topic: str, message_id: Any, payload: Any, title: Any = None) -> 
     )
 
 
-def storable(result: Any) -> Any:
+def storable(result: object) -> object:
     """Return the result of a mutation, or None with a warning if it cannot be stored: the mutation was applied."""
     try:
         return parse.payload(result, "result")

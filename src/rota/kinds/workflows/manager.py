@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rota.core import parse
 from rota.core.errors import Conflict, Invalid
@@ -33,7 +32,7 @@ class WorkflowManager:
     engine: Engine
     org_id: str
 
-    async def publish(self, key: str, topic: str, body: Mapping[str, Any]) -> tuple[str, str]:
+    async def publish(self, key: str, topic: str, body: Mapping[str, object]) -> tuple[str, str]:
         """Publish an event from outside; returns its id, and `created`, `replaced` or `kept`."""
         form = parse.Form(body, frozenset({"message_id", "payload", "title"}))
         form.done()
@@ -60,7 +59,7 @@ class WorkflowManager:
         now = self.engine.clock.now()
         return await self.engine.write_and_wake(lambda tx: operators.skip_event(tx, self.org_id, key, event_id, now))
 
-    async def resolve(self, key: str, resolution: Any, result: Any, by: str) -> str:
+    async def resolve(self, key: str, resolution: object, result: object, by: str) -> str:
         chosen, now = choice(Resolution, resolution, "resolution"), self.engine.clock.now()
         payload = parse.payload(result, "result")
         return await self.engine.write_and_wake(
@@ -74,9 +73,7 @@ class WorkflowManager:
         now = self.engine.clock.now()
         return await self.engine.write_and_wake(lambda tx: deployment.deploy(tx, self.org_id, fields, producers, now))
 
-    def declared_rows(
-        self, workflow: Workflow, source: str, declaration: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Schedule]]:
+    def declared_rows(self, workflow: Workflow, source: str, declaration: Record) -> tuple[Record, dict[str, Schedule]]:
         """Return the columns of a workflow, and the schedules of its producers by handler."""
         now = self.engine.clock.now()
         producers = {
@@ -103,11 +100,11 @@ class WorkflowManager:
         assert isinstance(runner, WorkflowRunner)
         return runner.scripts
 
-    async def check(self, source: Any) -> Workflow:
+    async def check(self, source: object) -> Workflow:
         """Return what a script declares; stores nothing. Raises Invalid with the line and the reason."""
         return await self.scripts.declared_in(parse.text(source, "script", SCRIPT_LIMIT, required=True), self.org_id)
 
-    async def upload(self, key: str | None, body: Mapping[str, Any], by: str | None) -> str:
+    async def upload(self, key: str | None, body: Mapping[str, object], by: str | None) -> str:
         """Deploy a script: a new workflow, or the next major version of the one named by `key`; returns its id."""
         if key is not None:
             await self.engine.db.read(workflows.get, self.org_id, key)
@@ -121,7 +118,7 @@ class WorkflowManager:
             lambda tx: scripts_store.deploy(tx, self.org_id, key, fields, producers, source, by, now)
         )
 
-    async def roll_back(self, key: str, version: Any, by: str | None) -> str:
+    async def roll_back(self, key: str, version: object, by: str | None) -> str:
         """Deploy the file of an earlier version as the next major version."""
         number = parse.text(version, "version", 20, required=True)
         row = await self.engine.db.read(
@@ -141,9 +138,8 @@ class WorkflowManager:
                 other = scripts_store.previous_version(tx, workflow, row)
             else:
                 other = scripts_store.get_version(tx, workflow, against)
-            fields = scripts_store.describe(row, workflow)
-            del fields["declaration"]
-            old_name = None if other is None else f"{other.major}.{other.minor}"
+            fields = scripts_store.describe_version(row, workflow)
+            old_name = None if other is None else other.number
             return fields, old_name, "" if other is None else other.source or "", row.source or ""
 
         fields, old_name, old, new = await self.engine.db.read(read)
@@ -153,7 +149,7 @@ class WorkflowManager:
         now = self.engine.clock.now()
         return await self.engine.write_and_wake(lambda tx: scripts_store.delete(tx, self.org_id, key, now))
 
-    async def decide(self, key: str, version: str, accept: bool, why: Any, by: str) -> str:
+    async def decide(self, key: str, version: str, accept: bool, why: object, by: str) -> str:
         """Accept or reject a repair that waits for an operator."""
         now, reason = self.engine.clock.now(), parse.text(why or "", "reason", 1000)
         return await self.engine.write_and_wake(

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, and_, func, literal_column, select, union_all
+from sqlalchemy import Row, Select, and_, func, literal_column, select, union_all
 
 from rota.core.policy import RECONCILIATION
 from rota.core.redact import redacted
@@ -64,10 +64,9 @@ def list_workflows(tx: Tx, org_id: str, now: datetime, *, limit: int = PAGE_ROWS
     """Return workflows by name."""
     stmt = select(tables.workflows).where(w.org_id == org_id, w.deleted_at.is_(None))
 
-    def show(row: Any) -> Record:
-        return describe(tx, workflows.with_handlers(tx, dict_of(row)), now)
-
-    return page_by(tx, stmt, w.name, limit, cursor, show)
+    return page_by(
+        tx, stmt, w.name, limit, cursor, lambda row: describe(tx, workflows.with_handlers(tx, dict_of(row)), now)
+    )
 
 
 def describe(tx: Tx, row: WorkflowRow, now: datetime) -> Record:
@@ -198,7 +197,7 @@ def recent_runs(tx: Tx, row: WorkflowRow) -> list[Record]:
     return [run for run in shown if run["text"]][:RECENT_RUNS]
 
 
-def run_in_words(run: Any) -> str | None:
+def run_in_words(run: Row[*tuple[Any, ...]]) -> str | None:
     """Return what a run did, or None if it had nothing to do."""
     outcome = run.outcome or {}
     if run.status != "success":

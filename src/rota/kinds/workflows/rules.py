@@ -213,7 +213,7 @@ def may_call(call: str, connectors: Iterable[str]) -> bool:
     return call in connectors or call.partition(".")[0] in connectors
 
 
-def check_prepared(decision: Mapping[str, Any], subscribe: Iterable[str]) -> dict[str, list[str]]:
+def check_prepared(decision: Mapping[str, object], subscribe: Iterable[str]) -> dict[str, list[str]]:
     """Return the event ids that `prepare` reserves, by topic and without duplicates. Raises Invalid."""
     reservations = decision.get("reservations")
     if not isinstance(reservations, Mapping):

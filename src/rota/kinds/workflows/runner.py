@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 import structlog
 
@@ -19,6 +18,7 @@ from rota.core.schedule_form import Defaults
 from rota.core.states import Phase, Status
 from rota.db.connection import Database
 from rota.db.dialect import Tx
+from rota.db.paging import Record
 from rota.db.retry import retry_until_available
 from rota.engine.commands import Engine
 from rota.engine.extensions import Describe
@@ -86,10 +86,10 @@ class WorkflowRunner:
     async def prune(self, engine: Engine, now: datetime) -> None:
         await maintenance.prune(engine, now)
 
-    async def resolve(self, org_id: str, target: str, payload: Any) -> str:  # noqa: ARG002
+    async def resolve(self, org_id: str, target: str, payload: object) -> str:  # noqa: ARG002
         raise Invalid("kind", WORKFLOW, "cannot be scheduled: a workflow declares when its producers run")
 
-    def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
+    def known_as(self, tx: Tx, org_id: str, target: str, payload: object) -> Collection[str]:  # noqa: ARG002
         return {target, workflows.get(tx, org_id, target).id}
 
     async def prepare(self, ctx: RunContext) -> Work:
@@ -160,7 +160,7 @@ class WorkflowRunner:
         if followed is None:
             return Written(ended)
         next_attempt, next_run = followed
-        return Written(ended, next_attempt, partial(self.prepare_begun, next_run))
+        return Written(ended, next_attempt, None if next_run is None else partial(self.prepare_begun, next_run))
 
     async def hold_handler(self, ctx: RunContext, run: StartedRun, ended: AttemptResult) -> Written:
         """End a failed run and hold its handler, while the others continue."""
@@ -182,13 +182,13 @@ class WorkflowRunner:
                 scripts_store.ask_for_repair(tx, workflow, result.run_id, now)
 
 
-async def produce(host: Host) -> tuple[Any, Mapping[str, Any]]:
+async def produce(host: Host) -> tuple[object, Mapping[str, object]]:
     """Run a producer; returns its new state and the outcome of the run."""
     state = await step(host, "produce", host.run.state)
     return state, {"published": count_published(host)}
 
 
-async def consume(host: Host) -> tuple[Any, Mapping[str, Any]]:
+async def consume(host: Host) -> tuple[object, Mapping[str, object]]:
     """Run prepare, mutate and next of a consumer, from the phase where this attempt starts; returns its new state and
     the outcome of the run. The decision of `prepare` is saved before it is acted on; without a mutation, by the
     commit."""
@@ -223,7 +223,7 @@ async def consume(host: Host) -> tuple[Any, Mapping[str, Any]]:
     }
 
 
-async def prepare(host: Host) -> Mapping[str, Any]:
+async def prepare(host: Host) -> Record:
     """Run `prepare` and return its decision as JSON. Raises WorkFailed, LogicError or Invalid."""
     prepared = await step(host, "prepare", host.run.state)
     if not isinstance(prepared, Prepare):
@@ -252,7 +252,7 @@ async def reconcile_again(host: Host) -> None:
         host.mutation = host.mutation or Mutation("none")
 
 
-async def step(host: Host, name: str, *args: Any) -> Any:
+async def step(host: Host, name: str, *args: object) -> object:
     """Run one step of a handler. A failure of a host call ends the run, also if the handler catches it. Raises
     WorkFailed."""
     call, seconds = host.handler.steps[name], host.engine.settings.handler_limit.total_seconds()

@@ -1,11 +1,11 @@
 """Pages of workflows: status and issue, inputs and outputs, versions, and the commands of operators."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from markupsafe import Markup
 
+from rota.db.paging import Record
 from rota.frame.web.drawings import Arrow, Box, levels, network
 from rota.frame.web.pages import NavigationItem, TimeFormat, engine_of, next_page_url, page, preferences, query_values
 from rota.frame.web.sessions import Viewer
@@ -84,9 +84,7 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
     )
 
 
-def draw(
-    topics: Sequence[str], handlers: Sequence[Mapping[str, Any]], pending: Mapping[str, int], times: TimeFormat
-) -> Markup:
+def draw(topics: Sequence[str], handlers: Sequence[Record], pending: Mapping[str, int], times: TimeFormat) -> Markup:
     """Draw producers, topics and consumers, from left to right as events flow."""
     boxes = {f"t:{topic}": Box(f"t:{topic}", topic, topic_text(pending.get(topic, 0)), "topic") for topic in topics}
     arrows: list[Arrow] = []
@@ -113,7 +111,7 @@ def topic_text(count: int) -> str:
     return f"{count:,} pending" if count else "no events"
 
 
-def handler_text(handler: Mapping[str, Any], times: TimeFormat) -> str:
+def handler_text(handler: Record, times: TimeFormat) -> str:
     if handler["held_run_id"]:
         return "on hold"
     at = handler["next_run_at"] or handler["wake_at"]

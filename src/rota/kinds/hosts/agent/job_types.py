@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rota.agent import TYPES, JobType, Order, Refused, TransientError
 from rota.core.process_groups import describe_exit

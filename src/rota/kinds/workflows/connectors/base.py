@@ -17,13 +17,13 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from typing import TypeVar, overload
 
 from rota.core import parse
 from rota.core.errors import Invalid, LogicError, PermissionDenied
 from rota.kinds.workflows.rules import Op
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 E = TypeVar("E", bound=Exception)
 
 MARK = "__rota_connector__"
@@ -33,7 +33,7 @@ MARK = "__rota_connector__"
 class Applied:
     """The mutation happened."""
 
-    result: Any = None
+    result: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def read(method: F) -> F:
 def mutation(method: F) -> F: ...
 @overload
 def mutation(*, reconcile: str | None = None) -> Callable[[F], F]: ...
-def mutation(method: Any = None, *, reconcile: str | None = None) -> Any:
+def mutation(method: F | None = None, *, reconcile: str | None = None) -> F | Callable[[F], F]:
     """Mark a method that changes something outside. It gets the parameter `idempotency_key` if it has one."""
 
     def mark(method: F) -> F:
@@ -83,17 +83,17 @@ class Method:
 
     name: str
     op: Op
-    call: Callable[..., Any]
-    reconcile: Callable[..., Any] | None
+    call: Callable[..., object]
+    reconcile: Callable[..., object] | None
 
-    async def invoke(self, params: Mapping[str, Any], key: str | None = None) -> Any:
+    async def invoke(self, params: Mapping[str, object], key: str | None = None) -> object:
         """Call the method, with the idempotency key if it takes one."""
         kwargs = dict(params)
         if key is not None and "idempotency_key" in inspect.signature(self.call).parameters:
             kwargs["idempotency_key"] = key
         return await call(self.call, **kwargs)
 
-    async def ask(self, key: str, params: Mapping[str, Any]) -> Applied | NotApplied | Unsure:
+    async def ask(self, key: str, params: Mapping[str, object]) -> Applied | NotApplied | Unsure:
         """Call the reconcile method of a mutation. Raises LogicError for another answer."""
         assert self.reconcile is not None
         answer = await call(self.reconcile, key, dict(params))
@@ -102,7 +102,7 @@ class Method:
         return answer
 
 
-async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+async def call(function: Callable[..., object], *args: object, **kwargs: object) -> object:
     """Call an async function on the event loop, another in a thread."""
     if inspect.iscoroutinefunction(function):
         return await function(*args, **kwargs)
@@ -115,7 +115,7 @@ class Connectors:
     def __init__(self) -> None:
         self.methods: dict[str, Method] = {}
 
-    def add(self, name: str, connector: Any) -> None:
+    def add(self, name: str, connector: object) -> None:
         """Add the marked methods of an object. Raises Invalid."""
         parse.name(name, "connector")
         if any(method.startswith(f"{name}.") for method in self.methods):

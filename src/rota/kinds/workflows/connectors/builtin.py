@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 import httpx
@@ -42,11 +42,11 @@ class Http:
         self.status_url, self.replays, self.timeout = status_url, replays, timeout
 
     @read
-    async def get(self, url: str, params: Mapping[str, Any] | None = None) -> Any:
+    async def get(self, url: str, params: Mapping[str, object] | None = None) -> object:
         return content(checked(await self._send("GET", url, params=params)))
 
     @mutation(reconcile="find")
-    async def send(self, url: str, json: Any = None, method: str = "POST", *, idempotency_key: str) -> Any:
+    async def send(self, url: str, json: object = None, method: str = "POST", *, idempotency_key: str) -> object:
         """Send JSON by `POST`, `PUT`, `PATCH` or `DELETE`."""
         return content(checked(await self._send(method, url, idempotency_key, json=json)))
 
@@ -60,7 +60,9 @@ class Http:
             return NotApplied()
         return Applied(content(answer)) if answer.status_code == 200 else Unsure()
 
-    async def _send(self, method: str, url: str, key: str | None = None, **options: Any) -> "HttpResponse":
+    async def _send(
+        self, method: str, url: str, key: str | None = None, *, json: object = None, params: Any = None
+    ) -> "HttpResponse":
         """Send a request to the address that was checked, so that a second DNS answer cannot redirect it."""
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -75,7 +77,9 @@ class Http:
         try:
             async with (
                 httpx.AsyncClient(timeout=self.timeout, trust_env=False) as client,
-                client.stream(method, target, headers=headers, extensions=extensions, **options) as response,
+                client.stream(
+                    method, target, headers=headers, extensions=extensions, json=json, params=params
+                ) as response,
             ):
                 return await HttpResponse.read(response)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -149,7 +153,7 @@ def checked(answer: HttpResponse) -> HttpResponse:
     return answer
 
 
-def content(answer: HttpResponse) -> Any:
+def content(answer: HttpResponse) -> object:
     """JSON or text; None if the body is longer than the limit."""
     if not answer.complete:
         return None
@@ -168,11 +172,11 @@ class Sql:
         self.tables = None if insert is None else frozenset(insert)
 
     @read
-    async def query(self, statement: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    async def query(self, statement: str, params: Mapping[str, object] | None = None) -> list[dict[str, object]]:
         return await self.database.fetch(statement, params or {})
 
     @mutation(reconcile="find")
-    async def insert(self, table: str, row: Mapping[str, Any], *, idempotency_key: str) -> dict[str, Any]:
+    async def insert(self, table: str, row: Mapping[str, object], *, idempotency_key: str) -> dict[str, object]:
         if self.tables is not None and table not in self.tables:
             allowed = ", ".join(sorted(self.tables)) or "none"
             raise PermissionDenied(f"table {table} is not among those that the connector may insert into: {allowed}")
@@ -196,7 +200,7 @@ class Files:
             return [row for row in csv.reader(io.StringIO(file.read().decode())) if row]
 
     @mutation(reconcile="find")
-    def append_csv(self, path: str, row: Sequence[Any], *, idempotency_key: str) -> None:
+    def append_csv(self, path: str, row: Sequence[object], *, idempotency_key: str) -> None:
         line = io.StringIO()
         csv.writer(line, lineterminator="\n").writerow([*row, idempotency_key])
         with self._open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND) as file:
@@ -214,7 +218,7 @@ class Files:
             return NotApplied()
         return Applied() if any(row[-1] == idempotency_key for row in rows) else NotApplied()
 
-    def _open(self, path: str, flags: int) -> Any:
+    def _open(self, path: str, flags: int) -> BinaryIO:
         place = (self.root / path).resolve()
         if not place.is_relative_to(self.root):
             raise LogicError(f"{path} is not below {self.root}")

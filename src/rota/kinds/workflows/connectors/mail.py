@@ -8,7 +8,6 @@ import ssl
 from collections.abc import Mapping, Sequence
 from email.message import EmailMessage
 from pathlib import Path
-from typing import Any
 
 from rota.core.errors import AuthError, Invalid, LogicError, TransientError, WorkError
 from rota.kinds.workflows.connectors.base import Applied, NotApplied, Unsure, mutation, not_applied
@@ -75,7 +74,7 @@ class Smtp:
             raise
         return server
 
-    def find(self, idempotency_key: str, params: Mapping[str, Any]) -> Applied | NotApplied | Unsure:  # noqa: ARG002
+    def find(self, idempotency_key: str, params: Mapping[str, object]) -> Applied | NotApplied | Unsure:  # noqa: ARG002
         if self.imap is None:
             return Unsure()
         with self._connect_imap(self.imap) as box:

@@ -8,7 +8,7 @@ import asyncio
 import re
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ class OutsideDatabase:
         self._engine = create_async_engine(parts, poolclass=NullPool)
         self._accepted = False
 
-    async def fetch(self, statement: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+    async def fetch(self, statement: str, params: Mapping[str, object]) -> list[dict[str, object]]:
         """Return the rows of one statement that only reads, at most QUERY_ROWS. Raises LogicError if it would do
         anything else or returns too much, PermissionDenied if the connection has too many rights."""
         cancelled = threading.Event()
@@ -75,7 +75,9 @@ class OutsideDatabase:
         finally:
             cancelled.set()
 
-    def _fetch_sqlite(self, statement: str, params: Mapping[str, Any], cancelled: threading.Event) -> Any:
+    def _fetch_sqlite(
+        self, statement: str, params: Mapping[str, object], cancelled: threading.Event
+    ) -> list[dict[str, object]]:
         with self._open_sqlite() as connection:
             connection.set_authorizer(lambda action, *_: int(action not in SQLITE_READS))  # 1 refuses the statement
             connection.set_progress_handler(cancelled.is_set, SQLITE_STEPS)
@@ -109,7 +111,7 @@ class OutsideDatabase:
             reason = "a query can only read; " if code == sqlite3.SQLITE_AUTH else ""
             raise kind(f"{self._path.name}: {reason}{error}") from error
 
-    async def _fetch_postgresql(self, statement: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+    async def _fetch_postgresql(self, statement: str, params: Mapping[str, object]) -> list[dict[str, object]]:
         compiled = sql(statement).compile(dialect=self._engine.dialect)
         wanted = list(compiled.positiontup or ())
         if missing := [name for name in wanted if name not in params]:
@@ -120,7 +122,7 @@ class OutsideDatabase:
             if not prepared.get_attributes():
                 raise LogicError("a query must return rows")
             cursor = await prepared.cursor(*(params[name] for name in wanted))
-            rows: list[dict[str, Any]] = []
+            rows: list[dict[str, object]] = []
             size = 0
             while len(rows) < QUERY_ROWS and (batch := await cursor.fetch(min(FETCH_ROWS, QUERY_ROWS - len(rows)))):
                 rows += [dict(row) for row in batch]
@@ -129,7 +131,7 @@ class OutsideDatabase:
             return rows
 
     @asynccontextmanager
-    async def _open_postgresql(self) -> Any:
+    async def _open_postgresql(self) -> AsyncIterator[Any]:
         """A connection in a read-only transaction, which is rolled back; the connection closes at the end."""
         try:
             async with self._engine.connect() as borrowed:
@@ -152,7 +154,7 @@ class OutsideDatabase:
         except OSError as error:
             raise TransientError(f"the database is not reachable: {error}") from error
 
-    async def insert(self, name: str, row: Mapping[str, Any]) -> None:
+    async def insert(self, name: str, row: Mapping[str, object]) -> None:
         """Insert one row. Raises LogicError if the database refuses it, TransientError if it does not answer."""
         target = table(name, *map(column, row))
         await self._check_rights()
@@ -164,7 +166,7 @@ class OutsideDatabase:
         except (SQLAlchemyError, OSError) as error:
             raise TransientError(f"{name}: {error}") from error
 
-    async def find(self, name: str, key: str, value: str, columns: Sequence[str]) -> dict[str, Any] | None:
+    async def find(self, name: str, key: str, value: str, columns: Sequence[str]) -> dict[str, object] | None:
         target = table(name, column(key), *map(column, columns))
         await self._check_rights()
         async with self._engine.connect() as connection:
@@ -195,7 +197,7 @@ def accept(trusted: bool, tables: int, name: str) -> None:
         )
 
 
-def bounded(rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+def bounded(rows: Iterator[tuple[object, ...]]) -> Iterator[tuple[object, ...]]:
     """The first QUERY_ROWS rows. Raises LogicError once they exceed QUERY_BYTES."""
     size = 0
     for _, row in zip(range(QUERY_ROWS), rows, strict=False):
@@ -204,7 +206,7 @@ def bounded(rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         yield row
 
 
-def size_of(row: Sequence[Any]) -> int:
+def size_of(row: Sequence[object]) -> int:
     return sum(len(value) if isinstance(value, str | bytes) else 8 for value in row)
 
 

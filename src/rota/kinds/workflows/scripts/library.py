@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
 
 from rota.core import parse
 from rota.core.errors import Invalid
@@ -38,6 +37,7 @@ class Scripts:
     async def live(self, org_id: str, name: str) -> Workflow:
         """Return the live version of a workflow. Raises NotFound."""
         row, version = await self.db.read(store.live, org_id, name)
+        assert version.source is not None  # a live version has its file
         key = (row.id, row.version)
         if key not in self.cache:
             self.cache[key] = self.workflow({**row.declaration, "name": row.name}, key, version.source)
@@ -46,7 +46,7 @@ class Scripts:
             self.cache.popitem(last=False)
         return self.cache[key]
 
-    def workflow(self, declaration: Mapping[str, Any], key: tuple[str, str], source: str) -> Workflow:
+    def workflow(self, declaration: Mapping[str, object], key: tuple[str, str], source: str) -> Workflow:
         """Return the workflow of an untrusted declaration. Raises Invalid."""
         workflow = Workflow(
             parse.name(declaration.get("name"), "workflow"),
@@ -66,16 +66,15 @@ class Scripts:
             for step in names:
                 parse.one_of(step, "steps", ["produce"] if kind is HandlerKind.PRODUCER else list(STEPS))
             steps = {step: self.proxy(key, source, name, step) for step in names}
-            topics = {field: texts(handler, field) for field in ("subscribe", "publishes")}
             schedule = parse.payload(handler.get("schedule"), "schedule")
-            workflow._add(name, kind, steps, **topics, schedule=schedule, connectors=workflow.connectors)
+            workflow._add(name, kind, steps, texts(handler, "publishes"), texts(handler, "subscribe"), schedule)
         return workflow
 
     def proxy(self, key: tuple[str, str], source: str, handler: str, step: str) -> Call:
         """Return a step that runs in the sandbox; its requests go to the run's host, as those of a step in this
         process."""
 
-        async def call(ctx: Context, *args: Any) -> Any:
+        async def call(ctx: Context, *args: object) -> object:
             params = [dump_argument(arg) for arg in args]
             result = await self.sandbox.call(key, source, handler, step, params, ctx.now, ctx._ask)
             match result.get("prepared"):
@@ -88,7 +87,7 @@ class Scripts:
         return call
 
 
-def dump_argument(value: Any) -> Any:
+def dump_argument(value: object) -> object:
     match value:
         case Prepare():
             return value.dump()
@@ -98,7 +97,7 @@ def dump_argument(value: Any) -> Any:
             return value
 
 
-def texts(fields: Mapping[str, Any], name: str) -> list[str]:
+def texts(fields: Mapping[str, object], name: str) -> list[str]:
     """Return a field that is a list of texts. Raises Invalid."""
     value = fields.get(name)
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):

@@ -5,10 +5,10 @@ rescued if its worker dies. A proposal is trusted no more than an uploaded scrip
 """
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import orjson
 
@@ -16,6 +16,7 @@ from rota.core.errors import Invalid, LogicError
 from rota.core.process_groups import describe_exit
 from rota.core.schedule_form import Defaults
 from rota.db.dialect import Tx
+from rota.db.paging import Record
 from rota.db.retry import retry_until_available
 from rota.engine.runner import RunContext, Work
 from rota.kinds.workflows.rules import VersionOutcome, forbidden_change
@@ -29,7 +30,7 @@ HOST_FIELDS = ("declaration", "org_id")  # of a failure: not for the repairer
 class Repairer(Protocol):
     """Proposes a new file for a script that failed, or None. Raises LogicError with the reason."""
 
-    async def propose(self, ctx: RunContext, failure: Mapping[str, Any]) -> str | None: ...
+    async def propose(self, ctx: RunContext, failure: Record) -> str | None: ...
 
 
 class CommandRepairer:
@@ -39,7 +40,7 @@ class CommandRepairer:
     def __init__(self, command: str, limit: timedelta = timedelta(minutes=10)) -> None:
         self.command, self.limit = command, limit
 
-    async def propose(self, ctx: RunContext, failure: Mapping[str, Any]) -> str | None:
+    async def propose(self, ctx: RunContext, failure: Record) -> str | None:
         process = await processes.start(
             ctx, self.command, processes.environment(ctx, ["*"]), user=ctx.engine.settings.user_of("")
         )
@@ -64,10 +65,10 @@ class RepairRunner:
     def routes(self) -> Collection[str]:
         return {store.REPAIR} if self.repairer is not None else set()
 
-    async def resolve(self, org_id: str, target: str, payload: Any) -> str:  # noqa: ARG002
+    async def resolve(self, org_id: str, target: str, payload: object) -> str:  # noqa: ARG002
         raise Invalid("kind", self.kind, "cannot be scheduled: a repair follows a run that failed")
 
-    def known_as(self, tx: Tx, org_id: str, target: str, payload: Any) -> Collection[str]:  # noqa: ARG002
+    def known_as(self, tx: Tx, org_id: str, target: str, payload: object) -> Collection[str]:  # noqa: ARG002
         return {target}
 
     async def prepare(self, ctx: RunContext) -> Work:
@@ -75,7 +76,7 @@ class RepairRunner:
         ctx.info.marks_first = True
         return partial(self.execute, ctx)
 
-    async def execute(self, ctx: RunContext) -> Any:
+    async def execute(self, ctx: RunContext) -> object:
         """Ask for one proposal, check it and settle the repair. Idempotent."""
         repair_id, db = ctx.job.payload["id"], self.scripts.db
         failure = await retry_until_available(lambda: db.read(store.failure, repair_id))
@@ -91,8 +92,8 @@ class RepairRunner:
         return {"outcome": settled, "why": why}
 
     async def propose(
-        self, ctx: RunContext, failure: Mapping[str, Any]
-    ) -> tuple[VersionOutcome, str | None, str | None, dict[str, Any] | None]:
+        self, ctx: RunContext, failure: Record
+    ) -> tuple[VersionOutcome, str | None, str | None, Record | None]:
         """Ask for a proposal and check it; returns its outcome, the reason, the file and its declaration."""
         assert self.repairer is not None
         shown = {name: failure[name] for name in failure if name not in HOST_FIELDS}

@@ -36,7 +36,7 @@ SPARE_PROCESSES = 2  # started ahead, without a script
 IDLE_PROCESSES = 8  # kept for the next call of their script
 PROCESS_CALLS, PROCESS_SECONDS = 500, 5.0  # calls, and their run time, after which a process is replaced
 
-Ask = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
+Ask = Callable[[str, Mapping[str, object]], Awaitable[object]]
 Key = tuple[str, str]  # a workflow and its version
 
 FAILURE_CLASSES = {  # that a script can raise; anything else is a logic failure
@@ -70,7 +70,7 @@ class Child:
     calls: int = 0
     seconds: float = 0.0
 
-    async def send(self, message: Any) -> None:
+    async def send(self, message: object) -> None:
         self.writer.write(orjson.dumps(message) + b"\n")
         with suppress(ConnectionError):  # it died; `receive` raises with the reason
             await self.writer.drain()
@@ -104,7 +104,7 @@ class Sandbox:
         self.ready: list[asyncio.Task[Child]] = []  # spare processes
         self.idle: list[tuple[Key, Child]] = []  # with a loaded script, the last used at the end
 
-    async def declare(self, source: str) -> dict[str, Any]:
+    async def declare(self, source: str) -> dict[str, object]:
         """Return what a script declares; its requests to the host are refused. Raises Invalid with the line."""
         if len(source) > SCRIPT_LIMIT:
             raise Invalid("script", f"{len(source)} characters", f"is longer than {SCRIPT_LIMIT}")
@@ -125,8 +125,8 @@ class Sandbox:
         return declared
 
     async def call(
-        self, key: Key, source: str, handler: str, step: str, args: Sequence[Any], now: datetime, ask: Ask
-    ) -> dict[str, Any]:
+        self, key: Key, source: str, handler: str, step: str, args: Sequence[object], now: datetime, ask: Ask
+    ) -> dict[str, object]:
         """Run one step of a handler; returns `{"returned": …}` or `{"prepared": …}`. Raises the failure of the script,
         after which its process is used again, or that of a request to the host."""
         child, began = await self._loaded(key, source), stopwatch()
@@ -155,7 +155,7 @@ class Sandbox:
 
     # messages
 
-    async def _converse(self, child: Child, order: Any, ask: Ask) -> dict[str, Any]:
+    async def _converse(self, child: Child, order: object, ask: Ask) -> dict[str, object]:
         """Send an order and serve requests until the result. Raises ScriptRaised, WorkFailed or LogicError."""
         await child.send(order)
         size = 0
@@ -249,7 +249,7 @@ class Sandbox:
 class ScriptRaised(WorkFailed):
     """The script raised an exception, in this line."""
 
-    def __init__(self, failure: Failure, line: Any) -> None:
+    def __init__(self, failure: Failure, line: object) -> None:
         super().__init__(failure)
         self.line = line if isinstance(line, int) else 0
 
@@ -269,11 +269,11 @@ def spawn(start: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.socket]
     return process, ours
 
 
-async def refuse_request(request: str, params: Mapping[str, Any]) -> Any:  # noqa: ARG001
+async def refuse_request(request: str, params: Mapping[str, object]) -> object:  # noqa: ARG001
     raise LogicError(f"{request} is only available to handlers, not while the script is loaded")
 
 
-def failure_in(error: Mapping[str, Any]) -> Failure:
+def failure_in(error: Mapping[str, object]) -> Failure:
     """Return the failure of an untrusted message about an exception."""
     failure_class = FAILURE_CLASSES.get(str(error.get("code")), FailureClass.LOGIC)
     name, message, line = (str(error.get(field) or "")[:5000] for field in ("type", "message", "line"))

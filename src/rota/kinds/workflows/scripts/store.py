@@ -4,9 +4,8 @@ A repair is inserted by the transaction that ends the failed run: a row with out
 a worker dies, another takes the job; the transaction that settles a repair also makes it live and resumes the workflow.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import and_, func, literal_column, or_, select, update
 
@@ -24,7 +23,7 @@ from rota.kinds.workflows.rules import REPAIRS_PER_FAILURE, EventStatus, Version
 from rota.kinds.workflows.store import deployment, events, operators, workflows
 from rota.kinds.workflows.store.effects import has_open_effect
 from rota.kinds.workflows.store.phases import find_run
-from rota.kinds.workflows.store.records import WorkflowRow
+from rota.kinds.workflows.store.records import EventRow, ScriptVersion, WorkflowRow
 from rota.kinds.workflows.store.workflows import SCRIPT
 
 REPAIR = "repair"  # the kind of the jobs, and their route
@@ -50,7 +49,7 @@ LISTED_COLUMNS = (
 # versions
 
 
-def route_for(tx: Tx, org_id: str, declaration: Mapping[str, Any]) -> str:
+def route_for(tx: Tx, org_id: str, declaration: Record) -> str:
     """Return the route of a script: with connectors, that of workers with a program of its org."""
     return f"{SCRIPT_ROUTE}:{orgs.slug_of(tx, org_id)}" if declaration["connectors"] else SCRIPT_ROUTE
 
@@ -59,7 +58,7 @@ def deploy(
     tx: Tx,
     org_id: str,
     key: str | None,
-    fields: Mapping[str, Any],
+    fields: Record,
     producers: Mapping[str, Schedule],
     source: str,
     by: str | None,
@@ -89,7 +88,7 @@ def deploy(
     return workflow_id
 
 
-def version_row(workflow_id: str, major: int, minor: int, outcome: VersionOutcome, now: datetime) -> dict[str, Any]:
+def version_row(workflow_id: str, major: int, minor: int, outcome: VersionOutcome, now: datetime) -> Record:
     empty = dict.fromkeys(("source", "declaration", "why", "run_id", "created_by", "decided_by", "decided_at"))
     return empty | {
         "id": new_id(),
@@ -101,13 +100,13 @@ def version_row(workflow_id: str, major: int, minor: int, outcome: VersionOutcom
     }
 
 
-def live(tx: Tx, org_id: str, key: str) -> tuple[WorkflowRow, Any]:
+def live(tx: Tx, org_id: str, key: str) -> tuple[WorkflowRow, ScriptVersion]:
     """Return a workflow and the row of its live version. Raises NotFound."""
     workflow = workflows.get(tx, org_id, key)
     return workflow, get_version(tx, workflow, workflow.version)
 
 
-def get_version(tx: Tx, workflow: WorkflowRow, number: str) -> Any:
+def get_version(tx: Tx, workflow: WorkflowRow, number: str) -> ScriptVersion:
     """Return the row of a version such as `2.1`. Raises NotFound."""
     major, _, minor = number.partition(".")
     row = None
@@ -116,15 +115,16 @@ def get_version(tx: Tx, workflow: WorkflowRow, number: str) -> Any:
         row = tx.execute(select(tables.scripts).where(same)).one_or_none()
     if row is None:
         raise NotFound(f"version {number!r} of workflow {workflow.name!r} not found")
-    return row
+    return ScriptVersion(**row._asdict())
 
 
-def previous_version(tx: Tx, workflow: WorkflowRow, version: Any) -> Any | None:
+def previous_version(tx: Tx, workflow: WorkflowRow, version: ScriptVersion) -> ScriptVersion | None:
     """Return the row of the version that was live when this one was made."""
     earlier = or_(s.major < version.major, and_(s.major == version.major, s.minor < version.minor))
     accepted = and_(s.workflow_id == workflow.id, earlier, s.outcome == VersionOutcome.ACCEPTED)
     stmt = select(tables.scripts).where(accepted).order_by(s.major.desc(), s.minor.desc()).limit(1)
-    return tx.execute(stmt).one_or_none()
+    row = tx.execute(stmt).one_or_none()
+    return None if row is None else ScriptVersion(**row._asdict())
 
 
 def list_versions(
@@ -135,12 +135,17 @@ def list_versions(
     stmt = select(*LISTED_COLUMNS).where(s.workflow_id == workflow.id)
     if repairs:
         stmt = stmt.where(s.minor > 0)
-    return page_by(tx, stmt, s.id, limit, cursor, lambda row: describe(row, workflow), descending=True)
+    return page_by(tx, stmt, s.id, limit, cursor, lambda row: describe(dict_of(row), workflow), descending=True)
 
 
-def describe(row: Any, workflow: WorkflowRow) -> Record:
-    """Return a version as the API shows it."""
-    fields = dict_of(row)
+def describe_version(version: ScriptVersion, workflow: WorkflowRow) -> Record:
+    """Return a version with its file, as the API shows it."""
+    names = (name for name in ScriptVersion.__slots__ if name != "declaration")
+    return describe({name: getattr(version, name) for name in names}, workflow)
+
+
+def describe(fields: Record, workflow: WorkflowRow) -> Record:
+    """Return the columns of a version as the API shows them."""
     number = f"{fields.pop('major')}.{fields.pop('minor')}"
     for name in ("id", "workflow_id"):
         del fields[name]
@@ -222,12 +227,13 @@ def failure(tx: Tx, repair_id: str) -> Record | None:
     assert run is not None
     ended, base = runs.get(tx, workflow.org_id, row.run_id), get_version(tx, workflow, workflow.version)
     handler = workflow.handlers.get(run.handler_id)
-    inputs: dict[str, list[Any]] = {}
+    inputs: dict[str, list[Record]] = {}
     for topic in handler.subscribe if handler is not None else ():
         reserved = and_(e.workflow_id == workflow.id, e.topic == topic, e.reserved_by == run.id)
         stmt = select(tables.events).where(reserved).order_by(e.id).limit(FAILURE_EVENTS)
-        rows: Sequence[Any] = tx.execute(stmt).all() or events.peek(tx, workflow.id, topic, FAILURE_EVENTS)
-        inputs[topic] = [{"message_id": event.message_id, "payload": event.payload} for event in rows]
+        reserved_events = [EventRow(**event._asdict()) for event in tx.execute(stmt)]
+        shown_events = reserved_events or events.peek(tx, workflow.id, topic, FAILURE_EVENTS)
+        inputs[topic] = [{"message_id": event.message_id, "payload": event.payload} for event in shown_events]
     earlier = and_(s.workflow_id == workflow.id, s.major == row.major, s.minor > 0, s.minor < row.minor)
     proposals = tx.execute(select(tables.scripts).where(earlier).order_by(s.minor))
     redacted_fields = redacted(
@@ -270,7 +276,7 @@ def settle_repair(
     outcome: VersionOutcome,
     why: str | None,
     source: str | None,
-    declaration: Mapping[str, Any] | None,
+    declaration: Record | None,
     now: datetime,
 ) -> str:
     """Write the outcome of a repair and return it. An accepted one becomes live and its workflow is resumed; after a
@@ -287,16 +293,16 @@ def settle_repair(
         values["decided_at"] = None
     tx.execute(update(tables.scripts).where(s.id == row.id).values(values))
     if outcome is VersionOutcome.ACCEPTED:
-        make_live(tx, workflow, row, declaration or {}, now)
+        make_live(tx, workflow, ScriptVersion(**row._asdict()), declaration or {}, now)
     elif outcome is VersionOutcome.REFUSED:
         ask_for_repair(tx, workflow, row.run_id, now)
     touch(tx, workflow, now)
     return outcome.value
 
 
-def make_live(tx: Tx, workflow: WorkflowRow, version: Any, declaration: Mapping[str, Any], now: datetime) -> None:
+def make_live(tx: Tx, workflow: WorkflowRow, version: ScriptVersion, declaration: Record, now: datetime) -> None:
     """Make a repair the live version and retry the failed run."""
-    values = {"version": f"{version.major}.{version.minor}", "declaration": declaration, "updated_at": now}
+    values = {"version": version.number, "declaration": declaration, "updated_at": now}
     tx.execute(update(tables.workflows).where(w.id == workflow.id).values(values))
     changed = workflows.get(tx, workflow.org_id, workflow.id)
     operators.retry_stuck(tx, changed, operators.stuck_job(tx, changed), now)
@@ -315,13 +321,14 @@ def decide(tx: Tx, org_id: str, key: str, number: str, accept: bool, why: str, b
     if row.outcome != VersionOutcome.WAITING:
         text = f"version {number} of workflow {workflow.name!r} is {row.outcome}"
         raise Conflict(f"{text}; only a waiting version can be accepted or rejected")
+    assert row.run_id is not None  # a waiting version is a repair
     if accept and (has_open_effect(tx, workflow.id) or not is_stuck_on(tx, workflow, row.run_id)):
         raise Conflict(f"workflow {workflow.name!r} no longer needs version {number}; reject it")
     outcome = VersionOutcome.ACCEPTED if accept else VersionOutcome.REJECTED
     values = {"outcome": outcome.value, "why": why or None, "decided_by": by, "decided_at": now}
     tx.execute(update(tables.scripts).where(s.id == row.id).values(values))
     if accept:
-        make_live(tx, workflow, row, row.declaration, now)
+        make_live(tx, workflow, row, row.declaration or {}, now)
     elif is_stuck_on(tx, workflow, row.run_id):
         ask_for_repair(tx, workflow, row.run_id, now)
     touch(tx, workflow, now)

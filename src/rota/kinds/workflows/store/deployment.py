@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import and_, delete, update
 
@@ -14,6 +13,7 @@ from rota.core.model import Schedule
 from rota.core.schedule_form import Defaults
 from rota.db import tables
 from rota.db.dialect import Tx
+from rota.db.paging import Record
 from rota.db.statement import insert_new, insert_rows
 from rota.engine import firing, schedules
 from rota.kinds.workflows.rules import WORKFLOW, HandlerKind
@@ -27,9 +27,7 @@ NOT_DECLARED = "no longer declared in the program"  # the pause reason of a work
 w, h = tables.workflows.c, tables.handlers.c
 
 
-def producer_schedule(
-    org_id: str, workflow: str, source: str, route: str, handler: Mapping[str, Any], now: datetime
-) -> Schedule:
+def producer_schedule(org_id: str, workflow: str, source: str, route: str, handler: Record, now: datetime) -> Schedule:
     """Return the schedule of a producer, from its declaration."""
     body = {
         **handler["schedule"],
@@ -43,9 +41,7 @@ def producer_schedule(
     return replace(schedule, route=route)
 
 
-def deploy(
-    tx: Tx, org_id: str, fields: Mapping[str, Any], producers: Mapping[str, Schedule], now: datetime
-) -> str | None:
+def deploy(tx: Tx, org_id: str, fields: Record, producers: Mapping[str, Schedule], now: datetime) -> str | None:
     """Make the database match a declaration; returns the workflow's id, or None if it matches already. New and changed
     workflows run at once: producers by a job beside their slots, consumers because their code may decide otherwise.
     Raises Conflict if the name belongs to a workflow from another kind of source."""
@@ -66,7 +62,7 @@ def deploy(
 
 
 def deploy_handlers(
-    tx: Tx, workflow: WorkflowRow, declarations: Collection[Any], producers: Mapping[str, Schedule], now: datetime
+    tx: Tx, workflow: WorkflowRow, declarations: Collection[Record], producers: Mapping[str, Schedule], now: datetime
 ) -> None:
     """Insert, change and delete handlers so that they match their declarations, with the schedules of producers."""
     declared = {declaration["name"]: declaration for declaration in declarations}

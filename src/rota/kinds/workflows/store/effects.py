@@ -1,12 +1,12 @@
 """The ledger of mutations. A row is written before the mutation is tried, and its status moves as EFFECT_MOVES says."""
 
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import select, update
 
 from rota.core.errors import Conflict
 from rota.core.model import Job
+from rota.core.policy import FailureData
 from rota.core.states import Phase
 from rota.db import tables
 from rota.db.dialect import Tx
@@ -35,7 +35,7 @@ def has_open_effect(tx: Tx, workflow_id: str) -> bool:
 
 
 def record_effect(
-    tx: Tx, job: Job, run: StartedRun, effect_id: str, call: str, params: Any, title: str | None, now: datetime
+    tx: Tx, job: Job, run: StartedRun, effect_id: str, call: str, params: object, title: str | None, now: datetime
 ) -> None:
     """Write a mutation before it is tried; its id is the idempotency key. Raises LeaseLost."""
     if move_phase(tx, job, run, Phase.MUTATING, now):
@@ -62,8 +62,8 @@ def settle(
     effect_id: str,
     status: EffectStatus,
     now: datetime,
-    result: Any = None,
-    error: Any = None,
+    result: object = None,
+    error: FailureData | None = None,
     reconcile_attempts: int = 0,
 ) -> None:
     """Write the status of a mutation after it was tried or reconciled; a final one also moves the run past the mutation
@@ -82,7 +82,7 @@ def hand_over(tx: Tx, old_run_id: str, run_id: str, now: datetime) -> None:
     tx.execute(update(tables.effects).where(f.run_id == old_run_id).values(run_id=run_id, updated_at=now))
 
 
-def move_effect(tx: Tx, /, effect_id: str, to: EffectStatus, now: datetime, **values: Any) -> None:
+def move_effect(tx: Tx, /, effect_id: str, to: EffectStatus, now: datetime, **values: object) -> None:
     """Move a mutation to another status and set columns; a no-op if it has that status already. Raises Conflict if
     EFFECT_MOVES does not allow the move."""
     sources = [before.value for before, after in EFFECT_MOVES if after is to]

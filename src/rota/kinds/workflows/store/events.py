@@ -5,7 +5,6 @@ The caller of a function that writes holds the workflow's lock or the lease of t
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import ColumnElement, and_, literal_column, or_, select, update
 
@@ -54,7 +53,8 @@ def publish(
     existing = [event for key, event in latest.items() if key not in results]
     for row in tx.execute(select(tables.events).where(is_same_message(workflow.id, existing))) if existing else ():
         key = (row.topic, row.message_id)
-        results[key] = (row.id, "replaced" if replace_pending(tx, row, latest[key], now) else "kept")
+        is_replaced = replace_pending(tx, EventRow(**row._asdict()), latest[key], now)
+        results[key] = (row.id, "replaced" if is_replaced else "kept")
     written = {key: event_id for key, (event_id, result) in results.items() if result != "kept"}
     links = [{"input_id": input_id, "event_id": event} for event in written.values() for input_id in sorted(inputs)]
     insert_new(tx, tables.causes, links, ("event_id",))
@@ -67,7 +67,7 @@ def publish(
 
 def event_row(
     workflow_id: str, event: NewEvent, source: str | None, run_id: str | None, now: datetime
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {
         "id": new_id(),
         "workflow_id": workflow_id,
@@ -93,12 +93,12 @@ def is_same_message(workflow_id: str, new_events: Iterable[NewEvent]) -> ColumnE
     return and_(e.workflow_id == workflow_id, or_(*matches))
 
 
-def replace_pending(tx: Tx, row: Any, event: NewEvent, now: datetime) -> bool:
+def replace_pending(tx: Tx, old: EventRow, event: NewEvent, now: datetime) -> bool:
     """Replace payload and title of an event; False if it is not pending."""
-    if row.status != EventStatus.PENDING:
+    if old.status != EventStatus.PENDING:
         return False
-    values = {"payload": event.payload, "title": event.title or row.title, "updated_at": now}
-    still_pending = and_(e.id == row.id, e.status == EventStatus.PENDING)
+    values = {"payload": event.payload, "title": event.title or old.title, "updated_at": now}
+    still_pending = and_(e.id == old.id, e.status == EventStatus.PENDING)
     return bool(tx.execute(update(tables.events).where(still_pending).values(values)).rowcount)
 
 

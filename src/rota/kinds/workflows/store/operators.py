@@ -1,7 +1,6 @@
 """Commands of operators: publish, run, pause, resume, skip an event, resolve a run that needs a decision."""
 
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import and_, literal, select, update
 
@@ -16,7 +15,7 @@ from rota.kinds.workflows.rules import WORKFLOW, EffectStatus, EventStatus, Outc
 from rota.kinds.workflows.store import effects, events, workflows
 from rota.kinds.workflows.store.consumer_jobs import CONSUMER_PRIORITY, ensure_consumer_job
 from rota.kinds.workflows.store.phases import find_run
-from rota.kinds.workflows.store.records import NewEvent, OpenEffect, RunRow, WorkflowRow
+from rota.kinds.workflows.store.records import NewEvent, OpenEffect, RunRow, StuckJob, WorkflowRow
 from rota.kinds.workflows.store.workflow_runs import PAUSED
 
 w, e, r, j, causes = tables.workflows.c, tables.events.c, tables.workflow_runs.c, tables.jobs.c, tables.causes.c
@@ -101,7 +100,7 @@ def skip_event(tx: Tx, org_id: str, key: str, event_id: str, now: datetime) -> s
     return event_id
 
 
-def resolve(tx: Tx, org_id: str, key: str, resolution: Resolution, result: Any, by: str, now: datetime) -> str:
+def resolve(tx: Tx, org_id: str, key: str, resolution: Resolution, result: object, by: str, now: datetime) -> str:
     """Apply an operator's decision to the run that needs one; returns the workflow's id. Raises Conflict if no run does
     or the resolution does not fit it."""
     workflow = workflows.get(tx, org_id, key, hold=True)
@@ -153,7 +152,7 @@ def record_outcome(
     outcome: Outcome,
     by: str,
     now: datetime,
-    result: Any = None,
+    result: object = None,
 ) -> None:
     """Write what an operator decided about the mutation of a run, and move the run past it. Raises Conflict."""
     if effect is not None:
@@ -163,7 +162,7 @@ def record_outcome(
     tx.execute(update(tables.workflow_runs).where(r.id == run.id).values(values))
 
 
-def reject_run(tx: Tx, workflow: WorkflowRow, stuck: Any | None, run: RunRow, now: datetime) -> None:
+def reject_run(tx: Tx, workflow: WorkflowRow, stuck: StuckJob | None, run: RunRow, now: datetime) -> None:
     """Give up a run: its events are skipped, it is failed, and the workflow continues."""
     handler = workflow.handlers.get(run.handler_id)
     events.skip_reserved(tx, run, now)
@@ -181,16 +180,18 @@ def reject_run(tx: Tx, workflow: WorkflowRow, stuck: Any | None, run: RunRow, no
     ensure_consumer_job(tx, workflow, now)
 
 
-def stuck_job(tx: Tx, workflow: WorkflowRow) -> Any | None:
+def stuck_job(tx: Tx, workflow: WorkflowRow) -> StuckJob | None:
     """Return the first job of the workflow if it is parked, or backs off to reconcile a mutation; else None."""
     head = serial_keys.head_of(tx, serial_key_of(workflow.org_id, workflow.name))
     if head is None or (head.state == State.PARKED and head.parked_reason == jobs.UNROUTABLE):
         return None
     reconciles = head.state == State.RETRY and effects.open_effect(tx, head.last_run_id) is not None
-    return head if head.state == State.PARKED or reconciles else None
+    if head.state != State.PARKED and not reconciles:
+        return None
+    return StuckJob(head.id, head.state, head.serial_key, head.parked_reason, head.last_run_id)
 
 
-def retry_stuck(tx: Tx, workflow: WorkflowRow, stuck: Any | None, now: datetime) -> None:
+def retry_stuck(tx: Tx, workflow: WorkflowRow, stuck: StuckJob | None, now: datetime) -> None:
     """Retry the stuck job now, or else the failed runs of handlers on hold, with all their tries."""
     if stuck is not None:
         tx.execute(update(tables.jobs).where(j.id == stuck.id).values(tries=0, crashes=0))

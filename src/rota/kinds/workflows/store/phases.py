@@ -1,7 +1,6 @@
 """The guarded move of a run from phase to phase."""
 
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import and_, exists, select, update
 
@@ -32,7 +31,7 @@ def find_run(tx: Tx, run_id: str | None) -> RunRow | None:
     return RunRow(**{**columns, **enums})
 
 
-def move_phase(tx: Tx, job: Job, run: StartedRun, to: Phase, now: datetime, **values: Any) -> bool:
+def move_phase(tx: Tx, job: Job, run: StartedRun, to: Phase, now: datetime, **values: object) -> bool:
     """PHASE_MOVES_FORWARD: move a run to a later phase and set columns. False if it is in that phase already, because
     the answer to the first try was lost. Raises LeaseLost, or Conflict for a move that is not allowed."""
     earlier = [phase.value for phase in Phase if may_move(phase, to)]

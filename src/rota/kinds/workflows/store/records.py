@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from rota.core.states import Phase
+from rota.db.paging import Record
 from rota.kinds.workflows.rules import EffectStatus, HandlerKind, Outcome
 
 
@@ -18,7 +18,7 @@ class HandlerRow:
     type: str
     subscribe: list[str]
     schedule_id: str | None
-    state: Any
+    state: object
     dirty: bool
     wake_at: datetime | None
     held_run_id: str | None
@@ -38,7 +38,7 @@ class WorkflowRow:
     description: str
     source: str
     version: str
-    declaration: dict[str, Any]
+    declaration: Record
     paused_at: datetime | None
     pause_reason: str | None
     created_at: datetime
@@ -62,7 +62,7 @@ class NewEvent:
 
     topic: str
     message_id: str
-    payload: Any
+    payload: object
     title: str | None = None
 
 
@@ -74,7 +74,7 @@ class EventRow:
     workflow_id: str
     topic: str
     message_id: str
-    payload: Any
+    payload: object
     title: str | None
     status: str
     source: str | None
@@ -95,9 +95,9 @@ class RunRow:
     handler_type: HandlerKind
     retry_of: str | None
     phase: Phase
-    prepare_result: dict[str, Any] | None
+    prepare_result: Record | None
     mutation_outcome: Outcome | None
-    mutation_result: Any
+    mutation_result: object
     created_at: datetime
     updated_at: datetime
 
@@ -108,7 +108,7 @@ class OpenEffect:
 
     id: str
     call: str
-    params: Any
+    params: Mapping[str, object]
     title: str | None
     status: EffectStatus
     reconcile_attempts: int
@@ -123,11 +123,11 @@ class StartedRun:
     handler: str
     kind: HandlerKind
     phase: Phase
-    state: Any
+    state: object
     started_at: datetime
-    prepared: Mapping[str, Any] | None = None
+    prepared: Record | None = None
     outcome: Outcome | None = None
-    result: Any = None
+    result: object = None
     effect: OpenEffect | None = None  # a mutation of the attempt before, whose outcome is not known
     retry_of: str | None = None
 
@@ -136,6 +136,40 @@ class StartedRun:
 class Decision:
     """The result of `prepare`, not yet in the database: as JSON, the events to reserve by topic, the wake-up time."""
 
-    result: Mapping[str, Any]
+    result: Record
     reservations: Mapping[str, list[str]]
     wake_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptVersion:
+    """A row of `scripts`: a version of a workflow that is a script."""
+
+    id: str
+    workflow_id: str
+    major: int
+    minor: int
+    source: str | None
+    declaration: Record | None
+    outcome: str
+    why: str | None
+    run_id: str | None
+    created_by: str | None
+    decided_by: str | None
+    created_at: datetime
+    decided_at: datetime | None
+
+    @property
+    def number(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+@dataclass(frozen=True, slots=True)
+class StuckJob:
+    """The first job of a workflow that waits for an operator, or for the reconciliation of a mutation."""
+
+    id: str
+    state: str
+    serial_key: str
+    parked_reason: str | None
+    last_run_id: str | None

@@ -4,7 +4,6 @@ lost."""
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import and_, update
 
@@ -15,6 +14,7 @@ from rota.db import tables
 from rota.db.dialect import Tx, lock_keys
 from rota.db.statement import insert_new
 from rota.engine import finishing, grants, jobs, runs, schedules, serial_keys
+from rota.engine.runner import LogLine
 from rota.kinds.workflows.rules import WORKFLOW, EffectStatus, EventStatus, HandlerKind, Outcome, start_of
 from rota.kinds.workflows.store import consumer_jobs, effects, events, workflows
 from rota.kinds.workflows.store.phases import find_run, lease_lost, move_phase
@@ -174,11 +174,11 @@ def commit(
     tx: Tx,
     job: Job,
     run: StartedRun,
-    state: Any,
+    state: object,
     new_events: Sequence[NewEvent],
     worker: str,
     ended: AttemptResult,
-    log_lines: Sequence[Any],
+    log_lines: Sequence[LogLine],
     now: datetime,
     decision: Decision | None = None,
     follows: bool = False,
@@ -187,7 +187,7 @@ def commit(
     job of the consumers. A `decision` that was not saved is committed with it. If the worker `follows`, return the
     attempt that begins at once. Raises LeaseLost."""
     workflow = workflows.get(tx, job.org_id, job.target, hold=True)
-    changes: dict[str, Any] = {} if run.outcome else {"mutation_outcome": Outcome.NONE.value}
+    changes: dict[str, object] = {} if run.outcome else {"mutation_outcome": Outcome.NONE.value}
     if decision is not None:
         changes["prepare_result"] = decision.result
     if not move_phase(tx, job, run, Phase.COMMITTED, now, **changes):
@@ -242,7 +242,7 @@ def find_followed(tx: Tx, workflow: WorkflowRow, job: Job, worker: str) -> Follo
 
 
 def hold_handler(
-    tx: Tx, job: Job, run: StartedRun, worker: str, ended: AttemptResult, log_lines: Sequence[Any], now: datetime
+    tx: Tx, job: Job, run: StartedRun, worker: str, ended: AttemptResult, log_lines: Sequence[LogLine], now: datetime
 ) -> None:
     """End a failed run and hold its handler for an operator, while the other handlers continue. Raises LeaseLost."""
     workflow = workflows.get(tx, job.org_id, job.target, hold=True)

@@ -6,14 +6,12 @@ holder has the handlers in memory, decides from these which consumers must run, 
 (`update_handler`). So a publish during a run is never lost: it sets a flag that the run's commit does not clear.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 from sqlalchemy import and_, select, update
 
 from rota.core.errors import NotFound
 from rota.db import tables
 from rota.db.dialect import Tx
+from rota.db.paging import Record
 from rota.kinds.workflows.store import statements
 from rota.kinds.workflows.store.records import HandlerRow, WorkflowRow
 
@@ -39,7 +37,7 @@ def get_by_id(tx: Tx, workflow_id: str, hold: bool = False) -> WorkflowRow:
     return with_handlers(tx, row._asdict())
 
 
-def with_handlers(tx: Tx, columns: Mapping[str, Any]) -> WorkflowRow:
+def with_handlers(tx: Tx, columns: Record) -> WorkflowRow:
     """Return the workflow of these columns with its handlers. They are read by a second statement: one that waited for
     a lock still sees other tables as they were before it waited."""
     rows = statements.HANDLERS.run(tx, workflow_id=columns["id"])
@@ -47,7 +45,7 @@ def with_handlers(tx: Tx, columns: Mapping[str, Any]) -> WorkflowRow:
     return WorkflowRow(**columns, handlers={handler.name: handler for handler in handlers})
 
 
-def update_handler(tx: Tx, handler: HandlerRow, **changes: Any) -> None:
+def update_handler(tx: Tx, handler: HandlerRow, **changes: object) -> None:
     """Change columns of a handler, in the database and in the record; values that are equal are not written."""
     new = {name: value for name, value in changes.items() if getattr(handler, name) != value}
     if new:
