@@ -26,10 +26,10 @@ import tempfile
 import traceback
 import types
 import zoneinfo
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 MODULES = (  # that a script may import, besides `rota`; loaded before the process is locked
     "abc", "ast", "asyncio", "base64", "binascii", "bisect", "calendar", "collections", "collections.abc", "contextlib",
@@ -93,13 +93,17 @@ def main() -> None:
     os._exit(0)
 
 
+T = TypeVar("T")
+Step = Callable[..., Awaitable[object]]  # of the script
+
+
 class Link:
     """The socket to the host. A message is a line of JSON."""
 
     def __init__(self) -> None:
         self.lines = open(0, "rb", closefd=False)  # noqa: SIM115
 
-    def send(self, message: Any) -> None:
+    def send(self, message: object) -> None:
         line = memoryview(json.dumps(message, allow_nan=False).encode() + b"\n")
         while line:
             line = line[os.write(1, line) :]
@@ -108,7 +112,7 @@ class Link:
         line = self.lines.readline()
         return json.loads(line) if line else None
 
-    async def ask(self, request: str, params: Mapping[str, Any]) -> Any:
+    async def ask(self, request: str, params: Mapping[str, object]) -> object:
         """Send a request and return the answer. The host kills this process instead of answering a refused one."""
         self.send({"ask": request, "params": params})
         return self.receive()["answer"]
@@ -170,11 +174,11 @@ class Workflow:
         self,
         name: str,
         *,
-        topics: Any = (),
+        topics: Iterable[str] = (),
         description: str = "",
         isolate: bool = False,
-        version: Any = None,
-        connectors: Any = None,
+        version: object = None,
+        connectors: Iterable[str] | None = None,
         repair: str = "auto",
     ) -> None:
         self.fields = {
@@ -185,21 +189,25 @@ class Workflow:
             "connectors": list(connectors or ()),
             "repair": repair,
         }
-        self.handlers: dict[str, dict[str, Any]] = {}
-        self.steps: dict[tuple[str, str], Any] = {}
+        self.handlers: dict[str, dict[str, object]] = {}
+        self.steps: dict[tuple[str, str], Step] = {}
         if version is not None:
             raise ValueError("version: Rota numbers the versions of scripts; omit it")
         Workflow.instances.append(self)
 
-    def producer(self, *, schedule: Any, publishes: Any, name: str | None = None) -> Any:
-        def declare(function: Any) -> Any:
+    def producer(
+        self, *, schedule: object, publishes: Iterable[str], name: str | None = None
+    ) -> Callable[[Step], Step]:
+        def declare(function: Step) -> Step:
             self.add(name or function.__name__, "producer", {"produce": function}, (), publishes, schedule)
             return function
 
         return declare
 
-    def consumer(self, *, subscribe: Any, publishes: Any = (), name: str | None = None) -> Any:
-        def declare(cls: Any) -> Any:
+    def consumer(
+        self, *, subscribe: Iterable[str], publishes: Iterable[str] = (), name: str | None = None
+    ) -> Callable[[T], T]:
+        def declare(cls: T) -> T:
             consumer = cls() if isinstance(cls, type) else cls
             steps = {step: getattr(consumer, step) for step in script_api.STEPS if hasattr(consumer, step)}
             handler_name = str(name or getattr(cls, "__name__", type(consumer).__name__))
@@ -208,7 +216,15 @@ class Workflow:
 
         return declare
 
-    def add(self, name: str, kind: str, steps: dict[str, Any], subscribe: Any, publishes: Any, schedule: Any) -> None:
+    def add(
+        self,
+        name: str,
+        kind: str,
+        steps: Mapping[str, Step],
+        subscribe: Iterable[str],
+        publishes: Iterable[str],
+        schedule: object,
+    ) -> None:
         if name in self.handlers:
             raise ValueError(f"{name} is the name of two handlers")
         for step, call in steps.items():
@@ -224,7 +240,7 @@ class Workflow:
             "schedule": schedule,
         }
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         return {**self.fields, "handlers": list(self.handlers.values())}
 
 
@@ -257,10 +273,10 @@ def load(source: str) -> Workflow:
     return Workflow.instances[0]
 
 
-async def run(workflow: Workflow, link: Link, order: dict[str, Any]) -> dict[str, Any]:
+async def run(workflow: Workflow, link: Link, order: Mapping[str, Any]) -> dict[str, object]:
     """Run one step of a handler; returns the message with its result."""
     step, args = order["step"], order["args"]
-    arguments: dict[str, list[Any]]
+    arguments: dict[str, list[Callable[..., object]]]
     arguments = {"mutate": [script_api.Prepare], "next": [script_api.Prepare, script_api.Mutation]}
     if step in arguments:
         args = [cls(**fields) for cls, fields in zip(arguments[step], args, strict=True)]
@@ -269,7 +285,7 @@ async def run(workflow: Workflow, link: Link, order: dict[str, Any]) -> dict[str
     return {"prepared": result.dump()} if isinstance(result, script_api.Prepare) else {"returned": result}
 
 
-def describe(error: BaseException) -> dict[str, Any]:
+def describe(error: BaseException) -> dict[str, object]:
     """Return an exception as a message, with the traceback from the first line of the script on."""
     frame, first = error.__traceback__, None
     line = error.lineno if isinstance(error, SyntaxError) else None
@@ -323,14 +339,14 @@ def read_zones(folder: str) -> dict[str, bytes]:
     return zones
 
 
-def raise_missing(key: str) -> Any:
+def raise_missing(key: str) -> object:
     raise zoneinfo.ZoneInfoNotFoundError(f"No time zone found with key {key}")
 
 
 class ImportRefusal:
     """The only finder on `sys.meta_path`: refuses every module that is not loaded."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:  # noqa: ARG002
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
         raise ImportError(f"a script cannot import {name}; it can import rota, {', '.join(MODULES)}", name=name)
 
 

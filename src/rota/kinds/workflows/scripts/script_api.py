@@ -9,7 +9,7 @@ from typing import Any
 
 STEPS = ("prepare", "mutate", "next")  # of a consumer, in this order
 
-Ask = Callable[[str, Mapping[str, Any]], Awaitable[Any]]  # sends a request to the host and returns its answer
+Ask = Callable[[str, Mapping[str, object]], Awaitable[Any]]  # sends a request to the host and returns its answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Prepare:
     wake_at: datetime | str | None = None
     title: str | None = None
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """Return the decision as JSON, not validated."""
-        reservations: Any = self.reservations
+        reservations: object = self.reservations
         if isinstance(reservations, Sequence) and all(isinstance(item, Reservation) for item in reservations):
             by_topic: dict[str, list[str]] = {}
             for reservation in reservations:
@@ -74,7 +74,7 @@ class Context:
         self._ask, self.now, self.log = ask, now, log
 
     async def publish(
-        self, topic: str | Sequence[str], *, message_id: str, payload: Any = None, title: str | None = None
+        self, topic: str | Sequence[str], *, message_id: str, payload: object = None, title: str | None = None
     ) -> None:
         """Put an event into a topic, or into several. The same `message_id` again replaces a pending event, and is a
         no-op once a run has reserved it."""
@@ -89,16 +89,16 @@ class Context:
         """Return events by their ids, in any status."""
         return [Event.load(fields) for fields in await self._ask("get", {"topic": topic, "ids": list(ids)})]
 
-    async def call(self, name: str, /, **params: Any) -> Any:
+    async def call(self, name: str, /, **params: object) -> Any:
         """Call a method of a connector: `await ctx.call("sheets.append_row", sheet="Mail", row=[…])`."""
         return await self._ask("call", {"name": name, "params": params})
 
 
-def every(interval: str | float) -> dict[str, Any]:
+def every(interval: str | float) -> dict[str, object]:
     """Return a schedule: `every("5m")`."""
     return {"interval": interval}
 
 
-def cron(expression: str, timezone: str = "UTC") -> dict[str, Any]:
+def cron(expression: str, timezone: str = "UTC") -> dict[str, object]:
     """Return a schedule: `cron("0 9 * * 1-5", "Europe/Oslo")`."""
     return {"cron_expression": expression, "timezone": timezone}
