@@ -36,7 +36,7 @@ class EngineBase:
     ) -> None:
         self.db, self.clock, self.wake, self.runners, self.settings = db, clock, wake, runners, settings
         self.metrics, self.extensions = metrics or Metrics(), extensions
-        self.tracing = tracing.found()
+        self.tracing = tracing.tracing_of_program()
         self.act: AuditEntry | None = None  # for whom it acts; None: the program itself
         self.defaults = {kind: runner.defaults for kind, runner in runners.items()}
         self.describers = dict(extensions.describers)

@@ -1,4 +1,5 @@
-"""What a kind of work provides, and what it is given. The engine owns timing; work happens only behind a Runner."""
+"""The Runner port: what a kind of work implements, and the context and log of a run. The engine owns timing; work runs
+only behind a Runner."""
 
 import logging
 import sys
@@ -26,25 +27,26 @@ LogLine = tuple[str, datetime, str, str]  # run id, time, stream, text
 
 # Executes a run and returns its outcome as JSON, or `Written`. Cancelled, it ends all that it started before it raises.
 Work = Callable[[], Awaitable[object]]
+Prepare = Callable[["RunContext"], Awaitable[Work]]
 
 
 class Runner(Protocol):
-    """One kind of work."""
+    """Implements one kind of work."""
 
     kind: str
     defaults: Defaults
-    under_grant: bool  # its schedules always run under a grant: one is minted where none is named
+    under_grant: bool  # its schedules always run under a grant; creating a schedule without a grant mints one
 
     def routes(self) -> Collection[str]:
-        """What this process can run, as routes that jobs carry."""
+        """Return the routes of the jobs that this process can run."""
         ...
 
     async def resolve(self, org_id: str, target: str, payload: object) -> str:
-        """The route of a target; raises Invalid when there is no such target or the payload does not fit it."""
+        """Return the route of a target. Raises Invalid if the target is unknown or the payload does not fit it."""
         ...
 
     def known_as(self, tx: Tx, org_id: str, target: str, payload: object) -> Collection[str]:
-        """By which names a grant may allow what is asked of a target."""
+        """Return the names by which a grant may allow work on a target."""
         ...
 
     async def prepare(self, ctx: "RunContext") -> "Work":
@@ -54,37 +56,39 @@ class Runner(Protocol):
 
 @runtime_checkable
 class Follows(Protocol):
-    """A kind of work whose ends have consequences."""
+    """A kind of work that reacts to the end of its attempts."""
 
     def follow(self, tx: Tx, ended: Sequence[AttemptResult], now: datetime) -> None:
-        """Called inside the transaction that writes these ends down: neither is ever without the other."""
+        """Called inside the transaction that records these results, so that both commit together."""
         ...
 
 
 @runtime_checkable
 class Learns(Protocol):
-    """A kind of work whose routes depend on what the database holds."""
+    """A kind of work whose routes depend on rows of the database."""
 
     async def learn(self) -> bool:
-        """Read again what this process can run; True if its routes changed by it."""
+        """Read those rows again; returns whether the routes of this process changed."""
         ...
 
 
 @dataclass(slots=True)
 class RunContext:
-    """What a run knows about itself, and its ways to speak."""
+    """A run as its work sees it: its job, log, cancellation and engine."""
 
     job: Job
     run_id: str
     attempt: int
     worker: str
     log: "RunLog"
-    isolated: bool = False  # it crashed a worker before: run it where it can hurt only itself
+    isolated: bool = False  # its job crashed a worker: run it in a child process
     cancel_grace: timedelta = timedelta(seconds=10)
     info: RunInfo = field(default_factory=RunInfo)
     host: "Engine | None" = None
     canceled: "StopFlag" = field(default_factory=lambda: StopFlag())
-    has_room: Callable[[], bool] = lambda: False  # whether its worker could run one more: then nobody waits for it
+    has_room: Callable[[], bool] = lambda: (
+        False
+    )  # whether its worker has a free place, so that no other job waits for it
 
     @property
     def org_id(self) -> str:
@@ -92,7 +96,7 @@ class RunContext:
 
     @property
     def engine(self) -> "Engine":
-        """For the services that are given to the work."""
+        """The engine, for services that are injected into the work."""
         assert self.host is not None
         return self.host
 
@@ -102,12 +106,12 @@ class RunContext:
 
     @property
     def fence(self) -> int:
-        """Rises with every attempt along a serial key: hand it to systems that can refuse an older one."""
+        """Rises with every attempt of a serial key: pass it to systems that can refuse an older fence."""
         return self.job.fence
 
 
 class StopFlag:
-    """Whether a stop of the run was requested; as a `threading.Event`, made only when a thread waits for it."""
+    """Whether a stop of the run was requested. Its `threading.Event` is created only when a thread waits for it."""
 
     __slots__ = ("_event", "_set")
     _making = threading.Lock()
@@ -150,7 +154,7 @@ class RunLog:
 
     @property
     def _lock(self) -> "threading.Lock":
-        """Made with the first word, like all that takes it: most runs say nothing."""
+        """The lock, created with the buffers on the first write: most runs write nothing."""
         if self._own is None:
             with self._making:
                 if self._own is None:  # another thread may have been faster
@@ -161,7 +165,7 @@ class RunLog:
         return self._own
 
     def write(self, stream: str, text: str) -> None:
-        """Take text as it comes; whole lines are logged, the rest waits for its end."""
+        """Append text; complete lines are logged, the rest is kept until its line ends."""
         with self._lock:
             *lines, rest = (self._partial.get(stream, "") + text).split("\n")
             while len(rest) > LINE_LIMIT:
@@ -177,7 +181,7 @@ class RunLog:
             self._add(stream, text)
 
     def speak(self, stream: str, text: str) -> None:
-        """Take text that is read as it comes, line ends and all: what comes between two looks is one entry."""
+        """Append text of a stream that is shown as it comes, with its line ends: one entry per call of `take`."""
         with self._lock:
             if self._spoken[0] != stream or len(self._spoken[1]) + len(text) > LINE_LIMIT:
                 self._speak_out()
@@ -187,7 +191,7 @@ class RunLog:
             self._spoken = (stream, self._spoken[1] + text)
 
     def take(self, last: bool = False) -> list[LogLine]:
-        """What is to be stored now; with `last` also the tail, and the beginnings of lines that never ended."""
+        """Return the entries to store now; with `last` also the tail and incomplete lines."""
         if self._own is None:
             return []
         with self._lock:
@@ -226,7 +230,7 @@ class RunLog:
 
 
 def storable(text: str) -> str:
-    """NUL and half surrogate pairs made visible: no database stores them."""
+    """Return the text with NUL and halves of surrogate pairs replaced: no database stores them."""
     return text.replace("\0", "␀").encode("utf-8", "backslashreplace").decode()
 
 
@@ -234,7 +238,7 @@ current_log: ContextVar[RunLog | None] = ContextVar("current_log", default=None)
 
 
 class Capture:
-    """Stands in for stdout or stderr: what a run prints goes to its log, everything else where it always went."""
+    """Replaces stdout or stderr: output of a run goes to its log, all other output to the real stream."""
 
     def __init__(self, stream: str, real: TextIO) -> None:
         self._stream, self._real = stream, real
@@ -251,7 +255,7 @@ class Capture:
 
 
 class LogHandler(logging.Handler):
-    """Sends what a run says through `logging` to its log."""
+    """Sends `logging` records of a run to its log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         run_log = current_log.get()
@@ -260,7 +264,7 @@ class LogHandler(logging.Handler):
 
 
 def capture_output() -> None:
-    """From now on runs of this process are heard. Once is enough; a second call changes nothing."""
+    """Send the output of runs in this process to their logs from now on. Idempotent."""
     if not isinstance(sys.stdout, Capture):
         sys.stdout = Capture("stdout", sys.stdout)
         sys.stderr = Capture("stderr", sys.stderr)
@@ -271,7 +275,7 @@ def capture_output() -> None:
 
 
 class Skipped(Exception):
-    """The work may not run now, and this slot or job goes without it."""
+    """The work may not run now: the attempt ends as skipped."""
 
     def __init__(self, reason: str, failure: Failure | None = None) -> None:
         super().__init__(reason)
@@ -279,7 +283,7 @@ class Skipped(Exception):
 
 
 class Busy(Exception):
-    """Where it would run has no room. The job waits as if it had not been claimed, and is tried again after `delay`."""
+    """There is no room where the work would run. The job returns to the queue for `delay`; no run is recorded."""
 
     def __init__(self, message: str, delay: timedelta = timedelta(seconds=1)) -> None:
         super().__init__(message)
@@ -287,7 +291,7 @@ class Busy(Exception):
 
 
 class SetAside(Exception):
-    """The job is back in the queue without a run: it may not begin now."""
+    """The job may not begin now and is back in the queue; no run is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,11 +301,11 @@ class Written:
 
     ended: AttemptResult
     then: Attempt | None = None
-    prepare: "Callable[[RunContext], Awaitable[Work]] | None" = None
+    prepare: Prepare | None = None
 
 
 class Canceled(Exception):
-    """The work was stopped by somebody else than its worker."""
+    """The work was stopped, but not by its worker."""
 
     def __init__(self, by: str) -> None:
         super().__init__(by)
@@ -309,11 +313,11 @@ class Canceled(Exception):
 
 
 class ChildCrashed(Exception):
-    """The child process that an isolated run had to itself died."""
+    """The child process of an isolated run died."""
 
 
 class WorkFailed(Exception):
-    """The work failed where its exception could not come from: a command, or another process."""
+    """The work failed outside this process, in a command or a child process, so there is no exception of its own."""
 
     def __init__(self, failure: Failure, outcome: object = None) -> None:
         super().__init__(failure.message)

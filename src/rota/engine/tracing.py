@@ -1,7 +1,7 @@
 """Spans for OpenTelemetry: fire → claim → run → graph, one trace from a slot to the calls of a model.
 
-They hang together through the queue by the `traceparent` that a job carries. A program that wants them sets up a tracer
-provider while it is loaded; for all others OpenTelemetry is not even imported, and `Engine.tracing` is None.
+The `traceparent` of a job links them across the queue. A program enables them by setting up a tracer provider while it
+is loaded; else OpenTelemetry is not imported, and `Engine.tracing` is None.
 """
 
 import contextlib
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
 
-def found() -> "Tracing | None":
-    """The spans of this program, if it has set up who hears of them."""
-    heard = provider()
-    return None if heard is None else Tracing(heard.get_tracer("rota", __version__))
+def tracing_of_program() -> "Tracing | None":
+    """Return the tracing of this program; None if it has no tracer provider."""
+    tracer_provider = provider()
+    return None if tracer_provider is None else Tracing(tracer_provider.get_tracer("rota", __version__))
 
 
 def flush() -> None:
-    """Hand over what was not exported yet; for a process that is about to end without further ado."""
+    """Export the spans that are left, before the process exits."""
     shutdown = getattr(provider(), "shutdown", None)  # of the SDK; the API has none
     if shutdown is not None:
         shutdown()
@@ -40,7 +40,7 @@ def provider() -> "TracerProvider | None":
 
 
 class Tracing:
-    """Makes the spans of one engine."""
+    """Creates the spans of an engine."""
 
     def __init__(self, tracer: "Tracer") -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -49,7 +49,7 @@ class Tracing:
         self.firing: dict[str | None, Span] = {}
 
     def trace_fires(self, planned: Sequence[PlannedSchedule]) -> list[PlannedSchedule]:
-        """Begin a span for each slot to fire; the plans that are returned carry its `traceparent` to the job."""
+        """Begin a span for each slot to fire; the returned plans pass its `traceparent` to the job."""
         self.firing = {}  # spans of slots that another process fired first are dropped
         return [
             PlannedSchedule(due, replace(plan, fires=tuple(self.begin_fire(due.schedule, fire) for fire in plan.fires)))
@@ -64,13 +64,13 @@ class Tracing:
         return fire
 
     def fired(self, fires: Sequence[Fire]) -> None:
-        """These have become jobs."""
+        """End the spans of slots that became jobs."""
         for span in (self.firing.get(fire.trace) for fire in fires):
             if span is not None:
                 span.end()
 
     async def run(self, attempt: Attempt, work: Callable[[], Awaitable[object]]) -> object:
-        """A claim, as long as the job had to wait for it, and below it the run."""
+        """Run the work in a span below that of the claim, which lasts as long as the job waited."""
         job = attempt.job
         about: dict[str, str | int] = {
             "job_id": job.id,
@@ -85,15 +85,15 @@ class Tracing:
 
     @contextlib.contextmanager
     def span(self, name: str, parent: str | None, about: Mapping[str, str | int]) -> Iterator[None]:
-        """Spans that begin inside are its children. Of an error it has the type only; the run has the rest."""
+        """Record a span; spans that begin inside are its children. Only the type of an error is recorded."""
         from opentelemetry.trace import StatusCode, use_span
 
-        made = self.begin(name, parent, about)
-        with use_span(made, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        span = self.begin(name, parent, about)
+        with use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
             try:
                 yield
             except BaseException as error:
-                made.set_status(StatusCode.ERROR, getattr(error, "reason", type(error).__name__))
+                span.set_status(StatusCode.ERROR, getattr(error, "reason", type(error).__name__))
                 raise
 
     def begin(
@@ -106,7 +106,7 @@ class Tracing:
         )
 
     def traceparent_of(self, span: "Span | None" = None) -> str | None:
-        """The `traceparent` of a span, by default the one that is current here, if there is one."""
+        """Return the `traceparent` of a span, by default of the current span; None without one."""
         from opentelemetry.trace import set_span_in_context
 
         carrier: dict[str, str] = {}
@@ -114,5 +114,5 @@ class Tracing:
         return carrier.get("traceparent")
 
 
-def nanoseconds(moment: datetime) -> int:
-    return int(moment.timestamp() * 1_000_000) * 1000
+def nanoseconds(at: datetime) -> int:
+    return int(at.timestamp() * 1_000_000) * 1000

@@ -139,7 +139,7 @@ def test_nothing_of_it_is_loaded_by_a_program_that_has_none() -> None:
     program = (
         "import sys, rota.engine.scheduler, rota.engine.worker, rota.kinds.graphs\n"
         "from rota.engine import tracing\n"
-        "print(tracing.found(), [one for one in sys.modules if one.startswith('opentelemetry')])"
+        "print(tracing.tracing_of_program(), [name for name in sys.modules if name.startswith('opentelemetry')])"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert told.stdout.strip() == b"None []"

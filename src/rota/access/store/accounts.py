@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, func, or_, select, update
 
 from rota.core.errors import Conflict, NotFound, Refused
 from rota.core.ids import new_id
@@ -196,22 +196,29 @@ def issue_key(
 def find_key(tx: Tx, text: str) -> Key | None:
     """Return the stored key of a text, even if expired or revoked. Compares in constant time."""
     wanted_hash, key = hash_of(text), None
-    for hashed, *fields in tx.execute(KEYS_WITH_PREFIX, {"prefix": text[:KEY_PREFIX_CHARACTERS]}):
-        if hmac.compare_digest(hashed, wanted_hash):
-            key = Key(*fields)
+    for row in tx.execute(KEYS_WITH_PREFIX, {"prefix": text[:KEY_PREFIX_CHARACTERS]}):
+        if hmac.compare_digest(row.hash, wanted_hash):
+            key = key_of(row)
     return key
 
 
 def key_by_id(tx: Tx, key_id: str) -> Key | None:
     """Return a stored key by its id, for a login session that was started with it."""
     row = tx.execute(key_query().where(k.id == key_id)).one_or_none()
-    return None if row is None else Key(*row[1:])
+    return None if row is None else key_of(row)
 
 
 def first_key(tx: Tx, now: datetime) -> Key | None:
     """Return the newest valid instance admin key."""
     row = tx.execute(key_query().where(*instance_admins(now)).order_by(k.id.desc()).limit(1)).one_or_none()
-    return None if row is None else Key(*row[1:])
+    return None if row is None else key_of(row)
+
+
+def key_of(row: Row[Any]) -> Key:
+    """Return the key of a row of `key_query`."""
+    columns = row._asdict()
+    del columns["hash"]
+    return Key(**columns)
 
 
 def key_query() -> Select[Any]:

@@ -100,7 +100,7 @@ def use_link(tx: Tx, token: str, now: datetime) -> tuple[UserAccount, str | None
 
 def account(tx: Tx, org_id: str, user_id: str) -> UserAccount | None:
     row = tx.execute(account_query().where(u.org_id == org_id, u.id == user_id)).one_or_none()
-    return None if row is None else UserAccount(*row)
+    return None if row is None else UserAccount(**row._asdict())
 
 
 def account_by_email(tx: Tx, slug: str, email: str) -> UserAccount | None:
@@ -109,7 +109,7 @@ def account_by_email(tx: Tx, slug: str, email: str) -> UserAccount | None:
         return None
     stmt = account_query().where(u.email == email)
     row = tx.execute(stmt.where(orgs.c.slug == slug) if slug else stmt).one_or_none()
-    return None if row is None else UserAccount(*row)
+    return None if row is None else UserAccount(**row._asdict())
 
 
 def several_orgs(tx: Tx) -> bool:
@@ -117,7 +117,7 @@ def several_orgs(tx: Tx) -> bool:
 
 
 def account_query() -> Select[Any]:
-    columns = (u.id, u.org_id, u.name, u.role, u.password_hash, orgs.c.name)
+    columns = (u.id.label("user_id"), u.org_id, u.name, u.role, u.password_hash, orgs.c.name.label("org_name"))
     return select(*columns).join(orgs, orgs.c.id == u.org_id).where(u.deleted_at.is_(None))
 
 

@@ -1,14 +1,11 @@
 """A run that is executed by this process, and how it is stopped."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
 from rota.core.model import Attempt
-from rota.engine.runner import RunContext, Work
-
-Prepare = Callable[[RunContext], Awaitable[Work]]
+from rota.engine.runner import Prepare, RunContext
 
 
 @dataclass(slots=True)

@@ -19,8 +19,8 @@ from rota.core.ids import new_id
 from rota.core.model import Attempt, Job
 from rota.db.retry import retry_until_available
 from rota.engine import finishing
-from rota.engine.runner import RunContext, RunLog, Skipped, Work, Written, current_log
-from rota.engine.worker.active_run import ActiveRun, ActiveRuns, Prepare
+from rota.engine.runner import Prepare, RunContext, RunLog, Skipped, Work, Written, current_log
+from rota.engine.worker.active_run import ActiveRun, ActiveRuns
 from rota.engine.worker.completer import Completer
 from rota.engine.worker.outcome import LostBeforeStart, classify_outcome, internal_failure, timeout_of
 from rota.engine.worker.prefetch import Prefetch
