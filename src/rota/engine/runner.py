@@ -86,9 +86,7 @@ class RunContext:
     info: RunInfo = field(default_factory=RunInfo)
     host: "Engine | None" = None
     canceled: "StopFlag" = field(default_factory=lambda: StopFlag())
-    has_room: Callable[[], bool] = lambda: (
-        False
-    )  # whether its worker has a free place, so that no other job waits for it
+    has_room: Callable[[], bool] = lambda: False  # whether its worker has a free place: no other job waits for it
 
     @property
     def org_id(self) -> str:

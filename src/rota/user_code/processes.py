@@ -91,9 +91,14 @@ class ChildAnswer(TypedDict, total=False):
 
 
 async def start(
-    ctx: RunContext, command: str | Sequence[str], env: Mapping[str, str], cwd: str | None = None,
-    memory_mb: int | None = None, pass_fds: Sequence[int] = (), user: str | None = None,
-) -> asyncio.subprocess.Process:  # fmt: skip
+    ctx: RunContext,
+    command: str | Sequence[str],
+    env: Mapping[str, str],
+    cwd: str | None = None,
+    memory_mb: int | None = None,
+    pass_fds: Sequence[int] = (),
+    user: str | None = None,
+) -> asyncio.subprocess.Process:
     """Start a process group, as `user` if that is set. A command that is one text goes through the system's shell."""
     account = None if user is None else pwd.getpwnam(user)
     if account is not None:
@@ -285,9 +290,12 @@ def environment(
     }
     job = ctx.job
     run_ids = {
-        "ROTA_RUN_ID": ctx.run_id, "ROTA_JOB_ID": job.id, "ROTA_ATTEMPT": str(ctx.attempt),
-        "ROTA_FENCE": str(job.fence), "ROTA_SLOT": job.slot.isoformat() if job.slot else "",
-    }  # fmt: skip
+        "ROTA_RUN_ID": ctx.run_id,
+        "ROTA_JOB_ID": job.id,
+        "ROTA_ATTEMPT": str(ctx.attempt),
+        "ROTA_FENCE": str(job.fence),
+        "ROTA_SLOT": job.slot.isoformat() if job.slot else "",
+    }
     return inherited | dict(variables or {}) | run_ids
 
 

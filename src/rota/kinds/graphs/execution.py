@@ -97,9 +97,12 @@ class UsageTotals:
 
     def dump(self) -> dict[str, object]:
         return {
-            "units": len(self.units), "input_tokens": self.input_tokens, "output_tokens": self.output_tokens,
-            "cost_usd": str(self.cost_usd), "credits": self.credits,
-        }  # fmt: skip
+            "units": len(self.units),
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "cost_usd": str(self.cost_usd),
+            "credits": self.credits,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,9 +67,19 @@ class GraphManager:
             due = max(run_at or now, now)
             terms = Terms(grant_id=self.grant_for(tx, graph_id, grant_id, by, now, due + MINTED_GRANT_TTL))
             job = NewJob(
-                self.org_id, "graph", graph_id, payload, due, "manual", route=route, terms=terms, trace=trace,
-                queue=queue_name, priority=priority, job_key=job_key,
-            )  # fmt: skip
+                self.org_id,
+                "graph",
+                graph_id,
+                payload,
+                due,
+                "manual",
+                route=route,
+                terms=terms,
+                trace=trace,
+                queue=queue_name,
+                priority=priority,
+                job_key=job_key,
+            )
             return jobs.enqueue(tx, [job], now, key_mode)[0]
 
         return await self.engine.write_and_wake(step)

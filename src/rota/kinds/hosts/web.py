@@ -34,11 +34,15 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     if caller.reads("batches"):
         last, _ = await db.read(batches.list_batches, caller.org_id, limit=LAST_BATCHES, cursor=None)
     return page(
-        request, "hosts.html", items=items, next_page_url=next_page_url(request, cursor), batches=last,
+        request,
+        "hosts.html",
+        items=items,
+        next_page_url=next_page_url(request, cursor),
+        batches=last,
         running=await running_jobs(request, caller, [host["id"] for host in items]),
         unclear=await jobs_of(request, caller, parked),
         job_types=sorted({name for host in items for name in host["job_types"] or ()}),
-    )  # fmt: skip
+    )
 
 
 @router.get("/hosts/{key:path}")  # a name may have slashes
@@ -51,11 +55,15 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
     server_ids = [server["id"] for server in servers] if caller.reads("host-jobs") else []
     ids = await db.read(hosts.jobs_of, org_id, server_ids, LAST_JOBS)
     return page(
-        request, "host.html", host=host, servers=servers, names={server["id"]: server["name"] for server in servers},
+        request,
+        "host.html",
+        host=host,
+        servers=servers,
+        names={server["id"]: server["name"] for server in servers},
         running=(await running_jobs(request, caller, [host["id"]]))[host["id"]],
         jobs=await jobs_of(request, caller, ids),
         changes=await history(request, caller, "hosts", host["id"]),
-    )  # fmt: skip
+    )
 
 
 @router.get("/batches/{batch_id}")

@@ -101,9 +101,13 @@ def save(
     """Create a pipeline, or replace it as a new version."""
     exactly_one(sql=sql, function=function)
     body = {
-        "type": "python" if sql is None else "sql", "sql": read_sql(sql), "function": function,
-        "description": description, "max_runs": max_runs, "max_age_days": max_age_days,
-    }  # fmt: skip
+        "type": "python" if sql is None else "sql",
+        "sql": read_sql(sql),
+        "function": function,
+        "description": description,
+        "max_runs": max_runs,
+        "max_age_days": max_age_days,
+    }
     fields = {field: value for field, value in body.items() if value is not None}
     namespace, layer, last = parts_of(name)
     try:

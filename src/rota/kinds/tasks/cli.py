@@ -74,11 +74,19 @@ def add(
     """Create a task. A command needs an admin's key, or an operator's with the scope shell."""
     exactly_one(command=command, function=function)
     body = {
-        "name": name, "task_type": "shell" if function is None else "python", "command": command or function,
-        "parameters": read_params(param, params), "timeout": timeout, "cache_ttl": cache_ttl, "isolation": isolation,
-        "retry": None if retries is None else {"max_retries": retries}, "memory_mb": memory_mb, "cwd": cwd,
-        "env": env or None, "enabled": not disabled,
-    }  # fmt: skip
+        "name": name,
+        "task_type": "shell" if function is None else "python",
+        "command": command or function,
+        "parameters": read_params(param, params),
+        "timeout": timeout,
+        "cache_ttl": cache_ttl,
+        "isolation": isolation,
+        "retry": None if retries is None else {"max_retries": retries},
+        "memory_mb": memory_mb,
+        "cwd": cwd,
+        "env": env or None,
+        "enabled": not disabled,
+    }
     fields = {field: value for field, value in body.items() if value is not None}
     print_details(ctx.obj, ctx.obj.post("/tasks", fields), TASK_FIELDS)
 

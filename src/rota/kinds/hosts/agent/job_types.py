@@ -42,14 +42,17 @@ class Allowed:
         built_in = (
             JobType("shell", self.run_shell, {"properties": {"command": TEXT}, "required": ["command"]}),
             JobType(
-                "http_check", self.http_check, read_only=True,
+                "http_check",
+                self.http_check,
+                read_only=True,
                 schema={"properties": {"url": TEXT, "expect_status": {"type": "integer"}}, "required": ["url"]},
             ),
             JobType(
-                "python", self.run_python,
+                "python",
+                self.run_python,
                 {"properties": {"entry_point": TEXT, "args": {"type": "object"}}, "required": ["entry_point"]},
             ),
-        )  # fmt: skip
+        )
         return {job_type.name: job_type for job_type in built_in} | dict(TYPES)
 
     def run_shell(self, order: Order) -> object:
@@ -115,11 +118,16 @@ def environment(order: Order) -> dict[str, str]:
     server and its payload."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ROTA_")}
     order_variables = {
-        "ROTA_RUN_ID": order.run_id, "ROTA_JOB_ID": order.job_id, "ROTA_ATTEMPT": str(order.attempt),
-        "ROTA_FENCE": str(order.fence), "ROTA_SLOT": order.slot or "", "ROTA_SERVER_ID": str(order.server["id"]),
-        "ROTA_SERVER_NAME": str(order.server["name"]), "ROTA_SERVER_CONFIG": json.dumps(order.server["config"]),
+        "ROTA_RUN_ID": order.run_id,
+        "ROTA_JOB_ID": order.job_id,
+        "ROTA_ATTEMPT": str(order.attempt),
+        "ROTA_FENCE": str(order.fence),
+        "ROTA_SLOT": order.slot or "",
+        "ROTA_SERVER_ID": str(order.server["id"]),
+        "ROTA_SERVER_NAME": str(order.server["name"]),
+        "ROTA_SERVER_CONFIG": json.dumps(order.server["config"]),
         "ROTA_PAYLOAD": json.dumps(dict(order.payload)),
-    }  # fmt: skip
+    }
     return {**inherited, **order_variables}
 
 

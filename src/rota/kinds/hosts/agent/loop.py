@@ -163,9 +163,13 @@ class AgentLoop:
         room = max(0, self.room - sum(self.is_read_only(claim) for claim in running))
         self.full = room == 0
         body = {
-            "session": self.session["session"], "room": room, "stopping": sorted(self.stopping),
-            "known": [claim.home.name for claim in claims], "wait_seconds": wait, "metrics": metrics(self.home),
-        }  # fmt: skip
+            "session": self.session["session"],
+            "room": room,
+            "stopping": sorted(self.stopping),
+            "known": [claim.home.name for claim in claims],
+            "wait_seconds": wait,
+            "metrics": metrics(self.home),
+        }
         answer = await self.until_poll_again(self.request("poll", body, wait))
         for order in answer["jobs"]:
             self.start_run(order)

@@ -163,10 +163,13 @@ def run_batch(
 ) -> None:
     """Run the same job on several servers."""
     body: Answer = {
-        "job_type": job_type, "server_instance_ids": server, "labels": pairs(label) or None,
-        "max_parallel": max_parallel, "payload": read_json(payload) if payload else None,
+        "job_type": job_type,
+        "server_instance_ids": server,
+        "labels": pairs(label) or None,
+        "max_parallel": max_parallel,
+        "payload": read_json(payload) if payload else None,
         "stop_on_failure": stop_on_failure,
-    }  # fmt: skip
+    }
     print_details(ctx.obj, ctx.obj.post("/batches", {k: v for k, v in body.items() if v is not None}), ("batch_id",))
 
 
