@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from rota.app import secrets
 from rota.core.errors import Invalid, together
@@ -93,10 +93,12 @@ class Settings(BaseModel):
 
     @field_validator("database_url")
     @classmethod
-    def known_database(cls, value: str) -> str:
+    def known_database(cls, value: str, info: ValidationInfo) -> str:
+        """Return the URL; by default that of a SQLite file in the data directory."""
         if value and not value.startswith(("sqlite:///", "postgresql://", "postgres://")):
             raise ValueError("is not supported; use sqlite:///path or postgresql://user@host/db")
-        return value
+        data_dir = info.data.get("data_dir")  # missing if it is invalid
+        return value or ("" if data_dir is None else f"sqlite:///{data_dir.absolute() / 'rota.db'}")
 
     @field_validator("trusted_proxies")
     @classmethod
@@ -132,12 +134,6 @@ class Settings(BaseModel):
             raise ValueError("wake_min_seconds is larger than wake_max_seconds")
         if self.backoff_seconds > self.max_backoff_seconds:
             raise ValueError("backoff_seconds is larger than max_backoff_seconds")
-        return self
-
-    @model_validator(mode="after")
-    def default_database(self) -> Self:
-        if not self.database_url:  # the model is frozen; this is part of its construction
-            object.__setattr__(self, "database_url", f"sqlite:///{self.data_dir.absolute() / 'rota.db'}")
         return self
 
     @classmethod

@@ -112,7 +112,7 @@ class NewJob:
     org_id: str
     kind: str
     target: str
-    payload: Any
+    payload: Any  # JSON; its kind knows the shape
     run_at: datetime
     trigger: str
     id: str = field(default_factory=new_id)
@@ -143,7 +143,7 @@ class Job:
     kind: str
     target: str
     route: str
-    payload: Any
+    payload: Any  # JSON; its kind knows the shape
     queue: str
     serial_key: str | None
     schedule_id: str | None

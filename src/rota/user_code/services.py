@@ -82,7 +82,7 @@ class LoopBridge:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
 
-    def result_of(self, coroutine: Coroutine[Any, Any, object]) -> Result:
+    def result_of(self, coroutine: Coroutine[object, None, object]) -> Result:
         """Return the coroutine on an event loop; in another thread run it on the loop, and return its result."""
         try:
             asyncio.get_running_loop()
