@@ -19,7 +19,6 @@ from rota.engine import jobs, runs, slots
 from rota.engine.firing import new_job
 from rota.engine.records import RunRow, TriggerSpan
 from rota.engine.schedules import lock
-from rota.engine.slot_audit import TriggerSpan
 
 k = clocks.c
 BACKFILL_PRIORITY = -1000  # below every priority that a schedule can have

@@ -22,6 +22,7 @@ from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, page_by
 from rota.db.statement import insert_new, insert_rows
 from rota.db.tables import pipeline_triggers, pipeline_upstreams, pipeline_versions, pipelines
 from rota.engine import jobs, runs, schedules
+from rota.engine.records import RunRow
 from rota.kinds.pipelines.records import FiringTrigger, PipelineRow, TriggerRow
 from rota.reports import runs as run_reports
 from rota.reports.runs import path_filters
@@ -417,4 +418,4 @@ def prune(tx: Tx, pipeline: PipelineRow, now: datetime, limit: int) -> int:
         expired = list(tx.execute(newest.where(r.recorded_at < now - timedelta(days=pipeline.max_age_days))))
     if pipeline.max_runs is not None and not expired:
         expired = list(tx.execute(newest.offset(pipeline.max_runs)))
-    return runs.delete_runs(tx, expired)
+    return runs.delete_runs(tx, [RunRow(**row._asdict()) for row in expired])

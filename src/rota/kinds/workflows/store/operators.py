@@ -182,13 +182,14 @@ def reject_run(tx: Tx, workflow: WorkflowRow, stuck: StuckJob | None, run: RunRo
 
 def stuck_job(tx: Tx, workflow: WorkflowRow) -> StuckJob | None:
     """Return the first job of the workflow if it is parked, or backs off to reconcile a mutation; else None."""
-    head = serial_keys.head_of(tx, serial_key_of(workflow.org_id, workflow.name))
+    serial_key = serial_key_of(workflow.org_id, workflow.name)
+    head = serial_keys.head_of(tx, serial_key)
     if head is None or (head.state == State.PARKED and head.parked_reason == jobs.UNROUTABLE):
         return None
     reconciles = head.state == State.RETRY and effects.open_effect(tx, head.last_run_id) is not None
     if head.state != State.PARKED and not reconciles:
         return None
-    return StuckJob(head.id, head.state, head.serial_key, head.parked_reason, head.last_run_id)
+    return StuckJob(head.id, head.state, serial_key, head.parked_reason, head.last_run_id)
 
 
 def retry_stuck(tx: Tx, workflow: WorkflowRow, stuck: StuckJob | None, now: datetime) -> None:
