@@ -57,8 +57,14 @@ def test_no_file_names_a_package_registry(texts: dict[str, str]) -> None:
 @pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.stem)
 def test_a_decision_record_has_its_three_parts(record: Path) -> None:
     assert re.fullmatch(r"\d{4}-[a-z0-9-]+", record.stem)
-    parts = re.findall(r"^[#*\s]*(Context|Choice|Consequence)s?\b", record.read_text(), re.MULTILINE)
-    assert parts == ["Context", "Choice", "Consequence"]
+    assert re.match(rf"# {record.name[:4]}[.:] \w", record.read_text())
+    parts = re.findall(r"^[#*\s]*(Context|Decision|Choice|Consequence)s?\b", record.read_text(), re.MULTILINE)
+    assert parts in (["Context", "Decision", "Consequence"], ["Context", "Choice", "Consequence"])
+
+
+def test_every_decision_record_is_in_its_index() -> None:
+    index = (ROOT / "docs" / "decisions" / "README.md").read_text()
+    assert [record.name for record in RECORDS if f"({record.name})" not in index] == []
 
 
 def test_decision_records_have_numbers_of_their_own() -> None:
