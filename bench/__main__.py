@@ -1,4 +1,4 @@
-"""`python -m bench`: Rota beside its peers on the same work, round by round; prints one table and keeps the numbers."""
+"""`python -m bench`: runs the workloads on Rota and its peers, round by round; prints a table and saves the figures."""
 
 import argparse
 import asyncio
@@ -21,17 +21,17 @@ from typing import Any
 import structlog
 import uvloop
 
-from bench import check, measures, profiling, works
+from bench import check, profiling, rota_workloads, workloads
 from bench.api import api
-from bench.equipment import CACHE, ROOT, Missing
+from bench.dependencies import CACHE, ROOT, Unavailable
 from bench.figures import FULL, OURS, QUICK, Figure, Size, summary, table
 from bench.hosts import hosts
 from bench.injection import injection
-from bench.lab import Lab
+from bench.installation import DatabaseKind, WrongCount
 from bench.pages import pages
-from bench.pipelines import crowd
+from bench.pipelines import pipelines
 from bench.scripts import scripts
-from bench.site import Kind, WrongCount
+from bench.servers import Servers
 from bench.systems import NAMES, SYSTEMS, System
 from bench.workflows import workflows
 from rota.version import __version__
@@ -40,69 +40,76 @@ RESULTS = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """Something to measure, for the systems that it fits."""
+class Workload:
+    """A workload to measure, and the systems that it is measured on."""
 
     name: str
-    code: str  # W1 …; empty for what has no number
-    measure: works.Measure
+    code: str  # W1 …; empty if it has no number
+    measure: workloads.Measure
     fits: Callable[[System], bool] = lambda _: True
-    once: bool = False  # too long for every round: it repeats what it can by itself
+    once: bool = False  # too long for every round; it repeats its own measurements
 
 
-def alone(name: str, code: str, measure: Callable[[Kind, Size], AsyncIterator[Figure]], once: bool = False) -> Work:
-    """A measure of Rota's own, on each of its databases."""
+def rota_only(
+    name: str, code: str, measure: Callable[[DatabaseKind, Size], AsyncIterator[Figure]], once: bool = False
+) -> Workload:
+    """Return a workload for Rota only, on each of its databases."""
 
-    def on_kind(lab: Lab, system: System, size: Size) -> AsyncIterator[Figure]:
-        return measure(lab.kind(system.store), size)
+    def on_kind(servers: Servers, system: System, size: Size) -> AsyncIterator[Figure]:
+        return measure(servers.kind(system.store), size)
 
-    return Work(name, code, on_kind, lambda one: one.name == OURS, once)
-
-
-def serves(one: System) -> bool:
-    """Where two processes and several settings are worth a comparison."""
-    return one.store != "sqlite"
+    return Workload(name, code, on_kind, lambda system: system.name == OURS, once)
 
 
-WORKS = [
-    Work("drain", "W1", works.drain("best settings, 1 process")),
-    Work("drain", "W1", works.drain("best settings, 2 processes", 2), lambda one: serves(one) and not one.alone),
-    Work("drain", "W1", works.drain("default settings, 1 process", best=False), serves),
-    Work("pickup", "W2", works.pickup),
-    Work("lateness", "W3", works.lateness),
-    Work("schedules", "W4", works.schedules, lambda one: one.schedules > 0),
-    Work("cron", "W5", works.crons, lambda one: one is SYSTEMS[0]),
-    Work("burst", "W6", works.burst),
-    alone("growth", "W7", measures.growth, once=True),
-    alone("fairness", "W8", measures.fairness),
-    alone("workflows", "W9", workflows, once=True),
-    alone("start", "", measures.start),
-    alone("cost", "", measures.cost),
-    alone("injection", "", injection),
-    alone("scripts", "", scripts),
-    alone("pipelines", "", crowd),
-    alone("api", "", api, once=True),
-    alone("hosts", "", hosts, once=True),
-    alone("pages", "", pages, once=True),
+def serves(system: System) -> bool:
+    """Whether two processes and several settings are compared on this system."""
+    return system.store != "sqlite"
+
+
+WORKLOADS = [
+    Workload("drain", "W1", workloads.drain("best settings, 1 process")),
+    Workload(
+        "drain",
+        "W1",
+        workloads.drain("best settings, 2 processes", 2),
+        lambda system: serves(system) and not system.single_process,
+    ),
+    Workload("drain", "W1", workloads.drain("default settings, 1 process", best=False), serves),
+    Workload("pickup", "W2", workloads.pickup),
+    Workload("lateness", "W3", workloads.lateness),
+    Workload("schedules", "W4", workloads.schedules, lambda system: system.schedules > 0),
+    Workload("cron", "W5", workloads.crons, lambda system: system is SYSTEMS[0]),
+    Workload("burst", "W6", workloads.burst),
+    rota_only("growth", "W7", rota_workloads.growth, once=True),
+    rota_only("fairness", "W8", rota_workloads.fairness),
+    rota_only("workflows", "W9", workflows, once=True),
+    rota_only("start", "", rota_workloads.start),
+    rota_only("cost", "", rota_workloads.cost),
+    rota_only("injection", "", injection),
+    rota_only("scripts", "", scripts),
+    rota_only("pipelines", "", pipelines),
+    rota_only("api", "", api, once=True),
+    rota_only("hosts", "", hosts, once=True),
+    rota_only("pages", "", pages, once=True),
 ]
 
 
 def main(words: Sequence[str] | None = None) -> int:
     options = arguments(words)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through every `finally`: no worker is left behind
-    compileall.compile_dir(ROOT / "src", quiet=1)  # as what is installed is; the peers are
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs every `finally`, so that no worker is left behind
+    compileall.compile_dir(ROOT / "src", quiet=1)  # installed peers are compiled too
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    with closing(Lab()) as lab, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with closing(Servers()) as servers, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if options.profile:
-            return runner.run(profile(lab, options.database))
+            return runner.run(profile(servers, options.database))
         if options.check or options.keep:
-            return runner.run(compare(lab, options.keep))
-        return runner.run(bench(lab, options))
+            return runner.run(compare(servers, options.keep))
+        return runner.run(bench(servers, options))
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    names = list(dict.fromkeys(work.name for work in WORKS))
-    codes = {work.code.lower(): work.name for work in WORKS if work.code}
+    names = list(dict.fromkeys(work.name for work in WORKLOADS))
+    codes = {work.code.lower(): work.name for work in WORKLOADS if work.code}
     parser = argparse.ArgumentParser("bench", description=__doc__)
     parser.add_argument("--only", type=some_of(names, codes), default=names, help="w1,w2 … or names")
     parser.add_argument("--peers", type=some_of(NAMES), default=NAMES, help=f"of {', '.join(NAMES)}; none: only Rota")
@@ -119,12 +126,12 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def some_of(known: Collection[str], short: Mapping[str, str] | None = None) -> Callable[[str], list[str]]:
-    """Reads `a,b` as a list of known names, or of short ones for them."""
+    """Return a parser of `a,b` into a list of known names; `short` maps abbreviations to names."""
     short = short or {}
 
     def parse(text: str) -> list[str]:
-        chosen = [short.get(one, one) for one in text.lower().split(",") if one != "none"]
-        unknown = [one for one in chosen if one not in known]
+        chosen = [short.get(word, word) for word in text.lower().split(",") if word != "none"]
+        unknown = [name for name in chosen if name not in known]
         if unknown:
             raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not one of {', '.join([*known, *short])}")
         return chosen
@@ -132,17 +139,17 @@ def some_of(known: Collection[str], short: Mapping[str, str] | None = None) -> C
     return parse
 
 
-async def bench(lab: Lab, options: argparse.Namespace) -> int:
+async def bench(servers: Servers, options: argparse.Namespace) -> int:
     systems = [
         system for system in SYSTEMS if system.name in (OURS, *options.peers) and system.store in options.database
     ]
     size = QUICK if options.quick else FULL
-    figures, skipped = await rounds(lab, systems, options.only, size, options.rounds)
+    figures, skipped = await rounds(servers, systems, options.only, size, options.rounds)
     report = {
         **machine(),
         "rounds": options.rounds,
         "size": asdict(size),
-        "stores": await lab.settings(),
+        "stores": await servers.settings(),
         "systems": [described(system) for system in systems if f"{system.name} on {system.store}" not in skipped],
         "skipped": skipped,
         "lines": summary(figures),
@@ -157,63 +164,67 @@ async def bench(lab: Lab, options: argparse.Namespace) -> int:
 
 
 async def rounds(
-    lab: Lab, systems: Sequence[System], wanted: Sequence[str], size: Size, count: int
+    servers: Servers, systems: Sequence[System], wanted: Sequence[str], size: Size, count: int
 ) -> tuple[list[Figure], dict[str, str]]:
-    """Round after round and system beside system, so that a slow minute of the machine touches all a little.
+    """Measure the wanted workloads, round by round and system by system, so that a slow minute affects all systems.
 
-    A peer that cannot be had, or fails, is left out from then on, visibly; if Rota fails, so does the benchmark.
+    A peer that is unavailable or fails is skipped from then on, with a message; if Rota fails, so does the benchmark.
     """
     figures: list[Figure] = []
     skipped: dict[str, str] = {}
     for turn in range(count):
-        for work in WORKS:
+        for work in WORKLOADS:
             for system in systems:
-                who, what = f"{system.name} on {system.store}", f"{system.name} on {system.store}: {work.name}"
+                label, title = f"{system.name} on {system.store}", f"{system.name} on {system.store}: {work.name}"
                 if (
                     work.name not in wanted
                     or not work.fits(system)
                     or (work.once and turn)
-                    or {who, what} & set(skipped)
+                    or {label, title} & set(skipped)
                 ):
                     continue
-                say(f"round {turn + 1} of {count}: {work.code} {what}")
+                say(f"round {turn + 1} of {count}: {work.code} {title}")
                 try:
-                    async for figure in work.measure(lab, system, size):
+                    async for figure in work.measure(servers, system, size):
                         figures.append(figure)
-                except Missing as error:
-                    skipped[who if system.name != OURS else what] = str(error)
-                    print(f"SKIPPED {what}: {error}", flush=True)
+                except Unavailable as error:
+                    skipped[label if system.name != OURS else title] = str(error)
+                    print(f"SKIPPED {title}: {error}", flush=True)
                 except WrongCount as error:
                     if system.name == OURS:
                         raise
-                    skipped[what] = str(error)
-                    print(f"SKIPPED {what}: {error}", flush=True)
+                    skipped[title] = str(error)
+                    print(f"SKIPPED {title}: {error}", flush=True)
     return figures, skipped
 
 
-async def profile(lab: Lab, databases: Sequence[str]) -> int:
-    for name in [one for one in ("sqlite", "postgresql") if one in databases]:
-        print(profiling.shown(await profiling.profile(lab.kind(name)), name), end="\n\n", flush=True)
+async def profile(servers: Servers, databases: Sequence[str]) -> int:
+    for name in [name for name in ("sqlite", "postgresql") if name in databases]:
+        print(profiling.shown(await profiling.profile(servers.kind(name)), name), end="\n\n", flush=True)
     if (count := profiling.instructions()) is not None:
         print(f"{count:,.0f} instructions a job on SQLite, with 0.4 fires and everything around (valgrind)")
     return 0
 
 
-async def compare(lab: Lab, keep: bool) -> int:
-    """Measure the short set, and hold it against what is kept; all of it again while something seems to be lost."""
+async def compare(servers: Servers, keep: bool) -> int:
+    """Measure the short set and compare it with the kept figures; repeat while something is slower."""
     ours = [system for system in SYSTEMS if system.name == OURS]
-    counted = {our.store: await profiling.profile(lab.kind(our.store)) for our in ours}
-    calls = {f"{phase}, {name}": one["calls"] for name, all_ in counted.items() for phase, one in all_.items()}
+    counted = {our.store: await profiling.profile(servers.kind(our.store)) for our in ours}
+    calls = {
+        f"{phase}, {name}": figures_of_phase["calls"]
+        for name, all_ in counted.items()
+        for phase, figures_of_phase in all_.items()
+    }
     figures: list[Figure] = []
 
     async def measured(count: int) -> dict[str, Any]:
-        figures.extend((await rounds(lab, ours, check.WORKS, check.SIZE, count))[0])
+        figures.extend((await rounds(servers, ours, check.WORKLOADS, check.SIZE, count))[0])
         return {**machine(), "ratios": check.ratios(summary(figures)), "calls": calls}
 
     if keep:
-        found = await measured(check.TRIES * check.ROUNDS)
+        figures_to_keep = await measured(check.TRIES * check.ROUNDS)
         check.KEPT.parent.mkdir(exist_ok=True)
-        check.KEPT.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        check.KEPT.write_text(json.dumps(figures_to_keep, indent=1, ensure_ascii=False) + "\n")
         print(f"kept in {check.KEPT}")
         return 0
     kept = json.loads(check.KEPT.read_text())
@@ -246,11 +257,11 @@ def shown(report: dict[str, Any]) -> str:
     lines += ["", table(report["lines"]), "", "What a system keeps of a finished job, and its best settings:", ""]
     for system in report["systems"]:
         versions = ", ".join(f"{name} {version}" for name, version in system["versions"].items())
-        settings = ", ".join(f"{name}={value}" for name, value in system["best"].items()) or "as it comes"
+        settings = ", ".join(f"{name}={value}" for name, value in system["best"].items()) or "defaults"
         lines.append(
             f"- {system['name']} on {system['store']} ({versions}) keeps {system['keeps']}. Settings: {settings}."
         )
-    lines += [f"- SKIPPED {who}: {why}" for who, why in report["skipped"].items()]
+    lines += [f"- SKIPPED {name}: {why}" for name, why in report["skipped"].items()]
     return "\n".join(lines)
 
 

@@ -1,7 +1,7 @@
-"""What requests cost: a real server that holds a large installation, over loopback, with connections kept alive.
+"""Cost of API requests: a real server with a large installation, over loopback, with keep-alive connections.
 
-The load comes from this process, over raw asyncio connections that do nothing but write a request and read its answer:
-a client library would cost more than the server. It shares the machine with the server and the database all the same.
+The load comes from this process, over raw asyncio connections that only write a request and read its answer:
+a client library would cost more than the server. It shares the machine with the server and the database.
 """
 
 import asyncio
@@ -16,16 +16,16 @@ from typing import Any
 from sqlalchemy import text as sql
 
 from bench.figures import Figure, Size, percentile
-from bench.site import Kind, Site, site
+from bench.installation import DatabaseKind, Installation, installation
 from rota.access.store import accounts
 from rota.db.dialect import Tx, on_sqlite
 from rota.db.tables import clocks, runs, schedule_stats, schedules, trigger_spans
 
 ROUNDS = 3
-CROWD = 5  # times as many requests are sent where requests per second are counted
-LANES = 8  # connections at once, where requests per second are counted
+LOAD_FACTOR = 5  # times as many requests are sent to measure requests per second
+CONNECTIONS = 8  # concurrent connections to measure requests per second
 TURN = 20  # requests to one server before the other's turn
-BATCH = 50_000  # rows that one statement makes
+BATCH = 50_000  # rows that one statement inserts
 FEW = 1_000  # runs of the small installation
 PREFIX = "01BENCH000000000"  # of ids; ten digits follow
 BODY = b'{"overlap":"allow"}'
@@ -41,7 +41,7 @@ LISTS = {
 }
 
 
-async def api(kind: Kind, size: Size) -> AsyncIterator[Figure]:
+async def api(kind: DatabaseKind, size: Size) -> AsyncIterator[Figure]:
     """Two installations side by side, of few runs and of many; their requests take turns, so that a slow minute of the
     machine touches both."""
     async with large(kind, size, FEW) as few, large(kind, size, size.stored_runs) as many:
@@ -69,7 +69,7 @@ def getting(path: str) -> Ask:
 class Server:
     """A `rota server` with a key to it."""
 
-    here: Site
+    here: Installation
     port: int
     key: str
     size: Size
@@ -82,8 +82,12 @@ class Server:
         yield Figure(f"{name}, one after the other, p50", percentile(spans, 0.5), "ms")
         yield Figure(f"{name}, one after the other, p99", percentile(spans, 0.99), "ms")
         begun = time.perf_counter()
-        await asyncio.gather(*(self.latencies(ask, CROWD * size.requests // LANES) for _ in range(LANES)))
-        yield Figure(f"{name}, {LANES} connections", CROWD * size.requests / (time.perf_counter() - begun), "/s")
+        await asyncio.gather(
+            *(self.latencies(ask, LOAD_FACTOR * size.requests // CONNECTIONS) for _ in range(CONNECTIONS))
+        )
+        yield Figure(
+            f"{name}, {CONNECTIONS} connections", LOAD_FACTOR * size.requests / (time.perf_counter() - begun), "/s"
+        )
 
     async def latencies(self, ask: Ask, count: int) -> list[float]:
         """The milliseconds that each of so many requests takes, one after the other over one connection."""
@@ -104,8 +108,8 @@ class Server:
 
 def wire(method: str, path: str, body: bytes, key: str) -> bytes:
     head = f"{method} {path} HTTP/1.1\r\nhost: rota\r\nauthorization: Bearer {key}\r\n"
-    told = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n" if body else ""
-    return f"{head}{told}\r\n".encode() + body
+    content_headers = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n" if body else ""
+    return f"{head}{content_headers}\r\n".encode() + body
 
 
 async def read_answer(reader: asyncio.StreamReader) -> None:
@@ -120,26 +124,26 @@ async def read_answer(reader: asyncio.StreamReader) -> None:
 
 
 @asynccontextmanager
-async def large(kind: Kind, size: Size, stored: int) -> AsyncIterator[Server]:
+async def large(kind: DatabaseKind, size: Size, stored: int) -> AsyncIterator[Server]:
     """A server over so many schedules and runs: copies of one schedule and of one run that Rota made itself."""
-    async with site(kind) as here:
+    async with installation(kind) as here:
         await here.engine.create_schedules(here.org_id, [{"name": "seed", "target": "quiet", "interval": "1d"}])
         await here.engine.run_now(here.org_id, "seed")
-        worker = here.node()
+        worker = here.start_process()
 
         async def ran() -> bool:
             return await here.count("runs") == 1
 
         await here.until(ran, "the first job was done", 60, 0.02)
         worker.stop()
-        here.nodes.remove(worker)
+        here.processes.remove(worker)
         await here.db.tx(lambda tx: fill_schedules(tx, size.schedules))
         for start in range(0, stored, BATCH):
             await here.db.tx(fill_runs, start, min(BATCH, stored - start), size.schedules)
         await here.db.tx(lambda tx: tx.execute(sql("ANALYZE")))
         now: datetime = here.engine.clock.now()
         key = await here.db.tx(accounts.create_key, here.org_id, "bench", "operator", now)
-        server = here.node("-m", "rota.app.cli", "server", "--port", "0")
+        server = here.start_process("-m", "rota.app.cli", "server", "--port", "0")
         note = here.home / "server.json"
 
         async def up() -> bool:
@@ -164,8 +168,8 @@ def fill_runs(tx: Tx, start: int, count: int, among: int) -> None:
     number, second = "CAST(1000000000 + i AS text)", "1000000" if on_sqlite(tx) else "interval '1 second'"
     made = dict.fromkeys(("id", "job_id"), f"'{PREFIX}' || {number}")
     made["schedule_id"] = f"'{PREFIX}' || CAST(1000000000 + i % {among} AS text)"
-    for moment in ("queued_at", "started_at", "finished_at", "recorded_at"):
-        made[moment] = f"{moment} - i * {second}"
+    for column in ("queued_at", "started_at", "finished_at", "recorded_at"):
+        made[column] = f"{column} - i * {second}"
     copies(tx, runs, start, count, **made)
 
 

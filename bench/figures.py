@@ -1,4 +1,4 @@
-"""Figures of several rounds, what they come to beside each other, and how they are shown. Pure."""
+"""Figures of several rounds, their medians and ratios, and the table that shows them. Pure."""
 
 import statistics
 from collections import defaultdict
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 OURS = "rota"
-BARE = "bare driver"  # a loop that does nothing but the database work: see yardsticks.py
+BARE = "bare driver"  # a loop with only the database work: see baselines.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Size:
     """How much is measured."""
 
     jobs: int = 20_000
-    patience: float = 30.0  # seconds after which a slow peer is judged by what it did so far
+    time_limit: float = 30.0  # seconds after which a slow peer is measured by the jobs it finished so far
     paced: int = 300
     gap: float = 0.02
     late: int = 200
@@ -25,57 +25,68 @@ class Size:
     cron_seconds: float = 0.5
     burst: int = 5_000
     ledgers: tuple[int, int] = (10_000, 10_000_000)
-    crowd: int = 100_000
+    backlog: int = 100_000
     stored_runs: int = 1_000_000
     requests: int = 400
 
 
 FULL = Size()
 QUICK = Size(
-    jobs=2_000, patience=8.0, paced=50, late=40, span=5.0, schedules=2_000, window=4.0, cron_seconds=0.1,
-    burst=500, ledgers=(10_000, 200_000), crowd=10_000, stored_runs=50_000, requests=100,
-)  # fmt: skip
+    jobs=2_000,
+    time_limit=8.0,
+    paced=50,
+    late=40,
+    span=5.0,
+    schedules=2_000,
+    window=4.0,
+    cron_seconds=0.1,
+    burst=500,
+    ledgers=(10_000, 200_000),
+    backlog=10_000,
+    stored_runs=50_000,
+    requests=100,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One value of one round, what the bare driver showed beside it, and the bar that it should reach."""
+    """One value of one round, the value of the bare driver in that round, and the target."""
 
     name: str
     value: float
     unit: str
-    yardstick: float | None = None
-    bar: str = ""
+    baseline: float | None = None
+    target: str = ""
     system: str = OURS
 
 
 def summary(figures: Iterable[Figure]) -> list[dict[str, Any]]:
-    """A line per figure and system: median, spread, and how many times as good Rota is."""
-    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    """Return a line per figure and system: median, values, and how many times as good Rota is."""
+    values_of: dict[tuple[str, str], list[float]] = defaultdict(list)
     about: dict[str, Figure] = {}
     for figure in figures:
         about.setdefault(figure.name, figure)
-        found[figure.name, figure.system].append(figure.value)
-        if figure.yardstick is not None:
-            found[figure.name, BARE].append(figure.yardstick)
+        values_of[figure.name, figure.system].append(figure.value)
+        if figure.baseline is not None:
+            values_of[figure.name, BARE].append(figure.baseline)
     return [
         {
             "name": name,
             "system": system,
             "unit": about[name].unit,
-            "bar": about[name].bar if system == OURS else "",
+            "target": about[name].target if system == OURS else "",
             "median": statistics.median(values),
             "values": values,
-            "ratio": None if system == OURS else ratio(found.get((name, OURS), []), values, about[name].unit),
+            "ratio": None if system == OURS else ratio(values_of.get((name, OURS), []), values, about[name].unit),
         }
         for name in about
-        for (of, system), values in found.items()
+        for (of, system), values in values_of.items()
         if of == name
     ]
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float], unit: str) -> float | None:
-    """How many times as good ours is. Round beside round where there are as many: a slow minute touches both."""
+    """Return how many times as good ours is. Ratios are taken per round if both have the same number of rounds."""
     if not ours or not theirs:
         return None
     if len(ours) != len(theirs):
@@ -90,12 +101,12 @@ def more_is_better(unit: str) -> bool:
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
-    """Markdown that can be read as it is."""
-    cells = [["work", "system", "median", "min - max", "Rota is … times as good"]]
+    """Return an aligned Markdown table."""
+    cells = [["workload", "system", "median", "min - max", "Rota is … times as good"]]
     before = None
     for line in lines:
         unit, values = line["unit"], line["values"]
-        note = line["bar"] and f"bar: {line['bar']}"
+        note = line["target"] and f"target: {line['target']}"
         cells.append(
             [
                 line["name"] if line["name"] != before else "",

@@ -1,7 +1,7 @@
-"""What a fleet costs: agents that wait at one server, the way of a job to them, and the server coming up again.
+"""Cost of 500 agents: waiting at one server, dispatch of a job, and reconnecting after a restart of the server.
 
-The agents are simulated in the driver's process over raw connections, as in `api`; they speak the real protocol, and
-wait after an error as real ones do.
+The agents are simulated in the driver's process over raw connections, as in `api`; they use the real protocol, and
+back off after an error like real agents.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.api import wire
 from bench.figures import Figure, Size, percentile
-from bench.site import Kind, Site, cpu_seconds, site, used_since
+from bench.installation import DatabaseKind, Installation, cpu_seconds, installation, used_since
 from rota.core.ids import new_id
 from rota.core.model import NewJob
 from rota.db.dialect import Tx
@@ -42,14 +42,14 @@ class Agent:
     key: str
     session: str = ""
     sessions: int = 0
-    got: dict[str, float] = field(default_factory=dict)  # when each job came
+    got: dict[str, float] = field(default_factory=dict)  # when each job arrived
     tries: int = 0
 
     async def live(self) -> None:
         while True:
             try:
                 await self.speak()
-            except (OSError, EOFError, AssertionError, LookupError, ValueError):  # away, or not an answer
+            except (OSError, EOFError, AssertionError, LookupError, ValueError):  # offline, or not an answer
                 self.tries += 1
                 first, most = FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS
                 await asyncio.sleep(min(most, first * 2 ** min(self.tries - 1, 10)) * random.uniform(0.3, 1))
@@ -66,28 +66,28 @@ class Agent:
                 poll["wait_seconds"] = 30 * random.uniform(0.6, 1)
                 for order in (await self.ask(reader, writer, "poll", poll))["jobs"]:
                     self.got.setdefault(order["job_id"], time.perf_counter())
-                    told = {"job_id": order["job_id"], "fence": order["fence"], "status": "success"}
-                    await self.ask(reader, writer, "result", told)
+                    result = {"job_id": order["job_id"], "fence": order["fence"], "status": "success"}
+                    await self.ask(reader, writer, "result", result)
         finally:
             writer.close()
 
     async def ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, verb: str, body: Any) -> Any:
         writer.write(wire("POST", f"/api/agent/{verb}", json.dumps(body).encode(), self.key))
-        async with asyncio.timeout(body.get("wait_seconds", 0) + HTTP_TIMEOUT_SECONDS):  # as long as a real one waits
+        async with asyncio.timeout(body.get("wait_seconds", 0) + HTTP_TIMEOUT_SECONDS):  # as long as a real agent waits
             head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
             answer = await reader.readexactly(int(head.split("content-length: ")[1].split("\r\n")[0]))
         assert head.startswith("http/1.1 20"), answer
         return json.loads(answer)
 
 
-async def hosts(kind: Kind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG001
-    async with site(kind) as here:
+async def hosts(kind: DatabaseKind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG001
+    async with installation(kind) as here:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         agents = await here.db.tx(make_agents, here, port)
         command = ("-m", "rota.app.cli", "server", "--port", str(port))
-        server = here.node(*command)
+        server = here.start_process(*command)
         lives = [asyncio.ensure_future(agent.live()) for agent in agents]
         try:
             yield Figure("agents: all of 500 connect", await connected(here, agents, 1), "s")
@@ -103,9 +103,9 @@ async def hosts(kind: Kind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG00
             spans = await handed_out(here, agents)
             yield Figure("agents: 500 jobs at once reach 500 agents, p99", percentile(spans, 0.99), "ms")
             server.stop()
-            here.nodes.remove(server)
+            here.processes.remove(server)
             await asyncio.sleep(5)
-            here.node(*command)
+            here.start_process(*command)
             yield Figure("agents: all back after 5 s without a server", await connected(here, agents, 2), "s")
         finally:
             for life in lives:
@@ -113,7 +113,7 @@ async def hosts(kind: Kind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG00
             await asyncio.gather(*lives, return_exceptions=True)
 
 
-async def connected(here: Site, agents: list[Agent], times: int) -> float:
+async def connected(here: Installation, agents: list[Agent], times: int) -> float:
     begun = time.perf_counter()
 
     async def all_there() -> bool:
@@ -123,27 +123,32 @@ async def connected(here: Site, agents: list[Agent], times: int) -> float:
     return time.perf_counter() - begun
 
 
-async def handed_out(here: Site, to: list[Agent]) -> list[float]:
-    """Milliseconds from the commit of a job for each of these agents until it came."""
+async def handed_out(here: Installation, to: list[Agent]) -> list[float]:
+    """Return the milliseconds from the commit of a job for each of these agents until it arrived."""
     now = here.engine.clock.now()
     made = {
-        one.host_id: NewJob(
-            here.org_id, fleet.KIND, one.server_id, {"job_type": "look"}, now, "manual",
-            route=fleet.routes_of(one.host_id)[1],
+        agent.host_id: NewJob(
+            here.org_id,
+            fleet.KIND,
+            agent.server_id,
+            {"job_type": "look"},
+            now,
+            "manual",
+            route=fleet.routes_of(agent.host_id)[1],
         )
-        for one in to
-    }  # fmt: skip
+        for agent in to
+    }
     await here.db.tx(jobs.enqueue, list(made.values()), now)
     begun = time.perf_counter()
 
     async def came() -> bool:
-        return all(made[one.host_id].id in one.got for one in to)
+        return all(made[agent.host_id].id in agent.got for agent in to)
 
     await here.until(came, "the jobs came", 60, 0.0005)
-    return [max(0.0, (one.got[made[one.host_id].id] - begun) * 1000) for one in to]
+    return [max(0.0, (agent.got[made[agent.host_id].id] - begun) * 1000) for agent in to]
 
 
-def make_agents(tx: Tx, here: Site, port: int) -> list[Agent]:
+def make_agents(tx: Tx, here: Installation, port: int) -> list[Agent]:
     now = here.engine.clock.now()
     agents, machines, servers = [], [], []
     for number in range(AGENTS):

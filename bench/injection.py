@@ -1,4 +1,4 @@
-"""What it costs to call a function with what it takes: checking parameters, making and closing what is injected."""
+"""Cost of calling a function: validating parameters, creating and closing injected values."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from bench.figures import Figure, Size
-from bench.site import Kind, site
+from bench.installation import DatabaseKind, installation
 from rota import AsyncSession, RunContext
 from rota.core.clock import system_time
 from rota.core.ids import new_id
@@ -19,11 +19,11 @@ from rota.kinds.tasks.runner import TaskRunner
 from rota.user_code.injection import Injector
 
 CALLS = 5_000
-BAR = "< 30 µs"
+TARGET = "< 30 µs"
 
 
 class Client:
-    """Something of a program's own."""
+    """A type that the program provides."""
 
 
 async def nothing() -> None: ...
@@ -42,23 +42,23 @@ CASES: tuple[tuple[str, Callable[..., Awaitable[None]], dict[str, Any] | None], 
 )
 
 
-async def injection(kind: Kind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG001
+async def injection(kind: DatabaseKind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG001
     """Time per call through the runner, minus the bare call; everything on one event loop, no queue."""
-    async with site(kind) as here:
+    async with installation(kind) as here:
         injector = Injector()
         injector.provide(Client, Client)
         runner = TaskRunner(TaskRegistry.of_program(), here.engine.db, injector=injector)
         ctx = run_context(here.engine)
-        for name, function, given in CASES:
-            arguments = given or dict.fromkeys(function.__annotations__.keys() - {"return"})
+        for name, function, parameters in CASES:
+            arguments = parameters or dict.fromkeys(function.__annotations__.keys() - {"return"})
             bare = await per_call(partial(function, **arguments))
-            whole = await per_call(partial(runner.call, ctx, function, given))
-            yield Figure(f"injection: {name}", (whole - bare) * 1e6, "µs", None, BAR)
+            whole = await per_call(partial(runner.call, ctx, function, parameters))
+            yield Figure(f"injection: {name}", (whole - bare) * 1e6, "µs", None, TARGET)
         await injector.process.close()
 
 
 async def per_call(call: Callable[[], Awaitable[Any]]) -> float:
-    """Seconds, of the quickest of ten batches: whatever else the machine does can only add to it."""
+    """Return the seconds per call of the fastest of ten batches: other load can only add to it."""
     await call()  # analyses the signature, once
     spans = []
     for _ in range(10):
@@ -72,9 +72,27 @@ async def per_call(call: Callable[[], Awaitable[Any]]) -> float:
 def run_context(engine: Engine) -> RunContext:
     now = system_time()
     job = Job(
-        id=new_id(), org_id="", kind="task", target="bench", route="", payload=None, queue="default", serial_key=None,
-        schedule_id=None, slot=None, trigger="manual", attempt=0, tries=0, crashes=0, rescues=0, fence=1, queued_at=now,
-        run_at=now, terms=NO_TERMS, last_run_id=None, trace=None,
-    )  # fmt: skip
+        id=new_id(),
+        org_id="",
+        kind="task",
+        target="bench",
+        route="",
+        payload=None,
+        queue="default",
+        serial_key=None,
+        schedule_id=None,
+        slot=None,
+        trigger="manual",
+        attempt=0,
+        tries=0,
+        crashes=0,
+        rescues=0,
+        fence=1,
+        queued_at=now,
+        run_at=now,
+        terms=NO_TERMS,
+        last_run_id=None,
+        trace=None,
+    )
     run_id = new_id()
     return RunContext(job, run_id, 1, "bench", RunLog(run_id, system_time), host=engine)

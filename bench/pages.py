@@ -1,7 +1,7 @@
-"""What pages of the dashboard cost in a large installation: how long the server takes, and how much it sends.
+"""Cost of dashboard pages in a large installation: server time and size of the HTML.
 
-Asked as a browser asks that is logged in, over a connection that is kept alive. Each page is loaded several times; the
-slowest load counts too, because the first one finds nothing prepared.
+Requested like by a logged-in browser, over a keep-alive connection. Each page is loaded several times; the
+slowest load counts too, because the first load has cold caches.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from sqlalchemy import text as sql
 
 from bench.api import PREFIX, Server, large
 from bench.figures import Figure, Size, percentile
-from bench.site import Kind
+from bench.installation import DatabaseKind
 from rota.access.store import accounts
 
 LOADS = 12
@@ -44,7 +44,7 @@ PAGES = {
 SLOTS = "INSERT INTO slots (schedule_id, slot, job_id, attempts) SELECT schedule_id, queued_at, job_id, 1 FROM runs"
 
 
-async def pages(kind: Kind, size: Size) -> AsyncIterator[Figure]:
+async def pages(kind: DatabaseKind, size: Size) -> AsyncIterator[Figure]:
     async with large(kind, size, size.stored_runs) as server:
         await server.here.db.tx(lambda tx: tx.execute(sql(f"{SLOTS} WHERE schedule_id IS NOT NULL")))
         await server.here.db.tx(lambda tx: tx.execute(sql("ANALYZE")))
@@ -57,21 +57,21 @@ async def pages(kind: Kind, size: Size) -> AsyncIterator[Figure]:
 
 
 async def logged_in(server: Server) -> str:
-    """The cookie of an admin who came by a link."""
+    """Log an admin in by a link; return the cookie."""
     here = server.here
     key = await here.db.tx(accounts.create_key, here.org_id, "pages", "admin", here.engine.clock.now())
     head = f"host: rota\r\nauthorization: Bearer {key}\r\ncontent-length: 0\r\n"
     _, body = await ask(server, f"POST /api/v1/login-links HTTP/1.1\r\n{head}\r\n")
     token = re.search(rb"token=([\w-]+)", body)
     assert token, body
-    found, _ = await ask(server, f"GET /login?token={token[1].decode()} HTTP/1.1\r\nhost: rota\r\n\r\n")
-    cookie = re.search(r"set-cookie: (rota_session=[^;]+)", found)
-    assert cookie, found
+    head_of_answer, _ = await ask(server, f"GET /login?token={token[1].decode()} HTTP/1.1\r\nhost: rota\r\n\r\n")
+    cookie = re.search(r"set-cookie: (rota_session=[^;]+)", head_of_answer)
+    assert cookie, head_of_answer
     return cookie[1]
 
 
 async def loads(server: Server, path: str, cookie: str) -> tuple[list[float], int]:
-    """The milliseconds that each load of a page takes, and its bytes."""
+    """Return the milliseconds of each load of a page, and its size in bytes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     request, spans, length = f"GET {path} HTTP/1.1\r\nhost: rota\r\ncookie: {cookie}\r\n\r\n".encode(), [], 0
     try:

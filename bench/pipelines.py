@@ -1,4 +1,4 @@
-"""What it costs to fire one due schedule of a pipeline, and to end its run, beside many that are not due."""
+"""Cost of firing one due schedule of a pipeline and ending its run, among many that are not due."""
 
 import statistics
 import tempfile
@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from bench.figures import Figure, Size
-from bench.measures import write
-from bench.site import Kind, Site, site
+from bench.installation import DatabaseKind, Installation, installation
+from bench.rota_workloads import write
 from rota.core.clock import ManualClock, system_time
 from rota.core.ids import new_id
 from rota.core.model import AttemptResult, Job
@@ -31,12 +31,12 @@ FIRES = 50
 ROUTES = ["pipeline:sql"]
 
 
-async def crowd(kind: Kind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG001
-    """One schedule comes due in each minute; all others next year."""
-    async with site(kind) as small, site(kind) as large:
-        both = [(await settled(small, FEW)), (await settled(large, MANY))]
+async def pipelines(kind: DatabaseKind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG001
+    """One schedule is due each minute; all others next year."""
+    async with installation(kind) as small, installation(kind) as large:
+        both = [(await installed(small, FEW)), (await installed(large, MANY))]
         spans: list[list[float]] = [[], []]
-        for _ in range(FIRES):  # turn by turn: whatever else the machine does meets both
+        for _ in range(FIRES):  # alternating, so that other load affects both
             for at, engine in enumerate(both):
                 spans[at].append(await fire(engine))
         medians = [statistics.median(span) * 1000 for span in spans]
@@ -46,16 +46,23 @@ async def crowd(kind: Kind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG00
         yield Figure(f"{label}, time among {MANY:,} ÷ among {FEW:,}", medians[1] / medians[0], "times", None, "< 1.5")
 
 
-async def settled(here: Site, count: int) -> Engine:
-    """So many pipelines, each with a schedule and the last with a trigger."""
+async def installed(here: Installation, count: int) -> Engine:
+    """Create `count` pipelines, each with a schedule, and a trigger from the first to the second."""
     clock = ManualClock(system_time().replace(second=0, microsecond=0))
     runner = PipelineRunner(PipelineRegistry(), here.db, executor_here(Path(tempfile.gettempdir()), 4))
     engine = Engine(here.db, clock, Wake(), {"pipeline": runner}, EngineSettings())
     now = clock.now()
     fields: dict[str, object] = {
-        "type": "sql", "sql": "SELECT 1 AS one", "function": None, "reads": [], "description": "", "owner_id": None,
-        "max_runs": None, "max_age_days": None, "source": "api",
-    }  # fmt: skip
+        "type": "sql",
+        "sql": "SELECT 1 AS one",
+        "function": None,
+        "reads": [],
+        "description": "",
+        "owner_id": None,
+        "max_runs": None,
+        "max_age_days": None,
+        "source": "api",
+    }
     paths = [f"sales/bronze/t{number}" for number in range(count)]
 
     def fill(tx: Tx) -> None:
@@ -77,7 +84,7 @@ async def settled(here: Site, count: int) -> Engine:
 
 
 async def fire(engine: Engine) -> float:
-    """Seconds to find the due schedule, fire it, take its job, write its success down and fire what waits for it."""
+    """Return the seconds to find and fire the due schedule, claim its job, record its success and fire its trigger."""
     clock = engine.clock
     assert isinstance(clock, ManualClock)
     clock.set(clock.now() + timedelta(minutes=1))

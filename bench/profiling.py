@@ -1,7 +1,7 @@
-"""Where the time of one job goes, phase by phase: `python -m bench --profile`.
+"""CPU time and function calls of one job by phase: `python -m bench --profile`.
 
-Processor time is what a phase costs here and now. The number of function calls, and of instructions where valgrind is
-installed, hardly depends on what else the machine does: there a loss shows on a noisy one too.
+CPU time depends on the machine and its load. The number of function calls, and of instructions where valgrind is
+installed, hardly does, so a loss of speed shows on a noisy machine too.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from unittest import mock
 
 import uvloop
 
-from bench.site import ROOT, Kind, Sqlite, make_engine
+from bench.installation import ROOT, DatabaseKind, Sqlite, make_engine
 from rota.core.timing.triggers import Timing, next_slot, parse_cron
 from rota.db.connection import open_database
 from rota.engine import workers
@@ -31,13 +31,13 @@ from rota.engine.engine_settings import EngineSettings
 from rota.engine.scheduler import FIRE_BATCH_ROWS, Scheduler
 from rota.engine.worker import Worker
 
-JOBS = 500  # one batch of everything
+JOBS = 500  # one batch
 INSTRUCTED = (1, 3)  # batches whose difference is counted under valgrind: the start of the program falls out
 Gauge = Callable[[], float]
 
 
 async def phases(engine: Engine, org_id: str, gauge: Gauge) -> dict[str, float]:
-    """What the gauge says of each phase, per job or slot. The engine must have room for all jobs at once."""
+    """Return the gauge's difference over each phase, per job or slot. The engine must have places for all jobs."""
     spent: dict[str, float] = {}
 
     @contextmanager
@@ -49,13 +49,21 @@ async def phases(engine: Engine, org_id: str, gauge: Gauge) -> dict[str, float]:
     worker = Worker(engine)
     await engine.db.tx(
         lambda tx: workers.register(
-            tx, worker=worker.id, pid=os.getpid(), version="bench", concurrency=JOBS, kinds=sorted(engine.runners),
-            routes=worker.registration.routes, queues=None, lease=timedelta(hours=1), now=engine.clock.now(),
+            tx,
+            worker=worker.id,
+            pid=os.getpid(),
+            version="bench",
+            concurrency=JOBS,
+            kinds=sorted(engine.runners),
+            routes=worker.registration.routes,
+            queues=None,
+            lease=timedelta(hours=1),
+            now=engine.clock.now(),
         )
-    )  # fmt: skip  # a long lease and no keeper: heartbeats are no job's cost
+    )  # a long lease and no heartbeat thread: heartbeats are not part of a job's cost
     with phase("enqueue"):
         await engine.enqueue(org_id, "task", "quiet", [{}] * JOBS)
-    with mock.patch.object(worker.prefetch, "start_waiting", return_value=None), phase("claim"):  # starting comes next
+    with mock.patch.object(worker.prefetch, "start_waiting", return_value=None), phase("claim"):  # measured next
         await worker.prefetch.claim()
     with phase("start"):
         worker.prefetch.start_waiting()
@@ -81,7 +89,7 @@ async def phases(engine: Engine, org_id: str, gauge: Gauge) -> dict[str, float]:
 
 
 async def make_due(engine: Engine, org_id: str) -> None:
-    """As many schedules as one step fires, due by now."""
+    """Create as many due schedules as one step fires."""
     slot = engine.clock.now() + timedelta(seconds=1)
     body = {"target": "quiet", "interval": "1h", "anchor": slot}
     await engine.create_schedules(
@@ -99,13 +107,13 @@ async def engine_at(url: str) -> AsyncIterator[tuple[Engine, str]]:
         await db.close()
 
 
-async def profile(kind: Kind) -> dict[str, dict[str, float]]:
-    """CPU µs and function calls of each phase, on a fresh database whose statements are known already."""
+async def profile(kind: DatabaseKind) -> dict[str, dict[str, float]]:
+    """CPU µs and function calls of each phase, on a fresh database with prepared statements."""
     calls: Counter[int] = Counter()
 
     def count(frame: object, event: str, arg: object) -> None:  # noqa: ARG001
         if event in ("call", "c_call"):
-            calls[threading.get_ident()] += 1  # by thread: adding is no single step
+            calls[threading.get_ident()] += 1  # by thread: `+=` is not atomic
 
     with tempfile.TemporaryDirectory(prefix="rota-bench-") as home:
         url = kind.fresh(Path(home))
@@ -113,7 +121,7 @@ async def profile(kind: Kind) -> dict[str, dict[str, float]]:
             async with engine_at(url) as (engine, org_id):
                 await phases(engine, org_id, time.process_time)
                 cpu = await phases(engine, org_id, time.process_time)
-            threading.setprofile(count)  # heard by threads that begin from now on: the database's
+            threading.setprofile(count)  # applies to threads that start from now on: those of the database
             async with engine_at(url) as (engine, org_id):
                 await phases(engine, org_id, calls.total)
                 sys.setprofile(count)
@@ -140,24 +148,26 @@ def counted_by(valgrind: str, batches: int) -> int:
         program = [sys.executable, "-m", "bench.profiling", str(batches)]
         subprocess.run([*watch, *program], cwd=ROOT, check=True, capture_output=True)
         text = Path(out.name).read_text(errors="replace")
-    found = re.search(r"^(?:totals|summary): (\d+)", text, re.MULTILINE)
-    assert found is not None
-    return int(found[1])
+    total = re.search(r"^(?:totals|summary): (\d+)", text, re.MULTILINE)
+    assert total is not None
+    return int(total[1])
 
 
 async def repeat(batches: int) -> None:
-    """The program that valgrind watches."""
+    """The program that runs under valgrind."""
     with tempfile.TemporaryDirectory(prefix="rota-bench-") as home:
         async with engine_at(Sqlite(Path(home)).fresh(Path(home))) as (engine, org_id):
             for _ in range(batches):
                 await phases(engine, org_id, time.process_time)
 
 
-def shown(found: dict[str, dict[str, float]], title: str) -> str:
+def shown(phases_of_job: dict[str, dict[str, float]], title: str) -> str:
     lines = [f"### {title}", "", "| phase | CPU µs | calls |", "|---|---:|---:|"]
-    lines += [f"| {name} | {one['cpu_us']:.1f} | {one['calls']:.1f} |" for name, one in found.items()]
+    lines += [
+        f"| {name} | {figures['cpu_us']:.1f} | {figures['calls']:.1f} |" for name, figures in phases_of_job.items()
+    ]
     job = ("enqueue", "claim", "start", "run", "finish")
-    cpu, calls = (sum(found[name][what] for name in job) for what in ("cpu_us", "calls"))
+    cpu, calls = (sum(phases_of_job[name][column] for name in job) for column in ("cpu_us", "calls"))
     return "\n".join([*lines, f"| a job, enqueue to finish | {cpu:.1f} | {calls:.1f} |"])
 
 

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from bench.figures import Figure, Size
-from bench.site import Kind
+from bench.installation import DatabaseKind
 from rota.core.clock import real_sleep, system_time
 from rota.kinds.workflows.scripts.sandbox import SPARE_PROCESSES, Sandbox
 
 CALLS, VERSIONS = 2_000, 20
-BAR = "< 5 ms"
+TARGET = "< 5 ms"
 SCRIPT = """
 from rota import Prepare, Workflow, every
 flow = Workflow("bench", topics=["a"])
@@ -23,17 +23,17 @@ async def poll(ctx, state):
 """
 
 
-async def scripts(kind: Kind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG001
-    """A handler that asks its host once, with a host that answers at once; no database."""
+async def scripts(kind: DatabaseKind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG001
+    """Calls of a handler that makes one request, answered at once; no database."""
     box = Sandbox()
     try:
         await call(box, "warm")
         again = [await call(box, "warm") for _ in range(CALLS)]
-        yield Figure("scripts: a call, p50", statistics.median(again), "ms", None, BAR)
+        yield Figure("scripts: a call, p50", statistics.median(again), "ms", None, TARGET)
         yield Figure("scripts: a call, p99", statistics.quantiles(again, n=100)[98], "ms")
         first = []
         for number in range(VERSIONS):
-            while not all(one.done() for one in box.ready):  # somebody waits for a script at most times
+            while not all(process.done() for process in box.ready):  # spare processes are still starting
                 await real_sleep(0.05)
             first.append(await call(box, str(number)))
         yield Figure("scripts: the first call of a version, p50", statistics.median(first), "ms")
@@ -53,4 +53,4 @@ async def call(box: Sandbox, version: str) -> float:
     return (time.perf_counter() - begun) * 1000
 
 
-async def answer(what: str, params: Mapping[str, Any]) -> None: ...
+async def answer(method: str, params: Mapping[str, Any]) -> None: ...

@@ -1,7 +1,7 @@
-"""Who is measured: Rota, and the peers that a user would pick instead of it.
+"""The systems that are measured: Rota, and the peers that a user would choose instead.
 
-`best` are the fastest settings known for the peer, found by trying; `default` what it does when nobody sets anything.
-`unfinished` tells how many jobs are left: a statement, or Redis commands whose answers are added.
+`best` are the fastest settings known for the peer, found by experiment; `default` are its default settings.
+`unfinished` counts the jobs that are left: a statement, or Redis commands whose answers are added.
 """
 
 import sys
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench import equipment
+from bench import dependencies
 from bench.figures import OURS
 
 PEERS = Path(__file__).parent / "peers"
@@ -26,8 +26,8 @@ class System:
     modules: tuple[str, ...] = ()  # from npm
     best: Mapping[str, Any] = field(default_factory=dict)
     default: Mapping[str, Any] = field(default_factory=dict)
-    alone: bool = False  # one process only, and only that process notices at once what it added
-    schedules: int = 0  # how many can be made at run time
+    single_process: bool = False  # only one process, and only that process notices new jobs at once
+    schedules: int = 0  # how many can be created at run time
     scheduling: Mapping[str, Any] = field(default_factory=dict)  # settings of a worker that also fires schedules
 
     @property
@@ -36,20 +36,20 @@ class System:
 
     @property
     def group(self) -> str:
-        """Whom it is compared with."""
+        """The database whose group it is compared in."""
         return "SQLite" if self.store == "sqlite" else "PostgreSQL"
 
     def program(self) -> list[str]:
-        """How to start it. Raises Missing when it cannot be had."""
+        """Return the command that starts it. Raises Unavailable if it cannot be installed."""
         if self.name == OURS:
             return [sys.executable, "-m", "bench.peers.rota"]
         script = self.name.replace("-", "_")
         if self.modules:
-            return [str(equipment.node_with(self.modules)), str(PEERS / f"{script}.mjs")]
-        return [str(equipment.python_with(self.packages)), "-m", f"bench.peers.{script}"]
+            return [str(dependencies.node_with(self.modules)), str(PEERS / f"{script}.mjs")]
+        return [str(dependencies.python_with(self.packages)), "-m", f"bench.peers.{script}"]
 
     def versions(self) -> dict[str, str]:
-        return equipment.versions(self.packages, self.modules)
+        return dependencies.versions(self.packages, self.modules)
 
 
 NOTHING = "nothing: the row or message is gone"
@@ -58,7 +58,7 @@ APSCHEDULER: dict[str, Any] = {
     "packages": ("apscheduler<4", "sqlalchemy", "psycopg[binary]"),
     "unfinished": "SELECT count(*) FROM apscheduler_jobs WHERE next_run_time <= {now}",
     "keeps": NOTHING + " before the job runs (at most once)",
-    "alone": True,
+    "single_process": True,
     "schedules": 100_000,
 }
 DBOS: dict[str, Any] = {
@@ -114,7 +114,7 @@ SYSTEMS = [
         "postgresql",
         "SELECT count(*) FROM pgboss.job WHERE name = 'mark' AND state < 'completed'",
         "the job's row, for 7 days",
-        modules=("pg-boss@>=12 <12.36",),  # what comes after asks for a package that does not exist
+        modules=("pg-boss@>=12 <12.36",),  # later versions require a package that does not exist
         best={
             "batchSize": 1000,
             "pollingIntervalSeconds": 0.5,

@@ -1,7 +1,7 @@
-"""Workflows: events per second through one consumer and through a hundred workflows, and how soon an event is seen.
+"""Workflows: events per second through one consumer and through a hundred workflows, and event latency.
 
-Publisher, scheduler and worker share one process and one event loop; every event is published in a transaction of its
-own, as from outside.
+Publisher, scheduler and worker share one process and one event loop; every event is published in its own
+transaction, as from outside.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.figures import Figure, Size, percentile
-from bench.site import Kind, Site, WrongCount, site
+from bench.installation import DatabaseKind, Installation, WrongCount, installation
 from rota import Prepare, Rota, Workflow
 from rota.db.notify import Wake
 from rota.engine.commands import Engine
@@ -28,28 +28,28 @@ BATCH = 100
 
 @dataclass
 class Seen:
-    """When each event was first looked at, and how many were taken."""
+    """When each event was first seen by `prepare`, and how many were consumed."""
 
     at: dict[str, float] = field(default_factory=dict)
-    taken: int = 0
+    consumed: int = 0
 
 
-def taker(app: Rota, name: str, limit: int, seen: Seen) -> None:
+def add_consumer(app: Rota, name: str, limit: int, seen: Seen) -> None:
     flow = app.workflow(Workflow(name, topics=["in"], version="1"))
 
     @flow.consumer(subscribe=["in"])
-    class Take:
+    class Consume:
         async def prepare(self, ctx: Any, state: Any) -> Prepare:  # noqa: ARG002
             now = time.perf_counter()
-            found = await ctx.peek("in", limit=limit)
-            for one in found:
-                seen.at.setdefault(one.message_id, now)
-            seen.taken += len(found)
-            return Prepare(reservations={"in": [one.id for one in found]})
+            events = await ctx.peek("in", limit=limit)
+            for event in events:
+                seen.at.setdefault(event.message_id, now)
+            seen.consumed += len(events)
+            return Prepare(reservations={"in": [event.id for event in events]})
 
 
 @asynccontextmanager
-async def working(here: Site, app: Rota) -> AsyncIterator[WorkflowManager]:
+async def working(here: Installation, app: Rota) -> AsyncIterator[WorkflowManager]:
     runner = WorkflowRunner(app.workflows, app.connectors, here.db)
     engine = Engine(here.db, here.engine.clock, Wake(), {runner.kind: runner}, EngineSettings())
     await deploy_all(engine, "default", None, app.workflows)
@@ -66,31 +66,31 @@ async def working(here: Site, app: Rota) -> AsyncIterator[WorkflowManager]:
         await asyncio.gather(*loops, return_exceptions=True)
 
 
-async def through(kind: Kind, names: list[str], events: int, limit: int) -> float:
-    """Events per second, from the first that is published to the last that is taken."""
+async def through(kind: DatabaseKind, names: list[str], events: int, limit: int) -> float:
+    """Return events per second, from the first publication to the last consumed event."""
     app, seen = Rota(), Seen()
     for name in names:
-        taker(app, name, limit, seen)
-    async with site(kind) as here, working(here, app) as manager:
+        add_consumer(app, name, limit, seen)
+    async with installation(kind) as here, working(here, app) as manager:
         begun = time.perf_counter()
         for number in range(events):
             body = {"message_id": str(number), "payload": number}
             await manager.publish(names[number % len(names)], "in", body)
-        await all_taken(here, events)
-        if seen.taken != events:
-            raise WrongCount(f"{kind.name}: {events} events, but {seen.taken} were taken")
+        await all_consumed(here, events)
+        if seen.consumed != events:
+            raise WrongCount(f"{kind.name}: {events} events, but {seen.consumed} were consumed")
         return events / (time.perf_counter() - begun)
 
 
-async def all_taken(here: Site, events: int) -> None:
-    async def taken() -> bool:
+async def all_consumed(here: Installation, events: int) -> None:
+    async def consumed() -> bool:
         return bool(await here.scalar("SELECT count(*) FROM events WHERE status = 'consumed'") == events)
 
-    await here.until(taken, "all events are taken", 300, 0.02)
+    await here.until(consumed, "all events are consumed", 300, 0.02)
 
 
-async def workflows(kind: Kind, size: Size) -> AsyncIterator[Figure]:
-    """W9: what a consumer takes one by one, what it takes by the hundred, a hundred side by side, and the wake-up."""
+async def workflows(kind: DatabaseKind, size: Size) -> AsyncIterator[Figure]:
+    """W9: one event per run, batches of 100 events per run, 100 workflows in parallel, and the wake-up latency."""
     events = size.jobs // 10
     for name, names, limit in (
         ("one consumer, one event a run", ["one"], 1),
@@ -99,13 +99,13 @@ async def workflows(kind: Kind, size: Size) -> AsyncIterator[Figure]:
     ):
         yield Figure(f"W9 workflows: {name}, {kind.name}", await through(kind, names, events, limit), "/s")
     app, seen, called = Rota(), Seen(), {}
-    taker(app, "one", 1, seen)
-    async with site(kind) as here, working(here, app) as manager:
+    add_consumer(app, "one", 1, seen)
+    async with installation(kind) as here, working(here, app) as manager:
         for number in range(size.paced):
             await asyncio.sleep(size.gap)
             called[str(number)] = time.perf_counter()
             await manager.publish("one", "in", {"message_id": str(number)})
-        await all_taken(here, size.paced)
-    waits = [(seen.at[one] - at) * 1000 for one, at in called.items()]
+        await all_consumed(here, size.paced)
+    waits = [(seen.at[message_id] - at) * 1000 for message_id, at in called.items()]
     for part in (50, 99):
         yield Figure(f"W9 workflows: publish → prepare, p{part}, {kind.name}", percentile(waits, part / 100), "ms")

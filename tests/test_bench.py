@@ -1,21 +1,21 @@
-"""The benchmark's own rules. Nothing here is timed."""
+"""Options, ratios and checks of the benchmark. Nothing here is timed."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from bench.__main__ import WORKS, arguments, rounds
+from bench.__main__ import WORKLOADS, arguments, rounds
 from bench.check import KEPT, losses, ratios
-from bench.equipment import name_of
+from bench.dependencies import name_of
 from bench.figures import BARE, Figure, Size, ratio, summary, table
-from bench.lab import Lab
+from bench.servers import Servers
 from bench.systems import NAMES, PEERS, SYSTEMS
 
 
-def test_works_are_chosen_by_number_or_by_name() -> None:
+def test_workloads_are_chosen_by_number_or_by_name() -> None:
     assert arguments(["--only", "W1,fairness"]).only == ["drain", "fairness"]
-    assert set(arguments([]).only) == {work.name for work in WORKS}
+    assert set(arguments([]).only) == {work.name for work in WORKLOADS}
 
 
 def test_peers_databases_and_rounds_are_chosen() -> None:
@@ -26,7 +26,7 @@ def test_peers_databases_and_rounds_are_chosen() -> None:
 
 
 @pytest.mark.parametrize("words", [["--only", "w99"], ["--peers", "cron"], ["--database", "oracle"]])
-def test_unknown_names_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_names_are_rejected(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         arguments(words)
     assert f"{words[1]}: not one of" in capsys.readouterr().err
@@ -39,10 +39,10 @@ def test_a_ratio_above_one_is_in_favour_of_rota_whatever_the_unit() -> None:
     assert ratio([], [1], "/s") is ratio([0], [1], "%") is ratio([1], [0], "%") is None
 
 
-def test_the_table_sets_each_system_and_the_bare_driver_beside_rota() -> None:
-    figures = [Figure("W1", 100, "/s", yardstick=400), Figure("W1", 50, "/s", system="huey")]
+def test_the_table_compares_each_system_and_the_bare_driver_with_rota() -> None:
+    figures = [Figure("W1", 100, "/s", baseline=400), Figure("W1", 50, "/s", system="huey")]
     lines = summary([*figures, *figures])
-    assert [(one["system"], one["median"], one["ratio"]) for one in lines] == [
+    assert [(line["system"], line["median"], line["ratio"]) for line in lines] == [
         ("rota", 100, None),
         (BARE, 400, 0.25),
         ("huey", 50, 2),
@@ -57,16 +57,16 @@ KEPT_FIGURES = {"ratios": {"drain": 0.5}, "calls": {"claim": 100.0}}
     ("drain", "claim", "lost"),
     [(0.5, 100, []), (0.41, 124, []), (0.39, 100, ["drain"]), (0.5, 126, ["claim"]), (0.39, 126, ["drain", "claim"])],
 )
-def test_a_loss_of_more_than_a_fifth_is_told(drain: float, claim: float, lost: list[str]) -> None:
-    told = losses(KEPT_FIGURES, {"ratios": {"drain": drain}, "calls": {"claim": claim}})
-    assert [line.split(":")[0] for line in told] == lost
+def test_a_loss_of_more_than_a_fifth_is_reported(drain: float, claim: float, lost: list[str]) -> None:
+    lines = losses(KEPT_FIGURES, {"ratios": {"drain": drain}, "calls": {"claim": claim}})
+    assert [line.split(":")[0] for line in lines] == lost
 
 
-def test_a_kept_figure_that_is_not_measured_any_more_is_told() -> None:
+def test_a_kept_figure_that_is_no_longer_measured_is_reported() -> None:
     assert len(losses(KEPT_FIGURES, {"ratios": {}, "calls": {}})) == 2
 
 
-def test_the_kept_figures_hold_against_themselves_and_not_when_they_are_beaten_down() -> None:
+def test_the_kept_figures_pass_their_own_check_and_slower_figures_fail_it() -> None:
     kept = json.loads(KEPT.read_text())
     assert losses(kept, kept) == []
     slower = {name: value * 0.7 for name, value in kept["ratios"].items()}
@@ -74,14 +74,14 @@ def test_the_kept_figures_hold_against_themselves_and_not_when_they_are_beaten_d
 
 
 def test_only_ratios_to_the_bare_driver_are_kept() -> None:
-    figures = [Figure("W1", 100, "/s", yardstick=400), Figure("W1", 50, "/s", system="huey")]
+    figures = [Figure("W1", 100, "/s", baseline=400), Figure("W1", 50, "/s", system="huey")]
     assert ratios(summary(figures)) == {"W1": 0.25}
 
 
-def test_every_system_has_its_program_and_says_what_it_keeps() -> None:
+def test_every_system_has_a_program_and_describes_what_it_keeps() -> None:
     programs = {path.stem for path in PEERS.glob("*.*")}
-    assert {one.name.replace("-", "_") for one in SYSTEMS} <= programs
-    assert all(one.keeps for one in SYSTEMS)
+    assert {system.name.replace("-", "_") for system in SYSTEMS} <= programs
+    assert all(system.keeps for system in SYSTEMS)
 
 
 @pytest.mark.parametrize("text", ["pg-boss@>=12 <12.36", "huey", "celery[redis]", "apscheduler<4"])
@@ -89,17 +89,17 @@ def test_the_name_of_a_requirement(text: str) -> None:
     assert name_of(text) in {"pg-boss", "huey", "celery", "apscheduler"}
 
 
-async def test_a_peer_that_cannot_be_had_is_skipped_visibly(
+async def test_a_peer_that_cannot_be_installed_is_skipped_with_a_message(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("bench.equipment.MODULES", tmp_path / "npm")
-    peer = [one for one in SYSTEMS if one.name == "bullmq"]
-    lab = Lab()
+    monkeypatch.setattr("bench.dependencies.MODULES", tmp_path / "npm")
+    peer = [system for system in SYSTEMS if system.name == "bullmq"]
+    servers = Servers()
     try:
-        figures, skipped = await rounds(lab, peer, ["drain"], Size(), 1)
+        figures, skipped = await rounds(servers, peer, ["drain"], Size(), 1)
     finally:
-        lab.close()
+        servers.close()
     assert figures == []
     assert list(skipped) == ["bullmq on redis"]
-    assert "SKIPPED bullmq on redis: drain: there is no npm" in capsys.readouterr().out
+    assert "SKIPPED bullmq on redis: drain: npm is not installed" in capsys.readouterr().out

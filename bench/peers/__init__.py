@@ -1,12 +1,12 @@
 """Rota and its peers, each as a program of the same few commands:
 
-    prepare    make the tables on an empty store
-    enqueue    so many jobs in bulk; answers with the seconds that it took
-    worker     work until killed
-    paced      one job every `gap` seconds; answers with the moments before and after each call
-    later      a job for each of these moments
-    schedules  so many cron schedules, hardly ever due; answers with the seconds that it took
+    prepare    create the tables on an empty store
+    enqueue    enqueue `count` jobs in bulk; answers with the seconds that it took
+    worker     run jobs until killed
+    paced      one job every `gap` seconds; answers with the times before and after each call
+    later      a job for each of these due times
+    schedules  create `count` cron schedules, hardly ever due; answers with the seconds that it took
 
 The command is the program's argument, its values come as JSON on stdin, the answer is a line of JSON on stdout.
-A handler leaves its mark in a file: number and moment of its start.
+A handler appends its number and start time to a file.
 """

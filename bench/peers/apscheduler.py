@@ -20,9 +20,11 @@ logging.disable(logging.CRITICAL)
 
 def scheduler(paused: bool = False) -> BackgroundScheduler:
     store = SQLAlchemyJobStore(url=kit.URL.replace("postgresql:", "postgresql+psycopg:"))
-    one = BackgroundScheduler(jobstores={"default": store}, job_defaults={"misfire_grace_time": None}, timezone=UTC)
-    one.start(paused=paused)
-    return one
+    background = BackgroundScheduler(
+        jobstores={"default": store}, job_defaults={"misfire_grace_time": None}, timezone=UTC
+    )
+    background.start(paused=paused)
+    return background
 
 
 def prepare() -> None:
@@ -30,12 +32,12 @@ def prepare() -> None:
 
 
 def enqueue(count: int) -> Any:
-    one = scheduler(paused=True)
+    background = scheduler(paused=True)
     begun = time.perf_counter()
     for i in range(count):
-        one.add_job(MARK, "date", run_date=datetime.now(UTC), args=(i,))
+        background.add_job(MARK, "date", run_date=datetime.now(UTC), args=(i,))
     took = kit.since(begun)
-    one.shutdown()
+    background.shutdown()
     return took
 
 
@@ -45,26 +47,26 @@ def worker() -> None:
 
 
 def paced(numbers: list[int], gap: float) -> None:
-    one = scheduler()
-    kit.answer(kit.paced(numbers, gap, lambda i: one.add_job(MARK, args=(i,))))
+    background = scheduler()
+    kit.answer(kit.paced(numbers, gap, lambda i: background.add_job(MARK, args=(i,))))
     stay()
 
 
-def later(moments: list[tuple[int, float]]) -> None:
-    one = scheduler()
-    for i, at in moments:
-        one.add_job(MARK, "interval", hours=1, start_date=datetime.fromtimestamp(at, UTC), args=(i,))
+def later(due_times: list[tuple[int, float]]) -> None:
+    background = scheduler()
+    for i, at in due_times:
+        background.add_job(MARK, "interval", hours=1, start_date=datetime.fromtimestamp(at, UTC), args=(i,))
     kit.answer(None)
     stay()
 
 
 def schedules(count: int) -> Any:
-    one = scheduler(paused=True)
+    background = scheduler(paused=True)
     begun = time.perf_counter()
     for i, when in kit.distant_crons(count):
-        one.add_job(MARK, CronTrigger.from_crontab("{} {} {} {} *".format(*when), UTC), args=(i,))
+        background.add_job(MARK, CronTrigger.from_crontab("{} {} {} {} *".format(*when), UTC), args=(i,))
     took = kit.since(begun)
-    one.shutdown()
+    background.shutdown()
     return took
 
 

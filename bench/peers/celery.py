@@ -52,8 +52,8 @@ def paced(numbers: list[int], gap: float) -> Any:
         return kit.paced(numbers, gap, lambda i: mark.apply_async((i,), producer=producer))
 
 
-def later(moments: list[tuple[int, float]]) -> None:
-    for i, at in moments:
+def later(due_times: list[tuple[int, float]]) -> None:
+    for i, at in due_times:
         mark.apply_async((i,), eta=datetime.fromtimestamp(at, UTC))
 
 

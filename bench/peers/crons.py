@@ -16,12 +16,12 @@ from rota.core.timing.triggers import Timing, next_slot, parse_cron
 ZONE = "America/New_York"
 AFTER = datetime(2026, 3, 3, 16, 7, 30, tzinfo=UTC)
 EXPRESSIONS = ("*/5 * * * *", "0 2 * * *", "0 9 * * MON-FRI", "0 0 1 */3 *", "0 0 29 2 *")
-STEPS = 10  # from slot to slot, then again from the beginning: the rare ones would leave the century
-TURN = 0.02  # seconds; the systems take turns, so that none has a quiet moment for itself
+STEPS = 10  # from slot to slot, then again from the beginning: rare expressions would leave the century
+TURN = 0.02  # seconds; the systems take turns, so that load affects all of them
 
 
 def measure(seconds: float) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
+    microseconds: dict[str, dict[str, float]] = {}
     for expression in EXPRESSIONS:
         spent = dict.fromkeys(walks(expression), (0.0, 0))
         end = time.perf_counter() + seconds * len(spent)
@@ -29,8 +29,8 @@ def measure(seconds: float) -> dict[str, dict[str, float]]:
             for system, walk in walks(expression).items():
                 took, calls = timed(walk)
                 spent[system] = (spent[system][0] + took, spent[system][1] + calls)
-        found[expression] = {system: took / calls * 1e6 for system, (took, calls) in spent.items()}
-    return found
+        microseconds[expression] = {system: took / calls * 1e6 for system, (took, calls) in spent.items()}
+    return microseconds
 
 
 def timed(walk: Callable[[], Iterator[Any]]) -> tuple[float, int]:

@@ -44,12 +44,12 @@ def client() -> DBOSClient:
 
 
 def enqueue(count: int) -> Any:
-    one = client()
+    dbos = client()
     begun = time.perf_counter()
     for part in kit.chunks(count):
-        with one._sys_db.engine.begin() as connection:  # its way to enqueue several: a transaction of the caller's
+        with dbos._sys_db.engine.begin() as connection:  # its way to enqueue several: a transaction of the caller's
             for i in part:
-                one.enqueue_in_transaction(connection, JOB, i)
+                dbos.enqueue_in_transaction(connection, JOB, i)
     return kit.since(begun)
 
 
@@ -59,19 +59,19 @@ def worker() -> None:
 
 
 def paced(numbers: list[int], gap: float) -> Any:
-    one = client()
-    return kit.paced(numbers, gap, lambda i: one.enqueue(JOB, i))
+    dbos = client()
+    return kit.paced(numbers, gap, lambda i: dbos.enqueue(JOB, i))
 
 
-def later(moments: list[tuple[int, float]]) -> None:
-    one = client()
-    with one._sys_db.engine.begin() as connection:
-        for i, at in moments:
-            one.enqueue_in_transaction(connection, {**JOB, "delay_seconds": at - time.time()}, i)
+def later(due_times: list[tuple[int, float]]) -> None:
+    dbos = client()
+    with dbos._sys_db.engine.begin() as connection:
+        for i, at in due_times:
+            dbos.enqueue_in_transaction(connection, {**JOB, "delay_seconds": at - time.time()}, i)
 
 
 def schedules(count: int) -> Any:
-    one = client()
+    dbos = client()
     new: list[Any] = [
         {
             "schedule_name": f"distant-{i}",
@@ -83,7 +83,7 @@ def schedules(count: int) -> Any:
     ]
     begun = time.perf_counter()
     for part in kit.chunks(count):
-        one.apply_schedules([new[at] for at in part])
+        dbos.apply_schedules([new[at] for at in part])
     return kit.since(begun)
 
 

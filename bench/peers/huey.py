@@ -38,8 +38,8 @@ def paced(numbers: list[int], gap: float) -> Any:
     return kit.paced(numbers, gap, mark)
 
 
-def later(moments: list[tuple[int, float]]) -> None:
-    for i, at in moments:
+def later(due_times: list[tuple[int, float]]) -> None:
+    for i, at in due_times:
         mark.schedule((i,), eta=datetime.fromtimestamp(at, UTC))  # a naive one would lose its fraction of a second
 
 

@@ -1,4 +1,4 @@
-// What the node programs share; the same as kit.py.
+// Shared code of the node programs; the same as kit.py.
 import fs from 'node:fs'
 import { createRequire } from 'node:module'
 import path from 'node:path'
@@ -47,13 +47,13 @@ export function distantCrons (count) {
 }
 
 // So many at a time: a client that awaits each call would measure the round trip.
-export async function abreast (lanes, items, work) {
+export async function concurrently (limit, items, work) {
   const rest = items.values()
-  await Promise.all(Array.from({ length: lanes }, async () => { for (const one of rest) await work(one) }))
+  await Promise.all(Array.from({ length: limit }, async () => { for (const item of rest) await work(item) }))
 }
 
 export async function main (commands) {
-  const given = fs.readFileSync(0, 'utf8')
-  const result = await commands[process.argv[2]](given ? JSON.parse(given) : {})
+  const input = fs.readFileSync(0, 'utf8')
+  const result = await commands[process.argv[2]](input ? JSON.parse(input) : {})
   console.log(JSON.stringify(result ?? null))
 }

@@ -1,4 +1,4 @@
-"""What the Python programs share."""
+"""Shared code of the Python programs."""
 
 import asyncio
 import inspect
@@ -16,13 +16,13 @@ T = TypeVar("T")
 URL = os.environ.get("BENCH_URL", "")
 HOME = Path(os.environ.get("BENCH_HOME", "."))
 SETTINGS: dict[str, Any] = json.loads(os.environ.get("BENCH_SETTINGS", "{}"))
-CHUNK = 1_000  # jobs or schedules made in one call, where the system takes several
+CHUNK = 1_000  # jobs or schedules created in one call, if the system supports several
 
 marks: list[int] = []
 
 
 def mark(i: int) -> None:
-    """What every job does: all lines are of one length, so that the size of the file counts them."""
+    """Append number and start time of a job. All lines have one length, so that the file size counts them."""
     if not marks:
         marks.append(os.open(HOME / "marks", os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644))
     os.write(marks[0], b"%8d %.6f\n" % (i, time.time()))
@@ -38,7 +38,7 @@ def since(begun: float) -> dict[str, float]:
 
 
 def paced(numbers: list[int], gap: float, send: Callable[[int], object]) -> list[tuple[int, float, float]]:
-    """Send a job every `gap` seconds: its number, the moments before and after the call."""
+    """Send a job every `gap` seconds: its number, the times before and after the call."""
     sent, turn = [], time.perf_counter()
     for i in numbers:
         turn += gap
@@ -69,19 +69,19 @@ def distant_crons(count: int) -> Iterator[tuple[int, tuple[int, int, int, int]]]
         yield i, (chance.randrange(60), chance.randrange(24), chance.randrange(1, 29), chance.randrange(1, 13))
 
 
-async def abreast(lanes: int, items: Iterable[T], work: Callable[[T], Awaitable[object]]) -> None:
-    """So many at a time: a client that awaits each call would measure the round trip."""
+async def concurrently(limit: int, items: Iterable[T], work: Callable[[T], Awaitable[object]]) -> None:
+    """Call `work` for all items, `limit` at a time: a client that awaits each call would measure the round trip."""
     rest = iter(items)
 
-    async def lane() -> None:
-        for one in rest:
-            await work(one)
+    async def consume() -> None:
+        for item in rest:
+            await work(item)
 
-    await asyncio.gather(*(lane() for _ in range(lanes)))
+    await asyncio.gather(*(consume() for _ in range(limit)))
 
 
-def answer(what: object) -> None:
-    print(json.dumps(what), flush=True)
+def answer(value: object) -> None:
+    print(json.dumps(value), flush=True)
 
 
 def main(commands: dict[str, Any]) -> None:

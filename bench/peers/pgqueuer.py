@@ -46,9 +46,9 @@ async def paced(numbers: list[int], gap: float) -> Any:
     return await kit.paced_async(numbers, gap, lambda i: queue.enqueue("mark", b"%d" % i, 0))
 
 
-async def later(moments: list[tuple[int, float]]) -> None:
+async def later(due_times: list[tuple[int, float]]) -> None:
     queue = await queries()
-    for i, at in moments:
+    for i, at in due_times:
         await queue.enqueue("mark", b"%d" % i, 0, execute_after=timedelta(seconds=at - time.time()))
 
 

@@ -37,9 +37,9 @@ async def paced(numbers: list[int], gap: float) -> Any:
         return await kit.paced_async(numbers, gap, lambda i: mark.defer_async(i=i))
 
 
-async def later(moments: list[tuple[int, float]]) -> None:
+async def later(due_times: list[tuple[int, float]]) -> None:
     async with app.open_async():
-        for i, at in moments:
+        for i, at in due_times:
             await mark.configure(schedule_at=datetime.fromtimestamp(at, UTC)).defer_async(i=i)
 
 

@@ -11,7 +11,7 @@ from rota.app import cli
 if TYPE_CHECKING:
     from rota.engine.commands import Engine
 
-PROGRAM = Path(__file__).parent.parent / "jobs.py"
+PROGRAM = Path(__file__).parent.parent / "program.py"
 
 
 def prepare() -> None:
@@ -21,7 +21,7 @@ def prepare() -> None:
 
 
 async def engine() -> "tuple[Engine, str]":
-    from bench.site import make_engine  # here: a worker loads what `rota worker` loads and no more
+    from bench.installation import make_engine  # here: a worker loads what `rota worker` loads and no more
     from rota.db.connection import open_database
 
     return await make_engine(open_database(kit.URL))
@@ -47,13 +47,13 @@ async def paced(numbers: list[int], gap: float) -> Any:
     return await kit.paced_async(numbers, gap, lambda i: rota.enqueue(org, "task", "mark", [{"i": i}]))
 
 
-async def later(moments: list[tuple[int, float]]) -> None:
-    """Schedules that repeat, their first slot at the moment."""
+async def later(due_times: list[tuple[int, float]]) -> None:
+    """Create repeating schedules with their first slot at the due time."""
     rota, org = await engine()
     bodies = [
         {"name": f"later-{i}", "target": "mark", "input": {"i": i}}
         | {"interval": "1h", "anchor": datetime.fromtimestamp(at, UTC)}
-        for i, at in moments
+        for i, at in due_times
     ]
     for part in kit.chunks(len(bodies)):
         await rota.create_schedules(org, [bodies[at] for at in part])
@@ -65,9 +65,13 @@ async def schedules(count: int) -> Any:
         {"name": f"distant-{i}", "target": "quiet", "cron_expression": "{} {} {} {} *".format(*when)}
         for i, when in kit.distant_crons(count)
     ]
-    calls = 4 if kit.URL.startswith("postgresql") else 2  # SQLite has one writer: one is parsed meanwhile
+    calls = (
+        4 if kit.URL.startswith("postgresql") else 2
+    )  # SQLite has one writer: the second call is parsed while the first is written
     begun = time.perf_counter()
-    await kit.abreast(calls, kit.chunks(count), lambda part: rota.create_schedules(org, [bodies[at] for at in part]))
+    await kit.concurrently(
+        calls, kit.chunks(count), lambda part: rota.create_schedules(org, [bodies[at] for at in part])
+    )
     return kit.since(begun)
 
 

@@ -1,4 +1,4 @@
-"""Where systems are measured: the benchmark's own servers, a fresh store each time, and a system's processes."""
+"""The benchmark's own PostgreSQL and Redis servers, and a system under test: a fresh store and its processes."""
 
 import asyncio
 import contextlib
@@ -19,61 +19,63 @@ from typing import Any
 
 import asyncpg
 
-from bench import equipment
+from bench import dependencies
 from bench.figures import OURS
-from bench.site import Kind, Marks, Postgres, Sqlite, WrongCount, on_this_machine
+from bench.installation import DatabaseKind, Marks, Postgres, Sqlite, WrongCount, on_this_machine
 from bench.systems import System
 from tests.postgres import create_database, drop_database, own_server
 
 
-class Lab:
-    """The servers, each started when it is first needed, on loopback and in temporary directories."""
+class Servers:
+    """Servers, each started at first use, on loopback and in temporary directories."""
 
     def __init__(self) -> None:
-        self.things = contextlib.ExitStack()
-        self.kinds: dict[str, Kind] = {}
+        self.resources = contextlib.ExitStack()
+        self.kinds: dict[str, DatabaseKind] = {}
 
     def close(self) -> None:
-        self.things.close()
+        self.resources.close()
 
     @cached_property
     def home(self) -> Path:
-        return Path(self.things.enter_context(tempfile.TemporaryDirectory(prefix="rota-bench-")))
+        return Path(self.resources.enter_context(tempfile.TemporaryDirectory(prefix="rota-bench-")))
 
     @cached_property
     def postgres(self) -> str:
-        return self.things.enter_context(own_server()).url
+        return self.resources.enter_context(own_server()).url
 
     @cached_property
     def redis(self) -> "Redis":
-        return self.things.enter_context(contextlib.closing(Redis(self.home)))
+        return self.resources.enter_context(contextlib.closing(Redis(self.home)))
 
-    def kind(self, name: str) -> Kind:
-        """Fresh, migrated databases for Rota."""
+    def kind(self, name: str) -> DatabaseKind:
+        """Return the kind of database with this name, which creates fresh, migrated databases for Rota."""
         if name not in self.kinds:
             self.kinds[name] = Postgres(self.postgres) if name == "postgresql" else Sqlite(self.home)
         return self.kinds[name]
 
     async def settings(self) -> dict[str, str]:
-        """What the servers that were needed are set to."""
-        told = {"sqlite": f"SQLite {sqlite3.sqlite_version}: synchronous=FULL for all"}
+        """Return a description of each server that was used: version and settings."""
+        settings = {"sqlite": f"SQLite {sqlite3.sqlite_version}: synchronous=FULL for all"}
         if "postgres" in self.__dict__:
             connection = await asyncpg.connect(self.postgres)
             names = ("fsync", "synchronous_commit", "shared_buffers")
             values = [f"{name}={await connection.fetchval(f'SHOW {name}')}" for name in names]
             version = await connection.fetchval("SHOW server_version")
             await connection.close()
-            told["postgresql"] = f"PostgreSQL {version}: {', '.join(values)}, the rest as it comes"
+            settings["postgresql"] = f"PostgreSQL {version}: {', '.join(values)}, otherwise defaults"
         if "redis" in self.__dict__:
-            told["redis"] = f"{self.redis.version}: as it comes, no append-only file; a crash loses the latest jobs"
-        return told
+            settings["redis"] = (
+                f"{self.redis.version}: default settings, no append-only file; a crash loses the latest jobs"
+            )
+        return settings
 
 
 class Redis:
-    """A server of our own, and the little that we ask of it."""
+    """A Redis server and a minimal client."""
 
     def __init__(self, home: Path) -> None:
-        program, environment = equipment.redis_server()
+        program, environment = dependencies.redis_server()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -90,11 +92,11 @@ class Redis:
             time.sleep(0.1)
         else:
             self.process.kill()
-            raise equipment.Missing("redis-server did not start")
+            raise dependencies.Unavailable("redis-server did not start")
         self.answers = self.socket.makefile("rb")
 
     def ask(self, command: str) -> str:
-        """A command in its inline form, whose answer is one line."""
+        """Send a command in inline form and return its one-line answer."""
         self.socket.sendall(command.encode() + b"\r\n")
         line = self.answers.readline().decode().strip()
         if line.startswith("-"):
@@ -108,13 +110,13 @@ class Redis:
         self.process.wait()
 
 
-class Arena:
-    """One system on a fresh store, its processes, and the marks of its jobs."""
+class SystemUnderTest:
+    """One system on a fresh store, its processes, and the start marks of its jobs."""
 
     def __init__(
-        self, lab: Lab, system: System, program: list[str], settings: Mapping[str, Any], home: Path, url: str
+        self, servers: Servers, system: System, program: list[str], settings: Mapping[str, Any], home: Path, url: str
     ) -> None:
-        self.lab, self.system, self.program, self.home, self.url = lab, system, program, home, url
+        self.servers, self.system, self.program, self.home, self.url = servers, system, program, home, url
         self.marks = Marks(home)
         self.processes: list[subprocess.Popen[bytes]] = []
         self.connection: asyncpg.Connection | None = None
@@ -123,8 +125,8 @@ class Arena:
             "BENCH_URL": url,
             "BENCH_HOME": str(home),
             "BENCH_SETTINGS": json.dumps(dict(settings)),
-            "BENCH_MODULES": str(equipment.MODULES),
-            "C_FORCE_ROOT": "1",  # else Celery refuses to work for root
+            "BENCH_MODULES": str(dependencies.MODULES),
+            "C_FORCE_ROOT": "1",  # Celery does not run as root otherwise
             "NODE_NO_WARNINGS": "1",
             "PYTHONWARNINGS": "ignore",
         }
@@ -132,40 +134,40 @@ class Arena:
     # processes
 
     def spawn(self, command: str, **values: Any) -> "subprocess.Popen[bytes]":
-        """Start a command that stays; it is ended with the arena."""
+        """Start a command that keeps running; `end` kills it."""
         with (self.home / "log").open("ab") as log:
-            one = subprocess.Popen(
+            process = subprocess.Popen(
                 [*self.program, command],
-                cwd=equipment.ROOT,
+                cwd=dependencies.ROOT,
                 env=self.environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # a group of its own: whatever it starts ends with it
+                start_new_session=True,  # its own process group: its descendants are killed with it
             )
-        self.processes.append(one)
-        assert one.stdin is not None
-        one.stdin.write(json.dumps(values).encode())
-        one.stdin.close()
-        return one
+        self.processes.append(process)
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(values).encode())
+        process.stdin.close()
+        return process
 
     def call(self, command: str, stay: bool = False, **values: Any) -> Any:
-        """Have a command done; returns its answer. `stay`: it is the system itself, and goes on."""
-        one = self.spawn(command, **values)
-        assert one.stdout is not None
-        line = one.stdout.readline()
-        if (not stay and one.wait()) or not line:
-            raise WrongCount(f"{self.system.label}: {command} failed: {self.complaints()}")
+        """Run a command and return its answer. `stay`: the command is the system itself and keeps running."""
+        process = self.spawn(command, **values)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if (not stay and process.wait()) or not line:
+            raise WrongCount(f"{self.system.label}: {command} failed: {self.last_error()}")
         return json.loads(line)
 
-    def complaints(self) -> str:
+    def last_error(self) -> str:
         lines = (self.home / "log").read_text(errors="replace").strip().splitlines()
         errors = [line for line in lines if "rror" in line]
-        return (errors or lines or ["it said nothing"])[-1].strip()[:300]
+        return (errors or lines or ["no output"])[-1].strip()[:300]
 
     def end(self) -> None:
         for process in self.processes:
-            if process.returncode is None:  # else its number may be somebody else's by now
+            if process.returncode is None:  # otherwise its pid may have been reused
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             assert process.stdout is not None
@@ -174,11 +176,11 @@ class Arena:
     # jobs
 
     async def unfinished(self) -> int:
-        """How many jobs its store still has to see to."""
+        """Return the number of unfinished jobs in its store."""
         of, now = self.system.unfinished, time.time()
         if self.system.store == "redis":
-            due = int(now * 1000) << 12  # how BullMQ orders what is delayed
-            return sum(int(self.lab.redis.ask(one.format(due=due))) for one in of)
+            due = int(now * 1000) << 12  # BullMQ's score of delayed jobs
+            return sum(int(self.servers.redis.ask(redis_command.format(due=due))) for redis_command in of)
         assert isinstance(of, str)
         if self.system.store == "postgresql":
             if self.connection is None:
@@ -187,25 +189,27 @@ class Arena:
         with contextlib.closing(sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=30)) as connection:
             return int(connection.execute(of.format(now=now)).fetchone()[0])
 
-    async def until(self, reached: Callable[[], bool], what: str, seconds: float) -> None:
+    async def until(self, reached: Callable[[], bool], condition: str, seconds: float) -> None:
         end = time.monotonic() + seconds
         while not reached():
             if time.monotonic() > end:
-                raise WrongCount(f"{self.system.label}: waited {seconds:g} s in vain until {what}; {self.complaints()}")
+                raise WrongCount(
+                    f"{self.system.label}: waited {seconds:g} s until {condition}, without success; {self.last_error()}"
+                )
             await asyncio.sleep(0.01)
 
-    async def done(self, jobs: int, begin: float | None, patience: float) -> float:
+    async def done(self, jobs: int, begin: float | None, time_limit: float) -> float:
         """Jobs per second from `begin` (or the first start) until all ran and nothing is unfinished in the store.
 
-        A system that is not ready after `patience` seconds is judged by what it did until then; not so Rota.
+        A peer that is not ready after `time_limit` seconds is measured by the jobs it finished until then; Rota fails.
         """
         await self.until(lambda: self.marks.count() > 0, "a job started", 60)
         begin = begin or min(self.marks.starts().values())
         while self.marks.count() < jobs or await self.unfinished() > 0:
-            if time.time() - begin > patience:
+            if time.time() - begin > time_limit:
                 if self.system.name == OURS:
                     raise WrongCount(
-                        f"rota: {self.marks.count()} of {jobs} jobs ran in {patience:g} s; {self.complaints()}"
+                        f"rota: {self.marks.count()} of {jobs} jobs ran in {time_limit:g} s; {self.last_error()}"
                     )
                 return self.marks.count() / (time.time() - begin)
             await asyncio.sleep(0.02)
@@ -215,9 +219,9 @@ class Arena:
         return rate
 
     async def server_pids(self) -> list[int]:
-        """The processes that serve it: all of the store's server, which serves nobody else."""
+        """Return the processes of the store's server, which serves only this system."""
         if self.system.store == "redis":
-            return tree(self.lab.redis.process.pid)
+            return tree(self.servers.redis.process.pid)
         if self.system.store == "postgresql":
             if self.connection is None:
                 self.connection = await asyncpg.connect(self.url)
@@ -228,21 +232,23 @@ class Arena:
 
 
 @asynccontextmanager
-async def arena(lab: Lab, system: System, settings: Mapping[str, Any]) -> AsyncIterator[Arena]:
-    """A system on a fresh store with its tables made; its processes and its store end with it."""
-    program = system.program()  # first: what cannot be had needs no store
-    home = Path(tempfile.mkdtemp(prefix="rota-arena-", dir=lab.home))
+async def system_under_test(
+    servers: Servers, system: System, settings: Mapping[str, Any]
+) -> AsyncIterator[SystemUnderTest]:
+    """Prepare a system on a fresh store; at the end kill its processes and drop the store."""
+    program = system.program()  # first: an unavailable system needs no store
+    home = Path(tempfile.mkdtemp(prefix="rota-arena-", dir=servers.home))
     url = f"sqlite:///{home / 'store.db'}"
     if system.store == "postgresql":
-        url = create_database(lab.postgres)
+        url = create_database(servers.postgres)
     elif system.store == "redis":
-        url = lab.redis.url
-        lab.redis.ask("FLUSHALL")
+        url = servers.redis.url
+        servers.redis.ask("FLUSHALL")
     try:
-        here = Arena(lab, system, program, settings, home, url)
+        here = SystemUnderTest(servers, system, program, settings, home, url)
         try:
             here.call("prepare")
-            os.sync()  # what the system before left to be written does not hold up the commits of this one
+            os.sync()  # pending writes of the previous system must not delay commits of this one
             yield here
         finally:
             here.end()
@@ -250,7 +256,7 @@ async def arena(lab: Lab, system: System, settings: Mapping[str, Any]) -> AsyncI
                 await here.connection.close()
     finally:
         if system.store == "postgresql":
-            drop_database(lab.postgres, url)
+            drop_database(servers.postgres, url)
         shutil.rmtree(home)
 
 
@@ -259,10 +265,10 @@ def parent(pid: int) -> int:
 
 
 def tree(pid: int) -> list[int]:
-    """A process and everything that it started."""
-    found = [pid]
-    for one in found:
-        for path in Path(f"/proc/{one}/task").glob("*/children"):
-            with contextlib.suppress(OSError):  # it ended meanwhile
-                found += [int(child) for child in path.read_text().split()]
-    return found
+    """Return the pids of a process and all its descendants."""
+    pids = [pid]
+    for ancestor in pids:
+        for path in Path(f"/proc/{ancestor}/task").glob("*/children"):
+            with contextlib.suppress(OSError):  # it has ended
+                pids += [int(child) for child in path.read_text().split()]
+    return pids

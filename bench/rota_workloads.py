@@ -1,4 +1,4 @@
-"""What Rota does alone. Each is one round on fresh databases and yields its figures."""
+"""Workloads for Rota only. Each is one round on fresh databases and yields its figures."""
 
 import asyncio
 import statistics
@@ -10,8 +10,16 @@ from sqlalchemy import text as sql
 
 from bench import profiling
 from bench.figures import Figure, Size
+from bench.installation import (
+    DatabaseKind,
+    Installation,
+    WrongCount,
+    cpu_seconds,
+    installation,
+    make_engine,
+    used_since,
+)
 from bench.peers.rota import PROGRAM
-from bench.site import Kind, Site, WrongCount, cpu_seconds, make_engine, site, used_since
 from rota.access.store import accounts
 from rota.app.application import load_app
 from rota.core.ids import new_id
@@ -23,27 +31,27 @@ from rota.kinds.tasks.registry import task_rows
 SEED = 200_000  # runs written to the ledger in one statement
 REPEATS = 5
 TURNS = 20  # of phases that last some milliseconds
-LONELY = 1_000  # jobs below this number are of the org that has only one
+BACKLOG_FROM = 1_000  # jobs below this number are the single jobs of the other org
 
 
-async def start(kind: Kind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG001
+async def start(kind: DatabaseKind, size: Size) -> AsyncIterator[Figure]:  # noqa: ARG001
     """From the start of the process until its worker is registered."""
-    async with site(kind) as here:
-        yield Figure(f"start of a worker process, {kind.name}", await here.registered(here.node()), "s")
+    async with installation(kind) as here:
+        yield Figure(f"start of a worker process, {kind.name}", await here.registered(here.start_process()), "s")
 
 
-async def cost(kind: Kind, size: Size) -> AsyncIterator[Figure]:
-    """Processor time per job, of a worker that is up already. On a busy machine this says more than jobs per second."""
-    async with site(kind) as here:
-        node = here.node()
-        await here.registered(node)
-        await asyncio.sleep(2)  # what a start does at leisure is not the jobs' cost
+async def cost(kind: DatabaseKind, size: Size) -> AsyncIterator[Figure]:
+    """CPU time per job of a running worker. On a busy machine this is more stable than jobs per second."""
+    async with installation(kind) as here:
+        worker = here.start_process()
+        await here.registered(worker)
+        await asyncio.sleep(2)  # deferred start-up work is not part of a job's cost
         servers = await here.server_pids()
-        before, served = cpu_seconds([node.process.pid]), cpu_seconds(servers)
+        before, served = cpu_seconds([worker.process.pid]), cpu_seconds(servers)
         for at in range(0, size.jobs, 1000):
             await here.engine.enqueue(here.org_id, "task", "mark", [{"i": i} for i in range(at, at + 1000)])
         await here.until(partial(drained, here, size.jobs), f"{size.jobs} jobs were done", 300, 0.02)
-        used = used_since(before, cpu_seconds([node.process.pid]))
+        used = used_since(before, cpu_seconds([worker.process.pid]))
         serving = used_since(served, cpu_seconds(await here.server_pids()))
         await here.expect(size.jobs)
         yield Figure(f"CPU of a job, worker, {kind.name}", used / size.jobs * 1e6, "µs")
@@ -51,10 +59,10 @@ async def cost(kind: Kind, size: Size) -> AsyncIterator[Figure]:
             yield Figure("CPU of a job, PostgreSQL's sessions", serving / size.jobs * 1e6, "µs")
 
 
-async def growth(kind: Kind, size: Size) -> AsyncIterator[Figure]:
-    """W7: what phases of jobs and slots take with a long ledger, over the same with a short one, turn by turn."""
+async def growth(kind: DatabaseKind, size: Size) -> AsyncIterator[Figure]:
+    """W7: time of the phases of jobs and slots with a long ledger, divided by that with a short one, alternating."""
     small, large = size.ledgers
-    async with site(kind) as short, site(kind) as long:
+    async with installation(kind) as short, installation(kind) as long:
         few, many = [await grown(here, count) for here, count in ((short, small), (long, large))]
         rounds = [(await few(), await many()) for _ in range(TURNS)]
         for name in ("enqueue", "claim", "finish", "fire"):
@@ -63,13 +71,13 @@ async def growth(kind: Kind, size: Size) -> AsyncIterator[Figure]:
             yield Figure(label, ratio, "times", None, "< 1.2")
 
 
-async def grown(here: Site, runs: int) -> Callable[[], Awaitable[dict[str, float]]]:
-    """Fill the ledger; returns what measures the phases beside it."""
+async def grown(here: Installation, runs: int) -> Callable[[], Awaitable[dict[str, float]]]:
+    """Fill the ledger; return a function that measures the phases."""
     engine, org_id = await make_engine(here.db, EngineSettings(concurrency=profiling.JOBS))
-    await profiling.phases(engine, org_id, time.perf_counter)  # its runs are the pattern of those that are written
+    await profiling.phases(engine, org_id, time.perf_counter)  # its runs are the template of the copies
     for at in range(0, runs, SEED):
         await here.db.tx(write, seeds(here.kind, min(SEED, runs - at)))
-    await here.db.tx(write, ["ANALYZE"])  # as PostgreSQL does it in time
+    await here.db.tx(write, ["ANALYZE"])  # as autovacuum would do
     return lambda: profiling.phases(engine, org_id, time.perf_counter)
 
 
@@ -78,9 +86,9 @@ def write(tx: Tx, statements: list[str]) -> None:
         tx.execute(sql(statement))
 
 
-def seeds(kind: Kind, count: int) -> list[str]:
-    """Statements that write so many runs, half of them with the slots of a thousand schedules, all in the past."""
-    tag = new_id()[:14]  # ids sort by time, as real ones do
+def seeds(kind: DatabaseKind, count: int) -> list[str]:
+    """Return statements that insert `count` past runs, half of them with slots of a thousand schedules."""
+    tag = new_id()[:14]  # ids sort by time, like real ids
     if kind.name == "postgresql":
         numbers = f"SELECT n, lpad(n::text, 12, '0') AS id FROM generate_series(1, {count}) AS n"
         slot = "finished_at - n * interval '1 minute'"
@@ -100,28 +108,30 @@ def seeds(kind: Kind, count: int) -> list[str]:
     ]
 
 
-async def fairness(kind: Kind, size: Size) -> AsyncIterator[Figure]:
+async def fairness(kind: DatabaseKind, size: Size) -> AsyncIterator[Figure]:
     """W8: how many jobs of an org with a long queue start before the only job of another org does."""
-    for target, what in (("mark", "jobs that do nothing"), ("linger", "jobs of 20 ms")):
-        async with site(kind) as here:
+    for target, description in (("mark", "jobs that do nothing"), ("linger", "jobs of 20 ms")):
+        async with installation(kind) as here:
             other, _ = await here.db.tx(accounts.create_org, "Other", "other", here.engine.clock.now())
             program = load_app(str(PROGRAM))
             await declare(here.engine, "other", None, task_rows(program.registry, program.injector, None), [])
-            for at in range(0, size.crowd, 10_000):
-                crowd = [{"i": LONELY + i} for i in range(at, min(size.crowd, at + 10_000))]
-                await here.engine.enqueue(here.org_id, "task", target, crowd)
-            here.node()
-            await here.until(partial(some, here, 100), "the crowd was under way", 60, 0.01)
+            for at in range(0, size.backlog, 10_000):
+                backlog = [{"i": BACKLOG_FROM + i} for i in range(at, min(size.backlog, at + 10_000))]
+                await here.engine.enqueue(here.org_id, "task", target, backlog)
+            here.start_process()
+            await here.until(partial(some, here, 100), "100 jobs of the backlog started", 60, 0.01)
             sent = {}
             for i in range(REPEATS):
                 await here.engine.enqueue(other, "task", target, [{"i": i}])
                 sent[i] = time.time()
-                await here.until(partial(started, here, i), "the lonely job started", 60, 0.05)
+                await here.until(partial(started, here, i), "the single job started", 60, 0.05)
             starts = here.marks.starts()
-            if len(starts) >= size.crowd:
-                raise WrongCount("the crowd had gone before the last lonely job came: make it larger")
+            if len(starts) >= size.backlog:
+                raise WrongCount("the backlog was finished before the last single job was sent: make it larger")
             before = [sum(at < when < starts[i] for when in starts.values()) for i, at in sent.items()]
-            label = f"W8 of {size.crowd:,} waiting jobs started before another org's only one, {kind.name}, {what}"
+            label = (
+                f"W8 of {size.backlog:,} waiting jobs started before another org's only one, {kind.name}, {description}"
+            )
             yield Figure(f"{label}, median", statistics.median(before), "jobs")
             yield Figure(f"{label}, max", max(before), "jobs")
 
@@ -129,13 +139,13 @@ async def fairness(kind: Kind, size: Size) -> AsyncIterator[Figure]:
 # helpers
 
 
-async def drained(here: Site, jobs: int) -> bool:
+async def drained(here: Installation, jobs: int) -> bool:
     return here.marks.count() >= jobs and await here.count("jobs") == 0
 
 
-async def some(here: Site, jobs: int) -> bool:
+async def some(here: Installation, jobs: int) -> bool:
     return here.marks.count() >= jobs
 
 
-async def started(here: Site, i: int) -> bool:
+async def started(here: Installation, i: int) -> bool:
     return i in here.marks.starts()

@@ -1,4 +1,4 @@
-"""Where a measurement happens: a fresh database, an engine to command it, worker processes, and what they cost."""
+"""An installation of Rota to measure: a fresh database, an engine, worker processes, and their CPU and memory."""
 
 import asyncio
 import contextlib
@@ -39,11 +39,11 @@ ROOT = Path(__file__).parent.parent
 
 
 class WrongCount(Exception):
-    """Jobs ran more or less often than they were promised: no figure counts then."""
+    """Jobs did not run exactly once, or a wait timed out: the measurement is invalid."""
 
 
-class Kind(Protocol):
-    """A database product that can make fresh, migrated databases."""
+class DatabaseKind(Protocol):
+    """A database product that creates fresh, migrated databases."""
 
     name: str
 
@@ -64,7 +64,7 @@ class Sqlite:
         return f"sqlite:///{home / 'rota.db'}"
 
     def drop(self, url: str) -> None:
-        """Goes with its directory."""
+        """Nothing to do: the file is deleted with its directory."""
 
 
 class Postgres:
@@ -73,7 +73,7 @@ class Postgres:
     def __init__(self, server_url: str) -> None:
         self.server_url = server_url
         self.template = create_database(server_url)
-        with ThreadPoolExecutor(1) as thread:  # the caller may itself be inside an event loop
+        with ThreadPoolExecutor(1) as thread:  # the caller may run inside an event loop
             thread.submit(migrate, self.template).result()
 
     def fresh(self, home: Path) -> str:  # noqa: ARG002
@@ -84,16 +84,16 @@ class Postgres:
 
 
 @dataclass
-class Site:
+class Installation:
     """A fresh database with an engine on it."""
 
-    kind: Kind
+    kind: DatabaseKind
     url: str
     home: Path
     db: Database
     engine: Engine
     org_id: str
-    nodes: list["Node"] = field(default_factory=list)
+    processes: list["Process"] = field(default_factory=list)
 
     @property
     def marks(self) -> "Marks":
@@ -105,38 +105,38 @@ class Site:
     async def count(self, table: str) -> int:
         return int(await self.scalar(f"SELECT count(*) FROM {table}"))
 
-    def node(self, *command: str) -> "Node":
-        """Start a worker process, or what the command says."""
-        one = Node(self, command or ("-m", "bench.peers.rota", "worker"))
-        self.nodes.append(one)
-        return one
+    def start_process(self, *command: str) -> "Process":
+        """Start a worker process, or the given command."""
+        process = Process(self, command or ("-m", "bench.peers.rota", "worker"))
+        self.processes.append(process)
+        return process
 
-    async def registered(self, node: "Node") -> float:
-        """Wait until a worker process is in the database; returns the seconds since it was started."""
+    async def registered(self, process: "Process") -> float:
+        """Wait until a worker process is registered; return the seconds since its start."""
         find = "SELECT count(*) FROM workers WHERE pid = :pid AND state = 'alive'"
 
         async def there() -> bool:
-            return bool(await self.scalar(find, pid=node.process.pid))
+            return bool(await self.scalar(find, pid=process.process.pid))
 
         await self.until(there, "a worker registered", 60, 0.002)
-        return time.time() - node.started
+        return time.time() - process.started
 
-    async def until(self, reached: Callable[[], Awaitable[bool]], what: str, seconds: float, every: float) -> None:
+    async def until(self, reached: Callable[[], Awaitable[bool]], condition: str, seconds: float, every: float) -> None:
         end = time.monotonic() + seconds
         while not await reached():
-            for node in self.nodes:
-                node.check()
+            for process in self.processes:
+                process.check()
             if time.monotonic() > end:
-                raise WrongCount(f"{self.kind.name}: waited {seconds:g} s in vain until {what}")
+                raise WrongCount(f"{self.kind.name}: waited {seconds:g} s until {condition}, without success")
             await asyncio.sleep(every)
 
-    def pass_on_complaints(self) -> None:
+    def print_log(self) -> None:
         path = self.home / "log"
         if path.exists() and path.stat().st_size:
             print(f"{self.kind.name}: workers said:\n{path.read_text(errors='replace')[:2000]}", file=sys.stderr)
 
     async def expect(self, jobs: int) -> None:
-        """The handlers and the ledger must both tell of exactly so many runs, and the queue be empty."""
+        """Raise WrongCount unless handlers and ledger have exactly `jobs` runs and the queue is empty."""
         handled = len(self.marks.starts())
         ledger = await self.scalar("SELECT count(*) FROM runs WHERE status = 'success'")
         left, rows = await self.count("jobs"), await self.count("runs")
@@ -147,17 +147,17 @@ class Site:
             )
 
     async def server_pids(self) -> list[int]:
-        """The PostgreSQL backends that serve our workers, where they can be seen: a server on this machine."""
+        """Return the PostgreSQL backends of our workers, if the server is on this machine."""
         if self.kind.name != "postgresql":
             return []
         pids = "SELECT string_agg(pid::text, ' ') FROM pg_stat_activity WHERE datname = current_database()"
         ours = "client_port NOT IN (SELECT unnest(string_to_array(:ports, ' ')::int[]))"
-        found = str(await self.scalar(f"{pids} AND {ours}", ports=" ".join(map(str, own_ports()))) or "")
-        return [int(pid) for pid in found.split() if on_this_machine(pid)]
+        backends = str(await self.scalar(f"{pids} AND {ours}", ports=" ".join(map(str, own_ports()))) or "")
+        return [int(pid) for pid in backends.split() if on_this_machine(pid)]
 
 
 class Marks:
-    """The file in which every job leaves its number and the moment of its start: see peers/kit.py."""
+    """The file to which every job appends its number and start time: see peers/kit.py."""
 
     LINE = 27  # bytes
 
@@ -168,27 +168,27 @@ class Marks:
         return self.path.stat().st_size // self.LINE if self.path.exists() else 0
 
     def starts(self) -> dict[int, float]:
-        """When each job started; none may have started twice."""
+        """Return the start time of each job. Raises WrongCount if a job started twice."""
         lines = self.path.read_text().splitlines() if self.path.exists() else []
-        found = {int(i): float(at) for i, at in (line.split() for line in lines)}
-        if len(found) != len(lines):
-            raise WrongCount(f"{len(lines)} runs of {len(found)} jobs")
-        return found
+        start_times = {int(i): float(at) for i, at in (line.split() for line in lines)}
+        if len(start_times) != len(lines):
+            raise WrongCount(f"{len(lines)} runs of {len(start_times)} jobs")
+        return start_times
 
 
-class Node:
-    """A process on a site."""
+class Process:
+    """A process of an installation, by default a worker."""
 
-    def __init__(self, site: Site, command: Sequence[str]) -> None:
+    def __init__(self, installation: Installation, command: Sequence[str]) -> None:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("ROTA_")},
-            "BENCH_URL": site.url,
-            "BENCH_HOME": str(site.home),
-            "ROTA_DATABASE_URL": site.url,
-            "ROTA_DATA_DIR": str(site.home),
+            "BENCH_URL": installation.url,
+            "BENCH_HOME": str(installation.home),
+            "ROTA_DATABASE_URL": installation.url,
+            "ROTA_DATA_DIR": str(installation.home),
             "ROTA_LOG_LEVEL": "warning",
         }
-        self.log = site.home / "log"
+        self.log = installation.home / "log"
         with self.log.open("ab") as log:
             self.started = time.time()
             self.process = subprocess.Popen(
@@ -210,20 +210,20 @@ class Node:
 
 
 @asynccontextmanager
-async def site(kind: Kind) -> AsyncIterator[Site]:
-    """A fresh database, an engine on it, and an end of both and of all workers."""
+async def installation(kind: DatabaseKind) -> AsyncIterator[Installation]:
+    """Create a fresh database with an engine; at the end stop all processes and drop the database."""
     with tempfile.TemporaryDirectory(prefix="rota-bench-") as home:
         url = kind.fresh(Path(home))
         db = open_database(url)
         try:
             engine, org_id = await make_engine(db)
-            one = Site(kind, url, Path(home), db, engine, org_id)
+            new = Installation(kind, url, Path(home), db, engine, org_id)
             try:
-                yield one
-                one.pass_on_complaints()
+                yield new
+                new.print_log()
             finally:
-                for node in one.nodes:
-                    node.stop()
+                for process in new.processes:
+                    process.stop()
         finally:
             await db.close()
             kind.drop(url)
@@ -240,21 +240,21 @@ async def make_engine(db: Database, settings: EngineSettings | None = None) -> t
     return engine, org_id
 
 
-# what processes cost: Linux tells, elsewhere there is no figure
+# CPU and memory of processes; Linux only
 
 
 def cpu_seconds(pids: list[int]) -> dict[str, float]:
-    """The processor time of these processes so far, thread by thread."""
-    found = {}
+    """Return the CPU time of these processes so far, by thread."""
+    seconds = {}
     for pid in pids:
         for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-            with contextlib.suppress(OSError):  # it ended meanwhile
-                found[str(thread)] = int(thread.read_text().split()[0]) / 1e9
-    return found
+            with contextlib.suppress(OSError):  # it has ended
+                seconds[str(thread)] = int(thread.read_text().split()[0]) / 1e9
+    return seconds
 
 
 def used_since(before: dict[str, float], after: dict[str, float]) -> float:
-    """Seconds used in between: a thread that came later began at nothing, one that ended is not counted."""
+    """Return the CPU seconds between two samples: new threads start at 0, ended threads are not counted."""
     return sum(seconds - before.get(thread, 0) for thread, seconds in after.items())
 
 
@@ -268,12 +268,12 @@ def on_this_machine(pid: str) -> bool:
 
 
 def own_ports() -> list[int]:
-    """The local ports of this process's connections: the server's other sessions are the workers'."""
+    """Return the local ports of this process's connections; all other sessions of the server belong to workers."""
     ports = []
     for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the listing's own descriptor is gone already
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed already
             if stat.S_ISSOCK(os.fstat(int(number)).st_mode):
-                with socket.socket(fileno=os.dup(int(number))) as one:
-                    if one.family in (socket.AF_INET, socket.AF_INET6):
-                        ports.append(one.getsockname()[1])
+                with socket.socket(fileno=os.dup(int(number))) as connection:
+                    if connection.family in (socket.AF_INET, socket.AF_INET6):
+                        ports.append(connection.getsockname()[1])
     return ports

@@ -1,4 +1,4 @@
-"""The program that Rota's workers run in the benchmark. Each body leaves its mark, so that the runs can be counted."""
+"""The app that Rota's workers run in the benchmark. Each task records its start, so that runs can be counted."""
 
 import asyncio
 
@@ -15,11 +15,11 @@ async def mark(i: int) -> None:
 
 @app.task
 async def linger(i: int) -> None:
-    """Work that takes a moment."""
+    """Work that takes 20 ms."""
     kit.mark(i)
     await asyncio.sleep(0.02)
 
 
 @app.task
 async def quiet() -> None:
-    """For schedules that are there but hardly ever due."""
+    """For schedules that are hardly ever due."""
