@@ -73,7 +73,8 @@ async def installed(here: Installation, count: int) -> Engine:
     later = {"run_at": (now + timedelta(days=365)).isoformat()}
     due = {"interval_seconds": 60, "anchor": now.isoformat()}
     bodies = [
-        {"name": path, "kind": "pipeline", "target": path, **(due if path == paths[0] else later)} for path in paths
+        {"name": path.replace("/", "-"), "kind": "pipeline", "target": path, **(due if path == paths[0] else later)}
+        for path in paths
     ]
     await engine.create_schedules(here.org_id, bodies)
     chained = {"type": "pipeline_success", "upstream": paths[0]}
