@@ -44,7 +44,7 @@ SHELL = {"job_type": "shell", "payload": {"command": "true"}}
 USER = {"name": "x", "password": "long enough", "role": "viewer"}
 
 # route: what each caller gets, and the body that is sent. `{schedule}`, `{run}` … are ours and new for each call;
-# `{fresh}` is a name that nobody has.
+# `{fresh}` is an unused name.
 TABLE: dict[str, tuple[Row, Any]] = {
     "GET /health/live": (OPEN, None),
     "GET /health/ready": ((503,) * 7, None),  # for all: no worker is alive here
@@ -120,7 +120,7 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "POST /api/v1/billing/virtual-keys": (row(403, 201, 201, 201), {"label": "x"}),
     "POST /api/v1/billing/virtual-keys/{own_key}/$make-default": (row(403, 200, 200, 404), None),
     "POST /api/v1/billing/virtual-keys/{own_key}/$deactivate": (row(403, 200, 200, 404), None),
-    "POST /api/v1/billing/virtual-keys/{virtual_key}/$deactivate": (row(403, 403, 200, 404), None),  # somebody else's
+    "POST /api/v1/billing/virtual-keys/{virtual_key}/$deactivate": (row(403, 403, 200, 404), None),  # another user's
     "GET /api/internal/graphs": (SERVICE, None),
     "POST /api/internal/graphs/{graph_id}:run": (SERVICE, {}),
     "GET /api/v1/graphs": (LIST, None),
@@ -238,9 +238,11 @@ numbers = itertools.count(1)
 
 
 async def test_each_route_answers_each_caller_as_the_table_says(api: Api) -> None:
-    routes = {f"{method.upper()} {path}" for path, found in api.app.openapi()["paths"].items() for method in found}
+    routes = {f"{method.upper()} {path}" for path, methods in api.app.openapi()["paths"].items() for method in methods}
     assert {generic(route) for route in routes} == {generic(route) for route in TABLE}
-    hidden = [r for one in api.app.routes for r in getattr(one, "original_router", one).__dict__.get("routes", [])]
+    hidden = [
+        r for route in api.app.routes for r in getattr(route, "original_router", route).__dict__.get("routes", [])
+    ]
     assert all(route.include_in_schema for route in hidden)
     keys = await make_callers(api)
     wrong = []
@@ -255,14 +257,14 @@ async def test_each_route_answers_each_caller_as_the_table_says(api: Api) -> Non
                     for name, value in sent.items()
                 }
             before = await api.count("audit_log")
-            found, text = await ask(api, method, path, keys[caller], sent)
-            if found != status:
-                wrong.append(f"{route} as {caller}: {found}, not {status}: {text[:200]}")
+            answered, text = await ask(api, method, path, keys[caller], sent)
+            if answered != status:
+                wrong.append(f"{route} as {caller}: {answered}, not {status}: {text[:200]}")
             if caller.startswith("other") and CANARY in text:
-                wrong.append(f"{route} as {caller} tells about us: {text[:200]}")
-            told = await api.count("audit_log") - before
-            if told != (found < 300 and method != "GET" and route not in SILENT):
-                wrong.append(f"{route} as {caller}: {told} lines in the audit log")
+                wrong.append(f"{route} as {caller} leaks our data: {text[:200]}")
+            entries = await api.count("audit_log") - before
+            if entries != (answered < 300 and method != "GET" and route not in SILENT):
+                wrong.append(f"{route} as {caller}: {entries} lines in the audit log")
     assert wrong == []
 
 
@@ -304,9 +306,9 @@ async def fill(api: Api, path: str) -> str:
     path = path.replace("{function}", "hello").replace("{graph}", "python:echo").replace("{topic}", "in")
     path = path.replace("{version}", "1.0").replace("{slug}", "default")
     if "{pipeline}" in path:
-        mine = {"namespace": "ours", "layer": "gold", "name": f"p{next(numbers)}"}  # as callers name it
+        own_pipeline = {"namespace": "ours", "layer": "gold", "name": f"p{next(numbers)}"}  # as callers name it
         manager = PipelineManager(api.engine, api.org_id)
-        name = (await manager.create({**mine, "sql": "SELECT 1 AS a", "description": CANARY}))["path"]
+        name = (await manager.create({**own_pipeline, "sql": "SELECT 1 AS a", "description": CANARY}))["path"]
         path = path.replace("{namespace}/{layer}/{pipeline}", name)
         path = path.replace("{trigger}", (await manager.add_trigger(name, {"type": "webhook"}))[0]["id"])
     if "{event}" in path:
@@ -350,7 +352,7 @@ async def make_run(api: Api, name: str) -> str:
     job_id = await make_job(api, name)
     begun = await api.start()
     await api.end(begun)
-    return next(one.run_id for one in begun if one.job.id == job_id)
+    return next(attempt.run_id for attempt in begun if attempt.job.id == job_id)
 
 
 async def make_workflow(api: Api, name: str) -> str:
@@ -370,7 +372,7 @@ async def make_workflow(api: Api, name: str) -> str:
 
 
 async def make_script(api: Api, name: str) -> str:
-    """A workflow that somebody uploaded; told as the sandbox would tell it, which has its own tests."""
+    """An uploaded workflow, described as the sandbox would describe it; the sandbox has its own tests."""
     flow = Workflow(name, topics=["in"], connectors=[])
 
     @flow.consumer(subscribe=["in"])

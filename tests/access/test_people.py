@@ -1,4 +1,4 @@
-"""Orgs, users, keys, what they may do, and what the audit log tells of them."""
+"""Orgs, users, keys, their rights, and their entries in the audit log."""
 
 from datetime import timedelta
 from typing import Any
@@ -28,10 +28,10 @@ async def key_of(api: Api, **fields: Any) -> tuple[str, dict[str, str]]:
     return answer.json()["id"], {"authorization": f"Bearer {answer.json()['key']}"}
 
 
-async def test_a_key_is_told_once_and_lives_until_it_is_revoked(api: Api) -> None:
+async def test_a_key_is_shown_once_and_is_valid_until_it_is_revoked(api: Api) -> None:
     key_id, headers = await key_of(api, role="viewer")
     listed = (await api.get("/api-keys"))["items"]
-    assert [one["name"] for one in listed] == ["k", "first admin key"]
+    assert [key["name"] for key in listed] == ["k", "first admin key"]
     assert headers["authorization"].removeprefix("Bearer ")[12:] not in str(listed)
     assert (await api.call("GET", "/runs", headers=headers)).status_code == 200
     assert (await api.get(f"/api-keys/{key_id}"))["last_used_at"] == NINE.isoformat()
@@ -99,7 +99,7 @@ async def test_a_user_is_made_edited_and_taken_away_with_their_keys(api: Api) ->
     edited = await api.call("PATCH", f"/users/{ada['id']}", {"role": "viewer", "password": "battery staple"})
     assert edited.json()["role"] == "viewer"
     assert (await api.call("PUT", "/freeze", {}, headers=headers)).status_code == 403  # a key is no more than its user
-    assert [one["id"] for one in (await api.get("/users"))["items"]] == [ada["id"]]
+    assert [user["id"] for user in (await api.get("/users"))["items"]] == [ada["id"]]
     assert (await api.call("DELETE", f"/users/{ada['id']}")).status_code == 204
     assert (await api.call("GET", "/runs", headers=headers)).status_code == 401
     assert (await api.call("GET", f"/users/{ada['id']}")).status_code == 404
@@ -108,12 +108,12 @@ async def test_a_user_is_made_edited_and_taken_away_with_their_keys(api: Api) ->
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("email", "nobody"), ("password", "short"), ("role", "root"), ("name", "a\nb"), ("is_admin", True)],
+    [("email", "unknown"), ("password", "short"), ("role", "root"), ("name", "a\nb"), ("is_admin", True)],
 )
 async def test_a_wrong_field_of_a_user_is_named_but_a_password_never(api: Api, field: str, value: Any) -> None:
     answer = await api.call("POST", "/users", {**ADA, field: value})
     assert answer.status_code == 422
-    assert [one["field"] for one in answer.json()["errors"]] == [field]
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
     assert "short" not in answer.text
 
 
@@ -123,8 +123,8 @@ async def test_an_org_is_made_with_the_first_key_and_is_alone(api: Api) -> None:
     theirs = {"authorization": f"Bearer {made.json()['admin_key']}"}
     assert (await api.call("POST", "/orgs", {"name": "Acme", "slug": "acme"})).status_code == 409
     assert (await api.call("POST", "/orgs", {"name": "X", "slug": "x"}, headers=theirs)).status_code == 403
-    assert [one["slug"] for one in (await api.get("/orgs"))["items"]] == ["default", "acme"]
-    assert [one["slug"] for one in (await api.call("GET", "/orgs", headers=theirs)).json()["items"]] == ["acme"]
+    assert [org["slug"] for org in (await api.get("/orgs"))["items"]] == ["default", "acme"]
+    assert [org["slug"] for org in (await api.call("GET", "/orgs", headers=theirs)).json()["items"]] == ["acme"]
     assert (await api.call("GET", "/api-keys", headers=theirs)).json()["items"][0]["user_name"] == "system"
     same = await api.call("POST", "/users", ADA, headers=theirs)  # the same person may be known to two orgs
     assert (same.status_code, (await api.call("POST", "/users", ADA)).status_code) == (201, 201)
@@ -157,7 +157,7 @@ async def test_the_audit_log_forgets_by_age(api: Api) -> None:
     await Maintenance(api.engine).prune(NINE + kept)
     assert await api.count("audit_log") == 3
     await Maintenance(api.engine).prune(NINE + kept + timedelta(days=1, hours=1))
-    assert [one["resource_id"] for one in (await api.get("/audit"))["items"]] == [
+    assert [entry["resource_id"] for entry in (await api.get("/audit"))["items"]] == [
         (await api.get("/schedules/n2"))["id"]
     ]
     await api.db.tx(audit_log.prune, NINE + timedelta(days=9), 10)
@@ -176,22 +176,27 @@ def test_failures_are_counted_by_each_name_and_forgotten() -> None:
     for second in range(FAILURES_PER_MINUTE):
         failures.add(NINE + timedelta(seconds=second), Bucket("address a"), Bucket(f"prefix {second}"))
     failures.check(NINE, Bucket("address b"), Bucket("prefix 1"))
-    with pytest.raises(TooManyFailures) as told:
+    with pytest.raises(TooManyFailures) as error:
         failures.check(NINE + timedelta(seconds=30), Bucket("address a"))
-    assert told.value.seconds == 30
+    assert error.value.seconds == 30
     failures.MAX_BUCKETS = 5
     failures.add(NINE, Bucket("address c"))
     assert len(failures.seen) == 5
 
 
-async def test_the_audit_log_tells_who_changed_what_from_where(api: Api) -> None:
+async def test_the_audit_log_records_who_changed_what_from_where(api: Api) -> None:
     await api.schedule("nightly", input={"name": "postgresql://me:s3cret@host/db"})
     headers = {"x-request-id": "req-1"}
     await api.call("PATCH", "/schedules/nightly", {"description": "new"}, headers=headers)
     await api.call("POST", "/tasks", SHELL_TASK)
     job_id = await api.job("nightly")
     items = (await api.get("/audit"))["items"]
-    assert [one["action"] for one in items] == ["schedules.run", "tasks.create", "schedules.edit", "schedules.create"]
+    assert [entry["action"] for entry in items] == [
+        "schedules.run",
+        "tasks.create",
+        "schedules.edit",
+        "schedules.create",
+    ]
     run, task, edit, create = items
     assert (edit["before"], edit["after"]) == ({"description": ""}, {"description": "new"})
     assert (edit["request_id"], edit["address"], edit["key_name"]) == ("req-1", "127.0.0.1", "first admin key")
@@ -201,10 +206,10 @@ async def test_the_audit_log_tells_who_changed_what_from_where(api: Api) -> None
     assert "s3cret" not in str(items)
     assert "pw@" not in str(items)
     assert task["after"]["name"] == "sweep"
-    found = await api.get("/audit", resource="schedules", limit=2)
-    assert [one["action"] for one in found["items"]] == ["schedules.run", "schedules.edit"]
-    rest = await api.get("/audit", resource="schedules", cursor=found["next_cursor"])
-    assert [one["action"] for one in rest["items"]] == ["schedules.create"]
+    page = await api.get("/audit", resource="schedules", limit=2)
+    assert [entry["action"] for entry in page["items"]] == ["schedules.run", "schedules.edit"]
+    rest = await api.get("/audit", resource="schedules", cursor=page["next_cursor"])
+    assert [entry["action"] for entry in rest["items"]] == ["schedules.create"]
     assert (await api.get("/audit", since=(NINE + timedelta(seconds=1)).isoformat()))["items"] == []
 
 
@@ -218,7 +223,7 @@ async def test_what_was_refused_or_changed_nothing_is_not_in_the_audit_log(api: 
     assert await api.count("audit_log") == before
 
 
-async def test_what_code_declares_is_told_as_the_systems(api: Api) -> None:
+async def test_declarations_of_code_are_logged_as_system(api: Api) -> None:
     registry = TaskRegistry.of_program()
     registry.register_function("hello", lambda: None)
     registry.register_function("bye", lambda: None)
@@ -228,9 +233,9 @@ async def test_what_code_declares_is_told_as_the_systems(api: Api) -> None:
         await declare(api.engine, "default", "app.py", rows, [{**body, **changed}])
     await declare(api.engine, "default", "app.py", rows, [])
     items = (await api.get("/audit"))["items"]
-    told = ["schedules.pause", "schedules.edit", "schedules.create", "tasks.declare"]
-    assert [one["action"] for one in items] == told
-    assert {(one["user_name"], one["key_id"]) for one in items} == {("system", None)}
+    actions = ["schedules.pause", "schedules.edit", "schedules.create", "tasks.declare"]
+    assert [entry["action"] for entry in items] == actions
+    assert {(entry["user_name"], entry["key_id"]) for entry in items} == {("system", None)}
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,9 @@ async def submit(web: httpx.AsyncClient, **fields: str) -> httpx.Response:
 
 
 def csrf_of(answer: httpx.Response) -> str:
-    found = re.search(r'name="csrf_token" value="([0-9a-f]{64})"', answer.text)
-    assert found, answer.text
-    return found[1]
+    token = re.search(r'name="csrf_token" value="([0-9a-f]{64})"', answer.text)
+    assert token, answer.text
+    return token[1]
 
 
 async def is_in(web: httpx.AsyncClient) -> bool:
@@ -100,15 +100,15 @@ async def test_a_link_logs_in_once_and_is_kept_nowhere(api: Api, web: httpx.Asyn
     assert len(token) >= 43
     assert token not in await dump(api)
     assert token not in str(logs)
-    assert [one["event"] for one in logs if one["log_level"] == "warning"] == ["login link refused"]
+    assert [log_entry["event"] for log_entry in logs if log_entry["log_level"] == "warning"] == ["login link refused"]
 
 
 async def test_of_many_who_use_a_link_at_once_one_gets_in(api: Api) -> None:
     for _ in range(5):
         url = await link(api)
         async with browser(api) as first, browser(api) as second, browser(api) as third:
-            answers = await asyncio.gather(*(one.get(url) for one in (first, second, third)))
-        assert sorted(one.status_code for one in answers) == [303, 403, 403]
+            answers = await asyncio.gather(*(client.get(url) for client in (first, second, third)))
+        assert sorted(answer.status_code for answer in answers) == [303, 403, 403]
 
 
 @pytest.mark.parametrize(("minutes", "status"), [(14, 303), (15, 403)])
@@ -158,12 +158,14 @@ async def test_a_person_logs_in_with_a_password(api: Api, web: httpx.AsyncClient
     ada = (await api.call("POST", "/users", ADA)).json()
     entered = await submit(web, **CREDENTIALS, next="/?a=b")
     assert (entered.status_code, entered.headers["location"]) == (303, "/?a=b")
-    cookie = next(one for one in entered.headers.get_list("set-cookie") if one.startswith(SESSION_COOKIE))
+    cookie = next(cookie for cookie in entered.headers.get_list("set-cookie") if cookie.startswith(SESSION_COOKIE))
     assert {"HttpOnly", "SameSite=lax", f"Max-Age={14 * 86_400}"} <= set(cookie.split("; "))
     assert "Secure" not in cookie
     assert "Ada" in (await web.get("/")).text
-    told = (await api.get("/audit", action="sessions.create"))["items"]
-    assert [(one["user_id"], one["key_id"], one["address"]) for one in told] == [(ada["id"], None, "127.0.0.1")]
+    entries = (await api.get("/audit", action="sessions.create"))["items"]
+    assert [(entry["user_id"], entry["key_id"], entry["address"]) for entry in entries] == [
+        (ada["id"], None, "127.0.0.1")
+    ]
 
 
 @on_sqlite
@@ -184,7 +186,7 @@ async def test_a_wrong_password_is_refused_and_not_logged(api: Api, web: httpx.A
             refused = await submit(web, **{**CREDENTIALS, **wrong})
         assert refused.status_code == 403
         assert "Wrong e-mail address or password" in refused.text
-        assert [one["event"] for one in logs] == ["login failed"]
+        assert [log_entry["event"] for log_entry in logs] == ["login failed"]
         for word in ("correct horse", "wrong", "xxxx"):
             assert word not in str(logs) + refused.text
         assert not await is_in(web)
@@ -200,7 +202,7 @@ async def test_guessing_passwords_is_limited_also_for_those_who_know_one(api: Ap
     many = await asyncio.gather(
         *(web.post("/login", data=wrong) for _ in range(FAILURES_PER_MINUTE + 3))
     )  # all at once
-    assert sorted(one.status_code for one in many) == [403] * FAILURES_PER_MINUTE + [429] * 3
+    assert sorted(answer.status_code for answer in many) == [403] * FAILURES_PER_MINUTE + [429] * 3
     limited = await web.post("/login", data={**wrong, **CREDENTIALS})
     assert (limited.status_code, limited.headers["retry-after"]) == (429, "60")
     assert "try again in 60 s" in limited.text
@@ -208,7 +210,7 @@ async def test_guessing_passwords_is_limited_also_for_those_who_know_one(api: Ap
     assert (await web.post("/login", data={**wrong, **CREDENTIALS})).status_code == 303
 
 
-def test_somebody_unknown_takes_as_long_to_refuse() -> None:
+def test_rejecting_an_unknown_user_takes_as_long_as_a_wrong_password() -> None:
     known = accounts.hash_password("correct horse")
     spans: dict[str | None, list[float]] = {known: [], None: []}
     accounts.password_matches(None, "")
@@ -303,7 +305,7 @@ async def test_sessions_are_listed_and_ended(api: Api, web: httpx.AsyncClient) -
         web.cookies.clear()
         await log_in(api, web)  # another user, in the first browser
         listed = await api.get("/sessions")
-        assert [one["user_name"] for one in listed["items"]] == ["system", "Ada", "Ada"]
+        assert [session["user_name"] for session in listed["items"]] == ["system", "Ada", "Ada"]
         newest = listed["items"][0]
         assert (newest["key_name"], newest["address"], newest["created_at"]) == (
             "first admin key", "127.0.0.1", NINE.isoformat()
@@ -314,11 +316,11 @@ async def test_sessions_are_listed_and_ended(api: Api, web: httpx.AsyncClient) -
         form = {"csrf_token": csrf_of(await second.get("/")), "form_method": "DELETE", "then": "/settings"}
         assert (await second.post(f"/sessions/{newest['id']}", data=form)).status_code == 404  # not hers
         assert await is_in(web)
-        hers = [one["id"] for one in listed["items"][1:]]
+        hers = [session["id"] for session in listed["items"][1:]]
         assert (await second.post(f"/sessions/{hers[1]}", data=form)).status_code == 303
         assert (await api.call("DELETE", f"/sessions/{hers[0]}")).status_code == 204
         assert not await is_in(second)
-    assert [one["id"] for one in (await api.get("/sessions"))["items"]] == [newest["id"]]
+    assert [session["id"] for session in (await api.get("/sessions"))["items"]] == [newest["id"]]
     assert (await api.call("DELETE", f"/sessions/{hers[0]}")).status_code == 404
 
 
@@ -406,7 +408,7 @@ async def test_who_is_not_logged_in_is_asked_to(api: Api, web: httpx.AsyncClient
         *("javascript:alert(1)", " //evil.org", "/a\\..\\..//evil.org", "", "///evil.org", "/\r\nset-cookie: a=b"),
     ],
 )
-def test_nobody_is_sent_elsewhere(bad: str) -> None:
+def test_a_login_redirects_to_no_other_site(bad: str) -> None:
     assert safe_redirect_path(bad) == "/"
 
 
@@ -424,7 +426,7 @@ async def test_every_answer_has_its_headers(api: Api, web: httpx.AsyncClient) ->
     url = await link(api)
     answers = [await web.get(path) for path in ("/", "/login", url, "/", url, "/nowhere", "/static/none.css")]
     answers += [await web.post("/logout"), await web.put("/"), await web.get("/static/rota.css")]
-    assert [one.status_code for one in answers] == [303, 200, 303, 200, 403, 404, 404, 403, 405, 200]
+    assert [answer.status_code for answer in answers] == [303, 200, 303, 200, 403, 404, 404, 403, 405, 200]
     for answer in answers:
         policy = answer.headers["content-security-policy"]
         assert policy.startswith("default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:;")
@@ -439,7 +441,7 @@ async def test_every_answer_has_its_headers(api: Api, web: httpx.AsyncClient) ->
 
 
 @on_sqlite
-async def test_a_page_that_fails_tells_only_its_request(
+async def test_a_page_that_fails_shows_only_its_request_id(
     api: Api, web: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await log_in(api, web)
@@ -449,7 +451,7 @@ async def test_a_page_that_fails_tells_only_its_request(
     assert failed.status_code == 500
     assert "req-7" in failed.text
     assert "KeyError" not in failed.text
-    assert [one["event"] for one in logs] == ["page failed"]
+    assert [log_entry["event"] for log_entry in logs] == ["page failed"]
     assert failed.headers["content-security-policy"] == SECURITY_HEADERS["content-security-policy"]
 
 
@@ -530,13 +532,13 @@ async def test_runs_are_counted_up_to_a_bound(api: Api, monkeypatch: pytest.Monk
     for status in (Status.FAILED, Status.SUCCESS, Status.SUCCESS, Status.SUCCESS):
         await api.job()
         await api.end(await api.start(), status)
-    found = await api.db.read(overview.counts, api.org_id, NINE - overview.DAY)
-    assert (found[Status.SUCCESS], found[Status.FAILED], found[Status.MISSED]) == (3, 1, 0)
+    counts = await api.db.read(overview.counts, api.org_id, NINE - overview.DAY)
+    assert (counts[Status.SUCCESS], counts[Status.FAILED], counts[Status.MISSED]) == (3, 1, 0)
     for status in (Status.FAILED, Status.SUCCESS, Status.FAILED, Status.FAILED):
         await api.job()
         await api.end(await api.start(), status)
-    found = await api.db.read(overview.counts, api.org_id, NINE - overview.DAY)
-    assert (found.get(Status.SUCCESS), found[Status.FAILED]) == (None, 3)
+    counts = await api.db.read(overview.counts, api.org_id, NINE - overview.DAY)
+    assert (counts.get(Status.SUCCESS), counts[Status.FAILED]) == (None, 3)
 
 
 @on_sqlite

@@ -30,23 +30,23 @@ class Forms(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
+        attributes = {name: value or "" for name, value in attrs}
         if tag == "form":
-            self.open = Form(given.get("action", ""), given.get("method", "get"))
+            self.open = Form(attributes.get("action", ""), attributes.get("method", "get"))
             self.found.append(self.open)
         form = self.open
         if form is None:
             return
-        name = given.get("name", "")
-        if name and "required" in given:
+        name = attributes.get("name", "")
+        if name and "required" in attributes:
             form.required.add(name)
         if tag == "input" and name:
-            if given.get("type") not in ("radio", "checkbox") or "checked" in given:
-                form.fields[name] = given.get("value", "on" if given.get("type") == "checkbox" else "")
+            if attributes.get("type") not in ("radio", "checkbox") or "checked" in attributes:
+                form.fields[name] = attributes.get("value", "on" if attributes.get("type") == "checkbox" else "")
         elif tag == "select":
             self.select = name
-        elif tag == "option" and self.select and ("selected" in given or self.select not in form.fields):
-            form.fields[self.select] = given.get("value", "")
+        elif tag == "option" and self.select and ("selected" in attributes or self.select not in form.fields):
+            form.fields[self.select] = attributes.get("value", "")
         elif tag == "textarea":
             self.area = name
             form.fields[name] = ""
@@ -68,22 +68,22 @@ class Forms(HTMLParser):
 
 def form_on(text: str, action: str, method: str | None = None) -> Form:
     """The form that goes there; `method` as the API has it."""
-    found = [one for one in Forms(text).found if one.action == action]
-    found = [one for one in found if one.method == ("get" if method == "GET" else "post")] or found
+    forms = [form for form in Forms(text).found if form.action == action]
+    forms = [form for form in forms if form.method == ("get" if method == "GET" else "post")] or forms
     if method not in (None, "GET"):
-        found = [one for one in found if one.fields.get("form_method", "POST") == method]
-    assert found, f"no form to {action} among {[one.action for one in Forms(text).found]}"
-    return found[0]
+        forms = [form for form in forms if form.fields.get("form_method", "POST") == method]
+    assert forms, f"no form to {action} among {[form.action for form in Forms(text).found]}"
+    return forms[0]
 
 
 async def fill(
-    web: httpx.AsyncClient, page: str, action: str, method: str | None = None, **given: Any
+    web: httpx.AsyncClient, page: str, action: str, method: str | None = None, **values: Any
 ) -> httpx.Response:
     """Load a page, fill in one of its forms and send it. `from_` is the field `from`."""
     shown = await web.get(page)
     assert shown.status_code == 200, shown.text
     form = form_on(shown.text, action, method)
-    typed = {name.rstrip("_").replace("__", "."): value for name, value in given.items()}
+    typed = {name.rstrip("_").replace("__", "."): value for name, value in values.items()}
     unknown = typed.keys() - form.fields.keys() - {"consent", "cancel_running", "reprocess", "preview"}
     assert not unknown, f"the form has no field {unknown}; it has {sorted(form.fields)}"
     fields = {**form.fields, **typed}

@@ -74,7 +74,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"name": 5}, "name", "text"),
     ({"description": "x" * 2001}, "description", "2000"),
     ({"kind": "magic"}, "kind", "task"),
-    ({"target": "nobody"}, "target", "known task"),
+    ({"target": "unknown"}, "target", "known task"),
     ({"target": None}, "target", "missing"),
     ({"target": ""}, "target", "empty"),
     ({"input": {"name": "x" * (1024 * 1024)}}, "input", "1048576"),
@@ -91,20 +91,20 @@ async def test_a_wrong_value_is_named_and_nothing_is_stored(api: Api) -> None:
         answer = await api.call("POST", "/schedules", body)
         assert answer.status_code == 422, (change, answer.text)
         assert len(answer.content) < 2000, change
-        told = answer.json()
-        assert told["code"] == "invalid"
-        assert [one["field"] for one in told["errors"]] == [field], change
-        assert right in told["errors"][0]["message"], change
-        given = change.get(field)
-        if isinstance(given, int | float) or (isinstance(given, str) and given.isprintable() and len(given) < 50):
-            assert str(given).removesuffix("Z") in told["errors"][0]["value"], change
+        problem = answer.json()
+        assert problem["code"] == "invalid"
+        assert [error["field"] for error in problem["errors"]] == [field], change
+        assert right in problem["errors"][0]["message"], change
+        sent = change.get(field)
+        if isinstance(sent, int | float) or (isinstance(sent, str) and sent.isprintable() and len(sent) < 50):
+            assert str(sent).removesuffix("Z") in problem["errors"][0]["value"], change
     for table in ("schedules", "clocks", "schedule_stats", "trigger_spans"):
         assert await api.count(table) == 0
 
 
-async def test_all_wrong_fields_are_told_at_once(api: Api) -> None:
+async def test_all_invalid_fields_are_reported_at_once(api: Api) -> None:
     answer = await api.call("POST", "/schedules", {"cron_expression": "x", "timezone": "x", "overlap": "x", "other": 1})
-    fields = {one["field"] for one in answer.json()["errors"]}
+    fields = {error["field"] for error in answer.json()["errors"]}
     assert fields == {"cron_expression", "timezone", "overlap", "other", "target"}
 
 
@@ -115,7 +115,7 @@ async def test_an_edit_to_a_wrong_value_changes_nothing(api: Api) -> None:
             continue
         answer = await api.call("PATCH", "/schedules/nightly", change)
         assert answer.status_code == 422, (change, answer.text)
-        assert field in [one["field"] for one in answer.json()["errors"]], change
+        assert field in [error["field"] for error in answer.json()["errors"]], change
     assert await api.get("/schedules/nightly") == before
 
 
@@ -142,7 +142,7 @@ async def test_a_wrong_order_is_named(api: Api, path: str, body: dict[str, Any],
     before = await api.schedule("nightly")
     answer = await api.call("POST", f"/schedules/nightly/{path}", body)
     assert answer.status_code == 422, answer.text
-    assert [one["field"] for one in answer.json()["errors"]] == [field]
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
     assert await api.get("/schedules/nightly") == before
     assert await api.count("jobs") == 0
 
@@ -160,14 +160,14 @@ async def test_a_wrong_order_is_named(api: Api, path: str, body: dict[str, Any],
 async def test_a_wrong_preview_is_named(api: Api, body: dict[str, Any], field: str) -> None:
     answer = await api.call("POST", "/schedules/$preview", body)
     assert answer.status_code == 422
-    assert [one["field"] for one in answer.json()["errors"]] == [field]
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
 
 
 async def test_one_wrong_item_stops_the_bulk(api: Api) -> None:
     items = [{**GOOD, "name": f"s{number}"} for number in range(5)]
     items[3]["cron_expression"] = "x"
     answer = await api.call("POST", "/schedules/$bulk", {"items": items})
-    assert [one["field"] for one in answer.json()["errors"]] == ["items[3].cron_expression"]
+    assert [error["field"] for error in answer.json()["errors"]] == ["items[3].cron_expression"]
     bodies: list[dict[str, Any]] = [{}, {"items": {}}, {"items": [1]}, {"items": []}]
     for wrong in bodies:
         answer = await api.call("POST", "/schedules/$bulk", wrong)

@@ -51,7 +51,7 @@ async def test_many_are_paused_and_resumed_by_what_they_are(api: Api) -> None:
     await api.schedule("c")
 
     async def paused() -> list[str]:
-        return [one["name"] for one in (await api.get("/schedules", paused=True))["items"]]
+        return [schedule["name"] for schedule in (await api.get("/schedules", paused=True))["items"]]
 
     answer = await api.call("POST", "/schedules/$pause", {"tag": "reports", "reason": "maintenance"})
     assert (answer.status_code, answer.json()) == (200, {"count": 2})
@@ -68,7 +68,7 @@ async def test_many_are_paused_and_resumed_by_what_they_are(api: Api) -> None:
 @pytest.mark.parametrize(
     "body", [{}, {"tag": "x", "filter": {}}, {"filter": 1}, {"filter": {"odd": 1}}, {"tag": 1}, {"filter": {"kind": 3}}]
 )
-async def test_nobody_pauses_everything_by_accident(api: Api, body: Any) -> None:
+async def test_pausing_everything_needs_an_explicit_filter(api: Api, body: Any) -> None:
     await api.schedule("a")
     assert (await api.call("POST", "/schedules/$pause", body)).status_code == 422
     assert (await api.get("/schedules", paused=True))["items"] == []
@@ -99,7 +99,7 @@ async def test_schedules_come_in_the_order_that_is_asked_for(api: Api) -> None:
         seen: list[str] = []
         while True:
             page = await api.get("/schedules", limit=2, **query)
-            seen += [one["name"] for one in page["items"]]
+            seen += [schedule["name"] for schedule in page["items"]]
             if page["next_cursor"] is None:
                 return seen
             query["cursor"] = page["next_cursor"]
@@ -146,48 +146,50 @@ async def sentences(api: Api, path: str, **params: str) -> str:
     return " ".join((await api.get(path, **params))["sentences"])
 
 
-async def test_why_tells_the_story_of_a_run(api: Api) -> None:
+async def test_why_explains_a_run(api: Api) -> None:
     await api.schedule("nightly", overlap="queue_all", retry={"max_retries": 2})
     job_id = await api.job()
-    told = await sentences(api, f"/runs/{job_id}/$why")
-    assert "system (key first admin key) asked for schedule nightly to run at once" in told
-    assert "No live worker can run task:default:hello." in told
+    explanation = await sentences(api, f"/runs/{job_id}/$why")
+    assert "system (key first admin key) asked for schedule nightly to run at once" in explanation
+    assert "No live worker can run task:default:hello." in explanation
     await api.call("PUT", "/queues/default", {"paused": True, "max_running": 4})
-    told = await sentences(api, f"/runs/{job_id}/$why")
-    assert "Queue default is paused" in told
-    assert "may run 4 at once, and runs 0" in told
+    explanation = await sentences(api, f"/runs/{job_id}/$why")
+    assert "Queue default is paused" in explanation
+    assert "may run 4 at once, and runs 0" in explanation
     await api.call("PUT", "/queues/default", {})
     (begun,) = await api.start()
-    told = await sentences(api, f"/runs/{begun.run_id}/$why")
-    assert f"Attempt 1 runs since 2026-05-04T09:00:00+00:00 on worker {WORKER}." in told
+    explanation = await sentences(api, f"/runs/{begun.run_id}/$why")
+    assert f"Attempt 1 runs since 2026-05-04T09:00:00+00:00 on worker {WORKER}." in explanation
     api.clock.set(NINE + timedelta(seconds=3))
     error = {"code": "logic", "type": "ValueError", "message": "no", "traceback": None}
     ended = AttemptResult(begun.job, Status.FAILED, "logic", api.clock.now(), begun.run_id, 1, begun.started_at, error)
     await api.db.tx(finishing.finish, [ended], WORKER)
-    told = await sentences(api, f"/runs/{begun.run_id}/$why")
-    assert "ended after 3 s: failed, because the task raised an error (logic). Its error: ValueError: no." in told
-    assert "overlap queue_all, 2 retries" in told
+    explanation = await sentences(api, f"/runs/{begun.run_id}/$why")
+    assert (
+        "ended after 3 s: failed, because the task raised an error (logic). Its error: ValueError: no." in explanation
+    )
+    assert "overlap queue_all, 2 retries" in explanation
     assert (await api.call("GET", "/runs/none/$why")).status_code == 404
     await api.execute("DELETE FROM audit_log")
-    told = await sentences(api, f"/runs/{begun.run_id}/$why")
-    assert "A user asked for schedule nightly to run at once" in told
+    explanation = await sentences(api, f"/runs/{begun.run_id}/$why")
+    assert "A user asked for schedule nightly to run at once" in explanation
 
 
-async def test_why_tells_what_became_of_slots(api: Api) -> None:
+async def test_why_explains_slots(api: Api) -> None:
     await api.schedule("hourly", cron_expression="0 * * * *", overlap="queue_all", misfire="skip")
     await api.call("POST", "/schedules/hourly/$skip-next", {"reason": "holiday"})
-    told = await sentences(api, "/slots/$why", schedule="hourly", slot="2026-05-04T10:00:00Z")
-    assert "was skipped, because a user asked for it (operator) (holiday)" in told
+    explanation = await sentences(api, "/slots/$why", schedule="hourly", slot="2026-05-04T10:00:00Z")
+    assert "was skipped, because a user asked for it (operator) (holiday)" in explanation
     api.clock.set(NINE + timedelta(hours=5))
     while await Scheduler(api.engine).step():
         pass
-    told = await sentences(api, "/slots/$why", schedule="hourly", slot="2026-05-04T12:00:00Z")
-    assert "slots from 2026-05-04T11:00:00+00:00" in told
+    explanation = await sentences(api, "/slots/$why", schedule="hourly", slot="2026-05-04T12:00:00Z")
+    assert "slots from 2026-05-04T11:00:00+00:00" in explanation
     api.clock.set(NINE + timedelta(hours=6))
     while await Scheduler(api.engine).step():
         pass
-    told = await sentences(api, "/slots/$why", schedule="hourly", slot="2026-05-04T15:00:00Z")
-    assert "The slot 2026-05-04T15:00:00+00:00 of schedule hourly came due (schedule:0 * * * *)" in told
+    explanation = await sentences(api, "/slots/$why", schedule="hourly", slot="2026-05-04T15:00:00Z")
+    assert "The slot 2026-05-04T15:00:00+00:00 of schedule hourly came due (schedule:0 * * * *)" in explanation
     query = {"schedule": "hourly", "slot": "2026-05-04T15:30:00Z"}
     assert (await api.call("GET", "/slots/$why", params=query)).status_code == 404
 
@@ -240,7 +242,7 @@ async def test_pages_stay_right_while_rows_come_in(api: Api) -> None:
     bodies = [{"name": name, "target": "hello", "interval": "1h"} for name in names]
     await api.call("POST", "/schedules/$bulk", {"items": bodies})
     await run_many(api, 200)
-    before = {one["id"] for one in await pages(api, "/runs")}
+    before = {run["id"] for run in await pages(api, "/runs")}
     assert len(before) == 200
 
     async def more() -> None:
@@ -252,10 +254,10 @@ async def test_pages_stay_right_while_rows_come_in(api: Api) -> None:
 
     coming = asyncio.ensure_future(more())
     while not coming.done():
-        seen = [one["name"] for one in await pages(api, "/schedules")]
+        seen = [schedule["name"] for schedule in await pages(api, "/schedules")]
         assert len(seen) == len(set(seen))
         assert set(names) <= set(seen)
-        ids = [one["id"] for one in await pages(api, "/runs", status="success")]
+        ids = [run["id"] for run in await pages(api, "/runs", status="success")]
         assert len(ids) == len(set(ids))
         assert before <= set(ids)
     await coming

@@ -70,9 +70,9 @@ async def test_pages_of_runs_go_from_the_queue_into_the_ledger(api: Api, schedul
     for _ in range(3):
         await api.job()
     everything = (await api.get("/runs"))["items"]
-    assert [one["status"] for one in everything].count("pending") == 3
-    assert {one["status"] for one in everything[:7]} == {"pending", "running"}
-    assert [one["status"] for one in everything[7:]] == ["success"] * 5
+    assert [run["status"] for run in everything].count("pending") == 3
+    assert {run["status"] for run in everything[:7]} == {"pending", "running"}
+    assert [run["status"] for run in everything[7:]] == ["success"] * 5
     for limit in (1, 2, 3, 4, 7, 11, 12):
         seen: list[Any] = []
         cursor: dict[str, str] = {}
@@ -93,8 +93,8 @@ async def test_a_run_that_ends_between_pages_is_not_lost(api: Api, schedule: Any
     first = await api.get("/runs", limit=2)
     await api.end(begun)
     rest = await api.get("/runs", limit=50, cursor=first["next_cursor"])
-    seen = {one["job_id"] for one in first["items"] + rest["items"]}
-    assert seen == {one.job.id for one in begun}
+    seen = {run["job_id"] for run in first["items"] + rest["items"]}
+    assert seen == {attempt.job.id for attempt in begun}
 
 
 async def test_runs_are_found_by_what_they_are(api: Api, schedule: Any) -> None:
@@ -109,12 +109,12 @@ async def test_runs_are_found_by_what_they_are(api: Api, schedule: Any) -> None:
     waiting = await api.job("nightly")
 
     async def found(**query: str) -> list[str]:
-        return [one["job_id"] for one in (await api.get("/runs", **query))["items"]]
+        return [run["job_id"] for run in (await api.get("/runs", **query))["items"]]
 
     assert await found() == [waiting, running, worked, failed]
     assert await found(schedule_id="nightly") == [waiting, failed]
     assert await found(schedule_id=other["id"]) == [running, worked]
-    assert await found(schedule_id="nobody") == []
+    assert await found(schedule_id="unknown") == []
     assert await found(job_id=failed) == [failed]
     assert await found(job_id=waiting) == [waiting]
     assert await found(status="pending") == [waiting]
@@ -129,9 +129,9 @@ async def test_runs_are_found_by_what_they_are(api: Api, schedule: Any) -> None:
     assert await found(until="2026-05-04T09:30:00Z") == [failed]
     assert (await api.call("GET", "/runs", params={"status": "odd"})).status_code == 422
     by_schedule = await api.get("/schedules/nightly/runs", status="failed")
-    assert [one["job_id"] for one in by_schedule["items"]] == [failed]
+    assert [run["job_id"] for run in by_schedule["items"]] == [failed]
     await api.call("DELETE", "/schedules/other")
-    assert [one["job_id"] for one in (await api.get(f"/schedules/{other['id']}/runs"))["items"]] == [running, worked]
+    assert [run["job_id"] for run in (await api.get(f"/schedules/{other['id']}/runs"))["items"]] == [running, worked]
 
 
 async def test_a_waiting_job_is_canceled_at_once(api: Api, schedule: Any) -> None:
@@ -175,21 +175,21 @@ async def test_a_fired_slot_has_the_verdict_of_its_run(api: Api) -> None:
     while await Scheduler(api.engine).step():
         pass
 
-    async def told() -> list[tuple[str, Any, Any]]:
+    async def slot_states() -> list[tuple[str, Any, Any]]:
         slots = (await api.get("/slots"))["items"]
         return [(slot["schedule_name"], slot["verdict"], slot["status"]) for slot in slots]
 
-    assert sorted(await told()) == [("fails", None, "pending"), ("works", None, "pending")]
+    assert sorted(await slot_states()) == [("fails", None, "pending"), ("works", None, "pending")]
     begun = await api.start()
-    assert {verdict for _, verdict, _ in await told()} == {None}
-    assert {status for _, _, status in await told()} == {"running"}
+    assert {verdict for _, verdict, _ in await slot_states()} == {None}
+    assert {status for _, _, status in await slot_states()} == {"running"}
     works = (await api.get("/schedules/works"))["id"]
-    await api.end([one for one in begun if one.job.schedule_id == works])
-    await api.end([one for one in begun if one.job.schedule_id != works], Status.FAILED, "logic")
-    assert sorted(await told()) == [("fails", "ran", "failed"), ("works", "ran", "success")]
+    await api.end([attempt for attempt in begun if attempt.job.schedule_id == works])
+    await api.end([attempt for attempt in begun if attempt.job.schedule_id != works], Status.FAILED, "logic")
+    assert sorted(await slot_states()) == [("fails", "ran", "failed"), ("works", "ran", "success")]
     (slot,) = (await api.get("/schedules/works/slots"))["items"]
     assert slot["slot"] == "2026-05-04T10:00:00+00:00"
-    assert slot["run_id"] in [one.run_id for one in begun]
+    assert slot["run_id"] in [attempt.run_id for attempt in begun]
     assert (slot["count"], slot["last_slot"], slot["into_slot"]) == (1, slot["slot"], None)
     assert (await api.get("/slots", verdict="skipped"))["items"] == []
     assert len((await api.get("/slots", verdict="ran"))["items"]) == 2
@@ -209,7 +209,7 @@ async def test_pages_of_slots_show_each_once(api: Api) -> None:
             await api.call("POST", f"/schedules/{name}/$skip-next")
     everything = (await api.get("/slots"))["items"]
     assert len(everything) == 12
-    assert [one["slot"] for one in everything] == sorted((one["slot"] for one in everything), reverse=True)
+    assert [item["slot"] for item in everything] == sorted((item["slot"] for item in everything), reverse=True)
     seen: list[Any] = []
     cursor: dict[str, str] = {}
     while True:
@@ -221,8 +221,8 @@ async def test_pages_of_slots_show_each_once(api: Api) -> None:
     assert seen == everything
 
 
-async def test_workers_and_queues_are_told(api: Api, schedule: Any) -> None:
-    given: dict[str, Any] = {
+async def test_workers_and_queues_are_listed(api: Api, schedule: Any) -> None:
+    attempt_fields: dict[str, Any] = {
         "pid": 7,
         "version": "1",
         "concurrency": 50,
@@ -230,7 +230,7 @@ async def test_workers_and_queues_are_told(api: Api, schedule: Any) -> None:
         "routes": ["task:default:hello"],
         "queues": None,
     }
-    await api.db.tx(workers.register, worker=WORKER, lease=timedelta(seconds=30), now=NINE, **given)
+    await api.db.tx(workers.register, worker=WORKER, lease=timedelta(seconds=30), now=NINE, **attempt_fields)
     await api.job()
     await api.start()
     api.clock.set(NINE + timedelta(seconds=1))

@@ -114,37 +114,37 @@ async def test_the_next_slot_can_be_skipped(api: Api) -> None:
     )
 
 
-async def test_the_coming_slots_are_told(api: Api) -> None:
+async def test_the_coming_slots_are_listed(api: Api) -> None:
     await api.schedule("nightly", timezone="Europe/Oslo")
-    told = await api.get("/schedules/nightly/$next", count=2)
-    assert [slot["at"] for slot in told["slots"]] == ["2026-05-04T10:00:00+00:00", "2026-05-05T10:00:00+00:00"]
-    assert told["slots"][0]["local"] == "2026-05-04T12:00:00+02:00"
+    preview = await api.get("/schedules/nightly/$next", count=2)
+    assert [slot["at"] for slot in preview["slots"]] == ["2026-05-04T10:00:00+00:00", "2026-05-05T10:00:00+00:00"]
+    assert preview["slots"][0]["local"] == "2026-05-04T12:00:00+02:00"
     await api.call("PATCH", "/schedules/nightly", {"enabled": False})
-    told = await api.get("/schedules/nightly/$next")
-    assert (told["slots"], told["warnings"]) == ([], ["it is not enabled"])
+    preview = await api.get("/schedules/nightly/$next")
+    assert (preview["slots"], preview["warnings"]) == ([], ["it is not enabled"])
 
 
 async def test_a_preview_stores_nothing(api: Api) -> None:
     body = {"cron_expression": "30 2 * * *", "timezone": "Europe/Oslo", "count": 3, "after": "2026-10-23T12:00:00Z"}
     answer = await api.call("POST", "/schedules/$preview", body)
     assert answer.status_code == 200
-    told = answer.json()
-    assert told["words"] == "every day at 02:30 (Europe/Oslo)"
-    assert [slot["at"] for slot in told["slots"]] == [
+    preview = answer.json()
+    assert preview["words"] == "every day at 02:30 (Europe/Oslo)"
+    assert [slot["at"] for slot in preview["slots"]] == [
         "2026-10-24T00:30:00+00:00",
         "2026-10-25T00:30:00+00:00",
         "2026-10-26T01:30:00+00:00",
     ]
-    assert told["slots"][1]["note"]
-    assert len(told["warnings"]) == 1
+    assert preview["slots"][1]["note"]
+    assert len(preview["warnings"]) == 1
     assert await api.count("schedules") == 0
 
 
-async def test_backfill_tells_or_fires_slots_of_the_past(api: Api) -> None:
+async def test_backfill_previews_or_fires_slots_of_the_past(api: Api) -> None:
     await api.schedule("nightly")
     stretch = {"from": "2026-05-01T00:00:00Z", "to": "2026-05-04T00:00:00Z"}
-    told = (await api.call("POST", "/schedules/nightly/$backfill", {**stretch, "dry_run": True})).json()
-    assert (told["count"], await api.count("jobs")) == (3, 0)
+    body = (await api.call("POST", "/schedules/nightly/$backfill", {**stretch, "dry_run": True})).json()
+    assert (body["count"], await api.count("jobs")) == (3, 0)
     fired = (await api.call("POST", "/schedules/nightly/$backfill", {**stretch, "limit": 2})).json()
     assert fired == {"count": 2, "slots": ["2026-05-01T12:00:00+00:00", "2026-05-02T12:00:00+00:00"]}
     slots = (await api.get("/slots"))["items"]
@@ -157,7 +157,7 @@ async def test_schedules_are_found_by_what_they_are(api: Api) -> None:
     await api.schedule("gamma", enabled=False, tags=["Red", "blå"])
 
     async def names(**query: str) -> list[str]:
-        return [one["name"] for one in (await api.get("/schedules", **query))["items"]]
+        return [schedule["name"] for schedule in (await api.get("/schedules", **query))["items"]]
 
     assert sorted(await names()) == ["Beta_1", "alpha", "gamma"]
     assert await names(name="bet") == ["Beta_1"]
@@ -183,18 +183,18 @@ async def test_pages_show_each_schedule_once(api: Api) -> None:
     cursor: dict[str, str] = {}
     while True:
         page = await api.get("/schedules", limit=10, **cursor)
-        seen += [one["name"] for one in page["items"]]
+        seen += [schedule["name"] for schedule in page["items"]]
         if page["next_cursor"] is None:
             break
         cursor = {"cursor": page["next_cursor"]}
-    assert seen == [one["name"] for one in items]
+    assert seen == [schedule["name"] for schedule in items]
 
 
 async def test_a_bulk_answers_in_its_order(api: Api) -> None:
     items = [{"name": f"s{number}", "target": "hello", "interval": "1h"} for number in range(30)]
     answer = await api.call("POST", "/schedules/$bulk", {"items": items})
     made = answer.json()["items"]
-    assert [one["name"] for one in made] == [one["name"] for one in items]
+    assert [item["name"] for item in made] == [item["name"] for item in items]
     assert made[7] == await api.get("/schedules/s7")
 
 
@@ -210,7 +210,7 @@ async def test_a_schedule_that_cannot_be_read_is_still_listed(api: Api) -> None:
     assert len((await api.get("/schedules"))["items"]) == 5
 
 
-async def test_a_freeze_is_set_told_and_lifted(api: Api) -> None:
+async def test_a_freeze_is_set_shown_and_lifted(api: Api) -> None:
     assert (await api.get("/freeze"))["frozen"] is False
     body = {"reason": "incident", "until": "2026-05-05T00:00:00Z"}
     frozen = (await api.call("PUT", "/freeze", body)).json()
@@ -238,7 +238,7 @@ async def test_shell_tasks_are_made_and_deleted(api: Api) -> None:
         True,
     )
     assert await api.get("/tasks/disk") == await api.get(f"/tasks/{made['id']}") == made
-    assert [one["name"] for one in (await api.get("/tasks"))["items"]] == ["hello", "disk"]
+    assert [task["name"] for task in (await api.get("/tasks"))["items"]] == ["hello", "disk"]
     assert (await api.call("POST", "/tasks", {"name": "disk", "command": "df"})).status_code == 409
     await api.schedule("nightly", target="disk")
     assert (await api.call("DELETE", "/tasks/disk")).status_code == 204

@@ -67,7 +67,7 @@ def test_a_task_is_made_run_scheduled_and_switched_off(rota: Rota) -> None:
     assert read(rota("-o", "json", "task", "schema", "forty"))["required"] == ["a"]
     assert '"required"' in rota("task", "schema", "adds").stdout
     assert rota("task", "disable", "forty").stdout == "name     forty\nenabled  no\n"
-    assert [one["name"] for one in read(rota("-o", "json", "task", "list", "--disabled"))["items"]] == ["forty"]
+    assert [task["name"] for task in read(rota("-o", "json", "task", "list", "--disabled"))["items"]] == ["forty"]
     assert "forty" not in rota("task", "list", "--enabled").stdout
     assert rota("task", "run", "forty").returncode == 2
     assert rota("task", "enable", "forty").returncode == 0
@@ -148,8 +148,8 @@ def test_yaml_is_plain(data: object, text: str) -> None:
 def test_a_grant_is_given_looked_at_and_taken_back(rota: Rota) -> None:
     every = rota("grant", "create", "--scope", "task:execute:*")
     assert (every.returncode, "consent" in every.stderr) == (2, True)
-    given = ["--scope", "task:execute:hello", "--scope", "task:execute:fails", "--budget-total", "7"]
-    held = read(rota("-o", "json", "grant", "create", *given, "--expires", "2126-01-01T00:00:00Z"))
+    options = ["--scope", "task:execute:hello", "--scope", "task:execute:fails", "--budget-total", "7"]
+    held = read(rota("-o", "json", "grant", "create", *options, "--expires", "2126-01-01T00:00:00Z"))
     assert (len(held["scopes"]), held["budget"]) == (2, {"per_day": None, "total": 7})
     assert "No schedule depends on it." in rota("grant", "show", held["id"]).stdout
     added = rota("schedule", "add", "granted", "--task", "hello", "--every", "1h", "--grant", held["id"])
@@ -173,9 +173,9 @@ def test_a_grant_is_given_looked_at_and_taken_back(rota: Rota) -> None:
 
 
 def test_credits_are_put_on_accounts_and_followed(rota: Rota) -> None:
-    mine = read(rota("-o", "json", "billing", "account"))
+    account = read(rota("-o", "json", "billing", "account"))
     assert rota("billing", "top-up", "50000000", "--reference", "invoice 7").returncode == 0
-    again = rota("billing", "top-up", "50000000", "--reference", "invoice 7", "--account", mine["id"])
+    again = rota("billing", "top-up", "50000000", "--reference", "invoice 7", "--account", account["id"])
     assert "50000000" in again.stdout
     assert rota("billing", "top-up", "5", "--reference", "invoice 7").returncode == 4
     assert read(rota("-o", "json", "billing", "account"))["balance_credits"] == 50_000_000
@@ -190,9 +190,9 @@ def test_credits_are_put_on_accounts_and_followed(rota: Rota) -> None:
     header = "key,name,runs,units,input_tokens,output_tokens,charged_credits,cost_usd"
     assert rota("billing", "usage", "--csv").stdout.splitlines() == [header]
     key = read(rota("-o", "json", "billing", "key", "add", "Research"))
-    assert rota("billing", "key", "deactivate", mine["default_virtual_key_id"]).returncode == 4
+    assert rota("billing", "key", "deactivate", account["default_virtual_key_id"]).returncode == 4
     assert rota("billing", "key", "default", key["id"]).returncode == 0
-    assert rota("billing", "key", "deactivate", mine["default_virtual_key_id"]).returncode == 0
+    assert rota("billing", "key", "deactivate", account["default_virtual_key_id"]).returncode == 0
     assert "inactive" in rota("billing", "key", "list").stdout
 
 
@@ -224,7 +224,7 @@ def test_queues_freeze_and_why(rota: Rota) -> None:
     assert rota("run", "wait", job["id"]).returncode == 0
 
 
-def test_wait_tells_the_outcome_by_its_exit_code(rota: Rota) -> None:
+def test_wait_reports_the_outcome_by_its_exit_code(rota: Rota) -> None:
     for name, command in (("ends", "exit 3"), ("lasts", "sleep 30")):
         assert rota("schedule", "add", name, "--shell", command, "--every", "1h").returncode == 0
     failed = read(rota("-o", "json", "schedule", "run", "ends"))["job_id"]
@@ -264,9 +264,9 @@ def test_the_doctor_sees_what_is_wrong(tmp_path: Path) -> None:
     missing = run(tmp_path, "doctor")
     assert (missing.returncode, "rota up" in missing.stdout) == (1, True)
     assert run(tmp_path, "migrate").returncode == 0
-    found = run(tmp_path, "-o", "json", "doctor")
-    assert found.returncode == 0, found.stdout
-    verdicts = {one["what"]: one["verdict"] for one in json.loads(found.stdout)["items"]}
+    result = run(tmp_path, "-o", "json", "doctor")
+    assert result.returncode == 0, result.stdout
+    verdicts = {finding["what"]: finding["verdict"] for finding in json.loads(result.stdout)["items"]}
     assert verdicts["migrations"] == verdicts["wake-ups"] == verdicts["clock"] == "ok"
     assert verdicts["workers"] == "note"
 
@@ -279,16 +279,16 @@ def test_the_doctor_sees_what_is_wrong(tmp_path: Path) -> None:
         (["schedule", "add", "x", "--task", "hello", "--every", "5m", "--cron", "* * * * *"], 2),
         (["schedule", "add", "x", "--task", "hello", "--every", "5m", "--input", "{"], 2),
         (["schedule", "add", "x", "--task", "hello", "--every", "5m", "--input", "@nowhere"], 2),
-        (["schedule", "add", "x", "--task", "nobody", "--every", "5m"], 2),
+        (["schedule", "add", "x", "--task", "unknown", "--every", "5m"], 2),
         (["schedule", "frobnicate"], 2),
         (["task", "add", "x"], 2),
         (["task", "add", "x", "--command", "true", "--function", "hello"], 2),
-        (["task", "add", "x", "--function", "nobody"], 2),
+        (["task", "add", "x", "--function", "unknown"], 2),
         (["task", "add", "x", "--command", "true", "--timeout", "soon"], 2),
         (["task", "run", "hello", "--param", "name"], 2),
         (["task", "run", "hello", "--params", "[1]"], 2),
         (["task", "run", "hello", "--params", "{"], 2),
-        (["task", "run", "hello", "--param", "nobody=1"], 2),
+        (["task", "run", "hello", "--param", "unknown=1"], 2),
         (["task", "run", "none"], 2),
         (["task", "schedule", "hello"], 2),
         (["task", "schedule", "hello", "--cron", "61 * * * *"], 2),

@@ -56,14 +56,21 @@ async def test_a_program_makes_runs_and_reads(api: Api) -> None:
         await rota.cancel(await rota.retry(begun.run_id))
         for number in range(5):
             await rota.create_schedule(**{**CREATE, "name": f"n{number}"})
-        assert [one["name"] async for one in rota.schedules(limit=2)] == ["n0", "n1", "n2", "n3", "n4", "nightly"]
+        assert [schedule["name"] async for schedule in rota.schedules(limit=2)] == [
+            "n0",
+            "n1",
+            "n2",
+            "n3",
+            "n4",
+            "nightly",
+        ]
         await rota.delete_schedule("nightly")
-        with pytest.raises(client.NotFound, match="nightly") as told:
+        with pytest.raises(client.NotFound, match="nightly") as error:
             await rota.schedule("nightly")
-        assert told.value.code == "not_found"
+        assert error.value.code == "not_found"
         with pytest.raises(client.BadRequest) as wrong:
             await rota.create_schedule(name="x")
-        assert {one["field"] for one in wrong.value.problem["errors"]} == {"target", "schedule_type"}
+        assert {error["field"] for error in wrong.value.problem["errors"]} == {"target", "schedule_type"}
 
 
 def test_safe_calls_are_tried_again(naps: list[float]) -> None:

@@ -38,7 +38,9 @@ def test_a_program_walks_pages_and_waits(place: tuple[str, str]) -> None:
     with Client(*place) as rota:
         for number in range(5):
             rota.create_schedule(name=f"p{number}", tags=["pages"], **HOURLY)
-        assert [one["name"] for one in rota.schedules(tag="pages", limit=2)] == [f"p{number}" for number in range(5)]
+        assert [schedule["name"] for schedule in rota.schedules(tag="pages", limit=2)] == [
+            f"p{number}" for number in range(5)
+        ]
         jobs = [rota.run_schedule(f"p{number}", input={"name": str(number)}) for number in range(3)]
         assert [rota.wait(job, 30)["status"] for job in jobs] == ["success"] * 3
         runs = {run["job_id"]: run for run in rota.runs(limit=1, kind="task")}
@@ -54,7 +56,7 @@ async def test_an_asynchronous_program_walks_pages_and_waits(place: tuple[str, s
     async with AsyncClient(*place) as rota:
         for number in range(5):
             await rota.create_schedule(name=f"a{number}", tags=["async"], **HOURLY)
-        assert len([one async for one in rota.schedules(tag="async", limit=2)]) == 5
+        assert len([schedule async for schedule in rota.schedules(tag="async", limit=2)]) == 5
         jobs = await asyncio.gather(*(rota.run_schedule(f"a{number}") for number in range(5)))
         assert {(await rota.wait(job, 30))["status"] for job in jobs} == {"success"}
         assert {job async for run in rota.runs(limit=2) if (job := run["job_id"]) in jobs} == set(jobs)
@@ -63,7 +65,7 @@ async def test_an_asynchronous_program_walks_pages_and_waits(place: tuple[str, s
 @pytest.mark.parametrize(
     ("call", "error", "code"),
     [
-        (lambda rota: rota.schedule("nobody"), client.NotFound, "not_found"),
+        (lambda rota: rota.schedule("unknown"), client.NotFound, "not_found"),
         (lambda rota: rota.create_schedule(name="x", **{**HOURLY, "interval": "x"}), client.BadRequest, "invalid"),
         (lambda rota: rota.create_schedule(name="taken", **HOURLY), client.Conflict, "conflict"),
         (lambda rota: rota.edit_schedule("taken", if_match=9, priority=1), client.Conflict, "stale_revision"),
@@ -79,9 +81,9 @@ def test_refusals_are_errors_of_their_own(
 ) -> None:
     with Client(live.url, live.key) as rota:
         rota.create_schedule(name="taken", **HOURLY)
-        with pytest.raises(error) as told:
+        with pytest.raises(error) as raised:
             call(rota)
-        assert told.value.code == code
+        assert raised.value.code == code
         viewer = rota.call("POST", "/api-keys", {"name": "v", "role": "viewer"})["key"]
     with Client(live.url, viewer) as rota, pytest.raises(client.Forbidden):
         rota.run_schedule("taken")
@@ -108,7 +110,7 @@ async def test_an_asynchronous_program_survives_a_cut(live: LiveApi) -> None:
             proxy.lose_answers(1)
             await rota.run_schedule("once")
             proxy.lose_answers(1)
-            assert len([one async for one in rota.runs(limit=1)]) == 1
+            assert len([run async for run in rota.runs(limit=1)]) == 1
             assert proxy.cuts == 2
 
 
@@ -120,9 +122,9 @@ def test_reads_wait_for_a_server_that_restarts(tmp_path: Path, sqlite_template: 
         first.__exit__()
         with pytest.raises(client.Unreachable):
             Client(first.url, first.key, tries=1).schedule("kept")
-        found: list[Any] = []
-        asking = threading.Thread(target=lambda: found.append(rota.schedule("kept")))
+        schedules: list[Any] = []
+        asking = threading.Thread(target=lambda: schedules.append(rota.schedule("kept")))
         asking.start()
         with LiveApi(url, first.port):
             asking.join(30)
-        assert [one["name"] for one in found] == ["kept"]
+        assert [schedule["name"] for schedule in schedules] == ["kept"]

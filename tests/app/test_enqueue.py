@@ -61,7 +61,7 @@ async def test_a_program_makes_jobs_of_its_functions_from_outside(db: Database) 
     assert (rows[first].state, rows[first].queue, rows[first].priority) == ("ready", "slow", 5)
     assert (rows[second].state, rows[second].run_at) == ("later", later)
     assert rows[second].serial_key.endswith(":one by one")
-    assert [rows[one].payload for one in many] == [{"a": n} for n in range(5)]
+    assert [rows[job_id].payload for job_id in many] == [{"a": n} for n in range(5)]
 
 
 async def test_what_a_function_would_not_take_is_refused_and_nothing_is_made(db: Database) -> None:
@@ -76,7 +76,7 @@ async def test_what_a_function_would_not_take_is_refused_and_nothing_is_made(db:
         with pytest.raises(Invalid, match="priority"):
             await app.enqueue(add, a=1, priority=1000)
         with pytest.raises(Invalid, match="is not a known task"):
-            await app.enqueue("nobody")
+            await app.enqueue("unknown")
         with pytest.raises(Invalid, match="is not a registered function of this program"):
             await app.enqueue(program)
         assert await queued(db) == []
@@ -130,8 +130,8 @@ async def test_inside_a_process_that_runs_it_a_task_makes_more_jobs(clean_url: s
         return asyncio.run(program.enqueue(child, who="sync"))
 
     @program.task
-    def child(who: str) -> None:
-        ran.append(who)
+    def child(label: str) -> None:
+        ran.append(label)
         if len(ran) == 2:
             both.set()
 

@@ -70,9 +70,9 @@ def running(place: Path, *command: str) -> Iterator[None]:
 def service(name: str, place: Path) -> Iterator[Service]:
     socket = place / "s"
     with running(place, "uvicorn", "--app-dir", str(EXAMPLES), f"{name}:app", "--uds", str(socket)):
-        one = Service(socket)
-        wait_until(lambda: one.http.get("http://rota/health").status_code == 200)
-        yield one
+        server = Service(socket)
+        wait_until(lambda: server.http.get("http://rota/health").status_code == 200)
+        yield server
 
 
 def wait_until(answers: Any) -> None:
@@ -88,52 +88,52 @@ def wait_until(answers: Any) -> None:
 
 
 def test_python_tasks(tmp_path: Path) -> None:
-    with service("python_tasks", tmp_path) as one:
-        assert one.execute("sum")["result"] == {"result": 42}
-        assert one.execute("sum", b=60)["result"] == {"result": 100}
-        assert one.execute("hello")["result"] == "HELLO"
-        assert one.execute("count")["result"] == {"tasks": 4}
-        failed = one.execute("failing")
+    with service("python_tasks", tmp_path) as server:
+        assert server.execute("sum")["result"] == {"result": 42}
+        assert server.execute("sum", b=60)["result"] == {"result": 100}
+        assert server.execute("hello")["result"] == "HELLO"
+        assert server.execute("count")["result"] == {"tasks": 4}
+        failed = server.execute("failing")
         assert (failed["result"], failed["error"]["type"]) == (None, "ValueError")
         assert "designed to fail" in failed["error"]["traceback"]
-        assert [task["name"] for task in one.call("GET", "/tasks?enabled=false")["items"]] == ["orphan"]
-        one.call("POST", "/tasks/sum/$execute", {"parameters": {"a": "many"}}, 422)
-        one.call("POST", "/tasks/orphan/$execute", {}, 400)
+        assert [task["name"] for task in server.call("GET", "/tasks?enabled=false")["items"]] == ["orphan"]
+        server.call("POST", "/tasks/sum/$execute", {"parameters": {"a": "many"}}, 422)
+        server.call("POST", "/tasks/orphan/$execute", {}, 400)
 
 
 def test_shell_tasks(tmp_path: Path) -> None:
-    with service("shell_tasks", tmp_path) as one:
-        assert "/" in one.execute("disk")["stdout"]
-        assert one.execute("greet", name="Ada")["stdout"] == "hello Ada\n"
-        assert one.execute("where")["stdout"] == "here\n/\n"
-        failed = one.execute("failing")
+    with service("shell_tasks", tmp_path) as server:
+        assert "/" in server.execute("disk")["stdout"]
+        assert server.execute("greet", name="Ada")["stdout"] == "hello Ada\n"
+        assert server.execute("where")["stdout"] == "here\n/\n"
+        failed = server.execute("failing")
         assert (failed["exit_code"], failed["stderr"]) == (3, "no such report\n")
 
 
 def test_readonly_api(tmp_path: Path) -> None:
-    with service("readonly_api", tmp_path) as one:
-        assert {task["name"] for task in one.call("GET", "/tasks")["items"]} == {"report", "uptime"}
-        assert one.execute("report", day="today", limit=2)["result"] == {"day": "today", "rows": [0, 1]}
-        one.call("POST", "/tasks", {"command": "true"}, 405)
-        one.call("PUT", "/tasks/uptime", {"command": "true"}, 405)
-        one.call("PATCH", "/tasks/uptime", {"enabled": False}, 405)
-        one.call("DELETE", "/tasks/uptime", None, 405)
+    with service("readonly_api", tmp_path) as server:
+        assert {task["name"] for task in server.call("GET", "/tasks")["items"]} == {"report", "uptime"}
+        assert server.execute("report", day="today", limit=2)["result"] == {"day": "today", "rows": [0, 1]}
+        server.call("POST", "/tasks", {"command": "true"}, 405)
+        server.call("PUT", "/tasks/uptime", {"command": "true"}, 405)
+        server.call("PATCH", "/tasks/uptime", {"enabled": False}, 405)
+        server.call("DELETE", "/tasks/uptime", None, 405)
 
 
 def test_scheduling(tmp_path: Path) -> None:
-    with service("scheduling", tmp_path) as one:
+    with service("scheduling", tmp_path) as server:
         soon = datetime.now(UTC) + timedelta(seconds=2)
         for body in (
             {"schedule_type": "once", "run_at": soon.isoformat(), "input": {"what": "the start"}},
             {"schedule_type": "interval", "interval_seconds": 300, "overlap": "skip"},
             {"schedule_type": "cron", "cron_expression": "0 6 * * 1-5", "timezone": "Europe/Oslo"},
         ):
-            one.call("POST", "/tasks/check/$schedule", body, 201)
-        planned = one.call("GET", "/tasks/check/$schedules")["items"]
+            server.call("POST", "/tasks/check/$schedule", body, 201)
+        planned = server.call("GET", "/tasks/check/$schedules")["items"]
         assert [schedule["schedule_type"] for schedule in planned] == ["interval", "once", "interval", "cron"]
         once = planned[1]["id"]
-        wait_until(lambda: one.call("GET", f"/runs?schedule_id={once}&status=success")["items"])
-        (run,) = one.call("GET", f"/runs?schedule_id={once}")["items"]
+        wait_until(lambda: server.call("GET", f"/runs?schedule_id={once}&status=success")["items"])
+        (run,) = server.call("GET", f"/runs?schedule_id={once}")["items"]
         assert run["outcome"].startswith("the start is well")
 
 
@@ -147,8 +147,8 @@ def test_tasks_with_things_injected(tmp_path: Path) -> None:
             def run(task: str, **parameters: Any) -> Any:
                 answer = rota.call("POST", f"/tasks/{task}/$execute", {"parameters": parameters})
                 rota.wait(answer["job_id"], 60)
-                (found,) = rota.runs(job_id=answer["job_id"])
-                return found
+                (run,) = rota.runs(job_id=answer["job_id"])
+                return run
 
             wait_until(lambda: rota.call("GET", "/workers")["items"])
             first, second = run("prices", city="Oslo"), run("prices", city="Oslo")
@@ -173,7 +173,7 @@ def test_pipelines_in_three_layers(tmp_path: Path) -> None:
             job_id = rota.call("POST", "/pipelines/sales/bronze/orders/$run")["job_id"]
             assert rota.wait(job_id, 60)["status"] == "success"
             wait_until(lambda: rota.call("GET", "/runs", layer="gold", status="success")["items"])
-            rows = {one["target"]: one["outcome"]["rows_written"] for one in rota.runs(kind="pipeline")}
+            rows = {run["target"]: run["outcome"]["rows_written"] for run in rota.runs(kind="pipeline")}
             assert rows == {"sales/bronze/orders": 100_000, "sales/silver/daily_totals": 630, "sales/gold/report": 7}
             report = "/pipelines/sales/gold/new/$preview"
             shown = rota.call("POST", report, {"sql": "SELECT * FROM sales.gold.report"})["rows"]
@@ -206,7 +206,7 @@ def test_workflows(tmp_path: Path) -> None:
 
     with running(tmp_path, "rota.app.cli", "up", str(EXAMPLES / "workflows.py"), "--port", "0"):
         wait_until(lambda: (tmp_path / "data" / "server.json").exists())
-        names = [one["name"] for one in rota("list")["items"]]
+        names = [workflow["name"] for workflow in rota("list")["items"]]
         assert names == ["batches", "cooling", "digest", "feed", "matching", "orders"]
         assert rota("publish", "orders", "orders", "1001", "--payload", '{"total": 30}')["result"] == "created"
         wait_until(lambda: rota("inputs", "orders", "--status", "done")["items"])
@@ -223,7 +223,7 @@ def test_workflows(tmp_path: Path) -> None:
         assert rota("skip", "orders", waiting["id"])["pending"] == 0
         rota("skip", "orders", waiting["id"], code=4)
         assert rota("inputs", "orders", "--status", "skipped")["items"][0]["message_id"] == "1002"
-        assert rota("resume", "orders")["status"] in ("idle", "running")  # it looks what came meanwhile
+        assert rota("resume", "orders")["status"] in ("idle", "running")  # it checks for events published in between
         wait_until(lambda: rota("show", "orders")["status"] == "idle")
         rota("resolve", "orders", "skip", code=4)
         assert len(rota("run", "feed")["job_ids"]) == 2

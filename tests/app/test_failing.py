@@ -15,7 +15,7 @@ from tests.app.harness import Api
 
 
 @dataclass
-class Plant:
+class FailingTasks:
     """A program whose tasks end as the test decides."""
 
     app: Rota = field(default_factory=Rota)
@@ -99,7 +99,7 @@ async def test_an_acknowledgement_names_a_person_and_holds_until_the_next_succes
         await installation.advance(hours=1)
         assert await failing_now(installation) == [("nightly", 2, True)]
         await installation.advance(hours=1)
-        plant.errors["backup"] = [ValueError("disk")]
+        failing_tasks.errors["backup"] = [ValueError("disk")]
         await installation.advance(hours=1)
         assert await failing_now(installation) == [("nightly", 3, False)]
         success = next(

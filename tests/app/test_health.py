@@ -44,12 +44,12 @@ async def register(api: Api, host_id: str | None = None) -> str:
 
 async def ready(api: Api) -> tuple[int, list[str]]:
     answer = await api.client.get("/health/ready")
-    told = answer.json()
-    assert told["status"] == ("ok" if answer.status_code == 200 else "unavailable")
-    assert list(told["details"]) == told["problems"]
-    assert all(told["details"].values())
+    body = answer.json()
+    assert body["status"] == ("ok" if answer.status_code == 200 else "unavailable")
+    assert list(body["details"]) == body["problems"]
+    assert all(body["details"].values())
     assert (await api.client.get("/health/live")).status_code == 200
-    return answer.status_code, told["problems"]
+    return answer.status_code, body["problems"]
 
 
 async def test_ready_needs_a_worker_that_is_alive(api: Api) -> None:

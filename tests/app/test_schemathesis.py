@@ -54,7 +54,8 @@ def test_the_document_is_kept(live: LiveApi) -> None:
     known = populate(live)
     schema = schemathesis.openapi.from_url(f"{live.url}/openapi.json")
     operations = sorted(
-        (one.ok() for one in schema.get_all_operations() if isinstance(one, Ok)), key=lambda one: ORDER[one.method]
+        (operation.ok() for operation in schema.get_all_operations() if isinstance(operation, Ok)),
+        key=lambda operation: ORDER[operation.method],
     )
     assert len(operations) > 50
     wrong: list[str] = []
@@ -126,7 +127,7 @@ def populate(live: LiveApi) -> dict[str, str]:
         user_id = client.post("/users", json=person).json()["id"]
         key_id = client.post("/api-keys", json={"name": "x", "role": "viewer"}).json()["id"]
         assert client.post("/tasks", json={"name": "real", "command": "true"}).status_code == 201
-        found = {
+        failures = {
             "schedule_id": client.post("/tasks/real/$schedule", json={"cron_expression": "0 2 * * *"}),
             "grant_id": client.post("/grants", json={"scopes": ["task:execute:hello"]}),
             "virtual_key_id": client.post("/billing/virtual-keys", json={"label": "real"}),
@@ -134,8 +135,8 @@ def populate(live: LiveApi) -> dict[str, str]:
         for name in ("orders", "default"):
             made = {"namespace": "sales", "layer": "bronze", "name": name, "sql": "SELECT 1 AS day, 2 AS amount"}
             assert client.post("/pipelines", json=made).status_code == 201
-        found["trigger_id"] = client.post("/pipelines/sales/bronze/default/triggers", json={"type": "webhook"})
-        ids = {name: answer.json()["id"] for name, answer in found.items()}
+        failures["trigger_id"] = client.post("/pipelines/sales/bronze/default/triggers", json={"type": "webhook"})
+        ids = {name: answer.json()["id"] for name, answer in failures.items()}
         ids |= asyncio.run(make_host(live.database_url))
         server = client.post("/server-instances", json={"host_id": ids["host_id"], "name": "real"}).json()["id"]
         order = {"job_type": "shell", "payload": {"command": "true"}}
@@ -168,7 +169,7 @@ async def make_host(url: str) -> dict[str, str]:
 
 
 async def lose(url: str, host_id: str) -> None:
-    """An agent took the host's job, and nobody knows what became of it."""
+    """An agent claimed the host's job, and its outcome is unknown."""
     db, now = open_database(url), datetime.now(UTC)
 
     def step(tx: Tx) -> None:

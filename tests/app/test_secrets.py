@@ -20,7 +20,7 @@ from rota.frame.web.sessions import SESSION_COOKIE
 from tests.app.command_line import caller, environment, read, running_server
 from tests.postgres import create_database, drop_database
 
-TOKEN = "service-token-that-nobody-may-see"
+TOKEN = "service-token-that-must-not-leak"
 PASSWORD = "correct horse battery"
 GUESSES = ("rota_guess-of-a-key", "guess-of-a-service-token", "guess-of-a-session", "guess-of-a-link")
 
@@ -85,7 +85,7 @@ def test_no_session_token_or_key_is_in_any_table_or_log_line(home: tuple[Path, s
     for known in (grant, "ada@example.org", "spring"):
         assert known in tables  # it is all of them
     assert lines.count("run ended") >= 3
-    assert len({one for one in secrets if len(one) > 12}) == len(secrets) == 11
+    assert len({secret for secret in secrets if len(secret) > 12}) == len(secrets) == 11
     assert [secret for secret in secrets if secret in tables] == []
     assert [secret for secret in secrets if secret in lines] == []
 
@@ -111,7 +111,7 @@ async def dump(url: str) -> str:
     """All that the database has."""
     db = open_database(url)
     try:
-        found = await db.read(lambda tx: [list(tx.execute(select(table))) for table in metadata.sorted_tables])
+        contents = await db.read(lambda tx: [list(tx.execute(select(table))) for table in metadata.sorted_tables])
     finally:
         await db.close()
-    return "\n".join(str(row) for rows in found for row in rows)
+    return "\n".join(str(row) for rows in contents for row in rows)

@@ -1,4 +1,4 @@
-"""`ServiceBuilder`: a service of one's own, with tasks from its start-up, really executing."""
+"""`ServiceBuilder`: a user's own service whose tasks are stored at start-up and really run."""
 
 import asyncio
 import logging
@@ -67,8 +67,8 @@ def program() -> Rota:
 
     @app.task
     async def query_task_count(session: AsyncSession) -> dict[str, int]:
-        found = await session.execute(select(func.count()).select_from(tables.tasks))
-        return {"total_tasks": found.scalar_one()}
+        result = await session.execute(select(func.count()).select_from(tables.tasks))
+        return {"total_tasks": result.scalar_one()}
 
     return app
 
@@ -102,7 +102,7 @@ def build(url: str, permissions: CrudPermissions | None = None, **more: Any) -> 
 
 @pytest.fixture(autouse=True, scope="module")
 def own_output() -> Iterator[None]:
-    """A service listens to what its tasks say; after these tests nobody does."""
+    """A service captures the logging of its tasks; restore the loggers after these tests."""
     root, streams = logging.getLogger(), (sys.stdout, sys.stderr)
     handlers, level = list(root.handlers), root.level
     yield
@@ -128,7 +128,7 @@ def service_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     drop_database(server, url)
 
 
-class Served:
+class RunningService:
     """The service on a port of its own, as its users start it."""
 
     def __init__(self, app: FastAPI) -> None:
@@ -175,33 +175,33 @@ def wait_for(happened: Callable[[], Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def service(service_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def service(service_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROTA_DATA_DIR", str(tmp_path_factory.mktemp("data")))
-        with Served(build(service_url).build()) as served:
+        with RunningService(build(service_url).build()) as served:
             yield served
 
 
 # the requests of the source's collection
 
 
-def test_health(service: Served) -> None:
-    told = service.client.get("/health")
-    assert (told.status_code, told.json()) == (
+def test_health(service: RunningService) -> None:
+    answer = service.client.get("/health")
+    assert (answer.status_code, answer.json()) == (
         200, {"status": "healthy", "checks": {"database": {"state": "healthy", "message": None}}},
     )  # fmt: skip
 
 
-def test_listing_tasks(service: Served) -> None:
+def test_listing_tasks(service: RunningService) -> None:
     everything = service.ask("GET", "/tasks")["items"]
-    assert {one["id"] for one in everything} >= {*IDS.values()}
-    disabled = {one["id"] for one in service.ask("GET", "/tasks?enabled=false")["items"]}
+    assert {task["id"] for task in everything} >= {*IDS.values()}
+    disabled = {task["id"] for task in service.ask("GET", "/tasks?enabled=false")["items"]}
     assert {IDS["off"], IDS["gone"]} <= disabled
-    enabled = {one["id"] for one in service.ask("GET", "/tasks?enabled=true")["items"]}
+    enabled = {task["id"] for task in service.ask("GET", "/tasks?enabled=true")["items"]}
     assert IDS["sum"] in enabled
     assert not enabled & disabled
-    one = service.ask("GET", f"/tasks/{IDS['sum']}")
-    assert (one["command"], one["parameters"]) == ("calculate_sum", {"a": 10, "b": 32})
+    task = service.ask("GET", f"/tasks/{IDS['sum']}")
+    assert (task["command"], task["parameters"]) == ("calculate_sum", {"a": 10, "b": 32})
 
 
 @pytest.mark.parametrize(
@@ -212,13 +212,13 @@ def test_listing_tasks(service: Served) -> None:
         ("slow", {"slept": 0.2}),
     ],
 )
-def test_executing_functions(service: Served, name: str, result: Any) -> None:
+def test_executing_functions(service: RunningService, name: str, result: Any) -> None:
     data = service.result(name)
     assert (data["result"], data["error"]) == (result, None)
     assert (data["task"]["id"], data["task"]["task_type"]) == (IDS[name], "python")
 
 
-def test_executing_a_function_that_fails(service: Served) -> None:
+def test_executing_a_function_that_fails(service: RunningService) -> None:
     job = service.ended(service.execute("fail"))
     assert job["status"] == "failed"
     data = service.ask("GET", f"/artifacts/{job['artifact_id']}")["data"]
@@ -226,16 +226,16 @@ def test_executing_a_function_that_fails(service: Served) -> None:
     assert 'raise ValueError("This task was designed to fail")' in data["error"]["traceback"]
 
 
-def test_executing_an_injected_function(service: Served) -> None:
+def test_executing_an_injected_function(service: RunningService) -> None:
     assert service.result("count")["result"]["total_tasks"] >= len(IDS)
 
 
-def test_executing_a_command(service: Served) -> None:
+def test_executing_a_command(service: RunningService) -> None:
     data = service.result("echo")
     assert (data["stdout"], data["stderr"], data["exit_code"]) == ("Hello World\n", "careful\n", 0)
 
 
-def test_following_a_job(service: Served) -> None:
+def test_following_a_job(service: RunningService) -> None:
     job_id = service.execute("slow")
     assert service.ask("GET", f"/jobs/{job_id}")["status"] in ("pending", "running")
     with service.client.stream("GET", f"/api/v1/jobs/{job_id}/$stream") as stream:
@@ -243,16 +243,16 @@ def test_following_a_job(service: Served) -> None:
     assert re.findall(r'"status":"(\w+)"', said)[-1] == "success"
 
 
-def test_listing_jobs(service: Served) -> None:
+def test_listing_jobs(service: RunningService) -> None:
     failed = service.ended(service.execute("fail"))["id"]
     fine = service.ended(service.execute("sum"))["id"]
-    newest = [one["id"] for one in service.ask("GET", "/jobs?limit=2")["items"]]
+    newest = [job["id"] for job in service.ask("GET", "/jobs?limit=2")["items"]]
     assert newest == [fine, failed]
-    assert failed in [one["id"] for one in service.ask("GET", "/jobs?status=failed")["items"]]
-    assert fine not in [one["id"] for one in service.ask("GET", "/jobs?status=failed")["items"]]
+    assert failed in [job["id"] for job in service.ask("GET", "/jobs?status=failed")["items"]]
+    assert fine not in [job["id"] for job in service.ask("GET", "/jobs?status=failed")["items"]]
 
 
-def test_making_changing_and_deleting_tasks(service: Served) -> None:
+def test_making_changing_and_deleting_tasks(service: RunningService) -> None:
     python = {"command": "calculate_sum", "task_type": "python", "parameters": {"a": 1, "b": 2}}
     made = service.ask("POST", "/tasks", python, 201)
     shell = service.ask("POST", "/tasks", {"command": "exit 1"}, 201)
@@ -266,32 +266,32 @@ def test_making_changing_and_deleting_tasks(service: Served) -> None:
     service.ask("POST", f"/tasks/{off['id']}/$execute", None, 400)
     service.ask("PUT", f"/tasks/{made['id']}", {**python, "parameters": {"a": 100, "b": 200}})
     assert service.result(made["id"])["result"]["result"] == 300
-    for one in (made, shell, off):
-        service.ask("DELETE", f"/tasks/{one['id']}", status=204)
-        service.ask("GET", f"/tasks/{one['id']}", status=404)
+    for task in (made, shell, off):
+        service.ask("DELETE", f"/tasks/{task['id']}", status=204)
+        service.ask("GET", f"/tasks/{task['id']}", status=404)
 
 
-def test_what_cannot_be_executed(service: Served) -> None:
+def test_what_cannot_be_executed(service: RunningService) -> None:
     for name in ("off", "gone"):
-        told = service.ask("POST", f"/tasks/{IDS[name]}/$execute", None, 400)
-        assert told["detail"] == f"Cannot execute disabled task {IDS[name]}"
+        answer = service.ask("POST", f"/tasks/{IDS[name]}/$execute", None, 400)
+        assert answer["detail"] == f"Cannot execute disabled task {IDS[name]}"
     service.ask("POST", "/tasks/01K7T000000000000000000099/$execute", None, 400)
     service.ask("POST", "/tasks", {"task_type": "python"}, 422)
 
 
-def test_a_crowd_of_jobs_runs_three_at_a_time_and_none_is_lost(service: Served) -> None:
+def test_a_crowd_of_jobs_runs_three_at_a_time_and_none_is_lost(service: RunningService) -> None:
     jobs = [service.execute(name) for name in ("sum", "upper", "echo") * 10]
     ended = [service.ended(job_id) for job_id in jobs]
-    assert {one["status"] for one in ended} == {"success"}
-    moments = [(one["started_at"], 1) for one in ended] + [(one["finished_at"], -1) for one in ended]
+    assert {run["status"] for run in ended} == {"success"}
+    changes = [(result["started_at"], 1) for result in ended] + [(result["finished_at"], -1) for result in ended]
     at_once = most = 0
-    for _, step in sorted(moments):
+    for _, step in sorted(changes):
         at_once += step
         most = max(most, at_once)
     assert most <= 3
 
 
-def test_a_scheduled_task_runs_in_its_time(service: Served) -> None:
+def test_a_scheduled_task_runs_in_its_time(service: RunningService) -> None:
     body = {"interval_seconds": 1, "max_runs": 1}
     made = service.ask("POST", f"/tasks/{IDS['sum']}/$schedule", body, 201)
     runs = f"/runs?schedule_id={made['id']}&status=success"
@@ -300,7 +300,7 @@ def test_a_scheduled_task_runs_in_its_time(service: Served) -> None:
     assert (run["outcome"]["result"], run["slot"]) == (42, made["next_run_at"])
 
 
-def test_the_document_tells_the_routes_that_there_are(service: Served) -> None:
+def test_the_openapi_document_lists_the_routes_that_exist(service: RunningService) -> None:
     document = service.client.get("/openapi.json").json()
     assert (document["info"]["title"], document["info"]["version"]) == ("Reports", "2.3.0")
     assert "/api/v1/tasks/{key}/$execute" in document["paths"]
@@ -325,15 +325,21 @@ def empty_url(tmp_path: Path) -> str:
 async def test_a_read_only_api_runs_tasks_and_changes_none(empty_url: str) -> None:
     allowed = CrudPermissions(create=False, read=True, update=False, delete=False)
     async with started(build(empty_url, allowed).build()) as client:
-        one = f"/api/v1/tasks/{IDS['sum']}"
-        scheduled = f"{one}/$schedules/nightly"
-        off = [("POST", "/api/v1/tasks"), ("PUT", one), ("PATCH", one), ("DELETE", one), ("POST", f"{one}/$schedule")]
+        task_path = f"/api/v1/tasks/{IDS['sum']}"
+        scheduled = f"{task_path}/$schedules/nightly"
+        off = [
+            ("POST", "/api/v1/tasks"),
+            ("PUT", task_path),
+            ("PATCH", task_path),
+            ("DELETE", task_path),
+            ("POST", f"{task_path}/$schedule"),
+        ]
         for method, path in (*off, ("PATCH", scheduled), ("DELETE", scheduled)):
             answer = await client.request(method, path, json={"command": "true"})
             assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
         assert (await client.get("/api/v1/tasks")).status_code == 200
-        assert (await client.get(one)).status_code == 200
-        assert (await client.post(f"{one}/$execute")).status_code == 202
+        assert (await client.get(task_path)).status_code == 200
+        assert (await client.post(f"{task_path}/$execute")).status_code == 202
 
 
 async def test_without_auth_everybody_is_an_admin_and_with_it_only_who_has_a_key(
@@ -350,25 +356,25 @@ async def test_without_auth_everybody_is_an_admin_and_with_it_only_who_has_a_key
 
 
 async def test_hooks_run_in_their_order_around_the_work(empty_url: str) -> None:
-    told: list[str] = []
+    messages: list[str] = []
 
     async def stored(app: FastAPI) -> int:
         return sum(task["source"] == "api" for task in await app.state.tasks.find_all())
 
     async def first(app: FastAPI) -> None:
-        told.append(f"first sees {await stored(app)} tasks")
+        messages.append(f"first sees {await stored(app)} tasks")
 
     def second(app: FastAPI) -> None:
-        told.append("second")
+        messages.append("second")
 
     async def last(app: FastAPI) -> None:
-        told.append(f"last sees {await stored(app)} tasks")
+        messages.append(f"last sees {await stored(app)} tasks")
 
     app = build(empty_url).on_startup(first).on_startup(second).on_shutdown(last).on_shutdown(second).build()
-    assert told == []
+    assert messages == []
     async with started(app):
-        assert told == ["first sees 8 tasks", "second"]
-    assert told[2:] == ["last sees 8 tasks", "second"]
+        assert messages == ["first sees 8 tasks", "second"]
+    assert messages[2:] == ["last sees 8 tasks", "second"]
 
 
 async def test_a_start_that_fails_leaves_nothing_open(empty_url: str) -> None:
@@ -379,7 +385,7 @@ async def test_a_start_that_fails_leaves_nothing_open(empty_url: str) -> None:
     with pytest.raises(ValueError, match="no"):
         async with started(build(empty_url).on_startup(wrong).build()):
             raise AssertionError
-    left = [one.name for one in set(threading.enumerate()) - before]
+    left = [thread.name for thread in set(threading.enumerate()) - before]
     assert not [name for name in left if name.startswith("rota")]  # the loop keeps threads of its own
 
 
@@ -391,7 +397,7 @@ async def test_orphans_are_disabled_when_the_service_starts(empty_url: str) -> N
     assert await validate_and_disable_orphaned_tasks(FastAPI()) == 0
 
 
-async def test_health_tells_the_worst_of_its_checks(empty_url: str) -> None:
+async def test_health_reports_the_worst_of_its_checks(empty_url: str) -> None:
     state = {"fine": True}
 
     async def flaky() -> bool:
@@ -421,10 +427,10 @@ async def test_health_tells_the_worst_of_its_checks(empty_url: str) -> None:
 
 
 def test_schedules_and_history_survive_a_restart(service_url: str, tmp_path: Path) -> None:
-    with Served(build(service_url).build()) as served:
+    with RunningService(build(service_url).build()) as served:
         made = served.ask("POST", f"/tasks/{IDS['upper']}/$schedule", {"cron_expression": "0 2 * * *"}, 201)
         job = served.ended(served.execute("upper"))
-    with Served(build(service_url).build()) as served:
+    with RunningService(build(service_url).build()) as served:
         (kept,) = served.ask("GET", f"/tasks/{IDS['upper']}/$schedules")["items"]
         assert (kept["id"], kept["next_run_at"]) == (made["id"], made["next_run_at"])
         assert served.ask("GET", f"/jobs/{job['id']}") == job
@@ -433,7 +439,7 @@ def test_schedules_and_history_survive_a_restart(service_url: str, tmp_path: Pat
         served.ask("DELETE", f"/tasks/{IDS['upper']}/$schedules/{kept['id']}", status=204)
 
 
-async def test_routers_of_ones_own_stand_beside_and_in_the_document(empty_url: str) -> None:
+async def test_routers_of_the_user_are_mounted_and_documented(empty_url: str) -> None:
     class Answer(BaseModel):
         text: str
 
@@ -446,8 +452,8 @@ async def test_routers_of_ones_own_stand_beside_and_in_the_document(empty_url: s
     async with started(ServiceBuilder(INFO, empty_url).include_router(router).build()) as client:
         assert (await client.get("/hello")).json() == {"text": "hi"}
         document = (await client.get("/openapi.json")).json()
-    told = document["paths"]["/hello"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
-    assert told == {"$ref": "#/components/schemas/Answer"}
+    schema = document["paths"]["/hello"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+    assert schema == {"$ref": "#/components/schemas/Answer"}
     assert document["components"]["schemas"]["Answer"]["properties"].keys() == {"text"}
 
 

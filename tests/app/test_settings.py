@@ -1,4 +1,4 @@
-"""Settings: where they come from, and that each is told."""
+"""Settings: where they come from, and that each is documented."""
 
 import re
 from datetime import timedelta
@@ -14,8 +14,8 @@ DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
 
 
 def test_each_setting_has_its_line_in_the_docs() -> None:
-    told = set(re.findall(r"^\| `(ROTA_[A-Z_]+)` \|", DOCS.read_text(), re.MULTILINE))
-    assert told == {f"ROTA_{name.upper()}" for name in Settings.model_fields} | {
+    documented = set(re.findall(r"^\| `(ROTA_[A-Z_]+)` \|", DOCS.read_text(), re.MULTILINE))
+    assert documented == {f"ROTA_{name.upper()}" for name in Settings.model_fields} | {
         "ROTA_SERVER",
         "ROTA_KEY",
         "ROTA_PROFILE",
@@ -23,7 +23,7 @@ def test_each_setting_has_its_line_in_the_docs() -> None:
 
 
 def test_the_defaults_in_the_docs_are_the_defaults() -> None:
-    told = dict(re.findall(r"^\| `(ROTA_[A-Z_]+)` \| `([^`]+)` \|", DOCS.read_text(), re.MULTILINE))
+    documented = dict(re.findall(r"^\| `(ROTA_[A-Z_]+)` \| `([^`]+)` \|", DOCS.read_text(), re.MULTILINE))
     for name, field in Settings.model_fields.items():
         unset: tuple[str, ...] = (
             "database_url",
@@ -35,7 +35,7 @@ def test_the_defaults_in_the_docs_are_the_defaults() -> None:
         )
         unset = (*unset, "orgs", "run_as", "default_timeout_seconds", "trusted_proxies", "public_url", "allowed_hosts")
         if name not in (*unset, "warehouse_dir", "repair_command"):
-            assert told[f"ROTA_{name.upper()}"] == str(field.default), name
+            assert documented[f"ROTA_{name.upper()}"] == str(field.default), name
 
 
 def test_the_database_lies_in_the_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,10 +72,10 @@ def test_the_engine_gets_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_wrong_setting_is_named(name: str, value: object) -> None:
-    with pytest.raises(Invalid) as told:
+    with pytest.raises(Invalid) as error:
         Settings.load(**{name: value})
-    assert told.value.field == name
-    assert "secret" not in str(told.value)
+    assert error.value.field == name
+    assert "secret" not in str(error.value)
 
 
 def test_the_engine_gets_the_limits_of_workflows_and_retries(monkeypatch: pytest.MonkeyPatch) -> None:

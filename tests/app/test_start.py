@@ -90,10 +90,10 @@ async def test_a_start_goes_on_when_the_database_blinks(
     failures = [Unavailable("the connection was lost"), Unavailable("connection refused")]
     prepared = asyncio.Event()
 
-    async def blinking(*given: Any) -> None:
+    async def blinking(*args: Any) -> None:
         if failures:
             raise failures.pop()
-        await declare(*given)
+        await declare(*args)
 
     monkeypatch.setattr(node_module, "declare", blinking)
     node.on_prepared = prepared.set

@@ -93,7 +93,10 @@ async def begin(db: Database) -> list[Attempt]:
 
 async def end(db: Database, begun: list[Attempt], at: datetime | None = None) -> None:
     now = at or datetime.now(UTC)
-    ended = [AttemptResult(one.job, Status.SUCCESS, None, now, one.run_id, one.number, one.started_at) for one in begun]
+    ended = [
+        AttemptResult(attempt.job, Status.SUCCESS, None, now, attempt.run_id, attempt.number, attempt.started_at)
+        for attempt in begun
+    ]
     await db.tx(finishing.finish, ended, None, now)
 
 
@@ -102,7 +105,7 @@ async def run(client: httpx.AsyncClient) -> str:
     return str(answer.json()["job_id"])
 
 
-async def test_a_log_is_told_until_its_run_ends(client: httpx.AsyncClient, db: Database) -> None:
+async def test_a_log_is_streamed_until_its_run_ends(client: httpx.AsyncClient, db: Database) -> None:
     await run(client)
     (begun,) = await begin(db)
     write = [(begun.run_id, datetime.now(UTC), "stdout", f"line {number}") for number in range(5)]
@@ -121,7 +124,7 @@ async def test_a_log_is_told_until_its_run_ends(client: httpx.AsyncClient, db: D
     assert {data["text"] for name, _, data in again if name == "log"} >= {"line 3", "line 4"}
 
 
-async def test_a_line_that_is_committed_late_is_told_all_the_same(client: httpx.AsyncClient, db: Database) -> None:
+async def test_a_line_that_is_committed_late_is_still_streamed(client: httpx.AsyncClient, db: Database) -> None:
     """Ids are drawn before the commit: a smaller one may appear after a greater one."""
     await run(client)
     (begun,) = await begin(db)
@@ -142,7 +145,7 @@ async def test_a_line_that_is_committed_late_is_told_all_the_same(client: httpx.
     assert 999 in [data["id"] for name, _, data in again if name == "log"]
 
 
-async def test_a_job_tells_each_status_it_comes_to(client: httpx.AsyncClient, db: Database) -> None:
+async def test_the_stream_of_a_job_has_each_of_its_statuses(client: httpx.AsyncClient, db: Database) -> None:
     job_id = await run(client)
     following = asyncio.ensure_future(read(client, f"/jobs/{job_id}/$stream"))
     await asyncio.sleep(0.4)
@@ -152,7 +155,7 @@ async def test_a_job_tells_each_status_it_comes_to(client: httpx.AsyncClient, db
     assert [name for name, _, _ in seen] == ["status"] * 3
     again = await read(client, f"/jobs/{job_id}/$stream", last=seen[0][1])
     assert again == seen[1:]
-    assert (await client.get("/jobs/nobody/$stream")).status_code == 404
+    assert (await client.get("/jobs/unknown/$stream")).status_code == 404
 
 
 async def test_the_org_hears_what_changes(client: httpx.AsyncClient, db: Database) -> None:
@@ -228,11 +231,11 @@ async def test_the_org_hears_of_its_own_hosts_alone(client: httpx.AsyncClient, l
     following = asyncio.ensure_future(read(client, "/events", enough))
     await opened.wait()
     await agent(other)
-    mine = await agent(live.headers["authorization"].removeprefix("Bearer "))
+    own_agent = await agent(live.headers["authorization"].removeprefix("Bearer "))
     seen = [(name, data) for name, _, data in await following if name != "open"]
     assert sorted(name for name, _ in seen) == ["host.changed", "host.changed", "host.down", "host.up", "host.up"]
-    assert {data["host_id"] for name, data in seen if name != "host.changed"} == {mine}
-    assert {data["name"] for name, data in seen if name == "host.changed"} == {mine}
+    assert {data["host_id"] for name, data in seen if name != "host.changed"} == {own_agent}
+    assert {data["name"] for name, data in seen if name == "host.changed"} == {own_agent}
 
 
 async def test_a_workflow_that_rota_itself_failed_stops_and_says_so_everywhere(
@@ -244,28 +247,28 @@ async def test_a_workflow_that_rota_itself_failed_stops_and_says_so_everywhere(
         opened.set()
         return seen[-1][0] == "workflow.stopped"
 
-    async with world(inbox.app, database_url=live.database_url, start=datetime.now(UTC)) as one:
-        await one.drain()
+    async with world(inbox.app, database_url=live.database_url, start=datetime.now(UTC)) as rota:
+        await rota.drain()
         following = asyncio.ensure_future(read(client, "/events", enough))
         await opened.wait()
-        one.clock.set(datetime.now(UTC))
+        rota.clock.set(datetime.now(UTC))
         with capture_logs() as lines, monkeypatch.context() as broken:
             broken.setattr(workflow_runs, "save_decision", broken_step)
             await client.post("/workflows/inbox/topics/mail/events", json={"message_id": "1", "payload": "a"})
-            await one.advance(seconds=1)
-        (told,) = [data for name, _, data in await following if name == "workflow.stopped"]
+            await rota.advance(seconds=1)
+        (stopped,) = [data for name, _, data in await following if name == "workflow.stopped"]
         errors = [line for line in lines if line["log_level"] == "error"]
         assert "a workflow stopped because Rota failed internally" in {line["event"] for line in errors}
-        assert (told["name"], told["reason"]) == ("inbox", "internal")
-        run = (await client.get(f"/runs/{told['id']}")).json()
+        assert (stopped["name"], stopped["reason"]) == ("inbox", "internal")
+        run = (await client.get(f"/runs/{stopped['id']}")).json()
         assert (run["status"], run["reason"], run["phase"]) == ("failed", "internal", "preparing")
         shown = (await client.get("/workflows/inbox")).json()
         assert (shown["status"], shown["attention"]) == ("needs_attention", 1)
         assert shown["issue"].startswith("Rota failed internally: KeyError: 'a bug'; resume it to retry")
-        await one.advance(hours=1)
+        await rota.advance(hours=1)
         assert inbox.sheets.rows == []
         assert (await client.post("/workflows/inbox/$resume")).status_code == 200
-        await one.advance(seconds=1)
+        await rota.advance(seconds=1)
         assert inbox.sheets.rows == ["a"]
 
 
@@ -285,7 +288,7 @@ async def test_who_comes_back_misses_nothing(client: httpx.AsyncClient, db: Data
             await asyncio.sleep(0.05)
 
     working = asyncio.ensure_future(work())
-    wanted = {one.run_id for one in begun}
+    wanted = {attempt.run_id for attempt in begun}
     seen: set[str] = set()
 
     def enough(got: list[Event]) -> bool:
@@ -294,7 +297,7 @@ async def test_who_comes_back_misses_nothing(client: httpx.AsyncClient, db: Data
     while not wanted <= seen:
         part = await read(client, "/events", enough, last=position)
         seen |= ended_in(part)
-        positions = [int(one) for _, one, _ in part]
+        positions = [int(position) for _, position, _ in part]
         assert positions == sorted(positions)
         assert positions[0] == int(position)
         position = part[-1][1]

@@ -54,18 +54,24 @@ async def admin(api: Api, web: httpx.AsyncClient) -> httpx.AsyncClient:
 
 
 async def audit(api: Api, action: str) -> dict[str, Any]:
-    found: dict[str, Any] = (await api.get("/audit", action=action))["items"][0]
-    return found
+    entry: dict[str, Any] = (await api.get("/audit", action=action))["items"][0]
+    return entry
 
 
 # pages
 
 
-async def test_every_page_answers_whoever_may_see_it(api: Api, admin: httpx.AsyncClient) -> None:
-    one = await api.get("/schedules/nightly")
+async def test_every_page_answers_users_who_may_see_it(api: Api, admin: httpx.AsyncClient) -> None:
+    schedule = await api.get("/schedules/nightly")
     await api.job()
     (begun,) = await api.start()
-    own = (*LISTS, f"/schedules/{one['id']}", f"/schedules/{one['id']}/edit", f"/runs/{begun.run_id}", "/tasks/hello")
+    own = (
+        *LISTS,
+        f"/schedules/{schedule['id']}",
+        f"/schedules/{schedule['id']}/edit",
+        f"/runs/{begun.run_id}",
+        "/tasks/hello",
+    )
     for path in own:
         shown = await admin.get(path)
         assert shown.status_code == 200, (path, words(shown.text))
@@ -83,7 +89,7 @@ async def test_every_page_answers_whoever_may_see_it(api: Api, admin: httpx.Asyn
             posts = {form.action for form in Forms(shown.text).found if form.method == "post"}
             changing = {
                 "/schedules/new",
-                f"/schedules/{one['id']}/edit",
+                f"/schedules/{schedule['id']}/edit",
             }  # what they cannot save they may still try out
             assert posts - changing <= {"/logout", "/preferences", "/users/me/$password"}, path
     theirs = (await api.call("POST", "/orgs", {"name": "Acme", "slug": "acme"})).json()
@@ -123,14 +129,14 @@ async def test_lists_are_found_by_the_address_and_paged(api: Api, admin: httpx.A
 
 
 async def test_a_schedule_shows_its_past_and_its_future(api: Api, admin: httpx.AsyncClient) -> None:
-    one = await api.get("/schedules/nightly")
+    schedule = await api.get("/schedules/nightly")
     for status in (Status.SUCCESS, Status.FAILED):
         await api.job()
         begun = await api.start()
         await api.clock.advance(timedelta(seconds=7))
         await api.end(begun, status, "logic" if status is Status.FAILED else None)
     await api.call("PATCH", "/schedules/nightly", {"cron_expression": "0 3 * * *", "timezone": "Europe/Oslo"})
-    text = words((await admin.get(f"/schedules/{one['id']}")).text)
+    text = words((await admin.get(f"/schedules/{schedule['id']}")).text)
     assert "Next 20" in text
     assert "2026-05-05 01:00:00 UTC" in text
     assert "the last 0 slots" not in text
@@ -138,7 +144,7 @@ async def test_a_schedule_shows_its_past_and_its_future(api: Api, admin: httpx.A
     assert "cron_expression 0 12 * * * 0 3 * * *" in text  # the diff
     assert "the task raised an error" in text
     await admin.post("/preferences", data={"csrf_token": csrf_of(await admin.get("/")), "time": "schedule"})
-    assert "2026-05-05 03:00:00 CEST" in words((await admin.get(f"/schedules/{one['id']}")).text)
+    assert "2026-05-05 03:00:00 CEST" in words((await admin.get(f"/schedules/{schedule['id']}")).text)
     week = await admin.get("/timeline?span=week&day=2026-10-24")
     assert "the clock changes in Europe/Oslo" in week.text
     await api.call("PUT", "/freeze", {"reason": "holidays", "until": "2026-05-06T00:00:00Z"})
@@ -146,7 +152,7 @@ async def test_a_schedule_shows_its_past_and_its_future(api: Api, admin: httpx.A
     assert "holidays" in words((await admin.get("/")).text)
 
 
-async def test_a_run_tells_everything(api: Api, admin: httpx.AsyncClient) -> None:
+async def test_the_page_of_a_run_shows_everything(api: Api, admin: httpx.AsyncClient) -> None:
     job_id = await api.job()
     waiting = words((await admin.get(f"/runs/{job_id}")).text)
     assert "pending" in waiting
@@ -158,13 +164,13 @@ async def test_a_run_tells_everything(api: Api, admin: httpx.AsyncClient) -> Non
     shown = await admin.get(f"/runs/{begun.run_id}")
     assert f'data-follow="/live/runs/{begun.run_id}/logs' in shown.text
     assert "second &lt;b&gt;line" in shown.text
-    found = words((await admin.get(f"/runs/{begun.run_id}?q=FIRST")).text)
-    assert "first line" in found
-    assert "second" not in found
+    page_text = words((await admin.get(f"/runs/{begun.run_id}?q=FIRST")).text)
+    assert "first line" in page_text
+    assert "second" not in page_text
     whole = await admin.get(f"/runs/{begun.run_id}/log.txt")
     assert whole.headers["content-disposition"] == f'attachment; filename="{begun.run_id}.log"'
     assert whole.headers["content-type"] == "text/plain; charset=utf-8"
-    assert [one.split(" ", 2)[2] for one in whole.text.splitlines()] == ["first line", "second <b>line</b>"]
+    assert [line.split(" ", 2)[2] for line in whole.text.splitlines()] == ["first line", "second <b>line</b>"]
     stopped = await fill(admin, f"/runs/{begun.run_id}", f"/runs/{begun.run_id}/$cancel", audit_reason="wrong day")
     text = await done(admin, stopped)
     assert "Cancellation requested" in text
@@ -187,8 +193,8 @@ async def test_a_run_tells_everything(api: Api, admin: httpx.AsyncClient) -> Non
 
 
 async def test_everything_that_can_be_done_to_a_schedule_is_done_by_forms(api: Api, admin: httpx.AsyncClient) -> None:
-    one = await api.get("/schedules/nightly")
-    path = f"/schedules/{one['id']}"
+    schedule = await api.get("/schedules/nightly")
+    path = f"/schedules/{schedule['id']}"
     text = await done(admin, await fill(admin, path, f"{path}/$pause", reason="räumen", until="2026-05-04T12:30"))
     assert "nightly paused" in text
     paused = await api.get("/schedules/nightly")
@@ -202,7 +208,7 @@ async def test_everything_that_can_be_done_to_a_schedule_is_done_by_forms(api: A
     assert '"name": "Ada"' in words((await admin.get(ran.headers["location"])).text)
     wrong = await fill(admin, path, f"{path}/$run", input='{"name": ')
     assert (wrong.status_code, "is not JSON" in wrong.text) == (422, True)
-    wrong = await fill(admin, path, f"{path}/$run", input='{"nobody": 1}')
+    wrong = await fill(admin, path, f"{path}/$run", input='{"unknown": 1}')
     assert wrong.status_code == 422
     off = await fill(admin, path, path, "PATCH", audit_reason="not needed")
     assert "nightly is disabled" in await done(admin, off)
@@ -220,7 +226,7 @@ async def test_everything_that_can_be_done_to_a_schedule_is_done_by_forms(api: A
 async def test_a_backfill_is_rehearsed_before_it_is_done(api: Api, admin: httpx.AsyncClient) -> None:
     path = f"/schedules/{(await api.get('/schedules/nightly'))['id']}"
     await api.clock.advance(timedelta(days=3))
-    await api.execute("UPDATE clocks SET next_slot = next_slot")  # nobody fired: the past has no rows
+    await api.execute("UPDATE clocks SET next_slot = next_slot")  # nothing fired: the past has no rows
     span = {"from_": "2026-05-01T00:00", "to": "2026-05-04T00:00"}
     shown = await fill(admin, path, path, "GET", **span)
     assert shown.status_code == 200
@@ -238,13 +244,13 @@ async def test_a_backfill_is_rehearsed_before_it_is_done(api: Api, admin: httpx.
 async def test_all_that_match_are_paused_resumed_and_deleted_together(api: Api, admin: httpx.AsyncClient) -> None:
     for name in ("a-1", "a-2", "b-1"):
         await api.schedule(name)
-    found = "/schedules?name=a-"
-    assert "2 schedules paused" in await done(admin, await fill(admin, found, "/schedules/$pause", reason="x"))
+    search = "/schedules?name=a-"
+    assert "2 schedules paused" in await done(admin, await fill(admin, search, "/schedules/$pause", reason="x"))
     assert not (await api.get("/schedules/b-1"))["paused"]
-    assert "2 schedules resumed" in await done(admin, await fill(admin, found, "/schedules/$resume"))
-    text = await done(admin, await fill(admin, found, "/schedules/$delete", audit_reason="tidy"))
+    assert "2 schedules resumed" in await done(admin, await fill(admin, search, "/schedules/$resume"))
+    text = await done(admin, await fill(admin, search, "/schedules/$delete", audit_reason="tidy"))
     assert "2 schedules deleted" in text
-    assert [one["name"] for one in (await api.get("/schedules"))["items"]] == ["b-1", "nightly"]
+    assert [schedule["name"] for schedule in (await api.get("/schedules"))["items"]] == ["b-1", "nightly"]
     assert (await audit(api, "schedules.delete"))["after"] == {"count": 2, "because": "tidy"}
     none = await fill(admin, "/schedules?paused=false", "/schedules/$resume")
     assert "0 schedules resumed" in await done(admin, none)
@@ -337,7 +343,7 @@ async def test_tasks_graphs_and_grants_have_their_forms(api: Api, admin: httpx.A
     assert made.headers["location"] == f"/tasks/{task['id']}"
     path = made.headers["location"]
     shown = await admin.get(path)
-    edit = next(one for one in Forms(shown.text).found if "command" in one.fields)
+    edit = next(form for form in Forms(shown.text).found if "command" in form.fields)
     assert "df is saved" in await done(admin, await admin.post(path, data={**edit.fields, "command": "df -i"}))
     assert (await api.get("/tasks/df"))["command"] == "df -i"
     ran = await fill(
@@ -354,7 +360,7 @@ async def test_tasks_graphs_and_grants_have_their_forms(api: Api, admin: httpx.A
             expires_at="2026-05-20T00:00",
         ),
     )  # fmt: skip
-    grant = next(one for one in (await api.get("/grants"))["items"] if one["budget"])
+    grant = next(grant for grant in (await api.get("/grants"))["items"] if grant["budget"])
     assert (grant["scopes"][1], grant["budget"]["total"]) == ("task:execute:hello", 500)
     wide = await fill(admin, "/grants", "/grants", scopes="graph:execute:*")
     assert (wide.status_code, "consent" in wide.text) == (422, True)
@@ -390,7 +396,7 @@ async def test_queues_people_keys_and_the_freeze_have_their_forms(api: Api, admi
     made = await fill(admin, "/settings", "/api-keys", name="deploy", scopes="schedules, runs:read", role="operator")
     assert made.status_code == 200  # shown once, on the answer itself: an address or a cookie would keep it
     secret = re.search(r"rota_[\w-]{30,}", made.text)[0]  # type: ignore[index]
-    key = next(one for one in (await api.get("/api-keys"))["items"] if one["name"] == "deploy")
+    key = next(api_key for api_key in (await api.get("/api-keys"))["items"] if api_key["name"] == "deploy")
     assert key["scopes"] == ["runs:read", "schedules"]
     assert secret not in (await admin.get("/settings")).text
     headers = {"authorization": f"Bearer {secret}"}
@@ -404,8 +410,8 @@ async def test_queues_people_keys_and_the_freeze_have_their_forms(api: Api, admi
 
 
 async def test_a_form_needs_its_token_and_the_role_that_the_api_demands(api: Api, admin: httpx.AsyncClient) -> None:
-    one = await api.get("/schedules/nightly")
-    path = f"/schedules/{one['id']}"
+    schedule = await api.get("/schedules/nightly")
+    path = f"/schedules/{schedule['id']}"
     forms = [
         form
         for page in (*LISTS, path, f"{path}/edit", "/tasks/hello")
@@ -418,7 +424,7 @@ async def test_a_form_needs_its_token_and_the_role_that_the_api_demands(api: Api
             fields = {name: text for name, text in form.fields.items() if name != "csrf_token"}
             refused = await admin.post(form.action, data={**fields, **wrong})
             assert refused.status_code == 403, form.action
-    assert await api.get("/schedules/nightly") == one
+    assert await api.get("/schedules/nightly") == schedule
     await api.call("POST", "/users", ADA)
     async with browser(api) as viewer:
         await submit(viewer, **CREDENTIALS)
@@ -430,7 +436,7 @@ async def test_a_form_needs_its_token_and_the_role_that_the_api_demands(api: Api
             assert refused.status_code in (403, 422), (form.action, refused.status_code)
             if refused.status_code == 403:
                 assert "this needs the role" in words(refused.text).lower(), form.action
-    assert await api.get("/schedules/nightly") == one
+    assert await api.get("/schedules/nightly") == schedule
 
 
 @on_sqlite
@@ -509,7 +515,7 @@ async def test_colours_and_times_are_chosen_without_script(api: Api, admin: http
 async def test_nothing_that_others_wrote_is_taken_for_markup(api: Api, admin: httpx.AsyncClient) -> None:
     word = "w" * 10_000
     evil = EVIL.replace("\u202e", "").replace("\u2066", "").replace("/", "|")  # as far as names may go
-    one = await api.schedule(
+    schedule = await api.schedule(
         evil, description=f"{EVIL} {word}"[:1000], tags=[evil[:150]], input={"name": f"{EVIL} {word}"}
     )
     await api.call("POST", "/tasks", {"name": f"{evil} task", "command": f"echo {EVIL} {word}"})
@@ -520,7 +526,7 @@ async def test_nothing_that_others_wrote_is_taken_for_markup(api: Api, admin: ht
     await api.call("POST", "/schedules/nightly/$pause", {"reason": EVIL})
     await api.call("PUT", "/freeze", {"reason": EVIL})
     await api.call("POST", "/billing/credits", {"amount_credits": 5, "reference": evil})
-    answer = await api.call("POST", f"/schedules/{one['id']}/$run", {})
+    answer = await api.call("POST", f"/schedules/{schedule['id']}/$run", {})
     (begun,) = await api.start()
     await api.execute(
         "INSERT INTO logs (run_id, at, stream, text) SELECT :run, queued_at, 'stderr', :text FROM jobs",
@@ -534,7 +540,13 @@ async def test_nothing_that_others_wrote_is_taken_for_markup(api: Api, admin: ht
     )  # fmt: skip
     assert answer.status_code == 202
     tasks = [f"/tasks/{item['id']}" for item in task["items"]]
-    pages = (*LISTS, f"/schedules/{one['id']}", f"/schedules/{one['id']}/edit", f"/runs/{begun.run_id}", *tasks)
+    pages = (
+        *LISTS,
+        f"/schedules/{schedule['id']}",
+        f"/schedules/{schedule['id']}/edit",
+        f"/runs/{begun.run_id}",
+        *tasks,
+    )
     seen = 0
     for path in pages:
         shown = await admin.get(path)
@@ -554,7 +566,7 @@ async def test_each_command_that_a_page_shows_is_there(api: Api, admin: httpx.As
     shown = ""
     for page in (*LISTS, path, f"{path}/edit", "/tasks/hello", f"/runs/{begun.run_id}", "/schedules?name=none"):
         shown += (await admin.get(page)).text
-    commands = {html.unescape(one) for one in re.findall(r"<code>(rota [^<]+)</code>", shown)}
+    commands = {html.unescape(match) for match in re.findall(r"<code>(rota [^<]+)</code>", shown)}
     assert len(commands) >= 15
     root = typer.main.get_command(cli)
     for command in commands:
@@ -562,10 +574,10 @@ async def test_each_command_that_a_page_shows_is_there(api: Api, admin: httpx.As
         words_ = shlex.split(command)[1:]
         while words_ and hasattr(place, "commands"):
             place = place.commands[words_.pop(0)]
-        known = {option for one in place.params for option in one.opts + one.secondary_opts}
-        assert {one for one in words_ if one.startswith("--")} <= known, command
+        known = {option for param in place.params for option in param.opts + param.secondary_opts}
+        assert {word for word in words_ if word.startswith("--")} <= known, command
     routes = set(api.app.openapi()["paths"])
-    for path_ in {html.unescape(one) for one in re.findall(r"/api/v1(/[^ <]+) ", shown)}:
+    for path_ in {html.unescape(match) for match in re.findall(r"/api/v1(/[^ <]+) ", shown)}:
         shape = re.sub(r"/[0-9A-HJKMNP-TV-Z]{26}|/python%3Aecho|/default", "/{}", path_)
         assert any(re.sub(r"\{\w+\}", "{}", route) == f"/api/v1{shape}" for route in routes), path_
 
@@ -574,7 +586,7 @@ async def test_each_command_that_a_page_shows_is_there(api: Api, admin: httpx.As
 
 
 async def test_the_parts_of_pages_are_read_in_bounds(api: Api) -> None:
-    one = await api.schedule("nightly")
+    schedule = await api.schedule("nightly")
     for _ in range(3):
         await api.job()
         await api.end(await api.start())
@@ -602,11 +614,11 @@ async def test_the_parts_of_pages_are_read_in_bounds(api: Api) -> None:
 )
 def test_the_load_of_the_week_is_counted_by_hours(trigger: Any, expected: list[int] | None) -> None:
     timing = Timing(trigger)
-    found = timeline.by_hour(json.dumps(triggers.dump(timing)), NINE)
+    hours = timeline.by_hour(json.dumps(triggers.dump(timing)), NINE)
     if expected is None:  # by arithmetic as one by one
         slots = list(triggers.slots_between(timing, NINE - timedelta(seconds=1), NINE + timedelta(days=7, seconds=-1)))
         expected = [sum((slot - NINE) // timedelta(hours=1) == hour for slot in slots) for hour in range(168)]
-    assert list(found) == expected
+    assert list(hours) == expected
 
 
 def test_the_load_of_the_week_counts_every_rule() -> None:
@@ -677,7 +689,7 @@ async def test_pages_show_nothing_that_the_scopes_of_a_key_keep_from_the_api(api
     await log_in(api, web)
     for path, texts in hidden.items():
         text = (await web.get(path)).text
-        assert [one for one in texts if one not in text] == [], path  # who may read all sees it
+        assert [expected for expected in texts if expected not in text] == [], path  # who may read all sees it
     for path, texts in hidden.items():
         scopes = [f"{path.split('/')[1]}:read", "login-links"]
         made = await api.call("POST", "/api-keys", {"name": "narrow", "role": "viewer", "scopes": scopes})
@@ -686,7 +698,7 @@ async def test_pages_show_nothing_that_the_scopes_of_a_key_keep_from_the_api(api
             await client.get(await link(api, headers={"authorization": f"Bearer {key}"}))
             answer = await client.get(path)
             assert answer.status_code == 200, path
-            assert [one for one in texts if one in answer.text] == [], path
+            assert [text for text in texts if text in answer.text] == [], path
 
 
 async def test_a_page_that_is_not_found_keeps_the_navigation(admin: httpx.AsyncClient) -> None:

@@ -19,15 +19,22 @@ CENT = Decimal("0.01")  # costs 200,000 credits
 PRICE = 200_000
 
 
-async def charge(api: Api, account_id: str, *, cost: Decimal = CENT, **what: Any) -> str:
+async def charge(api: Api, account_id: str, *, cost: Decimal = CENT, **overrides: Any) -> str:
     """A unit of a new run is charged, as a graph would have it; returns the run's id."""
-    given = {"grant_id": None, "schedule_id": None, "target": "python:poet", "run_id": new_id(), "attempt": 1, **what}
+    fields = {
+        "grant_id": None,
+        "schedule_id": None,
+        "target": "python:poet",
+        "run_id": new_id(),
+        "attempt": 1,
+        **overrides,
+    }
     unit = Usage("call-1", "small", 10, 20, cost)
-    await api.db.tx(billing_store.charge, Charge(api.org_id, account_id, **given), unit, Decimal(2), api.clock.now())
-    return str(given["run_id"])
+    await api.db.tx(billing_store.charge, Charge(api.org_id, account_id, **fields), unit, Decimal(2), api.clock.now())
+    return str(fields["run_id"])
 
 
-async def somebody(api: Api, name: str, role: str = "viewer") -> tuple[str, dict[str, str]]:
+async def new_user(api: Api, name: str, role: str = "viewer") -> tuple[str, dict[str, str]]:
     """The id of a new user, and headers to call as them."""
     user = await api.db.tx(accounts.create_user, api.org_id, f"{name}@example.org", name, "x", role, NINE)
     key = await api.db.tx(accounts.create_key, api.org_id, name, role, NINE, user_id=user)
@@ -39,15 +46,15 @@ async def top_up(api: Api, amount: Any, reference: Any, **more: Any) -> Any:
 
 
 async def test_an_account_is_there_when_it_is_first_asked_for(api: Api) -> None:
-    mine = await api.get("/billing/account")
-    assert (mine["balance_credits"], mine["owner_name"], mine["closed_at"]) == (0, "system", None)
-    assert await api.get("/billing/account") == mine
-    ada, headers = await somebody(api, "ada")
+    own = await api.get("/billing/account")
+    assert (own["balance_credits"], own["owner_name"], own["closed_at"]) == (0, "system", None)
+    assert await api.get("/billing/account") == own
+    ada, headers = await new_user(api, "ada")
     hers = (await api.call("GET", "/billing/account", headers=headers)).json()
     assert (hers["owner_id"], await api.get("/billing/account", owner_id=ada)) == (ada, hers)
-    assert [one["id"] for one in (await api.get("/billing/accounts"))["items"]] == [mine["id"], hers["id"]]
+    assert [account["id"] for account in (await api.get("/billing/accounts"))["items"]] == [own["id"], hers["id"]]
     assert (await api.call("GET", f"/billing/account?owner_id={new_id()}")).status_code == 404
-    assert await api.count("audit_log") == 0  # nobody did anything
+    assert await api.count("audit_log") == 0  # reads are not logged
 
 
 async def test_a_top_up_is_in_the_balance_the_ledger_and_the_audit_log_once(api: Api) -> None:
@@ -69,7 +76,7 @@ async def test_a_top_up_is_in_the_balance_the_ledger_and_the_audit_log_once(api:
 async def test_an_amount_that_is_no_number_of_credits_is_refused_by_name(api: Api, amount: Any) -> None:
     refused = await top_up(api, amount, "x")
     assert refused.status_code == 422
-    assert [one["field"] for one in refused.json()["errors"]] == ["amount_credits"]
+    assert [error["field"] for error in refused.json()["errors"]] == ["amount_credits"]
     assert await api.count("credit_ledger") == 0
 
 
@@ -81,7 +88,7 @@ async def test_an_amount_that_is_no_number_of_credits_is_refused_by_name(api: Ap
 async def test_a_wrong_field_of_a_top_up_is_named(api: Api, field: str, value: Any) -> None:
     refused = await top_up(api, 5, **{"reference": "x", field: value})
     assert refused.status_code == 422, refused.text
-    assert [one["field"] for one in refused.json()["errors"]] == [field]
+    assert [error["field"] for error in refused.json()["errors"]] == [field]
 
 
 async def test_no_top_up_takes_a_balance_beyond_what_json_carries(api: Api) -> None:
@@ -98,15 +105,15 @@ async def test_no_credit_is_lost_when_many_top_up_and_charge_at_once(api: Api) -
         asyncio.gather(*same, *(top_up(api, 1_000_000 + n, f"invoice {n}") for n in range(50))),
         *(charge(api, account) for _ in range(50)),
     )
-    assert {one.status_code for one in answers} == {201}
+    assert {answer.status_code for answer in answers} == {201}
     expected = 7 + 50 * 1_000_000 + sum(range(50)) - 50 * PRICE
     assert (await api.get("/billing/account"))["balance_credits"] == expected
     ledger = (await api.get("/billing/ledger", limit=200))["items"]
-    assert (len(ledger), sum(one["amount"] for one in ledger)) == (101, expected)
+    assert (len(ledger), sum(entry["amount"] for entry in ledger)) == (101, expected)
     before = 0
-    for one in sorted(ledger, key=lambda one: str(one["id"])):
-        before += one["amount"]
-        assert one["balance_after"] == before  # each line follows the one before it
+    for entry in sorted(ledger, key=lambda entry: str(entry["id"])):
+        before += entry["amount"]
+        assert entry["balance_after"] == before  # each line follows the one before it
 
 
 async def test_a_closed_account_pays_for_nothing_until_it_is_opened_again(api: Api) -> None:
@@ -117,7 +124,7 @@ async def test_a_closed_account_pays_for_nothing_until_it_is_opened_again(api: A
     closed = (await api.call("POST", close)).json()
     assert (closed["closed_at"], closed["balance_credits"]) == (NINE.isoformat(), 500)
     await api.clock.advance(DAY)
-    assert (await api.call("POST", close)).json() == closed  # twice is as once
+    assert (await api.call("POST", close)).json() == closed  # idempotent
     weekly = {"kind": "graph", "target": "python:echo", "cron_expression": "0 9 * * 1"}
     for path, body in (
         ("/billing/credits", {"amount_credits": 1, "reference": "after"}), ("/grants", {"scopes": held["scopes"]}),
@@ -130,28 +137,28 @@ async def test_a_closed_account_pays_for_nothing_until_it_is_opened_again(api: A
     assert len((await api.get("/billing/ledger"))["items"]) == 1  # its past stays to be read
     assert (await api.call("POST", reopen)).json()["closed_at"] is None
     assert (await api.call("POST", "/schedules", weekly)).status_code == 201
-    lines = [one for one in (await api.get("/audit"))["items"] if one["resource_id"] == account]
-    assert [one["action"] for one in lines] == ["billing.reopen", "billing.close", "billing.close"]
+    lines = [entry for entry in (await api.get("/audit"))["items"] if entry["resource_id"] == account]
+    assert [line["action"] for line in lines] == ["billing.reopen", "billing.close", "billing.close"]
     assert lines[-1]["after"] == {"closed_at": NINE.isoformat(), "result": account}
     assert (await api.call("POST", f"/billing/accounts/{new_id()}/$close")).status_code == 404
 
 
 async def test_each_sees_their_own_account_and_admins_all_of_their_org(api: Api) -> None:
-    ada, hers = await somebody(api, "ada", "operator")
+    ada, hers = await new_user(api, "ada", "operator")
     account = (await api.get("/billing/account", owner_id=ada))["id"]
     own = (await api.get("/billing/account"))["id"]
     run, other = await charge(api, account), await charge(api, own)
     assert (await top_up(api, 9, "x", account_id=account)).json()["billing_account_id"] == account
-    for path, mine, all_of_it in (("receipts", [run], [other, run]), ("ledger", [9, -PRICE], [-PRICE])):
+    for path, expected, all_of_it in (("receipts", [run], [other, run]), ("ledger", [9, -PRICE], [-PRICE])):
         seen = [
-            [one["run_id"] if path == "receipts" else one["amount"] for one in found["items"]]
-            for found in (
+            [row["run_id"] if path == "receipts" else row["amount"] for row in page["items"]]
+            for page in (
                 (await api.call("GET", f"/billing/{path}", headers=hers)).json(),
                 await api.get(f"/billing/{path}", account_id=account),
                 await api.get(f"/billing/{path}"),
             )
         ]
-        assert seen == [mine, mine, all_of_it]
+        assert seen == [expected, expected, all_of_it]
     refused = await api.call("GET", f"/billing/receipts?account_id={own}", headers=hers)
     assert refused.status_code == 403
     assert (await api.call("GET", "/billing/usage", headers=hers)).json()["items"][0]["charged_credits"] == PRICE
@@ -172,17 +179,17 @@ async def test_receipts_are_found_by_what_they_are_for_page_by_page(api: Api) ->
     for _ in range(3):
         runs.append(await charge(api, account, schedule_id=nightly, grant_id=grant))
         await api.clock.advance(DAY)
-    runs += [await charge(api, account) for _ in range(2)]  # two of one moment
+    runs += [await charge(api, account) for _ in range(2)]  # two with the same timestamp
     whole = (await api.get("/billing/receipts"))["items"]
-    assert [one["run_id"] for one in whole] == runs[::-1]
+    assert [receipt["run_id"] for receipt in whole] == runs[::-1]
     newest = whole[0]
     assert (newest["cost_usd"], newest["charged_credits"], newest["unit"]) == ("0.01", PRICE, "call-1")
     assert (newest["source_system"], newest["source_reference"]) == ("rota", f"{runs[4]}/1/call-1")
     paged: list[Any] = []
     cursor = None
     for _ in range(3):
-        found = await api.get("/billing/receipts", limit=2, **({"cursor": cursor} if cursor else {}))
-        paged, cursor = paged + found["items"], found["next_cursor"]
+        page = await api.get("/billing/receipts", limit=2, **({"cursor": cursor} if cursor else {}))
+        paged, cursor = paged + page["items"], page["next_cursor"]
     assert (paged, cursor) == (whole, None)
     second = (NINE + DAY).isoformat()
     for wanted, expected in (
@@ -192,10 +199,12 @@ async def test_receipts_are_found_by_what_they_are_for_page_by_page(api: Api) ->
         ({"grant_id": grant, "until": second}, runs[:1]),
         ({"grant_id": new_id()}, []),
     ):
-        assert [one["run_id"] for one in (await api.get("/billing/receipts", **wanted))["items"]] == expected
+        assert [receipt["run_id"] for receipt in (await api.get("/billing/receipts", **wanted))["items"]] == expected
     ledger = await api.get("/billing/ledger", limit=4)
     rest = await api.get("/billing/ledger", cursor=ledger["next_cursor"])
-    assert [one["balance_after"] for one in ledger["items"] + rest["items"]] == [-PRICE * n for n in (5, 4, 3, 2, 1)]
+    assert [entry["balance_after"] for entry in ledger["items"] + rest["items"]] == [
+        -PRICE * n for n in (5, 4, 3, 2, 1)
+    ]
 
 
 async def test_usage_is_summed_by_what_is_asked_for(api: Api) -> None:
@@ -208,8 +217,8 @@ async def test_usage_is_summed_by_what_is_asked_for(api: Api) -> None:
     await charge(api, account, cost=Decimal("0.00000001"))
 
     async def sums(by: str, **wanted: Any) -> list[tuple[Any, ...]]:
-        found = (await api.get("/billing/usage", by=by, **wanted))["items"]
-        return [(one["key"], one["charged_credits"], one["runs"], one["units"]) for one in found]
+        rows = (await api.get("/billing/usage", by=by, **wanted))["items"]
+        return [(row["key"], row["charged_credits"], row["runs"], row["units"]) for row in rows]
 
     assert await sums("schedule") == [(essays, 2_000_000, 1, 1), (poems, 600_000, 1, 2), (None, 1, 1, 1)]
     assert await sums("graph") == [("langgraph:essay", 2_000_000, 1, 1), ("python:poet", 600_001, 2, 3)]
@@ -224,7 +233,7 @@ async def test_usage_is_summed_by_what_is_asked_for(api: Api) -> None:
         while cursor is not None or not paged:
             page = await api.get("/billing/usage", by=by, limit=1, **({"cursor": cursor} if cursor else {}))
             paged, cursor = paged + page["items"], page["next_cursor"]
-        assert [one["key"] for one in paged] == [one[0] for one in whole]
+        assert [item["key"] for item in paged] == [item[0] for item in whole]
     wrong = await api.call("GET", "/billing/usage?by=planet")
     assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, "by")
 
@@ -239,8 +248,8 @@ async def test_an_export_is_a_file_that_no_spreadsheet_runs(api: Api) -> None:
     ):
         assert answer.headers["content-type"] == "text/csv; charset=utf-8"
         lines = list(csv.DictReader(answer.text.splitlines()))
-        assert {one["name"] for one in lines} == {'\'=cmd|"x"!A1', "'+1", "'-1", "'@sum", "plain, with a comma"}
-        assert {one["charged_credits"] for one in lines} == {str(PRICE)}
+        assert {line["name"] for line in lines} == {'\'=cmd|"x"!A1', "'+1", "'-1", "'@sum", "plain, with a comma"}
+        assert {line["charged_credits"] for line in lines} == {str(PRICE)}
 
 
 async def test_charges_go_by_the_default_key_of_the_moment(api: Api) -> None:
@@ -261,8 +270,8 @@ async def test_charges_go_by_the_default_key_of_the_moment(api: Api) -> None:
         gone = await api.call("POST", f"/billing/virtual-keys/{default['id']}/$deactivate")
         assert (gone.status_code, gone.json()["active"]) == (200, False)
     assert (await api.call("POST", f"/billing/virtual-keys/{default['id']}/$make-default")).status_code == 409
-    told = (await api.get("/audit", action="billing.make-default"))["items"]
-    assert [(one["resource_id"], one["before"], one["after"]) for one in told] == [
+    entries = (await api.get("/audit", action="billing.make-default"))["items"]
+    assert [(entry["resource_id"], entry["before"], entry["after"]) for entry in entries] == [
         (key["id"], {"is_default": False}, {"is_default": True, "result": key["id"]})
     ]
     for label in ("", "x" * 201, 7, None):

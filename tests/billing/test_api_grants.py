@@ -1,4 +1,4 @@
-"""Grants over HTTP: what is given, what is refused, and that taking one back is seen wherever people look."""
+"""Grants over HTTP: creation, rejection, and the effects of a revocation."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -87,7 +87,7 @@ async def test_a_grant_that_names_a_task_allows_a_schedule_of_its_id(api: Api) -
 async def test_a_wrong_field_of_a_grant_is_named(api: Api, body: Any, field: str) -> None:
     refused = await api.call("POST", "/grants", body)
     assert refused.status_code == 422, refused.text
-    assert [one["field"] for one in refused.json()["errors"]] == [field]
+    assert [error["field"] for error in refused.json()["errors"]] == [field]
     assert await api.count("grants") == 0
 
 
@@ -114,12 +114,12 @@ async def test_only_an_admin_lets_others_pay_for_a_grant(api: Api) -> None:
 async def test_the_grants_of_a_person_who_is_removed_are_revoked(api: Api) -> None:
     user = await api.db.tx(accounts.create_user, api.org_id, "ada@example.org", "ada", "x", "operator", NINE)
     key = await api.db.tx(accounts.create_key, api.org_id, "ada", "operator", NINE, user_id=user)
-    hers, mine = await api.call("POST", "/grants", HELLO, headers={"authorization": f"Bearer {key}"}), await give(api)
+    hers, own = await api.call("POST", "/grants", HELLO, headers={"authorization": f"Bearer {key}"}), await give(api)
     await api.schedule("nightly", grant_id=hers.json()["id"])
     assert (await api.call("DELETE", f"/users/{user}")).status_code == 204
     (lapsed,) = (await api.get("/grants/$forecast"))["items"]
     assert (lapsed["schedule_name"], lapsed["reason"]) == ("nightly", "grant_revoked")
-    assert (await api.get(f"/grants/{mine['id']}"))["revoked_at"] is None
+    assert (await api.get(f"/grants/{own['id']}"))["revoked_at"] is None
 
 
 async def test_a_schedule_names_a_grant_that_allows_it_or_is_refused(api: Api) -> None:
@@ -145,18 +145,18 @@ async def test_taking_a_grant_back_twice_is_as_once(api: Api) -> None:
     assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, "cancel_running")
 
 
-async def test_the_forecast_tells_what_will_not_run_since_when_and_why(api: Api) -> None:
+async def test_the_forecast_lists_what_will_not_run_since_when_and_why(api: Api) -> None:
     soon = NINE + timedelta(days=3)
     held = {"lasting": await give(api), "soon": await give(api, expires_at=soon.isoformat()), "gone": await give(api)}
     for name, grant in held.items():
         await api.schedule(name, grant_id=grant["id"])
     await api.call("POST", f"/grants/{held['gone']['id']}/$revoke")
-    found = (await api.get("/grants/$forecast", days=7))["items"]
-    assert [(one["schedule_name"], one["lapses_at"], one["reason"]) for one in found] == [
+    forecasts = (await api.get("/grants/$forecast", days=7))["items"]
+    assert [(forecast["schedule_name"], forecast["lapses_at"], forecast["reason"]) for forecast in forecasts] == [
         ("gone", NINE.isoformat(), "grant_revoked"),
         ("soon", soon.isoformat(), "grant_expired"),
     ]
-    assert [one["schedule_name"] for one in (await api.get("/grants/$forecast", days=2))["items"]] == ["gone"]
+    assert [forecast["schedule_name"] for forecast in (await api.get("/grants/$forecast", days=2))["items"]] == ["gone"]
     assert (await api.call("GET", "/grants/$forecast?days=0")).status_code == 422
 
 
@@ -209,8 +209,8 @@ async def test_what_runs_finishes_unless_it_is_to_be_canceled(
     await harness.run_until(at("9:10"))
     await api.call("POST", f"/grants/{held['id']}/$revoke", {"cancel_running": stop})
     job_id = (await api.get("/runs"))["items"][0]["job_id"]
-    told = " ".join((await api.get(f"/runs/{job_id}/$why"))["sentences"])
-    assert ("asked to stop" in told and "because its grant was revoked" in told) is stop
+    sentences = " ".join((await api.get(f"/runs/{job_id}/$why"))["sentences"])
+    assert ("asked to stop" in sentences and "because its grant was revoked" in sentences) is stop
     harness.fake_runner.stubborn = False
     await harness.work()
     if not stop:

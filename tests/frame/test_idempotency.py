@@ -19,7 +19,7 @@ KEY = {"idempotency-key": "one"}
 CREATE = {"name": "nightly", "target": "hello", "cron_expression": "0 12 * * *"}
 
 
-async def test_whoever_asks_again_gets_the_first_answer(api: Api) -> None:
+async def test_a_repeated_request_gets_the_first_answer(api: Api) -> None:
     first = await api.call("POST", "/schedules", CREATE, headers=KEY)
     again = await api.call("POST", "/schedules", CREATE, headers=KEY)
     assert (first.status_code, again.status_code) == (201, 201)
@@ -210,7 +210,7 @@ async def test_a_smaller_role_does_not_get_the_answer(api: Api) -> None:
     assert (answer.status_code, answer.json()["code"]) == (422, "idempotency_mismatch")
 
 
-async def test_a_secret_is_told_once_and_not_stored(api: Api) -> None:
+async def test_a_secret_is_returned_once_and_not_stored(api: Api) -> None:
     body = {"name": "deploy", "role": "viewer"}
     first = await api.call("POST", "/api-keys", body, headers=KEY)
     again = await api.call("POST", "/api-keys", body, headers=KEY)
@@ -244,7 +244,7 @@ async def test_a_webhook_token_with_a_key_is_no_guess(api: Api) -> None:
             api.app.state.failures.seen.clear()
         answer = await api.call("POST", "/webhooks", headers=headers)
         assert answer.status_code == 404
-        assert not [who for who in api.app.state.failures.seen if who.startswith(("address", "prefix"))]
+        assert not [counted for counted in api.app.state.failures.seen if counted.startswith(("address", "prefix"))]
 
 
 async def test_keys_are_forgotten_after_a_day(api: Api) -> None:

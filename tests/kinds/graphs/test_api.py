@@ -1,4 +1,4 @@
-"""Graphs over HTTP: listed, run, scheduled; and the internal endpoint, which runs them for workers elsewhere."""
+"""Graphs over HTTP: listed, run, scheduled; and the internal endpoint, which runs them for workers remote_worker."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -38,8 +38,8 @@ async def grant(api: Api, *scopes: str, **fields: Any) -> str:
 
 
 async def order(api: Api, key: str | None = "k", headers: Any = None, path: str = RUN, **body: Any) -> httpx.Response:
-    given = {**TOKEN, **({"idempotency-key": key} if key is not None else {}), **(headers or {})}
-    return await api.client.post(path, json=body, headers=given)
+    all_headers = {**TOKEN, **({"idempotency-key": key} if key is not None else {}), **(headers or {})}
+    return await api.client.post(path, json=body, headers=all_headers)
 
 
 async def rows(api: Api, stmt: Any) -> list[Any]:
@@ -75,10 +75,10 @@ async def test_graphs_are_listed_and_run(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("graph", "body", "status", "told"),
+    ("graph", "body", "status", "message"),
     [
         ("echo", {}, 404, "not found"),
-        ("nobody:echo", {}, 404, "not found"),
+        ("unknown:echo", {}, 404, "not found"),
         ("python:unknown", {}, 404, "not found"),
         ("python:echo", {"input": [1]}, 422, "not an object"),
         ("python:echo", {"input": "x"}, 422, "not an object"),
@@ -87,14 +87,14 @@ async def test_graphs_are_listed_and_run(api: Api) -> None:
         ("python:echo", {"more": 1}, 422, "unknown field"),
     ],
 )
-async def test_a_wrong_run_is_refused(api: Api, graph: str, body: Any, status: int, told: str) -> None:
+async def test_a_wrong_run_is_refused(api: Api, graph: str, body: Any, status: int, message: str) -> None:
     answer = await api.call("POST", f"/graphs/{graph}/$run", body)
-    assert (answer.status_code, told in answer.text) == (status, True), answer.text
+    assert (answer.status_code, message in answer.text) == (status, True), answer.text
     assert await api.count("jobs") == await api.count("grants") == 0
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ({"scopes": ["graph:execute"]}, "not a scope"),
         ({"scopes": ["graph:execute:poet"]}, "not a scope"),
@@ -105,9 +105,9 @@ async def test_a_wrong_run_is_refused(api: Api, graph: str, body: Any, status: i
         ({"scopes": ["graph:execute:python:a"], "budget": {"per_day": 2**70}}, "budget.per_day"),
     ],
 )
-async def test_a_wrong_grant_is_refused(api: Api, body: Any, told: str) -> None:
+async def test_a_wrong_grant_is_refused(api: Api, body: Any, message: str) -> None:
     answer = await api.call("POST", "/grants", body)
-    assert (answer.status_code, told in answer.text) == (422, True), answer.text
+    assert (answer.status_code, message in answer.text) == (422, True), answer.text
 
 
 async def test_a_schedule_of_a_graph_mints_its_grant_and_its_deletion_revokes_it(api: Api) -> None:
@@ -177,12 +177,12 @@ async def test_the_endpoint_refuses_in_this_order(api: Api) -> None:
     other = await grant(api)
     for body in ({**good, "input": {"say": "x"}}, {**good, "grant_id": other}):
         assert (await order(api, **body)).status_code == 422, body
-    elsewhere = await grant(api, "graph:execute:python:other")
+    remote_worker = await grant(api, "graph:execute:python:other")
     await api.call("POST", f"/grants/{other}/$revoke")
     brief = await grant(api, expires_at=(NINE + timedelta(minutes=1)).isoformat())
     api.clock.set(NINE + timedelta(minutes=2))
     for number, (bad, code) in enumerate(
-        ((ULID, "grant_not_found"), (other, "grant_revoked"), (brief, "grant_expired"), (elsewhere, "grant_scope"))
+        ((ULID, "grant_not_found"), (other, "grant_revoked"), (brief, "grant_expired"), (remote_worker, "grant_scope"))
     ):
         answer = await order(api, f"bad-{number}", grant_id=bad)
         assert (answer.status_code, answer.json()["code"]) == (403, code)
@@ -226,8 +226,8 @@ async def test_a_server_without_a_token_is_closed(api: Api) -> None:
 # a worker that has no graphs itself
 
 
-class Way(httpx.ASGITransport):
-    """The way to the endpoint; tells when that has answered 409 twice."""
+class CountingTransport(httpx.ASGITransport):
+    """Transport to the endpoint; sets an event when that has answered 409 twice."""
 
     def __init__(self, app: Any) -> None:
         super().__init__(app)
@@ -241,13 +241,13 @@ class Way(httpx.ASGITransport):
         return answer
 
 
-class Elsewhere:
-    """A worker whose graphs live in the API's process: it has only the endpoint."""
+class RemoteGraphWorker:
+    """A worker that calls the endpoint of the API's process to run graphs."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
-        self.heard = Way(api.app)
-        self.remote = Remote("http://rota", SERVICE_TOKEN, transport=self.heard)
+        self.recorder = CountingTransport(api.app)
+        self.remote = Remote("http://rota", SERVICE_TOKEN, transport=self.recorder)
         runner = GraphRunner(GraphRegistry(), api.db, api.clock, remote=self.remote)
         self.engine = Engine(api.db, api.clock, Wake(), {"graph": runner}, api.engine.settings)
         self.worker = Worker(self.engine)
@@ -275,29 +275,31 @@ class Elsewhere:
         """Take what is ready, and wait until it has ended."""
         await self.worker.prefetch.claim()
         while self.worker.active:
-            await asyncio.wait([one.task for one in self.worker.active.values() if one.task is not None])
+            await asyncio.wait(
+                [active_run.task for active_run in self.worker.active.values() if active_run.task is not None]
+            )
             await asyncio.sleep(0)
         while self.worker.completer.results:
             await self.worker.completer.flush()
         return await rows(self.api, select(runs).order_by(runs.c.finished_at, runs.c.id))
 
-    async def run(self, graph_id: str, given: Any, grant_id: str) -> str:
+    async def run(self, graph_id: str, graph_input: Any, grant_id: str) -> str:
         user = await self.api.db.tx(orgs.system_user, self.api.org_id, NINE)
-        return await GraphManager(self.api.engine, self.api.org_id).run(graph_id, given, grant_id, user)
+        return await GraphManager(self.api.engine, self.api.org_id).run(graph_id, graph_input, grant_id, user)
 
 
 @pytest.fixture
-async def elsewhere(api: Api, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
+async def remote_worker(api: Api, monkeypatch: pytest.MonkeyPatch) -> RemoteGraphWorker:
     monkeypatch.setattr(remote_module, "RETRY_SECONDS", 0.02)
-    one = Elsewhere(api)
-    await one.start()
-    return one
+    remote = RemoteGraphWorker(api)
+    await remote.start()
+    return remote
 
 
-async def test_a_worker_runs_graphs_through_the_endpoint(api: Api, elsewhere: Elsewhere) -> None:
-    assert [(one["id"], one["live"]) for one in (await api.get("/graphs"))["items"]] == [("python:echo", True)]
-    await elsewhere.run("python:echo", {"say": "hi"}, await grant(api))
-    (run,) = await elsewhere.work()
+async def test_a_worker_runs_graphs_through_the_endpoint(api: Api, remote_worker: RemoteGraphWorker) -> None:
+    assert [(graph["id"], graph["live"]) for graph in (await api.get("/graphs"))["items"]] == [("python:echo", True)]
+    await remote_worker.run("python:echo", {"say": "hi"}, await grant(api))
+    (run,) = await remote_worker.work()
     assert (run.status, run.outcome["content"]) == ("success", "hi")
     assert run.usage == {"units": 1, "input_tokens": 1, "output_tokens": 1, "cost_usd": "0.001", "credits": 20_000}
     (receipt,) = await rows(api, select(charge_receipts))
@@ -305,17 +307,17 @@ async def test_a_worker_runs_graphs_through_the_endpoint(api: Api, elsewhere: El
     assert [line["text"] for line in (await api.get(f"/runs/{run.id}/logs"))["items"]] == ["hi"]
 
 
-async def test_a_trace_goes_on_over_there(api: Api, elsewhere: Elsewhere) -> None:
-    heard = Heard()
-    for engine in (api.engine, elsewhere.engine):
-        engine.tracing = Tracing(heard.provider.get_tracer("rota"))
-    await elsewhere.run("python:echo", {}, await grant(api))
-    (run,) = await elsewhere.work()
-    assert heard.chain("graph python:echo")[:3] == ["graph python:echo", "run python:echo", "claim python:echo"]
-    assert {trace_id(one) for one in heard.spans} == {run.trace_id}
+async def test_a_trace_goes_on_over_there(api: Api, remote_worker: RemoteGraphWorker) -> None:
+    recorder = SpanRecorder()
+    for engine in (api.engine, remote_worker.engine):
+        engine.tracing = Tracing(recorder.provider.get_tracer("rota"))
+    await remote_worker.run("python:echo", {}, await grant(api))
+    (run,) = await remote_worker.work()
+    assert recorder.chain("graph python:echo")[:3] == ["graph python:echo", "run python:echo", "claim python:echo"]
+    assert {trace_id(span) for span in recorder.spans} == {run.trace_id}
 
 
-async def test_a_worker_that_meets_409_waits_and_takes_the_outcome(api: Api, elsewhere: Elsewhere) -> None:
+async def test_a_worker_that_meets_409_waits_and_takes_the_outcome(api: Api, remote_worker: RemoteGraphWorker) -> None:
     """The worker that asked first is gone; its run goes on over there, and nothing runs or is charged twice."""
     gate, reached, times = asyncio.Event(), asyncio.Event(), []
 
@@ -327,14 +329,14 @@ async def test_a_worker_that_meets_409_waits_and_takes_the_outcome(api: Api, els
         yield TextDelta("late")
 
     graph = registry(api).add("slow", slow, "python").id
-    await elsewhere.remote.learn()
+    await remote_worker.remote.learn()
     held = await grant(api)
-    job = await elsewhere.run(graph, {}, held)
+    job = await remote_worker.run(graph, {}, held)
     path = f"/api/internal/graphs/{graph}:run"
     before = asyncio.ensure_future(order(api, f"{job}:0", grant_id=held, input={}, run_id=ULID, path=path))
     await reached.wait()
-    working = asyncio.ensure_future(elsewhere.work())
-    await elsewhere.heard.busy.wait()
+    working = asyncio.ensure_future(remote_worker.work())
+    await remote_worker.recorder.busy.wait()
     assert not working.done()
     gate.set()
     (run,) = await working
@@ -343,13 +345,15 @@ async def test_a_worker_that_meets_409_waits_and_takes_the_outcome(api: Api, els
     assert len(await rows(api, select(charge_receipts))) == 1
 
 
-async def test_what_the_endpoint_refuses_and_what_fails_there_become_runs(api: Api, elsewhere: Elsewhere) -> None:
+async def test_what_the_endpoint_refuses_and_what_fails_there_become_runs(
+    api: Api, remote_worker: RemoteGraphWorker
+) -> None:
     async def broken(request: GraphRequest, caller: LlmCaller) -> AsyncIterator[object]:
         yield TextDelta("so")
         raise GraphError(str(request.input["code"]))
 
     graph = registry(api).add("broken", broken, "python").id
-    await elsewhere.remote.learn()
+    await remote_worker.remote.learn()
     expected = {
         "rate_limit": ("paused", "transient"), "invalid_request": ("failed", "logic"),
         "internal": ("failed", "internal"),
@@ -357,31 +361,31 @@ async def test_what_the_endpoint_refuses_and_what_fails_there_become_runs(api: A
     }  # fmt: skip
     held = await grant(api)
     for code in expected:
-        await elsewhere.run(graph, {"code": code}, held)
-    await elsewhere.run("python:echo", {}, spent := await grant(api, budget={"total": 1}))
-    for run in await elsewhere.work():
+        await remote_worker.run(graph, {"code": code}, held)
+    await remote_worker.run("python:echo", {}, spent := await grant(api, budget={"total": 1}))
+    for run in await remote_worker.work():
         if run.target == graph:
             assert (run.status, run.reason) == expected[run.input["code"]]
         else:
             assert (run.status, run.reason) == ("failed", "budget")
     account, rich = (await api.get(f"/grants/{spent}"))["billing_account_id"], await grant(api)
-    for used, loss, told in (
+    for used, loss, wanted in (
         (spent, None, ("skipped", "budget", "budget")),
         (rich, f"/billing/accounts/{account}/$close", ("skipped", "budget", "billing_account_closed")),
         (held, f"/grants/{held}/$revoke", ("skipped", "grant_revoked", None)),
     ):
-        job = await elsewhere.run("python:echo", {}, used)
+        job = await remote_worker.run("python:echo", {}, used)
         if loss is not None:
             assert (await api.call("POST", loss)).status_code == 200
-        (run,) = [one for one in await elsewhere.work() if one.job_id == job]
-        assert (run.status, run.reason, (run.error or {}).get("code")) == told
+        (run,) = [ended for ended in await remote_worker.work() if ended.job_id == job]
+        assert (run.status, run.reason, (run.error or {}).get("code")) == wanted
     refused = await order(api, grant_id=rich)
     assert (refused.status_code, refused.json()["code"]) == (403, "billing_account_closed")
     await api.call("POST", f"/billing/accounts/{account}/$reopen")
     assert (await order(api, grant_id=rich)).json()["ok"] is True  # what did not run is not remembered
 
 
-async def test_a_cancelled_run_is_stopped_over_there(api: Api, elsewhere: Elsewhere) -> None:
+async def test_a_cancelled_run_is_stopped_over_there(api: Api, remote_worker: RemoteGraphWorker) -> None:
     reached, ended = asyncio.Event(), asyncio.Event()
 
     async def endless(request: GraphRequest, caller: LlmCaller) -> AsyncIterator[object]:
@@ -393,12 +397,12 @@ async def test_a_cancelled_run_is_stopped_over_there(api: Api, elsewhere: Elsewh
             ended.set()
 
     graph = registry(api).add("endless", endless, "python").id
-    await elsewhere.remote.learn()
-    job = await elsewhere.run(graph, {}, await grant(api))
-    working = asyncio.ensure_future(elsewhere.work())
+    await remote_worker.remote.learn()
+    job = await remote_worker.run(graph, {}, await grant(api))
+    working = asyncio.ensure_future(remote_worker.work())
     await reached.wait()
     assert (await api.call("POST", f"/jobs/{job}/$cancel")).status_code == 202
-    elsewhere.worker.cancellation.cancel({job: "operator"})
+    remote_worker.worker.cancellation.cancel({job: "operator"})
     (run,) = await working
     assert (run.status, run.reason) == ("canceled", "operator")
     await asyncio.wait_for(ended.wait(), 5)

@@ -31,7 +31,7 @@ class FakeAgent:
     async def register(self, types: Any = None, **journal: str) -> None:
         """Register the agent, with a journal of claims as `JOB_FENCE="running"`."""
         entries = [
-            {"job_id": one.split("_")[0], "fence": int(one.split("_")[1]), "state": how} for one, how in journal.items()
+            {"job_id": key.split("_")[0], "fence": int(key.split("_")[1]), "state": how} for key, how in journal.items()
         ]
         facts = {
             "version": "1",

@@ -52,11 +52,11 @@ def lines(home: Path) -> list[Any]:
 def test_a_command_leaves_its_output_its_outcome_and_no_secret(tmp_path: Path) -> None:
     server = {"id": "S", "name": "web", "type": "x", "config": {"rcon_password": "canary-1"}}
     command = "echo $ROTA_SERVER_CONFIG; echo bye canary-2 >&2; exit 3"
-    found = run(tmp_path, payload={"command": command, "token": "canary-2"}, server=server)
-    assert (found["status"], found["outcome"]["exit_code"]) == ("failed", 3)
-    assert found["error"]["message"] == "exit code 3: bye ***"
+    result = run(tmp_path, payload={"command": command, "token": "canary-2"}, server=server)
+    assert (result["status"], result["outcome"]["exit_code"]) == ("failed", 3)
+    assert result["error"]["message"] == "exit code 3: bye ***"
     assert lines(tmp_path) == [["stdout", '{"rcon_password": "***"}'], ["stderr", "bye ***"]]
-    assert "canary" not in json.dumps(found)
+    assert "canary" not in json.dumps(result)
 
 
 def test_a_run_imports_nothing_from_the_directory_of_its_agent(tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_the_job_type_of_the_docs_works(tmp_path: Path) -> None:
     known = Allowed(types=str(types)).load()
     assert set(known) == {"shell", "http_check", "python", "backup"}
     allowed = {"shell": [], "python": [], "types": str(types)}
-    found = run(tmp_path / "run", job_type="backup", payload={"to": "/nowhere"}, allowed=allowed)
-    assert (found["status"], found["outcome"]) == ("success", {"bytes": 42})
+    result = run(tmp_path / "run", job_type="backup", payload={"to": "/nowhere"}, allowed=allowed)
+    assert (result["status"], result["outcome"]) == ("success", {"bytes": 42})
     assert lines(tmp_path / "run") == [["stdout", "backing up web"]]
 
 
@@ -146,6 +146,6 @@ def test_the_unit_starts_this_agent_and_leaves_its_runs_alone(tmp_path: Path) ->
 
 @pytest.mark.parametrize("command", [["run"], ["status"], ["install"]])
 def test_an_agent_that_is_not_paired_says_how_to(tmp_path: Path, command: list[str]) -> None:
-    told = CliRunner().invoke(app, ["agent", *command, "--dir", str(tmp_path)])
-    assert told.exit_code == 3
-    assert "rota agent pair" in told.stderr
+    result = CliRunner().invoke(app, ["agent", *command, "--dir", str(tmp_path)])
+    assert result.exit_code == 3
+    assert "rota agent pair" in result.stderr

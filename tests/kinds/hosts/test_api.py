@@ -15,9 +15,9 @@ LOST = timedelta(seconds=91)  # longer than an agent's lease
 
 
 async def history(api: Api, job_id: str) -> list[str]:
-    found = (await api.get("/runs", job_id=job_id))["items"]
-    ended = sorted((one for one in found if one["id"]), key=lambda one: one["attempt"])
-    return [f"{one['attempt']} {one['status']}" + (f": {one['reason']}" if one["reason"] else "") for one in ended]
+    runs = (await api.get("/runs", job_id=job_id))["items"]
+    ended = sorted((run for run in runs if run["id"]), key=lambda run: run["attempt"])
+    return [f"{run['attempt']} {run['status']}" + (f": {run['reason']}" if run["reason"] else "") for run in ended]
 
 
 # pairing and keys
@@ -56,7 +56,7 @@ async def test_a_pairing_token_ends_after_its_time_and_guesses_are_counted(api: 
     late = await api.client.post("/api/agent/pair", json={"token": token, "name": "late"})
     assert late.status_code == 409
     guesses = [await api.client.post("/api/agent/pair", json={"token": f"x{n}", "name": "x"}) for n in range(21)]
-    assert [one.status_code for one in guesses] == [401] * 20 + [429]
+    assert [answer.status_code for answer in guesses] == [401] * 20 + [429]
     assert (await api.get("/hosts"))["items"] == []
 
 
@@ -112,21 +112,21 @@ async def test_a_host_stays_while_there_are_servers_on_it_and_a_server_while_som
 async def test_one_job_that_changes_something_at_a_time_and_others_that_only_look_beside_it(api: Api) -> None:
     agent = await pair_agent(api)
     servers = [await make_server(api, agent, name) for name in ("a", "b")]
-    changes = [await run_job(api, one) for one in servers]
+    changes = [await run_job(api, server) for server in servers]
     looks = [await run_job(api, servers[0], "look") for _ in range(3)]
     took = await agent.claim(room=2)
-    assert sorted(one["job_id"] for one in took) == sorted([changes[0], *looks[:2]])
+    assert sorted(order["job_id"] for order in took) == sorted([changes[0], *looks[:2]])
     assert await agent.claim(room=0) == []
-    assert [one["job_id"] for one in await agent.claim(room=5)] == [looks[2]]
-    (first,) = [one for one in took if one["job_id"] == changes[0]]
+    assert [order["job_id"] for order in await agent.claim(room=5)] == [looks[2]]
+    (first,) = [order for order in took if order["job_id"] == changes[0]]
     await agent.report(first)
-    assert [one["job_id"] for one in await agent.claim(room=0)] == [changes[1]]
+    assert [order["job_id"] for order in await agent.claim(room=0)] == [changes[1]]
 
 
 async def test_what_was_handed_out_in_an_answer_that_got_lost_comes_again(api: Api) -> None:
     agent = await pair_agent(api)
     await run_job(api, await make_server(api, agent))
-    (first,) = (await agent.poll())["jobs"]  # and nobody wrote it down
+    (first,) = (await agent.poll())["jobs"]  # and it was not journaled
     (again,) = await agent.claim()
     assert again == first
     assert await agent.claim() == []
@@ -139,10 +139,10 @@ async def test_a_result_may_come_twice_but_not_another_one(api: Api) -> None:
     lines = [["stdout", "hello"], ["stderr", "oh"]]
     assert (await agent.ask("progress", {"job_id": job, "fence": order["fence"], "lines": lines})).status_code == 200
     await api.clock.advance(timedelta(seconds=5))
-    told: Any = {"outcome": {"exit_code": 0}, "duration_ms": 2000, "ended_ms_ago": 1000}
-    first = await agent.report(order, **told)
+    report: Any = {"outcome": {"exit_code": 0}, "duration_ms": 2000, "ended_ms_ago": 1000}
+    first = await agent.report(order, **report)
     assert (first.status_code, first.json()) == (200, {"repeated": False})
-    assert (await agent.report(order, **told)).json() == {"repeated": True}
+    assert (await agent.report(order, **report)).json() == {"repeated": True}
     other = await agent.report(order, "failed", error={"message": "no"})
     assert (other.status_code, other.json()["code"]) == (409, "conflict")
     late = await agent.ask("progress", {"job_id": job, "fence": order["fence"], "lines": lines})
@@ -181,13 +181,13 @@ async def test_what_a_run_said_while_the_server_was_away_is_kept(api: Api) -> No
     (order,) = await agent.claim()
     claim = {"job_id": job, "fence": order["fence"]}
     await agent.register(**{f"{job}_{order['fence']}": "unknown"})  # it is lost, and asked about
-    told = await agent.ask("progress", {**claim, "lines": [["stdout", "all the while"]]})
-    assert told.status_code == 200, told.text
+    answer = await agent.ask("progress", {**claim, "lines": [["stdout", "all the while"]]})
+    assert answer.status_code == 200, answer.text
     old = await agent.ask("progress", {**claim, "fence": order["fence"] - 1, "lines": [["stdout", "another"]]})
     assert old.status_code == 409
     assert (await agent.report(order)).status_code == 200
     lines = (await api.get(f"/runs/{order['run_id']}/logs"))["items"]
-    assert [one["text"] for one in lines] == ["all the while"]
+    assert [line["text"] for line in lines] == ["all the while"]
     assert (await api.get(f"/jobs/{job}"))["status"] == "success"
 
 
@@ -230,7 +230,7 @@ async def test_a_paused_queue_and_a_limited_one_hold_for_hosts_too(api: Api) -> 
     jobs = [await run_job(api, server, "look") for _ in range(3)]
     assert await agent.claim() == []
     await api.call("PUT", "/queues/default", {"max_running": 2})
-    assert sorted(one["job_id"] for one in await agent.claim()) == jobs[:2]
+    assert sorted(order["job_id"] for order in await agent.claim()) == jobs[:2]
     assert await agent.claim() == []
 
 
@@ -262,8 +262,8 @@ async def test_a_lost_agent_is_asked_before_what_it_may_have_changed_is_tried_ag
     (order,) = await agent.claim()
     await lose(api)
     assert await history(api, job) == ["1 paused: reconciliation"]
-    found = await api.get(f"/host-jobs/{job}")
-    assert (found["status"], found["waits_for"]) == ("pending", "reconciliation")
+    host_job = await api.get(f"/host-jobs/{job}")
+    assert (host_job["status"], host_job["waits_for"]) == ("pending", "reconciliation")
     assert server not in (await api.get(f"/runs/{job}/$why"))["sentences"][0]  # its name, not its id
     over = await agent.ask("poll", {"session": agent.session, "room": 8, "known": [], "stopping": []})
     assert (over.status_code, over.json()["code"]) == (409, "session_over")
@@ -271,23 +271,23 @@ async def test_a_lost_agent_is_asked_before_what_it_may_have_changed_is_tried_ag
     await agent.register(**({f"{job}_{order['fence']}": answer} if answer else {}))
     again = await agent.claim()
     if then == "again":
-        assert [one["job_id"] for one in again] == [job]
+        assert [order["job_id"] for order in again] == [job]
         assert again[0]["fence"] > order["fence"]
         assert (await agent.report(order)).status_code == 409  # the claim from before is over
         order = again[0]
     else:
-        assert again == []  # and nothing else may change this host meanwhile
+        assert again == []  # and nothing else may change this host until then
     if then in ("applied", "not_applied"):
         answered = await api.call("POST", f"/host-jobs/{job}/$resolve", {"resolution": then})
         assert answered.status_code == 202
         if then == "not_applied":
             (order,) = await agent.claim()
     if then != "applied":
-        told = await agent.report(order)
-        assert (told.status_code, told.json()) == (200, {"repeated": False})
+        reply = await agent.report(order)
+        assert (reply.status_code, reply.json()) == (200, {"repeated": False})
         assert (await agent.report(order)).json() == {"repeated": True}
     assert await history(api, job) == ledger
-    assert [one["job_id"] for one in await agent.claim()] == [behind]
+    assert [order["job_id"] for order in await agent.claim()] == [behind]
 
 
 async def test_an_agent_that_comes_back_at_once_is_asked_at_once(api: Api) -> None:
@@ -301,7 +301,7 @@ async def test_an_agent_that_comes_back_at_once_is_asked_at_once(api: Api) -> No
     assert over.json()["code"] == "session_over"
     agent.session = new
     assert await agent.claim() == []
-    await api.call("POST", f"/host-jobs/{job}/$cancel")  # it is in its hand again: it can be told to stop
+    await api.call("POST", f"/host-jobs/{job}/$cancel")  # the agent owns it again and can cancel it
     assert (await agent.poll())["cancel"] == [job]
     await agent.report(order, "canceled")
     assert await history(api, job) == ["1 canceled: operator"]
@@ -326,7 +326,7 @@ async def test_a_job_for_an_agent_that_is_away_waits_and_is_there_when_it_comes(
     await api.clock.advance(timedelta(minutes=10))
     await Maintenance(api.engine).reconcile()
     await agent.register({"shell": {"read_only": False, "schema": {}}})
-    assert [one["job_id"] for one in await agent.claim()] == [job]
+    assert [order["job_id"] for order in await agent.claim()] == [job]
 
 
 async def test_why_names_the_host_that_a_job_waits_for(api: Api) -> None:
@@ -334,9 +334,9 @@ async def test_why_names_the_host_that_a_job_waits_for(api: Api) -> None:
     server = await make_server(api, agent)
     await api.clock.advance(LOST)
     job = await run_job(api, server)
-    told = (await api.get(f"/runs/{job}/$why"))["sentences"]
-    assert [text for text in told if "Host alpha is offline since 2026-05-04T09:00:00+00:00" in text], told
-    assert not [text for text in told if "No live worker" in text]
+    sentences = (await api.get(f"/runs/{job}/$why"))["sentences"]
+    assert [text for text in sentences if "Host alpha is offline since 2026-05-04T09:00:00+00:00" in text], sentences
+    assert not [text for text in sentences if "No live worker" in text]
 
 
 # tenancy and secrets
@@ -382,7 +382,7 @@ async def test_an_agent_sees_takes_and_reports_nothing_of_another_host_or_org(ap
     assert await history(api, job) == ["1 success"]
 
 
-async def test_secrets_reach_the_agent_and_nobody_else(api: Api) -> None:
+async def test_secrets_reach_only_the_agent(api: Api) -> None:
     agent = await pair_agent(api)
     config = {"port": 27015, "rcon_password": "canary-1"}
     server = await make_server(api, agent, config=config)
@@ -414,14 +414,14 @@ async def test_secrets_reach_the_agent_and_nobody_else(api: Api) -> None:
 
 
 async def plan(api: Api, server: str, **more: Any) -> Any:
-    given = {"kind": "host_job", "target": server, "input": {"job_type": "restart"}, "cron_expression": "*/10 * * * *"}
-    return await api.schedule(f"plan-{server}", **{**given, **more})
+    fields = {"kind": "host_job", "target": server, "input": {"job_type": "restart"}, "cron_expression": "*/10 * * * *"}
+    return await api.schedule(f"plan-{server}", **{**fields, **more})
 
 
 async def slots(api: Api, schedule: Any) -> list[str]:
-    found = (await api.get(f"/schedules/{schedule['id']}/slots"))["items"]
+    slots = (await api.get(f"/schedules/{schedule['id']}/slots"))["items"]
     return [
-        f"{one['slot'][11:16]} {one['verdict']}" + (f": {one['reason']}" if one["reason"] else "") for one in found
+        f"{slot['slot'][11:16]} {slot['verdict']}" + (f": {slot['reason']}" if slot["reason"] else "") for slot in slots
     ][::-1]
 
 
@@ -430,38 +430,38 @@ async def at(api: Api, minutes: int) -> None:
     await Scheduler(api.engine).step()
 
 
-async def test_a_schedule_tells_the_final_outcome_and_counts_each_failure_once(api: Api) -> None:
+async def test_a_schedule_has_the_final_outcome_and_counts_each_failure_once(api: Api) -> None:
     agent = await pair_agent(api)
     made = await plan(api, await make_server(api, agent), retry={"max_retries": 1, "backoff_ms": 1000})
 
-    async def told() -> tuple[Any, ...]:
-        one = await api.get(f"/schedules/{made['id']}")
-        return one["last_run_status"], one["run_count"], one["failure_count"], one["skipped_count"]
+    async def counters() -> tuple[Any, ...]:
+        schedule = await api.get(f"/schedules/{made['id']}")
+        return schedule["last_run_status"], schedule["run_count"], schedule["failure_count"], schedule["skipped_count"]
 
     await at(api, 10)
     (order,) = await agent.claim()
     await at(api, 20)  # the host is busy
-    assert await told() == ("skipped", 1, 0, 1)
+    assert await counters() == ("skipped", 1, 0, 1)
     await agent.report(order, "failed")
     await api.clock.advance(timedelta(seconds=1))
     await Scheduler(api.engine).step()
     (order,) = await agent.claim()
     await agent.report(order, "failed")
-    assert await told() == ("failed", 1, 1, 1)  # one failure, of two attempts
+    assert await counters() == ("failed", 1, 1, 1)  # one failure, of two attempts
     await at(api, 30)
     (order,) = await agent.claim()
     await agent.report(order)
-    assert await told() == ("success", 2, 1, 1)
+    assert await counters() == ("success", 2, 1, 1)
     await api.call("POST", f"/schedules/{made['id']}/$skip-next", {"reason": "match tonight"})
-    assert await told() == ("skipped", 2, 1, 2)
-    one = await api.get(f"/schedules/{made['id']}")
-    assert (one["last_job_id"], one["last_run_at"]) == (order["job_id"], "2026-05-04T09:30:00+00:00")
-    assert one["next_run_at"] == "2026-05-04T09:50:00+00:00"
+    assert await counters() == ("skipped", 2, 1, 2)
+    schedule = await api.get(f"/schedules/{made['id']}")
+    assert (schedule["last_job_id"], schedule["last_run_at"]) == (order["job_id"], "2026-05-04T09:30:00+00:00")
+    assert schedule["next_run_at"] == "2026-05-04T09:50:00+00:00"
     assert await slots(api, made) == ["09:10 ran: logic", "09:20 skipped: busy", "09:30 ran", "09:40 skipped: operator"]
     await at(api, 50)
     (job,) = (await api.get("/jobs", status="pending"))["items"]
     assert (await api.call("POST", f"/jobs/{job['id']}/$cancel")).status_code == 202
-    assert await told() == ("skipped", 3, 1, 2)
+    assert await counters() == ("skipped", 3, 1, 2)
 
 
 async def test_while_the_agent_is_away_the_job_waits_and_further_slots_are_skipped(api: Api) -> None:
@@ -494,8 +494,8 @@ async def test_a_job_that_could_not_start_inside_its_window_is_skipped_and_retri
     await agent.report(order, "failed")
     run = (await api.get("/runs", job_id=order["job_id"]))["items"][0]
     assert (run["status"], run["attempt"]) == ("pending", 2)
-    moment = await api.db.read(lambda tx: tx.exec_driver_sql("SELECT run_at FROM jobs").scalar())
-    assert "2026-05-06" in str(moment) or moment == 1778058000_000000, moment
+    run_at = await api.db.read(lambda tx: tx.exec_driver_sql("SELECT run_at FROM jobs").scalar())
+    assert "2026-05-06" in str(run_at) or run_at == 1778058000_000000, run_at
 
 
 @pytest.mark.parametrize(
@@ -524,8 +524,8 @@ async def test_slots_of_a_host_lie_in_its_window_on_every_night(
     start, _, end = window.partition("-")
     made = await plan(api, server, cron_expression=cron, timezone=zone, window_start=start, window_end=end)
     assert made["next_run_at"] == f"2026-{coming[0].replace(' ', 'T')}:00+00:00"
-    found = (await api.get(f"/schedules/{made['id']}/$next", count=len(coming)))["slots"]
-    assert [datetime.fromisoformat(one["at"]).astimezone(UTC).strftime("%m-%d %H:%M") for one in found] == coming
+    slots = (await api.get(f"/schedules/{made['id']}/$next", count=len(coming)))["slots"]
+    assert [datetime.fromisoformat(slot["at"]).astimezone(UTC).strftime("%m-%d %H:%M") for slot in slots] == coming
 
 
 async def test_a_grant_must_name_the_job_type_when_the_job_is_made_and_hold_when_it_is_handed_out(api: Api) -> None:

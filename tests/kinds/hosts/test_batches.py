@@ -27,11 +27,11 @@ async def working(api: Api) -> AsyncIterator[Worker]:
 async def eventually(api: Api, batch: str, **wanted: Any) -> Any:
     """Wait until a batch stands so."""
     for _ in range(200):
-        found = await api.get(f"/batches/{batch}")
-        if all(found[name] == value for name, value in wanted.items()):
-            return found
+        current = await api.get(f"/batches/{batch}")
+        if all(current[name] == value for name, value in wanted.items()):
+            return current
         await asyncio.sleep(0.05)
-    raise AssertionError(f"{wanted}, but {found}")
+    raise AssertionError(f"{wanted}, but {current}")
 
 
 async def soon(agent: FakeAgent) -> Any:
@@ -60,21 +60,21 @@ async def test_a_wave_goes_from_server_to_server_so_many_at_a_time(api: Api) -> 
     async with working(api):
         batch = await start(api, max_parallel=2)
         first, second = await soon(agents[0]), await soon(agents[1])
-        found = await eventually(api, batch, running=2)
+        state = await eventually(api, batch, running=2)
         assert await agents[2].claim() == []
-        assert (found["total"], found["waiting"], found["status"]) == (3, 1, "running")
+        assert (state["total"], state["waiting"], state["status"]) == (3, 1, "running")
         await agents[0].report(first)
         await agents[2].report(await soon(agents[2]))
         await agents[1].report(second)
-        found = await eventually(api, batch, status="completed")
-    assert [one["server_instance_id"] for one in found["members"]] == servers
-    assert {one["status"] for one in found["members"]} == {"success"}
+        state = await eventually(api, batch, status="completed")
+    assert [member["server_instance_id"] for member in state["members"]] == servers
+    assert {member["status"] for member in state["members"]} == {"success"}
     job = await api.get(f"/host-jobs/{batch}")
     assert job["status"] == "success"
     assert (await api.get("/batches"))["items"][0]["succeeded"] == 3
 
 
-async def test_a_batch_for_nobody_is_refused_and_a_schedule_waits_for_servers(api: Api) -> None:
+async def test_a_batch_without_matching_servers_is_rejected_and_a_schedule_waits_for_servers(api: Api) -> None:
     await make_three(api)
     answer = await api.call("POST", "/batches", {"labels": {"role": "cache"}, "job_type": "restart"})
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "labels")
@@ -90,24 +90,24 @@ async def test_a_wave_stops_on_the_first_failure_and_says_who_is_left(api: Api) 
         batch = await start(api, max_parallel=1, stop_on_failure=True)
         order = await soon(agents[0])
         await agents[0].report(order, "failed", error={"message": "no"})
-        found = await eventually(api, batch, status="completed_with_failures")
-    assert [one["status"] for one in found["members"]] == ["failed", "skipped", "skipped"]
-    assert (found["failed"], found["skipped"]) == (1, 2)
+        state = await eventually(api, batch, status="completed_with_failures")
+    assert [member["status"] for member in state["members"]] == ["failed", "skipped", "skipped"]
+    assert (state["failed"], state["skipped"]) == (1, 2)
     assert (await api.get(f"/host-jobs/{batch}"))["error"]["message"].startswith("3 of 3 servers: web-0 failed")
 
 
-async def test_canceling_a_wave_takes_back_what_waits_and_tells_what_runs(api: Api) -> None:
+async def test_canceling_a_batch_withdraws_waiting_jobs_and_cancels_running_ones(api: Api) -> None:
     agents, _ = await make_three(api)
     async with working(api) as worker:
         batch = await start(api)
         order = await soon(agents[0])
         assert (await api.call("POST", f"/batches/{batch}/$cancel")).status_code == 202
         worker.cancellation.cancel({batch: "operator"})
-        found = await eventually(api, batch, status="canceled", canceled=2)
+        state = await eventually(api, batch, status="canceled", canceled=2)
         assert (await agents[0].poll())["cancel"] == [order["job_id"]]
         await agents[0].report(order, "canceled")
-        found = await eventually(api, batch, canceled=3)
-    assert {one["status"] for one in found["members"]} == {"canceled"}
+        state = await eventually(api, batch, canceled=3)
+    assert {member["status"] for member in state["members"]} == {"canceled"}
     waits = await start(api)  # with no worker up nothing of it begins
     await api.call("POST", f"/batches/{waits}/$cancel")
     assert (await api.get(f"/batches/{waits}"))["status"] == "canceled"
@@ -123,16 +123,16 @@ async def test_a_worker_that_takes_over_goes_on_where_the_last_one_was(api: Api)
     async with working(api):
         for agent in agents[1:]:
             await agent.report(await soon(agent))
-        found = await eventually(api, batch, status="completed")
-    assert found["succeeded"] == 3
+        state = await eventually(api, batch, status="completed")
+    assert state["succeeded"] == 3
     assert len((await api.get("/host-jobs"))["items"]) == 4  # three servers, and the batch
 
 
 async def test_a_schedule_with_labels_makes_one_job_per_slot_with_a_member_per_server(api: Api) -> None:
     agents, servers = await make_three(api)
-    given = {"kind": "host_job", "target": "labels:role=web", "input": {"job_type": "restart"}}
+    fields = {"kind": "host_job", "target": "labels:role=web", "input": {"job_type": "restart"}}
     retry = {"max_retries": 1, "backoff_ms": 0}
-    made = await api.schedule("wave", **given, cron_expression="*/10 * * * *", retry=retry)
+    made = await api.schedule("wave", **fields, cron_expression="*/10 * * * *", retry=retry)
     async with working(api):
         await at(api, 10)
         api.engine.wake.signal("ready")
@@ -148,10 +148,10 @@ async def test_a_schedule_with_labels_makes_one_job_per_slot_with_a_member_per_s
                 break
             await asyncio.sleep(0.05)
     assert sorted(seen) == ["web-0", "web-1", "web-1", "web-2"]  # each server has retries of its own
-    found = await api.get("/schedules/wave")
-    assert (found["last_run_status"], found["run_count"], found["failure_count"]) == ("success", 1, 0)
+    schedule = await api.get("/schedules/wave")
+    assert (schedule["last_run_status"], schedule["run_count"], schedule["failure_count"]) == ("success", 1, 0)
     (slot,) = (await api.get(f"/schedules/{made['id']}/slots"))["items"]
     run = await api.get(f"/runs/{slot['run_id']}")
     assert run["outcome"]["succeeded"] == 3
     batch = await api.get(f"/batches/{run['job_id']}")
-    assert [one["server_instance_id"] for one in batch["members"]] == servers
+    assert [member["server_instance_id"] for member in batch["members"]] == servers

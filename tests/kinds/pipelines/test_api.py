@@ -34,8 +34,8 @@ async def test_a_pipeline_is_made_read_edited_and_deleted(api: Api) -> None:
     assert (await api.get("/pipelines/sales/silver/daily_totals"))["reads"] == ["sales/bronze/orders"]
     edited = await api.call("PUT", ONE, {"sql": "SELECT 7 AS id", "max_runs": 10})
     assert (edited.json()["version"], edited.json()["max_runs"]) == (2, 10)
-    assert [one["version"] for one in (await api.get(f"{ONE}/versions"))["items"]] == [2, 1]
-    assert [one["path"] for one in (await api.get("/pipelines", layer="silver"))["items"]] == [
+    assert [version["version"] for version in (await api.get(f"{ONE}/versions"))["items"]] == [2, 1]
+    assert [pipeline["path"] for pipeline in (await api.get("/pipelines", layer="silver"))["items"]] == [
         "sales/silver/daily_totals"
     ]
     assert (await api.get("/pipelines/$namespaces"))["items"] == [{"name": "sales", "pipelines": 2}]
@@ -44,8 +44,8 @@ async def test_a_pipeline_is_made_read_edited_and_deleted(api: Api) -> None:
     ]
     assert (await api.call("DELETE", ONE)).status_code == 204
     assert (await api.call("GET", ONE)).status_code == 404
-    told = await api.get("/audit", resource="pipelines")
-    assert [line["action"] for line in told["items"]] == [
+    entries = await api.get("/audit", resource="pipelines")
+    assert [line["action"] for line in entries["items"]] == [
         "pipelines.delete", "pipelines.edit", "pipelines.create", "pipelines.create",
     ]  # fmt: skip
 
@@ -54,7 +54,7 @@ async def test_pages_go_on_where_they_ended(api: Api) -> None:
     await make(api, *({**ORDERS, "name": f"o{number}"} for number in range(5)))
     page = await api.get("/pipelines", limit=2)
     rest = await api.get("/pipelines", limit=200, cursor=page["next_cursor"])
-    assert [one["name"] for one in page["items"] + rest["items"]] == [f"o{number}" for number in range(5)]
+    assert [pipeline["name"] for pipeline in page["items"] + rest["items"]] == [f"o{number}" for number in range(5)]
 
 
 async def test_a_run_is_asked_for_scheduled_and_canceled(api: Api) -> None:
@@ -67,7 +67,7 @@ async def test_a_run_is_asked_for_scheduled_and_canceled(api: Api) -> None:
     assert (await api.get("/runs", layer="silver"))["items"] == []
     assert (await api.call("POST", f"/jobs/{job_id}/$cancel")).status_code == 202
     assert (await api.call("POST", f"/jobs/{job_id}/$cancel")).status_code == 409
-    assert [one["status"] for one in (await api.get("/runs", namespace="sales"))["items"]] == ["canceled"]
+    assert [run["status"] for run in (await api.get("/runs", namespace="sales"))["items"]] == ["canceled"]
     schedule = {"kind": "pipeline", "target": "sales/bronze/orders", "cron_expression": "0 * * * *"}
     made = (await api.call("POST", "/schedules", schedule)).json()
     assert (made["misfire"], made["overlap"]) == ("once", "skip")
@@ -109,13 +109,13 @@ async def test_preview_and_validate(api: Api) -> None:
         ({"sql": "SELECT * FROM sales.bronze.none"}, "sql"),
         ({"max_runs": 0}, "max_runs"),
         ({"s3_path": "x"}, "s3_path"),
-        ({"type": "python", "sql": None, "function": "nobody/bronze/knows"}, "function"),
+        ({"type": "python", "sql": None, "function": "unknown/bronze/knows"}, "function"),
     ],
 )
 async def test_a_wrong_pipeline_is_refused_and_the_field_is_named(api: Api, change: Any, field: str) -> None:
     answer = await api.call("POST", "/pipelines", {**ORDERS, **change})
     assert answer.status_code == 422, answer.text
-    assert field in [one["field"] for one in answer.json()["errors"]]
+    assert field in [error["field"] for error in answer.json()["errors"]]
 
 
 async def test_triggers_are_made_listed_switched_off_and_deleted(api: Api) -> None:
@@ -133,7 +133,7 @@ async def test_triggers_are_made_listed_switched_off_and_deleted(api: Api) -> No
     off = await api.call("PATCH", f"{path}/{made['id']}", {"enabled": False})
     assert off.json()["enabled"] is False
     assert (await api.call("PATCH", f"{ONE}/triggers/{made['id']}", {"enabled": True})).status_code == 404
-    assert [one["id"] for one in (await api.get(path))["items"]] == [made["id"]]
+    assert [trigger["id"] for trigger in (await api.get(path))["items"]] == [made["id"]]
     assert (await api.call("DELETE", f"{path}/{made['id']}")).status_code == 204
     assert (await api.get(path))["items"] == []
 
@@ -177,6 +177,6 @@ async def test_without_duckdb_sql_is_refused_with_what_to_install(api: Api) -> N
 async def test_a_sql_pipeline_takes_an_empty_input_and_no_other(api: Api) -> None:
     body = {"namespace": "sales", "layer": "bronze", "name": "empty", "type": "sql", "sql": "SELECT 1 AS a"}
     assert (await api.call("POST", "/pipelines", body)).status_code == 201
-    for given, status in (({}, 202), ({"a": 1}, 422)):
-        answer = await api.call("POST", "/pipelines/sales/bronze/empty/$run", {"input": given})
+    for run_input, status in (({}, 202), ({"a": 1}, 422)):
+        answer = await api.call("POST", "/pipelines/sales/bronze/empty/$run", {"input": run_input})
         assert answer.status_code == status

@@ -27,22 +27,22 @@ def test_the_page_about_pipelines_works(tmp_path: Path, monkeypatch: pytest.Monk
         report = read(rota("-o", "json", "pipeline", "show", "sales/gold/report"))
         assert (report["version"], report["max_runs"], report["reads"]) == (2, 100, ["sales/silver/daily_totals"])
         edges = read(rota("-o", "json", "pipeline", "graph"))["edges"]
-        assert {one["kind"] for one in edges} == {"reads", "pipeline_success", "cron_dependency"}
-        found = read(rota("-o", "json", "pipeline", "trigger", "list", "sales/gold/report"))["items"]
-        assert [one["type"] for one in found] == ["pipeline_success", "cron_dependency", "webhook"]
+        assert {edge["kind"] for edge in edges} == {"reads", "pipeline_success", "cron_dependency"}
+        triggers = read(rota("-o", "json", "pipeline", "trigger", "list", "sales/gold/report"))["items"]
+        assert [trigger["type"] for trigger in triggers] == ["pipeline_success", "cron_dependency", "webhook"]
         ran = read(rota("-o", "json", "pipeline", "run", "sales/gold/report", "--wait"))
         assert (ran["status"], ran["outcome"]["rows_written"], ran["trigger"]) == ("success", 1, "manual")
         assert "sales/gold/report: 1 rows in" in rota("run", "logs", ran["id"]).stdout
         shown = read(rota("-o", "json", "pipeline", "preview", "sales/gold/report"))
         assert shown["rows"] == [[max(sum(n % 7 for n in range(500) if n % 30 == day) for day in range(30))]]
-        assert rota("pipeline", "trigger", "disable", "sales/gold/report", found[0]["id"]).returncode == 0
-        assert rota("pipeline", "trigger", "enable", "sales/gold/report", found[0]["id"]).returncode == 0
-        assert rota("pipeline", "trigger", "rm", "sales/gold/report", found[0]["id"]).returncode == 0
+        assert rota("pipeline", "trigger", "disable", "sales/gold/report", triggers[0]["id"]).returncode == 0
+        assert rota("pipeline", "trigger", "enable", "sales/gold/report", triggers[0]["id"]).returncode == 0
+        assert rota("pipeline", "trigger", "rm", "sales/gold/report", triggers[0]["id"]).returncode == 0
         assert "sales" in rota("pipeline", "namespaces").stdout
         assert rota("pipeline", "rm", "sales/gold/report").returncode == 0
 
 
-def test_the_commands_of_pipelines_tell_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_pipelines_report_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.app.command_line.APP", "from rota import Rota\n\napp = Rota()\n")
     with running_server(tmp_path):
         rota = caller(tmp_path)

@@ -51,7 +51,7 @@ async def task_api(api: Api, registered: None) -> "TaskApi":
 
 
 class TaskApi:
-    """The API, with a worker that works when it is told to."""
+    """The API, with a worker that the test steps."""
 
     def __init__(self, api: Api, worker: Worker) -> None:
         self.api, self.worker = api, worker
@@ -66,13 +66,16 @@ class TaskApi:
 
     async def wrong(self, method: str, path: str, body: Any, status: int = 422) -> list[str]:
         """The fields that are named in a refusal; of one that names none, its code."""
-        told = await self.ask(method, path, body, status)
-        assert told["status"] == status
-        return [one["field"] for one in told["errors"]] if "errors" in told else [told["code"]]
+        answer = await self.ask(method, path, body, status)
+        assert answer["status"] == status
+        return [error["field"] for error in answer["errors"]] if "errors" in answer else [answer["code"]]
 
     async def work(self) -> None:
         while await self.worker.prefetch.claim() or self.worker.active or self.worker.completer.results:
-            await asyncio.gather(*(one.task for one in self.worker.active.values() if one.task), return_exceptions=True)
+            await asyncio.gather(
+                *(active_run.task for active_run in self.worker.active.values() if active_run.task),
+                return_exceptions=True,
+            )
             await asyncio.sleep(0)  # their callbacks
             while self.worker.completer.results:
                 await self.worker.completer.flush()
@@ -114,7 +117,7 @@ async def test_tasks_are_listed_by_type_and_switch(task_api: TaskApi) -> None:
     await task_api.make("true", name="shell", task_type="shell")
 
     async def names(**wanted: Any) -> list[str]:
-        return sorted(one["name"] for one in (await task_api.api.get("/tasks", **wanted))["items"])
+        return sorted(task["name"] for task in (await task_api.api.get("/tasks", **wanted))["items"])
 
     assert await names() == ["hello", "off", "on", "shell"]
     assert await names(enabled=True) == ["hello", "on", "shell"]
@@ -133,7 +136,7 @@ async def test_put_writes_a_task_anew_but_keeps_its_type_and_name(task_api: Task
     assert (put["command"], put["task_type"], put["name"], put["id"]) == ("failing", "python", "sum", made["id"])
     assert (put["parameters"], put["timeout"], put["enabled"], put["version"]) == (None, None, True, "2")
     assert await task_api.wrong("PUT", "/tasks/sum", {"enabled": False}) == ["command"]
-    assert await task_api.wrong("PUT", "/tasks/nobody", {"command": "failing"}, 404) == ["not_found"]
+    assert await task_api.wrong("PUT", "/tasks/unknown", {"command": "failing"}, 404) == ["not_found"]
     null = await task_api.ask("PUT", "/tasks/sum", {"command": "failing", "task_type": None, "name": None})
     assert (null["task_type"], null["name"]) == ("python", "sum")
     shell = await task_api.ask("PUT", "/tasks/sum", {"command": "true", "task_type": "shell"})
@@ -212,12 +215,15 @@ async def test_shell_tasks_take_their_scope(task_api: TaskApi) -> None:
 
 async def test_executing_answers_with_the_job_whose_artifact_has_the_result(task_api: TaskApi) -> None:
     task = await task_api.make(parameters={"a": 10, "b": 32})
-    told = await task_api.ask("POST", f"/tasks/{task['id']}/$execute", None, 202)
-    assert told == {"job_id": told["job_id"], "message": f"Task submitted for execution. Job ID: {told['job_id']}"}
-    before = await task_api.ask("GET", f"/jobs/{told['job_id']}")
+    answer = await task_api.ask("POST", f"/tasks/{task['id']}/$execute", None, 202)
+    assert answer == {
+        "job_id": answer["job_id"],
+        "message": f"Task submitted for execution. Job ID: {answer['job_id']}",
+    }
+    before = await task_api.ask("GET", f"/jobs/{answer['job_id']}")
     assert (before["status"], before["artifact_id"], before["started_at"]) == ("pending", None, None)
     await task_api.work()
-    job = await task_api.ask("GET", f"/jobs/{told['job_id']}")
+    job = await task_api.ask("GET", f"/jobs/{answer['job_id']}")
     assert job.keys() == {
         "id", "status", "kind", "target", "attempt", "submitted_at", "started_at", "finished_at", "error",
         "artifact_id", "run_ids", "target_name",
@@ -249,8 +255,8 @@ async def test_what_cannot_be_executed_is_a_bad_request(task_api: TaskApi) -> No
         (TASK_ID, f"Cannot execute task {TASK_ID}: not found"),
         ("not-a-ulid", "Cannot execute task not-a-ulid: not found"),
     ):
-        told = await task_api.ask("POST", f"/tasks/{key}/$execute", None, 400)
-        assert (told["detail"], told["code"]) == (text, "not_runnable")
+        answer = await task_api.ask("POST", f"/tasks/{key}/$execute", None, 400)
+        assert (answer["detail"], answer["code"]) == (text, "not_runnable")
 
 
 async def test_wrong_parameters_are_named_before_anything_runs(task_api: TaskApi) -> None:
@@ -277,7 +283,7 @@ async def test_the_schema_of_a_tasks_parameters_can_be_read(task_api: TaskApi) -
     assert (await task_api.ask("GET", "/tasks/hello/$schema"))["properties"]["name"]["default"] == "you"
     shell = await task_api.make("true", task_type="shell")
     assert await task_api.wrong("GET", f"/tasks/{shell['id']}/$schema", None, 404) == ["not_found"]
-    assert await task_api.wrong("GET", "/tasks/nobody/$schema", None, 404) == ["not_found"]
+    assert await task_api.wrong("GET", "/tasks/unknown/$schema", None, 404) == ["not_found"]
 
 
 # schedules
@@ -342,23 +348,23 @@ async def test_wrong_schedules_are_refused_by_field(task_api: TaskApi, body: dic
 async def test_a_schedule_is_edited_and_deleted_only_through_its_own_task(task_api: TaskApi) -> None:
     task, other = await task_api.make(parameters={"a": 1}), await task_api.make(parameters={"a": 2})
     made = await task_api.ask("POST", f"/tasks/{task['id']}/$schedule", {"interval_seconds": 60}, 201)
-    mine, strange = (f"/tasks/{one['id']}/$schedules/{made['id']}" for one in (task, other))
+    own_path, strange = (f"/tasks/{owner['id']}/$schedules/{made['id']}" for owner in (task, other))
     for method, body in (("PATCH", {"enabled": False}), ("DELETE", None)):
         assert await task_api.wrong(method, strange, body, 404) == ["not_found"]
-        assert await task_api.wrong(method, f"/tasks/nobody/$schedules/{made['id']}", body, 404) == ["not_found"]
+        assert await task_api.wrong(method, f"/tasks/unknown/$schedules/{made['id']}", body, 404) == ["not_found"]
         assert await task_api.wrong(method, f"/tasks/{task['id']}/$schedules/x", body, 404) == ["not_found"]
-    off = await task_api.ask("PATCH", mine, {"enabled": False})
+    off = await task_api.ask("PATCH", own_path, {"enabled": False})
     assert (off["enabled"], off["next_run_at"], off["task_id"]) == (False, None, task["id"])
     task_api.api.clock.set(task_api.api.clock.now().replace(hour=12))
-    on = await task_api.ask("PATCH", mine, {"enabled": True})
+    on = await task_api.ask("PATCH", own_path, {"enabled": True})
     assert on["next_run_at"] == "2026-05-04T12:01:00+00:00"  # not what had been planned before
-    assert await task_api.wrong("PATCH", mine, {"target": other["id"]}) == ["target"]
-    assert await task_api.wrong("PATCH", mine, {"interval_seconds": 0}) == ["interval_seconds"]
-    stale = await task_api.api.call("PATCH", mine, {"enabled": False}, headers={"if-match": '"1"'})
+    assert await task_api.wrong("PATCH", own_path, {"target": other["id"]}) == ["target"]
+    assert await task_api.wrong("PATCH", own_path, {"interval_seconds": 0}) == ["interval_seconds"]
+    stale = await task_api.api.call("PATCH", own_path, {"enabled": False}, headers={"if-match": '"1"'})
     assert stale.status_code == 412
-    await task_api.ask("DELETE", mine, status=204)
+    await task_api.ask("DELETE", own_path, status=204)
     assert (await task_api.api.get(f"/tasks/{task['id']}/$schedules"))["items"] == []
-    assert await task_api.wrong("DELETE", mine, None, 404) == ["not_found"]
+    assert await task_api.wrong("DELETE", own_path, None, 404) == ["not_found"]
 
 
 async def test_a_schedule_whose_moment_passed_while_it_was_off_is_not_switched_on(task_api: TaskApi) -> None:
@@ -386,8 +392,8 @@ async def test_an_operator_may_limit_the_schedules_of_a_task(task_api: TaskApi) 
     task, other = await task_api.make(parameters={"a": 1}, name="x"), await task_api.make(parameters={"a": 1})
     path = f"/tasks/{task['id']}/$schedule"
     for status in (201, 201, 409):
-        told = await task_api.ask("POST", path, {"interval_seconds": 60}, status)
-    assert told["detail"] == "task 'x' has 2 schedules, the maximum; delete one first"
+        answer = await task_api.ask("POST", path, {"interval_seconds": 60}, status)
+    assert answer["detail"] == "task 'x' has 2 schedules, the maximum; delete one first"
     await task_api.ask("POST", f"/tasks/{other['id']}/$schedule", {"interval_seconds": 60}, 201)
 
 
@@ -397,15 +403,15 @@ async def test_an_operator_may_limit_the_schedules_of_a_task(task_api: TaskApi) 
 async def test_jobs_are_listed_newest_first_and_filtered(task_api: TaskApi) -> None:
     assert (await task_api.api.get("/jobs"))["items"] == []
     good, bad = await task_api.make(parameters={"a": 1}), await task_api.make("failing")
-    ended = [(await task_api.run(one))["id"] for one in (good, bad, good)]
+    ended = [(await task_api.run(executed))["id"] for executed in (good, bad, good)]
     waiting = (await task_api.ask("POST", f"/tasks/{good['id']}/$execute", None, 202))["job_id"]
-    assert [one["id"] for one in (await task_api.api.get("/jobs"))["items"]] == [waiting, *reversed(ended)]
-    assert [one["id"] for one in (await task_api.api.get("/jobs", status="failed"))["items"]] == [ended[1]]
-    assert [one["id"] for one in (await task_api.api.get("/jobs", status="pending"))["items"]] == [waiting]
-    assert [one["id"] for one in (await task_api.api.get("/jobs", target=bad["id"]))["items"]] == [ended[1]]
+    assert [job["id"] for job in (await task_api.api.get("/jobs"))["items"]] == [waiting, *reversed(ended)]
+    assert [job["id"] for job in (await task_api.api.get("/jobs", status="failed"))["items"]] == [ended[1]]
+    assert [job["id"] for job in (await task_api.api.get("/jobs", status="pending"))["items"]] == [waiting]
+    assert [job["id"] for job in (await task_api.api.get("/jobs", target=bad["id"]))["items"]] == [ended[1]]
     page = await task_api.api.get("/jobs", limit=2)
     rest = await task_api.api.get("/jobs", limit=2, cursor=page["next_cursor"])
-    assert [one["id"] for one in rest["items"]] == [ended[1], ended[0]]
+    assert [job["id"] for job in rest["items"]] == [ended[1], ended[0]]
     assert await task_api.wrong("GET", "/jobs?status=completed", None) == ["status"]
     assert await task_api.wrong("GET", "/jobs/01JOB", None, 404) == ["not_found"]
 
@@ -418,29 +424,33 @@ async def test_deleting_a_job_cancels_it(task_api: TaskApi) -> None:
     job = await task_api.ask("GET", f"/jobs/{job_id}")
     assert (job["status"], job["started_at"], job["artifact_id"]) == ("canceled", None, None)
     assert await task_api.wrong("DELETE", f"/jobs/{job_id}", None, 409) == ["conflict"]
-    assert await task_api.wrong("DELETE", "/jobs/nobody", None, 404) == ["not_found"]
+    assert await task_api.wrong("DELETE", "/jobs/unknown", None, 404) == ["not_found"]
 
 
 # artifacts
 
 
-async def test_what_a_run_saved_is_listed_told_as_a_tree_and_downloaded(task_api: TaskApi) -> None:
+async def test_saved_artifacts_are_listed_shown_as_a_tree_and_downloaded(task_api: TaskApi) -> None:
     job = await task_api.run(await task_api.make("keep"))
     root = job["artifact_id"]
     saved = (await task_api.ask("GET", f"/artifacts/{root}"))["data"]["result"]
     listed = (await task_api.api.get("/artifacts", run_id=root))["items"]
-    assert sorted(one["id"] for one in listed) == sorted(saved)
-    assert all("data" not in one for one in listed)
-    assert [one["id"] for one in (await task_api.api.get("/artifacts", label="page"))["items"]] == [saved[3]]
-    assert [one["id"] for one in (await task_api.api.get("/artifacts", parent_id=saved[0]))["items"]] == [saved[3]]
+    assert sorted(artifact["id"] for artifact in listed) == sorted(saved)
+    assert all("data" not in artifact for artifact in listed)
+    assert [artifact["id"] for artifact in (await task_api.api.get("/artifacts", label="page"))["items"]] == [saved[3]]
+    assert [artifact["id"] for artifact in (await task_api.api.get("/artifacts", parent_id=saved[0]))["items"]] == [
+        saved[3]
+    ]
     tree = await task_api.ask("GET", f"/artifacts/{root}/$tree")
-    below = {one["id"]: one for one in tree["children"]}
+    below = {child["id"]: child for child in tree["children"]}
     assert below.keys() == {*saved} - {saved[3]}
-    assert [(one["id"], one["level"], one["label"]) for one in below[saved[0]]["children"]] == [(saved[3], 2, "page")]
+    assert [(child["id"], child["level"], child["label"]) for child in below[saved[0]]["children"]] == [
+        (saved[3], 2, "page")
+    ]
     assert below[saved[1]]["children"] == []
     expanded = await task_api.ask("GET", f"/artifacts/{saved[0]}/$expand")
     assert (expanded["children"], expanded["data"]) == (None, {"x": 1})
-    read = [(await task_api.ask("GET", f"/artifacts/{one}"))["data"] for one in saved]
+    read = [(await task_api.ask("GET", f"/artifacts/{artifact_id}"))["data"] for artifact_id in saved]
     assert read == [{"x": 1}, "tëxt", None, "<b>", None, None]
     for artifact_id, kind, content in (
         (saved[0], "application/json", b'{"x":1}'),

@@ -46,18 +46,18 @@ async def test_a_file_becomes_a_workflow_and_the_next_its_next_version(api: Api,
     checked = (await api.call("POST", "/workflows/$check", {"script": SCRIPT})).json()
     assert (checked["name"], checked["connectors"], checked["repair"]) == ("letters", ["sheets.append"], "auto")
     page = await api.get("/workflows/letters/versions")
-    assert [(one["version"], one["live"]) for one in page["items"]] == [("2.0", True), ("1.0", False)]
+    assert [(version["version"], version["live"]) for version in page["items"]] == [("2.0", True), ("1.0", False)]
     first = await api.get("/workflows/letters/versions", limit=1)
     rest = await api.get("/workflows/letters/versions", limit=1, cursor=first["next_cursor"])
-    assert [one["version"] for one in rest["items"]] == ["1.0"]
-    found = await api.get("/workflows/letters/versions/2.0")
-    assert found["source"] == RENAMED
-    assert found["diff"].startswith("--- 1.0\n+++ 2.0\n")
+    assert [version["version"] for version in rest["items"]] == ["1.0"]
+    version = await api.get("/workflows/letters/versions/2.0")
+    assert version["source"] == RENAMED
+    assert version["diff"].startswith("--- 1.0\n+++ 2.0\n")
     back = await api.call("POST", "/workflows/letters/$rollback", {"version": "1.0"})
     assert back.json()["version"] == "3.0"
     assert (await api.call("DELETE", "/workflows/letters")).status_code == 204
     assert (await api.call("GET", "/workflows/letters")).status_code == 404
-    actions = [one["action"] for one in (await api.get("/audit"))["items"]]
+    actions = [entry["action"] for entry in (await api.get("/audit"))["items"]]
     assert actions[:4] == ["workflows.delete", "workflows.rollback", "workflows.edit", "workflows.create"]
 
 
@@ -86,11 +86,11 @@ async def test_a_person_accepts_or_rejects_a_repair(api: Api, rota: World) -> No
     await rota.drain()
     assert (await api.get("/workflows/letters"))["issue"] is None
     items = (await api.get("/workflows/letters/versions", repairs=True))["items"]
-    assert [(one["version"], one["outcome"], one["why"]) for one in items] == [
+    assert [(proposal["version"], proposal["outcome"], proposal["why"]) for proposal in items] == [
         ("1.2", "accepted", None), ("1.1", "rejected", "it changes nothing"),
     ]  # fmt: skip
     runs = (await api.get("/workflows/letters/runs"))["items"]
-    assert {one["target_version"] for one in runs} == {"1.0", "1.2"}
+    assert {run["target_version"] for run in runs} == {"1.0", "1.2"}
 
 
 async def test_the_page_shows_versions_and_lets_people_decide(api: Api, rota: World) -> None:

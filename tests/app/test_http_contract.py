@@ -1,4 +1,4 @@
-"""How the API reads and refuses, whatever the resource."""
+"""HTTP contract of the API for every resource: authentication, bodies, errors, lists, ETag, OpenAPI."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ def problem(answer: httpx.Response, status: int, code: str) -> Any:
 @pytest.mark.parametrize(
     "headers", [{}, {"authorization": "Bearer rota_wrong"}, {"x-api-key": "é"}, {"authorization": "Basic eA=="}]
 )
-async def test_a_caller_whom_nobody_knows_gets_401(api: Api, headers: dict[str, str]) -> None:
+async def test_an_unknown_caller_gets_401(api: Api, headers: dict[str, str]) -> None:
     api.client.headers.pop("authorization")
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     answer = await api.client.get("/api/v1/schedules", headers=raw)
@@ -115,7 +115,7 @@ async def test_json_may_come_with_a_charset(api: Api) -> None:
 async def test_a_body_that_is_no_json_object_gets_422(api: Api, raw: bytes) -> None:
     answer = await api.call("POST", "/schedules", content=raw, headers={"content-type": "application/json"})
     body = problem(answer, 422, "invalid")
-    assert [one["field"] for one in body["errors"]] == ["body"]
+    assert [error["field"] for error in body["errors"]] == ["body"]
 
 
 async def test_a_body_that_is_too_long_is_not_read(api: Api) -> None:
@@ -205,7 +205,7 @@ async def test_a_request_keeps_the_id_it_came_with(api: Api) -> None:
     assert (await api.call("GET", "/runs", headers={"x-request-id": "<b>"})).headers["x-request-id"] != "<b>"
 
 
-async def test_an_error_nobody_expected_tells_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unexpected_error_reveals_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("the secret is out")
 
@@ -238,7 +238,7 @@ async def test_the_api_describes_itself(api: Api) -> None:
     paths = (await api.client.get("/openapi.json")).json()["paths"]
     assert "/api/v1/schedules/{key}/$skip-next" in paths
     parameters = paths["/api/v1/runs"]["get"]["parameters"]
-    assert {"status", "since", "limit"} <= {one["name"] for one in parameters}
+    assert {"status", "since", "limit"} <= {parameter["name"] for parameter in parameters}
 
 
 async def test_every_route_says_what_it_takes_and_gives(api: Api) -> None:
@@ -261,7 +261,7 @@ async def test_every_route_says_what_it_takes_and_gives(api: Api) -> None:
             assert "example" in media, route
 
 
-async def test_two_who_take_one_name_at_once_are_told(api: Api) -> None:
+async def test_concurrent_creations_with_one_name_are_a_conflict(api: Api) -> None:
     answers = await asyncio.gather(*(api.call("POST", "/schedules", CREATE) for _ in range(8)))
     assert sorted(answer.status_code for answer in answers) == [201] + [409] * 7
     assert await api.count("schedules") == 1

@@ -1,4 +1,4 @@
-"""What people do most from a shell, on both databases: make, edit, pause, run, follow."""
+"""Everyday commands, on both databases: create, edit, pause, run, follow."""
 
 import json
 import re
@@ -133,7 +133,7 @@ def test_a_graph_is_run_under_a_grant_that_an_account_pays_for(rota: Rota) -> No
     (skipped, *_) = read(rota("-o", "json", "run", "list", "--kind", "graph"))["items"]
     assert (skipped["status"], skipped["error"]["code"]) == ("skipped", "billing_account_closed")
     assert "the account that pays for it is closed" in rota("why", skipped["id"]).stdout
-    assert rota("graph", "run", "python:echo").returncode == 4  # nobody pays for a grant of its own
+    assert rota("graph", "run", "python:echo").returncode == 4  # its minted grant has no account that can pay
     assert rota("billing", "reopen", held["billing_account_id"]).returncode == 0
     assert rota("graph", "run", "python:echo", "--grant", held["id"], *said, "--wait").returncode == 0
     assert rota("grant", "revoke", held["id"]).returncode == 0
@@ -246,7 +246,7 @@ def test_a_schedule_is_edited_by_options(rota: Rota) -> None:
     assert (again["enabled"], again["tags"]) == (True, ["b", "c"])
     refused = rota("schedule", "edit", "edited", "--cron", "61 * * * *")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert rota("schedule", "edit", "nobody", "--enabled").returncode == 3
+    assert rota("schedule", "edit", "unknown", "--enabled").returncode == 3
     assert rota("schedule", "rm", "edited").returncode == 0
 
 
@@ -254,10 +254,10 @@ def test_a_schedule_is_edited_in_an_editor(rota: Rota, home: Path) -> None:
     assert rota("schedule", "add", "text", "--task", "hello", "--every", "1h", "--timeout", "9").returncode == 0
     same = run(home, "schedule", "edit", "text", EDITOR="true")
     assert (same.returncode, same.stderr) == (0, "no changes\n")
-    one = (
+    edit = (
         "{key: value for key, value in (one | {'description': 'x', 'priority': 7}).items() if key != 'timeout_seconds'}"
     )
-    edited = run(home, "-o", "json", "schedule", "edit", "text", EDITOR=editor(home, one))
+    edited = run(home, "-o", "json", "schedule", "edit", "text", EDITOR=editor(home, edit))
     shown = read(edited)
     assert (shown["description"], shown["priority"], shown["timeout_seconds"]) == ("x", 7, None)
     wrong = run(home, "schedule", "edit", "text", EDITOR=editor(home, "one | {'priority': 700}"))
@@ -276,7 +276,7 @@ def test_a_person_whose_edit_is_wrong_may_edit_again(rota: Rota, home: Path) -> 
     assert rota("schedule", "rm", "again").returncode == 0
 
 
-def test_an_edit_does_not_overwrite_what_somebody_else_changed(rota: Rota, home: Path) -> None:
+def test_an_edit_does_not_overwrite_a_concurrent_change(rota: Rota, home: Path) -> None:
     assert rota("schedule", "add", "both", "--task", "hello", "--every", "1h").returncode == 0
     other = f"__import__('os').system('{sys.executable} -m rota.app.cli schedule edit both --description theirs')"
     edited = run(home, "schedule", "edit", "both", EDITOR=editor(home, f"({other}, one | {{'priority': 5}})[1]"))
@@ -321,21 +321,21 @@ def test_a_log_that_is_cut_in_the_middle_loses_and_doubles_no_line(rota: Rota, h
 def test_events_are_followed_through_a_break(rota: Rota, home: Path, proxy: TcpProxy) -> None:
     process = followed(home, "--server", proxy.url, "-o", "jsonl", "events", "--since", "2026-01-01T00:00:00Z")
     assert process.stdout is not None
-    names = [f"told-{number}" for number in range(4)]
+    names = [f"event-{number}" for number in range(4)]
     seen: list[tuple[str, int]] = []
     for number, name in enumerate(names):
         if number % 2:
             proxy.cut()
         assert rota("schedule", "add", name, "--task", "hello", "--every", "1h").returncode == 0
-        while (told := json.loads(process.stdout.readline())).get("name") != name:
-            seen.append((told["id"], told.get("revision")))
-        assert told["type"] == "schedule.created"
-        seen.append((told["id"], told["revision"]))
+        while (event := json.loads(process.stdout.readline())).get("name") != name:
+            seen.append((event["id"], event.get("revision")))
+        assert event["type"] == "schedule.created"
+        seen.append((event["id"], event["revision"]))
     process.send_signal(signal.SIGINT)
     assert process.wait(10) == 0
     assert proxy.cuts == 2
-    told_twice = [one for one in seen if seen.count(one) > 1 and one[1] is not None]
-    assert told_twice == []
+    repeated = [event for event in seen if seen.count(event) > 1 and event[1] is not None]
+    assert repeated == []
     assert rota("events", "--since", "yesterday").returncode == 2
     assert rota("--key", "rota_wrong", "events").returncode == 5
 

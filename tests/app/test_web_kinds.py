@@ -57,8 +57,8 @@ async def create_pipelines(api: Api) -> None:
 
 
 async def because(api: Api, action: str) -> str:
-    found: dict[str, Any] = (await api.get("/audit", action=action))["items"][0]
-    return str(found["after"]["because"])
+    entry: dict[str, Any] = (await api.get("/audit", action=action))["items"][0]
+    return str(entry["after"]["because"])
 
 
 async def lost(api: Api) -> tuple[FakeAgent, str, str]:
@@ -90,8 +90,8 @@ async def test_without_data_pages_teach_the_one_command(api: Api, web: httpx.Asy
 
 
 async def all_pages(api: Api) -> list[str]:
-    one, _ = await flows(api)
-    await one.drain()
+    rota, _ = await flows(api)
+    await rota.drain()
     await create_pipelines(api)
     _, server, _ = await lost(api)
     batch = (await api.call("POST", "/batches", {"labels": {"role": "web"}, "job_type": "look"})).json()["batch_id"]
@@ -138,32 +138,32 @@ async def test_viewers_see_everything_and_can_do_nothing(api: Api, web: httpx.As
                 assert not re.search("inbox|daily_totals|alpha", shown.text), path
 
 
-async def test_each_action_tells_a_command_and_a_request_that_exist(api: Api, web: httpx.AsyncClient) -> None:
+async def test_each_action_shows_a_command_and_a_request_that_exist(api: Api, web: httpx.AsyncClient) -> None:
     shown = "".join([(await web.get(path)).text for path in await all_pages(api)])
-    commands = {html.unescape(one) for one in re.findall(r"<code>(rota [^<]+)</code>", shown)}
+    commands = {html.unescape(match) for match in re.findall(r"<code>(rota [^<]+)</code>", shown)}
     assert len(commands) >= 20
     for command in commands:
         place: Any = typer.main.get_command(cli)
-        given = shlex.split(command)[1:]
-        while given and hasattr(place, "commands"):
-            place = place.commands[given.pop(0)]
-        known = {option for one in place.params for option in one.opts + one.secondary_opts}
-        assert {one for one in given if one.startswith("--")} <= known, command
+        arguments = shlex.split(command)[1:]
+        while arguments and hasattr(place, "commands"):
+            place = place.commands[arguments.pop(0)]
+        known = {option for param in place.params for option in param.opts + param.secondary_opts}
+        assert {argument for argument in arguments if argument.startswith("--")} <= known, command
     routes = {re.sub(r"\{\w+\}", "[^/]+", route) for route in api.app.openapi()["paths"]}
-    for path in {html.unescape(one) for one in re.findall(r"(/api/v1/[^ ?<]+)[ ?]", shown)}:
+    for path in {html.unescape(match) for match in re.findall(r"(/api/v1/[^ ?<]+)[ ?]", shown)}:
         assert any(re.fullmatch(route.replace("$", r"\$"), path) for route in routes), path
 
 
 async def test_hostile_words_are_text(api: Api, web: httpx.AsyncClient) -> None:
-    one, inbox = await flows(api)
-    await one.drain()
+    rota, inbox = await flows(api)
+    await rota.drain()
     huge = "W" * 10_000
     for number, text in enumerate((EVIL, huge)):
         body = {"message_id": f"m{number}", "title": text[:200], "payload": text}
         answer = await api.call("POST", "/workflows/inbox/topics/mail/events", body)
         assert answer.status_code == 201, answer.text
     inbox.trouble["prepare"] = [AuthError(EVIL + huge)]
-    await one.drain()
+    await rota.drain()
     await api.call("POST", "/workflows/inbox/$pause", {"reason": EVIL})
     evil_sql = {**ORDERS, "sql": f"SELECT '{EVIL.replace(chr(39), chr(39) * 2)}' AS id", "description": EVIL}
     assert (await api.call("POST", "/pipelines", evil_sql)).status_code == 201
@@ -192,11 +192,11 @@ async def test_hostile_words_are_text(api: Api, web: httpx.AsyncClient) -> None:
 # workflows
 
 
-async def test_a_workflow_tells_how_it_stands_and_what_went_in_and_out(api: Api, web: httpx.AsyncClient) -> None:
-    one, inbox = await flows(api)
-    await one.drain()
+async def test_the_page_of_a_workflow_shows_status_inputs_and_outputs(api: Api, web: httpx.AsyncClient) -> None:
+    rota, inbox = await flows(api)
+    await rota.drain()
     inbox.mail.append("a")
-    await one.advance(minutes=5)
+    await rota.advance(minutes=5)
     listed = words((await web.get("/workflows")).text)
     assert "inbox Idle none checks every 5 minutes in 5m 0 pending" in listed
     shown = await web.get("/workflows/inbox")
@@ -207,7 +207,7 @@ async def test_a_workflow_tells_how_it_stands_and_what_went_in_and_out(api: Api,
     assert "All inputs are done" in text
     drawn = shown.text.partition('class="chart network"')[2].partition("</svg></div>")[0]
     assert re.findall(r'class="heading">(\w+)<', drawn) == ["Producers", "Topics", "Consumers", "Topics", "Consumers"]
-    assert re.findall(r'class="name">(\w+)<', drawn) == ["poll", "mail", "AddRow", "rows", "Tell"]
+    assert re.findall(r'class="name">(\w+)<', drawn) == ["poll", "mail", "AddRow", "rows", "Notify"]
     assert drawn.count('class="arrow') == 4
     assert '<details class="card fold">' in shown.text
     assert "committed" in text.partition("Details")[2]
@@ -223,58 +223,58 @@ async def test_a_workflow_tells_how_it_stands_and_what_went_in_and_out(api: Api,
 
 
 async def test_a_workflow_is_run_paused_resumed_and_given_events_by_forms(api: Api, web: httpx.AsyncClient) -> None:
-    one, inbox = await flows(api)
-    await one.drain()
+    rota, inbox = await flows(api)
+    await rota.drain()
     path = f"/workflows/{(await api.get('/workflows'))['items'][0]['id']}"
     inbox.calls.clear()
     assert "inbox is queued" in await done(web, await fill(web, path, f"{path}/$run"))
-    await one.drain()
+    await rota.drain()
     assert inbox.count("poll") == 1
     assert "Paused" in await done(web, await fill(web, path, f"{path}/$pause", reason="räumen"))
     events = f"{path}/topics/mail/events"
     sent = await fill(web, path, events, message_id="7", payload='"seven"', title="Seven")
     assert "The event is in mail: created" in await done(web, sent)
     assert "Seven" in await done(web, await fill(web, path, events, message_id="7", payload='"seven"', title="Seven"))
-    await one.drain()
+    await rota.drain()
     assert inbox.sheets.rows == []
     assert "inbox continues" in await done(web, await fill(web, path, f"{path}/$resume"))
-    await one.drain()
+    await rota.drain()
     assert inbox.sheets.rows == ["seven"]
     assert f"{path}/$resume" not in (await web.get(path)).text
 
 
 async def test_inputs_are_stale_when_they_wait_for_a_week(api: Api, web: httpx.AsyncClient) -> None:
     """Also one whose event is done, while something that came of it waits; not one that is done."""
-    one, inbox = await flows(api)
-    await one.drain()
+    rota, inbox = await flows(api)
+    await rota.drain()
     inbox.mail = ["done"]
-    await one.advance(minutes=5)
-    inbox.trouble["tell"] = [AuthError("reconnect")]
-    begun = one.clock.now()
-    await one.publish("inbox", "mail", message_id="derived", payload="derived")
-    await one.advance(minutes=1)
-    await one.publish("inbox", "mail", message_id="own", payload="own")
-    told = []
+    await rota.advance(minutes=5)
+    inbox.trouble["notify"] = [AuthError("reconnect")]
+    begun = rota.clock.now()
+    await rota.publish("inbox", "mail", message_id="derived", payload="derived")
+    await rota.advance(minutes=1)
+    await rota.publish("inbox", "mail", message_id="own", payload="own")
+    warnings = []
     for after in (timedelta(days=7) - timedelta(seconds=1), timedelta(days=7), timedelta(days=7, minutes=1)):
         api.clock.set(begun + after)
         shown = await api.get("/workflows/inbox")
-        stale = [one["message_id"] for one in (await api.get("/workflows/inbox/inputs"))["items"] if one["stale"]]
+        stale = [event["message_id"] for event in (await api.get("/workflows/inbox/inputs"))["items"] if event["stale"]]
         words_of = re.search(
             r"(\d+ inputs? (?:is|are) pending) for longer than a week", words((await web.get("/workflows")).text)
         )
-        told.append((shown["stale_inputs"], shown["attention"], stale, words_of and words_of[1]))
-    assert told == [
+        warnings.append((shown["stale_inputs"], shown["attention"], stale, words_of and words_of[1]))
+    assert warnings == [
         (0, 1, [], None), (1, 2, ["derived"], "1 input is pending"), (2, 3, ["own", "derived"], "2 inputs are pending"),
     ]  # fmt: skip
     assert "2 for longer than a week" in words((await web.get("/workflows/inbox")).text)
     await api.call("POST", "/workflows/inbox/$resume")
-    await one.drain()
+    await rota.drain()
     assert (await api.get("/workflows/inbox"))["stale_inputs"] == 0
 
 
 async def test_an_input_is_skipped_by_its_form(api: Api, web: httpx.AsyncClient) -> None:
-    one, inbox = await flows(api)
-    await one.drain()
+    rota, inbox = await flows(api)
+    await rota.drain()
     await api.call("POST", "/workflows/inbox/$pause", {"reason": "look"})
     for name in ("a", "b"):
         await api.call("POST", "/workflows/inbox/topics/mail/events", {"message_id": name, "payload": name})
@@ -292,7 +292,7 @@ async def test_an_input_is_skipped_by_its_form(api: Api, web: httpx.AsyncClient)
     assert f"{path}/events/{first}/$skip" not in (await web.get(path)).text
     assert f"{path}/events/{second}/$skip" in (await web.get(path)).text
     await api.call("POST", "/workflows/inbox/$resume")
-    await one.drain()
+    await rota.drain()
     assert inbox.sheets.rows == ["b"]
 
 
@@ -331,11 +331,11 @@ async def broken_next(inbox: Inbox) -> None:
 async def test_a_stuck_workflow_offers_only_what_makes_sense(
     api: Api, web: httpx.AsyncClient, trouble: Any, offered: list[str], isolate: bool
 ) -> None:
-    one, inbox = await flows(api, isolate=isolate)
-    await one.drain()
+    rota, inbox = await flows(api, isolate=isolate)
+    await rota.drain()
     await trouble(inbox)
     await api.call("POST", "/workflows/inbox/topics/mail/events", {"message_id": "1", "payload": "a"})
-    await one.advance(hours=1)
+    await rota.advance(hours=1)
     path = f"/workflows/{(await api.get('/workflows'))['items'][0]['id']}"
     shown = await web.get(path)
     assert "Needs attention" in words(shown.text)
@@ -345,14 +345,14 @@ async def test_a_stuck_workflow_offers_only_what_makes_sense(
         assert html.unescape(sentence).endswith(".")
     assert (f"{path}/$resume" in shown.text) == (trouble is not unsure)
     if trouble is unsure:  # what is not offered would be refused
-        for how in {one.value for one in Resolution} - set(offered):
+        for how in {resolution.value for resolution in Resolution} - set(offered):
             assert (await api.call("POST", f"{path}/$resolve", {"resolution": how})).status_code == 409
     form = form_on(shown.text, f"{path}/$resolve")
     assert form.required == {"resolution", "audit_reason"}
     chosen = {**form.fields, "resolution": offered[0], "audit_reason": "I looked"}
     assert "inbox continues" in await done(web, await web.post(form.action, data=chosen))
     assert await because(api, "workflows.resolve") == "I looked"
-    await one.drain()
+    await rota.drain()
     text = words((await web.get(path)).text)
     assert "Idle" in text
     assert "Resolve" not in text
@@ -424,7 +424,7 @@ async def test_a_pipeline_is_made_tried_saved_run_and_deleted_by_forms(api: Api,
 async def test_triggers_are_added_switched_and_deleted_by_forms(api: Api, web: httpx.AsyncClient) -> None:
     await create_pipelines(api)
     add, path = f"{TOTALS_PATH}/triggers", TOTALS_PATH
-    forms = {one.fields["type"]: one for one in Forms((await web.get(path)).text).found if one.action == add}
+    forms = {form.fields["type"]: form for form in Forms((await web.get(path)).text).found if form.action == add}
     assert forms.keys() == {"pipeline_success", "cron_dependency", "webhook"}
     after = {**forms["pipeline_success"].fields, "upstream": "sales/bronze/orders", "cooldown_seconds": "60"}
     assert "After sales/bronze/orders" in await done(web, await web.post(add, data=after))
@@ -432,21 +432,21 @@ async def test_triggers_are_added_switched_and_deleted_by_forms(api: Api, web: h
     assert "At 0 6 * * *, once sales/bronze/orders have succeeded again" in await done(
         web, await web.post(add, data=at)
     )
-    told = words((await web.post(add, data=forms["webhook"].fields)).text)
-    token = re.search(r"curl -X POST http://rota/api/v1/webhooks -H 'X-Webhook-Token: (\S{43})'", told)[1]  # type: ignore[index]
+    text = words((await web.post(add, data=forms["webhook"].fields)).text)
+    token = re.search(r"curl -X POST http://rota/api/v1/webhooks -H 'X-Webhook-Token: (\S{43})'", text)[1]  # type: ignore[index]
     answer = await httpx.AsyncClient(transport=httpx.ASGITransport(api.app)).post(
         "http://rota/api/v1/webhooks", headers={"x-webhook-token": token}
     )
     assert answer.status_code == 202
     assert token not in (await web.get(path)).text
-    found = (await api.get(add))["items"]
-    assert [(one["type"], one["cooldown_seconds"]) for one in found] == [
+    triggers = (await api.get(add))["items"]
+    assert [(trigger["type"], trigger["cooldown_seconds"]) for trigger in triggers] == [
         ("pipeline_success", 60), ("cron_dependency", 0), ("webhook", 0),
     ]  # fmt: skip
-    one = f"{add}/{found[0]['id']}"
-    assert "The trigger is disabled" in await done(web, await fill(web, path, one, "PATCH"))
-    assert "The trigger is enabled" in await done(web, await fill(web, path, one, "PATCH"))
-    gone = await fill(web, path, one, "DELETE", audit_reason="not needed")
+    trigger_path = f"{add}/{triggers[0]['id']}"
+    assert "The trigger is disabled" in await done(web, await fill(web, path, trigger_path, "PATCH"))
+    assert "The trigger is enabled" in await done(web, await fill(web, path, trigger_path, "PATCH"))
+    gone = await fill(web, path, trigger_path, "DELETE", audit_reason="not needed")
     assert "The trigger was deleted" in await done(web, gone)
     assert len((await api.get(add))["items"]) == 2
 
@@ -455,8 +455,8 @@ async def test_triggers_are_added_switched_and_deleted_by_forms(api: Api, web: h
 
 
 async def test_a_host_is_paired_by_the_command_that_is_shown_once(api: Api, web: httpx.AsyncClient) -> None:
-    told = words((await fill(web, "/hosts", "/pairing-tokens", ttl_seconds="3600")).text)
-    token = re.search(r"rota agent pair --server http://rota --token (rota_pair_\S+)", told)[1]  # type: ignore[index]
+    page_text = words((await fill(web, "/hosts", "/pairing-tokens", ttl_seconds="3600")).text)
+    token = re.search(r"rota agent pair --server http://rota --token (rota_pair_\S+)", page_text)[1]  # type: ignore[index]
     made = (await api.client.post("/api/agent/pair", json={"token": token, "name": "alpha"})).json()
     assert "alpha unknown not connected yet" in words((await web.get("/hosts")).text)
     agent = FakeAgent(api, made["host_id"], made["agent_key"])
@@ -518,7 +518,7 @@ async def test_servers_and_their_jobs_are_steered_by_forms(api: Api, web: httpx.
 
 
 @pytest.mark.parametrize(("resolution", "status"), [("applied", "success"), ("not_applied", "pending")])
-async def test_a_job_of_which_nobody_knows_waits_for_a_word(
+async def test_a_job_with_an_unknown_outcome_waits_for_a_resolution(
     api: Api, web: httpx.AsyncClient, resolution: str, status: str
 ) -> None:
     agent, _, job_id = await lost(api)
@@ -526,13 +526,13 @@ async def test_a_job_of_which_nobody_knows_waits_for_a_word(
         shown = await web.get(page)
         assert "Did it happen?" in words(shown.text)
         assert "hunter2" not in shown.text
-        forms = [one for one in Forms(shown.text).found if one.action == f"/host-jobs/{job_id}/$resolve"]
-        assert [one.fields["resolution"] for one in forms] == ["applied", "not_applied"]
-        assert all(one.required == {"audit_reason"} for one in forms)
-    (form,) = [one for one in forms if one.fields["resolution"] == resolution]
+        forms = [form for form in Forms(shown.text).found if form.action == f"/host-jobs/{job_id}/$resolve"]
+        assert [form.fields["resolution"] for form in forms] == ["applied", "not_applied"]
+        assert all(form.required == {"audit_reason"} for form in forms)
+    (form,) = [form for form in forms if form.fields["resolution"] == resolution]
     await done(web, await web.post(form.action, data={**form.fields, "audit_reason": "I looked"}))
-    found = await api.get(f"/host-jobs/{job_id}")
-    assert (found["status"], found["waits_for"]) == (status, None)
+    host_job = await api.get(f"/host-jobs/{job_id}")
+    assert (host_job["status"], host_job["waits_for"]) == (status, None)
     assert "Did it happen?" not in words((await web.get("/hosts")).text)
 
 
@@ -540,9 +540,9 @@ async def test_a_batch_is_started_by_labels_watched_and_canceled(api: Api, web: 
     agent = await pair_agent(api)
     for name in ("one", "two", "three"):
         await make_server(api, agent, name, labels={"role": "web"})
-    given = {"labels": "role=web", "job_type": "look", "payload": "{}", "max_parallel": "2", "stop_on_failure": "true"}
+    fields = {"labels": "role=web", "job_type": "look", "payload": "{}", "max_parallel": "2", "stop_on_failure": "true"}
     form = form_on((await web.get("/hosts")).text, "/batches")
-    begun = await web.post("/batches", data={**form.fields, **given})
+    begun = await web.post("/batches", data={**form.fields, **fields})
     path = begun.headers["location"]
     assert "look on 3 servers" in await done(web, begun)
     shown = await web.get(path)
@@ -552,5 +552,5 @@ async def test_a_batch_is_started_by_labels_watched_and_canceled(api: Api, web: 
     assert "Cancellation requested" in await done(web, await fill(web, path, f"{path}/$cancel", audit_reason="no"))
     assert await because(api, "batches.cancel") == "no"
     assert "canceled" in words((await web.get("/hosts")).text)
-    wrong = await web.post("/batches", data={**form.fields, **given, "labels": "web"})
+    wrong = await web.post("/batches", data={**form.fields, **fields, "labels": "web"})
     assert wrong.status_code == 422
