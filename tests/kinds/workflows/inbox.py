@@ -61,7 +61,7 @@ class Inbox:
     mail: list[str] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     mutations: list[Any] = field(default_factory=list)
-    told: list[Any] = field(default_factory=list)
+    notified: list[Any] = field(default_factory=list)
     trouble: dict[str, list[Exception]] = field(default_factory=dict)
     during: Callable[[str], Any] = lambda step: None
 
@@ -113,11 +113,11 @@ def make_inbox(call: str = "sheets.append", **options: Any) -> Inbox:
             return {"last": prepared.data}
 
     @flow.consumer(subscribe=["rows"])
-    class Tell:
+    class Notify:
         async def prepare(self, ctx: Any, state: Any) -> Prepare:
-            await inbox.step("tell")
+            await inbox.step("notify")
             waiting = await ctx.peek("rows")
-            inbox.told += [event.payload for event in waiting]
+            inbox.notified += [event.payload for event in waiting]
             return Prepare(reservations={"rows": [event.id for event in waiting]})
 
     inbox.app.workflow(flow)

@@ -1,4 +1,4 @@
-"""The script that the tests of scripts use: letters are taken in, each becomes a row, each row is told of."""
+"""The script that the tests of scripts use: each letter becomes a row, and each row is announced."""
 
 import sys
 from datetime import timedelta
@@ -38,7 +38,7 @@ class AddRow:
 
 
 @flow.consumer(subscribe=["rows"])
-class Tell:
+class Notify:
     async def prepare(self, ctx, state):
         return Prepare(reservations={"rows": [event.id for event in await ctx.peek("rows")]})
 """
@@ -62,21 +62,21 @@ async def send(rota: World, message: str, **payload: Any) -> None:
 
 async def history(rota: World) -> list[tuple[str, str, str]]:
     """Version, status and phase of each run that took something or failed, oldest first."""
-    found = [run for run in await rota.runs(kind="workflow") if run.get("handler_id") == "AddRow"]
+    runs = [run for run in await rota.runs(kind="workflow") if run.get("handler_id") == "AddRow"]
     return [
         (
             run["target_version"],
             run["status"] if not run["reason"] else f"{run['status']}: {run['reason']}",
             run["phase"],
         )
-        for run in found
+        for run in runs
         if run["status"] != "pending" and (run["status"] != "success" or run["outcome"]["taken"])
     ]
 
 
 async def versions(rota: World) -> list[tuple[str, str]]:
-    found, _ = await rota.engine.db.read(lambda tx: scripts_store.list_versions(tx, rota.org_id, "letters"))
-    return [(row["version"], row["outcome"]) for row in found[::-1]]
+    versions, _ = await rota.engine.db.read(lambda tx: scripts_store.list_versions(tx, rota.org_id, "letters"))
+    return [(row["version"], row["outcome"]) for row in versions[::-1]]
 
 
 def repairer(folder: Path, *answers: str, seconds: float = 30) -> CommandRepairer:

@@ -37,7 +37,7 @@ def test_a_line_is_found_again_by_its_key(tmp_path: Path) -> None:
 
 def test_a_torn_line_is_not_found_and_hurts_no_other(tmp_path: Path) -> None:
     files = Files(tmp_path)
-    (tmp_path / "out.csv").write_text("a,1,K")  # somebody died in the middle of K1's line
+    (tmp_path / "out.csv").write_text("a,1,K")  # a process died while it wrote K1's line
     assert files.find("K1", {"path": "out.csv", "row": ["a", 1]}) == NotApplied()
     files.append_csv(path="out.csv", row=["b"], idempotency_key="K2")
     assert files.read_csv("out.csv")[-1] == ["b", "K2"]
@@ -76,7 +76,7 @@ async def test_a_row_is_found_again_by_its_key(tmp_path: Path) -> None:
 
 
 class Service:
-    """Answers as told, and remembers what it was asked."""
+    """Returns prepared answers and records requests."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, dict[str, str], bytes]] = []
@@ -203,8 +203,8 @@ class Mailbox:
         while line := await reader.readline():
             tag, word, *rest = line.decode().split()
             if word == "SEARCH":
-                found = any(rest[-1].strip('"') in mail for mail in self.mails)
-                writer.write(b"* SEARCH 1\r\n" if found else b"* SEARCH\r\n")
+                delivered = any(rest[-1].strip('"') in mail for mail in self.mails)
+                writer.write(b"* SEARCH 1\r\n" if delivered else b"* SEARCH\r\n")
             answers = {"CAPABILITY": "* CAPABILITY IMAP4REV1\r\n", "EXAMINE": "* 1 EXISTS\r\n"}
             writer.write((answers.get(word, "") + f"{tag} OK done\r\n").encode())
         writer.close()

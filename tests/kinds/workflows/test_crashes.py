@@ -58,9 +58,9 @@ def program(folder: Folder, call: str) -> Rota:
     @flow.consumer(subscribe=["in"], publishes=["out"])
     class Copy:
         async def prepare(self, ctx: Any, state: Any) -> Prepare:
-            found = await ctx.peek("in", limit=1)
+            events = await ctx.peek("in", limit=1)
             return Prepare(
-                reservations={"in": [event.id for event in found]}, data=[event.message_id for event in found]
+                reservations={"in": [event.id for event in events]}, data=[event.message_id for event in events]
             )
 
         async def mutate(self, ctx: Any, prepared: Prepare) -> None:
@@ -94,7 +94,7 @@ async def settle(url: str, app: Rota, folder: Folder, check: Callable[[World], A
     """What another process makes of what the dead one left."""
     async with world(app, database_url=url, start=MONDAY + timedelta(minutes=1)) as rota:
         await rota.take_over()
-        await rota.publish("copy", "in", message_id="a")  # whoever asked may not have got an answer
+        await rota.publish("copy", "in", message_id="a")  # the caller may not have got an answer
         await rota.publish("copy", "in", message_id="b")
         await rota.advance(minutes=2)
         if (await rota.workflow("copy"))["status"] == "needs_attention":  # a person looks what is there, and says so
@@ -115,11 +115,11 @@ def test_a_crash_at_every_statement_of_a_run(clean_url: str, sqlite_template: Pa
             await rota.drain()
 
     async def check(rota: World) -> None:
-        found = await rota.engine.db.read(lambda tx: list(tx.execute(select(events).order_by(events.c.message_id))))
-        assert {(row.topic, row.message_id, row.status) for row in found} == {
+        rows = await rota.engine.db.read(lambda tx: list(tx.execute(select(events).order_by(events.c.message_id))))
+        assert {(row.topic, row.message_id, row.status) for row in rows} == {
             (topic, name, "consumed") for topic in ("in", "out") for name in ("a", "b")
         }  # fmt: skip
-        assert {row.payload for row in found if row.topic == "out"} == {"applied"}
+        assert {row.payload for row in rows if row.topic == "out"} == {"applied"}
         joined = select(workflow_runs.c.phase, runs.c.status, runs.c.reason).join(runs, runs.c.id == workflow_runs.c.id)
         for row in await rota.engine.db.read(lambda tx: list(tx.execute(joined))):
             assert legal(Phase(row.phase), Status(row.status), row.reason), row

@@ -74,7 +74,7 @@ def test_what_cannot_work_is_refused_with_the_name_of_its_handler(flow: Workflow
             Rota().workflow(flow)
 
 
-def test_everything_that_is_wrong_is_told_at_once() -> None:
+def test_all_errors_of_a_declaration_are_reported_at_once() -> None:
     with pytest.raises(Invalid) as caught:
         Rota().workflow(with_producer(publishes=["a", "b"], schedule=every("x")))
     assert len(caught.value.all) == 3
@@ -101,8 +101,8 @@ def test_the_version_changes_with_the_code() -> None:
 
 
 def test_reservations_may_come_as_a_list() -> None:
-    told = Prepare(reservations=[Reservation("a", ["1"]), Reservation("a", ["2"])]).dump()
-    assert told["reservations"] == {"a": ["1", "2"]}
+    dumped = Prepare(reservations=[Reservation("a", ["1"]), Reservation("a", ["2"])]).dump()
+    assert dumped["reservations"] == {"a": ["1", "2"]}
 
 
 def test_connectors_say_what_their_methods_do() -> None:

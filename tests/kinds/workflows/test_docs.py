@@ -17,9 +17,9 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
 def run(code: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"__name__": "page"}
-    exec(compile(code, str(PAGE), "exec"), found)
-    return found
+    namespace: dict[str, Any] = {"__name__": "page"}
+    exec(compile(code, str(PAGE), "exec"), namespace)
+    return namespace
 
 
 async def test_the_first_example_writes_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,8 +59,8 @@ async def test_the_script_on_the_page_sends_letters() -> None:
 
 
 def test_the_page_names_all_modules_that_a_script_can_import() -> None:
-    told = PAGE.read_text().partition("these modules: ")[2].partition("What it prints")[0]
-    assert set(re.findall(r"`([a-zA-Z0-9.]+)`", told)) == set(jail.MODULES) - {"collections.abc"}
+    documented = PAGE.read_text().partition("these modules: ")[2].partition("What it prints")[0]
+    assert set(re.findall(r"`([a-zA-Z0-9.]+)`", documented)) == set(jail.MODULES) - {"collections.abc"}
 
 
 async def test_the_example_of_a_script_is_repaired_by_the_example_of_a_repairer() -> None:

@@ -36,16 +36,16 @@ from tests.kinds.workflows.test_runs import rows, statuses
 
 async def history(rota: World, handler: str = "AddRow") -> list[str]:
     """The runs of a handler that came to something: attempt, status, phase; each must be a legal pair, and linked."""
-    found = [run for run in await rota.runs() if run.get("handler_id") == handler]
+    runs = [run for run in await rota.runs() if run.get("handler_id") == handler]
     before = None
-    for run in found:
+    for run in runs:
         if run["status"] != "pending":
             assert legal(Phase(run["phase"]), Status(run["status"]), run["reason"]), run
         assert run["attempt"] == 1 or run["retry_of"] == before
         before = run["id"]
     return [
         f"#{run['attempt']} {run['status']}{': ' + run['reason'] if run['reason'] else ''} {run['phase']}"
-        for run in found
+        for run in runs
         if run["prepare_result"] is None or run["prepare_result"]["reservations"]
     ]
 
@@ -203,11 +203,15 @@ async def test_reservations_are_all_or_nothing(clean_url: str, prepared: dict[st
     @flow.consumer(subscribe=["in"])
     class Take:
         async def prepare(self, ctx: Any, state: Any) -> Prepare:
-            found = await ctx.peek("in")
-            given = {**prepared}
-            if isinstance(given["reservations"], dict) and isinstance(given["reservations"].get("in"), list):
-                given["reservations"] = {"in": [*given["reservations"]["in"], *(event.id for event in found)]}
-            return Prepare(**given)
+            events = await ctx.peek("in")
+            fields_of_prepare = {**prepared}
+            if isinstance(fields_of_prepare["reservations"], dict) and isinstance(
+                fields_of_prepare["reservations"].get("in"), list
+            ):
+                fields_of_prepare["reservations"] = {
+                    "in": [*fields_of_prepare["reservations"]["in"], *(event.id for event in events)]
+                }
+            return Prepare(**fields_of_prepare)
 
     app.workflow(flow)
     async with world(app, database_url=clean_url) as rota:
@@ -368,7 +372,7 @@ async def test_the_ledger_has_what_became_of_a_mutation(clean_url: str) -> None:
         ledger = await rows(rota, select(workflow_runs).order_by(workflow_runs.c.id))
         outcomes = [(row.handler_id, row.mutation_outcome) for row in ledger if row.prepare_result]
         assert outcomes.count(("AddRow", "applied")) == 2
-        assert {outcome for handler, outcome in outcomes if handler == "Tell"} == {"none"}
+        assert {outcome for handler, outcome in outcomes if handler == "Notify"} == {"none"}
 
 
 async def test_next_is_a_phase_of_its_own_in_the_ledger(clean_url: str) -> None:
@@ -430,7 +434,7 @@ async def test_no_answer_and_the_service_knows_it_was_not_applied(clean_url: str
         assert await history(rota) == ["#1 paused: transient mutated", "#2 success committed"]
 
 
-async def test_nobody_knows_so_the_service_is_asked_again_and_mutate_is_not_called_again(clean_url: str) -> None:
+async def test_an_unknown_outcome_is_reconciled_and_mutate_is_not_called_again(clean_url: str) -> None:
     inbox = make_inbox()
     async with world(inbox.app, database_url=clean_url) as rota:
         inbox.sheets.breaks = [ConnectionError("cut")]
@@ -556,7 +560,7 @@ async def test_our_own_bug_stops_the_workflow(clean_url: str, monkeypatch: pytes
         assert shown["issue"].startswith("Rota failed internally")
 
 
-async def test_reservations_that_nobody_answers_for_are_reported_not_released(clean_url: str) -> None:
+async def test_orphaned_reservations_are_reported_not_released(clean_url: str) -> None:
     inbox = make_inbox()
     async with world(inbox.app, database_url=clean_url) as rota:
         await rota.drain()
@@ -641,4 +645,4 @@ async def test_consumers_of_one_run_after_the_other_look_at_the_grant_each_time(
         inbox.during = revoke
         await rota.publish("inbox", "mail", message_id="1", payload="a")
         await rota.drain()
-        assert (inbox.sheets.rows, inbox.told) == (["a"], [])  # what ran finished; the next consumer did not begin
+        assert (inbox.sheets.rows, inbox.notified) == (["a"], [])  # what ran finished; the next consumer did not begin

@@ -1,4 +1,4 @@
-"""A worker that ends a run goes on with the next one of its workflow in the same transaction, where nobody minds."""
+"""A worker that ends a run starts the next run of its workflow in the same transaction, if nothing prevents it."""
 
 from typing import Any
 
@@ -74,13 +74,13 @@ async def test_a_pause_of_the_queue_or_of_the_workflow_ends_it(clean_url: str) -
         await rota.engine.set_queue(rota.org_id, "default", max_running=None, paused=False)
         await rota.drain()
         assert inbox.sheets.rows == ["a", "b"]
-        assert inbox.told == []
+        assert inbox.notified == []
         await rota.workflows.resume("inbox")
         await rota.drain()
-        assert inbox.told == ["a", "b"]
+        assert inbox.notified == ["a", "b"]
 
 
-async def test_a_commit_whose_answer_was_lost_still_tells_what_it_began(
+async def test_a_commit_whose_answer_was_lost_still_reports_the_run_it_started(
     clean_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(taker(), database_url=clean_url) as rota:
@@ -91,11 +91,11 @@ async def test_a_commit_whose_answer_was_lost_still_tells_what_it_began(
         lost: list[Any] = []
 
         async def lossy(step: Any, *args: Any, **named: Any) -> Any:
-            found = await tx(step, *args, **named)
+            result = await tx(step, *args, **named)
             if step.__name__ == "commit" and not lost:
-                lost.append(found)
+                lost.append(result)
                 raise Unavailable("the answer was lost")
-            return found
+            return result
 
         monkeypatch.setattr(rota.engine.db, "tx", lossy)
         await rota.drain()

@@ -26,9 +26,9 @@ def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 async def calls(rota: World, name: str) -> int:
     """How often the consumer of a workflow was asked since it was deployed, not counting the look at the deploy."""
-    found = [run for run in await rota.runs(target=name) if run.get("handler_type") == "consumer"]
-    assert all(run["status"] == "success" for run in found)
-    return len(found) - 1
+    runs = [run for run in await rota.runs(target=name) if run.get("handler_type") == "consumer"]
+    assert all(run["status"] == "success" for run in runs)
+    return len(runs) - 1
 
 
 async def took(rota: World, name: str) -> list[int]:

@@ -50,7 +50,7 @@ async def test_an_input_is_kept_while_something_that_came_of_it_waits(clean_url:
     inbox = make_inbox()
     async with world(inbox.app, database_url=clean_url, keep_success=timedelta(days=10)) as rota:
         await rota.drain()
-        inbox.trouble["tell"] = [AuthError("reconnect")]
+        inbox.trouble["notify"] = [AuthError("reconnect")]
         await rota.publish("inbox", "mail", message_id="1", payload="a")
         await prune(rota, days=200)
         assert await statuses(rota) == ["mail 1 consumed", "rows row-a pending"]
@@ -61,7 +61,7 @@ async def test_an_input_is_kept_while_something_that_came_of_it_waits(clean_url:
 
 @pytest.mark.parametrize("isolate", [False, True])
 async def test_a_run_that_waits_for_a_person_is_not_forgotten(clean_url: str, isolate: bool) -> None:
-    """However long they take: what nobody knows of is not done again."""
+    """However long they take: an effect with an unknown outcome is not repeated."""
     inbox = make_inbox("sheets.blind", isolate=isolate)
     async with world(inbox.app, database_url=clean_url) as rota:
         inbox.sheets.breaks = [ConnectionError("cut")]

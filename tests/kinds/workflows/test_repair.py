@@ -44,14 +44,14 @@ async def test_a_field_that_was_renamed_is_repaired(clean_url: str, tmp_path: Pa
         assert sheets.rows == ["Hello"]
         assert await versions(rota) == [("1.0", "accepted"), ("1.1", "accepted")]
         assert (await rota.workflow("letters"))["issue"] is None
-        told = json.loads((tmp_path / "asked-0").read_text())
-        assert {name: told[name] for name in ("workflow", "version", "handler", "phase", "proposals", "source")} == {
+        request = json.loads((tmp_path / "asked-0").read_text())
+        assert {name: request[name] for name in ("workflow", "version", "handler", "phase", "proposals", "source")} == {
             "workflow": "letters", "version": "1.0", "handler": "AddRow", "phase": "preparing", "proposals": [],
             "source": SCRIPT,
         }  # fmt: skip
-        assert told["error"]["type"] == "KeyError"
-        assert 'line 13, in <listcomp>\n    data=[event.payload["subject"]' in told["error"]["traceback"]
-        assert told["inputs"]["events"]["mail"] == [
+        assert request["error"]["type"] == "KeyError"
+        assert 'line 13, in <listcomp>\n    data=[event.payload["subject"]' in request["error"]["traceback"]
+        assert request["inputs"]["events"]["mail"] == [
             {"message_id": "1", "payload": {"title": "Hello", "password": "***"}}
         ]
         (repair,) = await rota.runs(kind="repair")
@@ -71,9 +71,9 @@ async def test_a_next_that_fails_after_the_mutation_is_repaired_at_emitting(clea
         await send(rota, "1", subject="a")
         assert await history(rota) == [("1.0", "failed: logic", "emitting"), ("1.1", "success", "committed")]
         assert sheets.rows == ["a"]
-        told = json.loads((tmp_path / "asked-0").read_text())
-        assert told["inputs"]["prepared"]["data"] == ["a"]
-        assert told["inputs"]["mutation"] == {"status": "applied", "result": {"row": 1}}
+        request = json.loads((tmp_path / "asked-0").read_text())
+        assert request["inputs"]["prepared"]["data"] == ["a"]
+        assert request["inputs"]["mutation"] == {"status": "applied", "result": {"row": 1}}
         failed, again = [run for run in await rota.runs(kind="workflow") if run.get("handler_id") == "AddRow"][-2:]
         assert (again["retry_of"], again["prepare_result"]) == (failed["id"], failed["prepare_result"])
 
@@ -123,21 +123,21 @@ WIDER = {
     "another topic": (RENAMED.replace('"rows"', '"lines"'), "it changes topics"),
     "another connector": (RENAMED.replace('["sheets.append"]', '["sheets"]'), "it adds connectors: sheets"),
     "one more": (RENAMED.replace('["sheets.append"]', '["sheets.append", "mail"]'), "it adds connectors: mail"),
-    "asks nobody": (RENAMED.replace('connectors=["sheets', 'repair="off", connectors=["sheets'), "it changes repair"),
-    "another handler": (RENAMED.replace("class Tell", "class Say"), "it changes the handlers: AddRow, Tell became"),
-    "publishes less": (RENAMED.replace('"rows"])\nclass Tell', '"rows"])\nclass Tell').replace(
+    "no repair": (RENAMED.replace('connectors=["sheets', 'repair="off", connectors=["sheets'), "it changes repair"),
+    "another handler": (RENAMED.replace("class Notify", "class Announce"), "it changes the handlers: AddRow, Notify"),
+    "publishes less": (RENAMED.replace('"rows"])\nclass Notify', '"rows"])\nclass Notify').replace(
         'subscribe=["mail"], publishes=["rows"]', 'subscribe=["mail", "rows"], publishes=["rows"]'),
         "it changes subscribe of AddRow"),
     "acts where it did not": (RENAMED + "\n    async def mutate(self, ctx, prepared):\n        pass\n",
-        "it changes steps of Tell"),
+        "it changes steps of Notify"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", WIDER)
+@pytest.mark.parametrize("change", WIDER)
 async def test_a_proposal_that_widens_or_breaks_the_workflow_is_refused_and_counts(
-    what: str, clean_url: str, tmp_path: Path
+    change: str, clean_url: str, tmp_path: Path
 ) -> None:
-    wrong, why = WIDER[what]
+    wrong, why = WIDER[change]
     async with world(program(), database_url=clean_url, repairer=repairer(tmp_path, wrong, wrong)) as rota:
         await deploy(rota)
         await send(rota, "1", title="a")
@@ -146,8 +146,8 @@ async def test_a_proposal_that_widens_or_breaks_the_workflow_is_refused_and_coun
         seen = await rota.workflow("letters")
         assert (seen["version"], seen["status"]) == ("1.0", "needs_attention")
         assert why in seen["issue"]
-        told = json.loads((tmp_path / "asked-1").read_text())["proposals"]
-        assert [(version["version"], version["outcome"], why in version["why"]) for version in told] == [
+        proposals = json.loads((tmp_path / "asked-1").read_text())["proposals"]
+        assert [(version["version"], version["outcome"], why in version["why"]) for version in proposals] == [
             ("1.1", "refused", True)
         ]
 
@@ -166,8 +166,8 @@ async def test_a_repairer_that_never_answers_is_stopped(clean_url: str, tmp_path
         await deploy(rota)
         await send(rota, "1", title="a")
         assert (await history(rota))[-1] == ("1.2", "success", "committed")
-        found = await rota.workflows.version("letters", "1.1")
-        assert found["why"] == "the repairer gave no answer in 1 s"
+        version = await rota.workflows.version("letters", "1.1")
+        assert version["why"] == "the repairer gave no answer in 1 s"
 
 
 ASKS = SCRIPT.replace('connectors=["sheets', 'repair="ask", connectors=["sheets')
@@ -185,8 +185,8 @@ async def test_where_a_person_is_asked_nothing_happens_without_them(clean_url: s
             await rota.workflows.decide("letters", "1.0", True, None, "ada")
         await rota.workflows.decide("letters", "1.1", False, "it changes nothing", "ada")
         await rota.drain()
-        told = json.loads((tmp_path / "asked-1").read_text())["proposals"]
-        assert [(each["outcome"], each["why"]) for each in told] == [("rejected", "it changes nothing")]
+        proposals = json.loads((tmp_path / "asked-1").read_text())["proposals"]
+        assert [(each["outcome"], each["why"]) for each in proposals] == [("rejected", "it changes nothing")]
         await rota.workflows.decide("letters", "1.2", True, None, "ada")
         await rota.drain()
         assert await history(rota) == [FAILED, ("1.2", "success", "committed")]
@@ -207,7 +207,7 @@ async def test_a_person_who_was_faster_wins(clean_url: str, tmp_path: Path) -> N
 
 
 async def test_only_what_is_wrong_is_repaired(clean_url: str, tmp_path: Path) -> None:
-    """Not what is tried again by itself, what a person must do, or what nobody knows."""
+    """Not transient failures, not runs that wait for a person, not unknown outcomes."""
     async with world(program(), database_url=clean_url, repairer=repairer(tmp_path, RENAMED, RENAMED)) as rota:
         for body in ("raise TimeoutError", 'from rota import AuthError; raise AuthError("x")'):
             name = f"w{len(body)}"
@@ -231,8 +231,8 @@ async def test_nothing_is_repaired_while_an_effect_is_unclear(clean_url: str, tm
         assert (await rota.workflow("letters"))["status"] == "needs_attention"
         await deploy(rota, blind.replace('[event.id for event in await ctx.peek("rows")]', "missing"), "letters")
         await rota.drain()
-        found = [run["reason"] for run in await rota.runs(kind="workflow") if run["status"] == "failed"]
-        assert found == ["logic"]  # of Tell, while AddRow waits for somebody to say whether it happened
+        reasons = [run["reason"] for run in await rota.runs(kind="workflow") if run["status"] == "failed"]
+        assert reasons == ["logic"]  # of Notify, while AddRow waits for a resolution
         assert await rota.runs(kind="repair") == []
 
 
@@ -279,9 +279,9 @@ RIGHT = COPY.replace("WRONG_BEFORE", "pass").replace("WRONG_AFTER", "pass")
 @pytest.mark.parametrize("where", ["WRONG_BEFORE", "WRONG_AFTER"])
 def test_a_crash_at_every_step_of_a_repair(clean_url: str, sqlite_template: Path, tmp_path: Path, where: str) -> None:
     """Whoever dies, at any statement: the run is repaired, its effect happens once, and no event is lost."""
-    found = "found" if where == "WRONG_BEFORE" else "prepared.data"
-    wrong = RIGHT.replace("pass", f"{found} and {found}.missing", 1) if where == "WRONG_BEFORE" else (
-        RIGHT[: RIGHT.rindex("pass")] + f"{found} and {found}.missing" + RIGHT[RIGHT.rindex("pass") + 4 :]
+    variable = "found" if where == "WRONG_BEFORE" else "prepared.data"
+    wrong = RIGHT.replace("pass", f"{variable} and {variable}.missing", 1) if where == "WRONG_BEFORE" else (
+        RIGHT[: RIGHT.rindex("pass")] + f"{variable} and {variable}.missing" + RIGHT[RIGHT.rindex("pass") + 4 :]
     )  # fmt: skip
 
     async def play(folder: Folder, answers: CommandRepairer) -> None:
@@ -298,7 +298,7 @@ def test_a_crash_at_every_step_of_a_repair(clean_url: str, sqlite_template: Path
             await rota.take_over()
             with suppress(Conflict):  # it may have died before that
                 await rota.workflows.upload(None, {"script": wrong}, "ada")
-            await rota.publish("copy", "in", message_id="a")  # whoever asked may not have got an answer
+            await rota.publish("copy", "in", message_id="a")  # the caller may not have got an answer
             await rota.advance(minutes=10)
             await check(rota)
 
@@ -322,9 +322,9 @@ def test_a_crash_at_every_step_of_a_repair(clean_url: str, sqlite_template: Path
     for point in range(first, 500, step):
         path = tmp_path / f"effects-{point}"
         path.mkdir()
-        told = tmp_path / f"told-{point}"
-        told.mkdir()
-        folder, answers = Folder(path), repairer(told, RIGHT, RIGHT)
+        output = tmp_path / f"output-{point}"
+        output.mkdir()
+        folder, answers = Folder(path), repairer(output, RIGHT, RIGHT)
         fresh(clean_url, sqlite_template)
         died = dies_at(point, partial(play, folder, answers))
         asyncio.run(settle(folder, answers))

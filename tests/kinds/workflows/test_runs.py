@@ -1,4 +1,4 @@
-"""Runs of workflows: who runs when, what commits together, what nobody sees twice."""
+"""Runs of workflows: order, what commits together, and that no event is handled twice."""
 
 from typing import Any
 
@@ -23,8 +23,8 @@ async def rows(rota: World, stmt: Any) -> list[Any]:
 
 
 async def statuses(rota: World) -> list[str]:
-    found = await rows(rota, select(events).order_by(events.c.id))
-    return [f"{row.topic} {row.message_id} {row.status}" for row in found]
+    event_rows = await rows(rota, select(events).order_by(events.c.id))
+    return [f"{row.topic} {row.message_id} {row.status}" for row in event_rows]
 
 
 async def test_mail_becomes_rows_once_each(clean_url: str) -> None:
@@ -33,7 +33,7 @@ async def test_mail_becomes_rows_once_each(clean_url: str) -> None:
     async with world(inbox.app, database_url=clean_url) as rota:
         await rota.drain()
         assert inbox.sheets.rows == ["a", "b"]
-        assert inbox.told == ["a", "b"]
+        assert inbox.notified == ["a", "b"]
         assert inbox.mutations[-2:] == [("a", "applied", {"row": 1}), ("b", "applied", {"row": 2})]
         assert set(await statuses(rota)) == {
             "mail 0 consumed", "mail 1 consumed", "rows row-a consumed", "rows row-b consumed",
@@ -50,13 +50,13 @@ async def test_mail_becomes_rows_once_each(clean_url: str) -> None:
         assert "row for c → published 1 row" in [line["text"] for line in shown["recent"]]
 
 
-async def test_an_idle_workflow_calls_nobody(clean_url: str) -> None:
+async def test_an_idle_workflow_calls_no_handler(clean_url: str) -> None:
     inbox = make_inbox()
     async with world(inbox.app, database_url=clean_url) as rota:
         await rota.drain()
-        assert (inbox.count("poll"), inbox.count("prepare"), inbox.count("tell")) == (1, 1, 1)
+        assert (inbox.count("poll"), inbox.count("prepare"), inbox.count("notify")) == (1, 1, 1)
         await rota.advance(hours=1)
-        assert (inbox.count("poll"), inbox.count("prepare"), inbox.count("tell")) == (13, 1, 1)
+        assert (inbox.count("poll"), inbox.count("prepare"), inbox.count("notify")) == (13, 1, 1)
         assert await rows(rota, select(jobs)) == []
 
 
@@ -165,9 +165,9 @@ async def test_consumers_go_before_producers_and_the_oldest_event_first(clean_ur
     def taker(topic: str) -> Any:
         class Take:
             async def prepare(self, ctx: Any, state: Any) -> Prepare:
-                found = await ctx.peek(topic, limit=1)
-                order.extend(event.message_id for event in found)
-                return Prepare(reservations={topic: [event.id for event in found]})
+                events = await ctx.peek(topic, limit=1)
+                order.extend(event.message_id for event in events)
+                return Prepare(reservations={topic: [event.id for event in events]})
 
         return Take
 
@@ -191,9 +191,9 @@ async def test_events_are_marked_with_what_they_go_back_to(clean_url: str) -> No
     inbox.mail = ["a"]
     async with world(inbox.app, database_url=clean_url) as rota:
         await rota.drain()
-        found, _ = await rota.engine.db.read(reports.list_events, rota.org_id, "inbox")
-        mail = next(event for event in found if event["topic"] == "mail")
-        row = next(event for event in found if event["topic"] == "rows")
+        events_page, _ = await rota.engine.db.read(reports.list_events, rota.org_id, "inbox")
+        mail = next(event for event in events_page if event["topic"] == "mail")
+        row = next(event for event in events_page if event["topic"] == "rows")
         assert (mail["source"], mail["caused_by"]) == ("poll", [mail["id"]])
         assert (row["source"], row["caused_by"]) == (None, [mail["id"]])
         inputs, _ = await rota.engine.db.read(reports.list_inputs, rota.org_id, "inbox", rota.clock.now())
@@ -239,8 +239,8 @@ async def test_state_is_each_handlers_own(clean_url: str) -> None:
     inbox.mail = ["a"]
     async with world(inbox.app, database_url=clean_url) as rota:
         await rota.drain()
-        found = await rows(rota, select(handlers.c.name, handlers.c.state))
-        assert {row.name: row.state for row in found} == {"poll": 1, "AddRow": {"last": "a"}, "Tell": None}
+        states = await rows(rota, select(handlers.c.name, handlers.c.state))
+        assert {row.name: row.state for row in states} == {"poll": 1, "AddRow": {"last": "a"}, "Notify": None}
 
 
 async def test_a_program_that_starts_again_leaves_its_producers_planned(clean_url: str) -> None:
@@ -263,8 +263,8 @@ async def test_a_producer_whose_schedule_was_deleted_is_planned_again(clean_url:
         await engine.edit_schedule(org_id, "inbox.poll", {"grant_id": grant})
         first = await engine.db.read(schedules.get, org_id, "inbox.poll")
         await engine.db.tx(schedules.delete_if_exists, org_id, first.id, rota.clock.now())
-        found = [finding async for finding in doctor.check_database(engine.db, None, wake_ups=False)]
-        assert ("producers", "wrong") in [(finding.what, finding.verdict) for finding in found]
+        findings = [finding async for finding in doctor.check_database(engine.db, None, wake_ups=False)]
+        assert ("producers", "wrong") in [(finding.what, finding.verdict) for finding in findings]
         await Maintenance(engine).reconcile()
         again = await engine.db.read(schedules.get, org_id, "inbox.poll")
         assert (again.id != first.id, again.grant_id, again.source) == (True, grant, first.source)

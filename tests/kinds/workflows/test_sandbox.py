@@ -41,7 +41,7 @@ flow = Workflow("probe", topics=["a"])
 def script(body: str) -> str:
     """A script whose only handler does this."""
     lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
-    return f"{HEAD}\nasync def probe(ctx, given):\n{lines}\n{TAIL}"
+    return f"{HEAD}\nasync def probe(ctx, values):\n{lines}\n{TAIL}"
 
 
 TAIL = """
@@ -58,12 +58,12 @@ def without(change: str) -> Sandbox:
     return Sandbox(True, 0, [sys.executable, "-I", "-S", "-B", "-c", code, sandbox.zones()])
 
 
-async def nothing(what: str, params: Mapping[str, Any]) -> Any:
+async def nothing(method: str, params: Mapping[str, Any]) -> Any:
     return None
 
 
-async def probe(box: Sandbox, body: str, given: Any = None, ask: Any = nothing) -> Any:
-    return (await box.call(("w", body), script(body), "probe", "produce", [given], NOW, ask))["returned"]
+async def probe(box: Sandbox, body: str, values: Any = None, ask: Any = nothing) -> Any:
+    return (await box.call(("w", body), script(body), "probe", "produce", [values], NOW, ask))["returned"]
 
 
 @pytest.fixture
@@ -74,34 +74,34 @@ async def box() -> AsyncIterator[Sandbox]:
 
 
 ATTEMPTS = {
-    "read a file": 'return open(given["file"]).read()',
+    "read a file": 'return open(values["file"]).read()',
     "read a file by a raw call": """
-found = ctypes.CDLL(None).syscall(257, -100, given["file"].encode(), 0, 0)
-if found < 0: raise PermissionError
-return found""",
-    "write a file": 'return open(given["file"], "w").write("x")',
+result = ctypes.CDLL(None).syscall(257, -100, values["file"].encode(), 0, 0)
+if result < 0: raise PermissionError
+return result""",
+    "write a file": 'return open(values["file"], "w").write("x")',
     "list a folder": 'return os.listdir("/")',
-    "read the environment of its worker": "return open(f\"/proc/{given['pid']}/environ\").read()[:10]",
-    "send a signal to its worker": 'return os.kill(given["pid"], 0)',
-    "connect to a service": 'return socket.create_connection(("127.0.0.1", given["port"])).fileno()',
+    "read the environment of its worker": "return open(f\"/proc/{values['pid']}/environ\").read()[:10]",
+    "send a signal to its worker": 'return os.kill(values["pid"], 0)',
+    "connect to a service": 'return socket.create_connection(("127.0.0.1", values["port"])).fileno()',
     "open a socket": "return socket.socket(socket.AF_UNIX).fileno()",
     "fork": """
-found = os.fork()
-if found == 0: os._exit(0)
-return found""",
+result = os.fork()
+if result == 0: os._exit(0)
+return result""",
     "start a command": 'return subprocess.run(["true"]).returncode',
     "start a thread": """
 import threading
 thread = threading.Thread(target=print)
 thread.start()
 thread.join()""",
-    "take hold of another process": 'return os.pidfd_open(given["victim"])',
+    "take hold of another process": 'return os.pidfd_open(values["victim"])',
     "make memory that can be executed": """
 libc = ctypes.CDLL(None)
 libc.mmap.restype = ctypes.c_ssize_t
-found = libc.mmap(None, 4096, 4, 0x22, -1, 0)
-if found < 0: raise PermissionError
-return found""",
+result = libc.mmap(None, 4096, 4, 0x22, -1, 0)
+if result < 0: raise PermissionError
+return result""",
     "have another file descriptor": "return os.pipe()[0]",
     "change its user": "return os.setuid(os.getuid())",
     "change its limits": "import resource as r\nreturn r.setrlimit(r.RLIMIT_CPU, r.getrlimit(r.RLIMIT_CPU))",
@@ -116,16 +116,16 @@ async def test_what_a_script_cannot_do(attempt: str, box: Sandbox, tmp_path: Pat
     secret = tmp_path / "rota.db"
     secret.write_text("secret")
     tmp_path.chmod(0o755)  # noqa: ASYNC240
-    given = {"file": str(secret), "pid": os.getpid(), "port": listening.getsockname()[1], "victim": victim.pid}
+    targets = {"file": str(secret), "pid": os.getpid(), "port": listening.getsockname()[1], "victim": victim.pid}
     opened = without("m.lock = lambda: []")
     try:
         with pytest.raises(WorkFailed) as refused:
-            await probe(box, ATTEMPTS[attempt], given)
+            await probe(box, ATTEMPTS[attempt], targets)
         assert refused.value.failure.failure_class is FailureClass.LOGIC
         assert refused.value.failure.type in ("PermissionError", "RuntimeError"), refused.value.failure
         assert secret.read_text() == "secret"
-        assert await probe(box, "return given", "others are well") == "others are well"
-        await probe(opened, ATTEMPTS[attempt], given)  # it is the lock that held
+        assert await probe(box, "return values", "others are well") == "others are well"
+        await probe(opened, ATTEMPTS[attempt], targets)  # it is the lock that held
     finally:
         victim.kill()
         victim.wait()
@@ -142,7 +142,7 @@ GETPID = 39
 RAW_CALLS = """
 libc = ctypes.CDLL(None, use_errno=True)
 passed = []
-for number in given:
+for number in values:
     ctypes.set_errno(0)
     if libc.syscall(number, 0, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != 1:
         passed.append((number, ctypes.get_errno()))
@@ -165,11 +165,11 @@ async def test_a_process_has_nothing_but_its_socket(box: Sandbox, tmp_path: Path
         assert await probe(box, "return dict(os.environ)") == {}
         child = box.idle[-1][1]
         place = Path(f"/proc/{child.process.pid}")
-        found = [os.readlink(path) for path in (place / "fd").iterdir()]
+        descriptors = [os.readlink(path) for path in (place / "fd").iterdir()]
     if os.geteuid() == 0:  # others may not even look
         assert "uid" in (place / "status").read_text().lower()
         assert re.search(r"^Uid:\t65534\t65534", (place / "status").read_text(), re.MULTILINE)
-    assert {row.partition(":")[0] for row in found} <= {"socket", "/dev/null", "anon_inode"}
+    assert {row.partition(":")[0] for row in descriptors} <= {"socket", "/dev/null", "anon_inode"}
     assert os.readlink(place / "cwd").endswith("(deleted)")
     status = (place / "status").read_text()
     assert "NoNewPrivs:\t1" in status
@@ -193,31 +193,31 @@ ENDINGS = {
 
 @LINUX
 @pytest.mark.parametrize("ending", ENDINGS)
-async def test_what_ends_badly_is_classified_and_hurts_nobody(ending: str, box: Sandbox) -> None:
+async def test_a_failing_script_is_classified_and_harms_no_other(ending: str, box: Sandbox) -> None:
     body, named = ENDINGS[ending]
-    with pytest.raises(WorkFailed) as found:
+    with pytest.raises(WorkFailed) as error:
         await probe(box, body)
-    assert found.value.failure.failure_class is FailureClass.LOGIC
-    assert found.value.failure.type == named
-    assert await probe(box, "return given", 1) == 1
+    assert error.value.failure.failure_class is FailureClass.LOGIC
+    assert error.value.failure.type == named
+    assert await probe(box, "return values", 1) == 1
 
 
 @LINUX
 async def test_processor_time_is_limited() -> None:
     hasty = without("m.CPU_SECONDS = 1")
-    with pytest.raises(WorkFailed) as found:
+    with pytest.raises(WorkFailed) as error:
         await probe(hasty, "while True: pass")
-    assert found.value.failure.failure_class is FailureClass.TIMEOUT
+    assert error.value.failure.failure_class is FailureClass.TIMEOUT
     await hasty.close()
 
 
 def children() -> set[int]:
-    found = set()
+    pids = set()
     for row in os.listdir("/proc"):
-        with suppress(OSError):  # others come and go meanwhile
+        with suppress(OSError):  # other processes start and end
             if row.isdigit() and Path(f"/proc/{row}/stat").read_text().split()[3] == str(os.getpid()):
-                found.add(int(row))
-    return found
+                pids.add(int(row))
+    return pids
 
 
 @LINUX
@@ -225,7 +225,7 @@ async def test_who_never_returns_is_killed(box: Sandbox) -> None:
     assert await probe(box, "return os.getpid()") > 0
     before, began = children(), asyncio.Event()
 
-    async def ask(what: str, params: Mapping[str, Any]) -> None:
+    async def ask(method: str, params: Mapping[str, Any]) -> None:
         began.set()
 
     body = """
@@ -241,19 +241,19 @@ while True:
     with pytest.raises(asyncio.CancelledError):
         await endless
     assert children() <= before
-    assert await probe(box, "return given", 1) == 1
+    assert await probe(box, "return values", 1) == 1
 
 
 @LINUX
 async def test_a_process_whose_call_was_given_up_serves_the_next(box: Sandbox) -> None:
-    """Given up in the very moment in which it stood ready, too: nobody loses sight of it."""
+    """Also if the call is cancelled just when its process became ready: it is not leaked."""
     before = children()
     box.ready.append(started := asyncio.ensure_future(box._start()))
-    call = asyncio.ensure_future(probe(box, "return given"))
+    call = asyncio.ensure_future(probe(box, "return values"))
     started.add_done_callback(lambda _: call.cancel())
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert await probe(box, "return given", 1) == 1
+    assert await probe(box, "return values", 1) == 1
     assert children() - before == {started.result().process.pid}
 
 
@@ -272,11 +272,11 @@ TALK = {
 async def test_talk(talk: str, box: Sandbox) -> None:
     with pytest.raises(LogicError):
         await asyncio.wait_for(probe(box, TALK[talk]), 60)
-    assert await probe(box, "return given", 1) == 1
+    assert await probe(box, "return values", 1) == 1
 
 
 async def test_a_flood_of_talk_does_not_starve_others(box: Sandbox) -> None:
-    await probe(box, "return given")
+    await probe(box, "return values")
     flood = asyncio.ensure_future(probe(box, 'while True: print("x")'))
     slowest = 0.0
     while not flood.done():
@@ -288,8 +288,8 @@ async def test_a_flood_of_talk_does_not_starve_others(box: Sandbox) -> None:
 
 
 async def test_a_refused_question_ends_the_process_that_asked(box: Sandbox) -> None:
-    async def refuse(what: str, params: Mapping[str, Any]) -> Any:
-        raise LogicError(f"{what} is refused")
+    async def refuse(method: str, params: Mapping[str, Any]) -> Any:
+        raise LogicError(f"{method} is refused")
 
     with pytest.raises(LogicError, match="publish is refused"):
         await probe(box, 'try: await ctx.publish("a", message_id="1")\nexcept BaseException: return 1', ask=refuse)
@@ -306,8 +306,8 @@ async def test_a_process_serves_one_version_and_keeps_its_hands_off_others(box: 
 
 async def test_a_process_is_replaced_after_a_while(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "PROCESS_CALLS", 2)
-    found = [await probe(box, "return os.getpid()") for _ in range(4)]
-    assert found[0] == found[1] != found[2] == found[3]
+    pids = [await probe(box, "return os.getpid()") for _ in range(4)]
+    assert pids[0] == pids[1] != pids[2] == pids[3]
 
 
 async def test_idle_processes_are_few(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,12 +331,12 @@ async def test_what_a_script_says_is_in_the_log_of_its_run(box: Sandbox) -> None
 
 async def test_what_a_script_raises_says_where_and_of_which_class(box: Sandbox) -> None:
     body = 'raise TransientError("busy")'
-    with pytest.raises(WorkFailed) as found:
+    with pytest.raises(WorkFailed) as error:
         await probe(box, body)
     line = 1 + script(body).splitlines().index(f"    {body}")
-    assert found.value.failure.failure_class is FailureClass.TRANSIENT
-    assert found.value.failure.message == f"busy (line {line})"
-    assert found.value.failure.traceback == (
+    assert error.value.failure.failure_class is FailureClass.TRANSIENT
+    assert error.value.failure.message == f"busy (line {line})"
+    assert error.value.failure.traceback == (
         f'Traceback (most recent call last):\n  File "<workflow>", line {line}, in probe\n    {body}\n'
         "TransientError: busy\n"
     )

@@ -37,8 +37,8 @@ async def test_a_script_runs_as_a_program_does(clean_url: str) -> None:
         await send(rota, "1", subject="Hello")
         assert sheets.rows == ["Hello"]
         assert await history(rota) == [("1.0", "success", "committed")]
-        found = await rota.engine.db.read(lambda tx: list(tx.execute(select(events.c.topic, events.c.status))))
-        assert sorted(tuple(row) for row in found) == [("mail", "consumed"), ("rows", "consumed")]
+        rows = await rota.engine.db.read(lambda tx: list(tx.execute(select(events.c.topic, events.c.status))))
+        assert sorted(tuple(row) for row in rows) == [("mail", "consumed"), ("rows", "consumed")]
         seen = await rota.workflow("letters")
         assert (seen["id"], seen["status"], seen["version"], seen["source"]) == (made, "idle", "1.0", "script")
         assert [line["text"] for line in seen["recent"]] == ["handled 1 event", "a row → published 1 row"]
@@ -48,10 +48,10 @@ async def test_producers_of_scripts_have_schedules(clean_url: str) -> None:
     async with world(Rota(), database_url=clean_url) as rota:
         await deploy(rota, PRODUCER)
         await rota.advance(minutes=11)
-        found = [
+        outcomes = [
             run["outcome"]["published"] for run in await rota.runs(kind="workflow") if run["handler_id"] == "count"
         ]
-        assert found == [{"tick": 1}] * 3
+        assert outcomes == [{"tick": 1}] * 3
         assert (await rota.workflow("ticks"))["schedule"] == "checks every 5 minutes"
 
 
@@ -65,9 +65,9 @@ async def test_each_version_is_kept_and_runs_say_which_one_they_ran(clean_url: s
         await send(rota, "3", subject="c")
         assert [version for version, _, _ in await history(rota)] == ["1.0", "2.0", "3.0"]
         assert await versions(rota) == [("1.0", "accepted"), ("2.0", "accepted"), ("3.0", "accepted")]
-        found = await rota.workflows.version("letters", "2.0")
-        assert found["against"] == "1.0"
-        assert '-            title="a row",\n+            title="another row",' in found["diff"]
+        stored = await rota.workflows.version("letters", "2.0")
+        assert stored["against"] == "1.0"
+        assert '-            title="a row",\n+            title="another row",' in stored["diff"]
         assert (await rota.workflows.version("letters", "3.0", "1.0"))["diff"] == ""
         assert (await rota.workflows.version("letters", "1.0"))["against"] is None
         with pytest.raises(NotFound, match=r"version '9\.9' of workflow 'letters' not found"):
@@ -160,7 +160,7 @@ async def test_a_host_call_that_failed_ends_the_run_though_the_script_swallows_i
         ("await ctx.call('sheets.append', row=1)", "failed: logic", "is not allowed while preparing"),
     ],
 )
-async def test_what_goes_wrong_in_a_script_is_told_and_the_worker_goes_on(
+async def test_an_error_of_a_script_is_reported_and_the_worker_continues(
     clean_url: str, body: str, status: str, issue: str
 ) -> None:
     async with world(program(), database_url=clean_url) as rota:
@@ -178,8 +178,8 @@ async def test_what_a_script_says_is_in_the_log(clean_url: str) -> None:
     async with world(program(), database_url=clean_url) as rota:
         await deploy(rota)
         await send(rota, "1", subject="a")
-        found = await rota.engine.db.read(lambda tx: list(tx.execute(select(logs.c.text))))
-        assert "INFO applied a row" in [row.text for row in found]
+        rows = await rota.engine.db.read(lambda tx: list(tx.execute(select(logs.c.text))))
+        assert "INFO applied a row" in [row.text for row in rows]
 
 
 async def test_deleting_gives_up_what_waits_and_frees_the_name(clean_url: str) -> None:
