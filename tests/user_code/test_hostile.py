@@ -1,4 +1,4 @@
-"""Functions that misbehave: each is a failed run with a clear error, and the worker goes on."""
+"""Functions that misbehave: each is a failed run with a clear error, and the worker continues."""
 
 import asyncio
 import os
@@ -217,13 +217,13 @@ async def test_isolated_functions_hurt_only_themselves(isolated_harness: TaskHar
         )
     await harness.work()
     runs = {name: await harness.last_run(job_id) for name, job_id in jobs.items()}
-    told = {name: run["error"] and (run["error"]["type"], run["error"]["message"]) for name, run in runs.items()}
-    assert told["leave"] == ("SystemExit", "3")
-    assert told["odd"] == (
+    errors = {name: run["error"] and (run["error"]["type"], run["error"]["message"]) for name, run in runs.items()}
+    assert errors["leave"] == ("SystemExit", "3")
+    assert errors["odd"] == (
         "LogicError", "the task's result is not JSON: Type is not JSON serializable: object",
     )  # fmt: skip
     assert runs["odd"]["attempt"] == 1  # a LogicError is not retried, whatever the task's retry policy
-    assert told["die"] == ("ChildLost", "the process of this run died (signal SIGKILL)")
+    assert errors["die"] == ("ChildLost", "the process of this run died (signal SIGKILL)")
     assert (runs["die"]["reason"], runs["die"]["attempt"]) == ("quarantined", 3)
     assert runs["fork"]["outcome"] == 7
     assert runs["plain"]["outcome"] == 2

@@ -43,7 +43,7 @@ async def test_a_session_is_injected_and_asks_rotas_tables(harness: TaskHarness)
     assert (await harness.run(count))["outcome"] == 1
 
 
-async def test_users_parameters_and_injected_ones_mix_under_any_name(harness: TaskHarness) -> None:
+async def test_parameters_and_injected_values_mix_under_any_name(harness: TaskHarness) -> None:
     @harness.program.task
     async def mixed(limit: int, whatever: AsyncSession, scale: float = 2.0) -> dict[str, Any]:
         return {"limit": limit * scale, "one": (await whatever.execute(text("SELECT 1"))).scalar_one()}
@@ -83,8 +83,8 @@ async def test_every_run_has_a_session_of_its_own_that_is_closed_however_it_ends
     harness.worker.active[job_id].stop("operator")
     await harness.work()
     assert out == []
-    assert len({id(one) for one in seen}) == 23
-    assert not any(one.in_transaction() for one in seen)
+    assert len({id(session) for session in seen}) == 23
+    assert not any(session.in_transaction() for session in seen)
 
 
 async def test_a_session_that_is_left_open_keeps_no_worker_from_writing(harness: TaskHarness) -> None:
@@ -188,13 +188,13 @@ async def test_the_context_and_a_logger_are_injected(
     harness: TaskHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     @harness.program.task
-    async def tell(ctx: RunContext, log: logging.Logger) -> list[Any]:
+    async def describe(ctx: RunContext, log: logging.Logger) -> list[Any]:
         log.warning("here I am")
         ctx.log.line("log", "and here")
         return [ctx.run_id, ctx.attempt, ctx.org_id, log.name]
 
-    run = await harness.run(tell)
-    assert run["outcome"] == [run["id"], 1, harness.org_id, "rota.task.tell"]
+    run = await harness.run(describe)
+    assert run["outcome"] == [run["id"], 1, harness.org_id, "rota.task.describe"]
     assert "here I am" in caplog.text
     assert "and here" in await harness.logs(run)
 
@@ -250,7 +250,7 @@ async def test_a_provided_thing_is_made_for_each_run_and_closed_once(harness: Ta
 
     assert (await harness.run(use))["status"] == "success"
     assert (await harness.run(use, fail=True))["status"] == "failed"
-    assert [one.closed for one in made] == [1, 1]
+    assert [client.closed for client in made] == [1, 1]
 
 
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
@@ -304,20 +304,20 @@ async def test_factories_want_injected_things_themselves(harness: TaskHarness) -
 
     class Service:
         def __init__(self, settings: Settings, ctx: RunContext, retries: int = 2) -> None:
-            self.told = (settings.size, ctx.attempt, retries)
+            self.received = (settings.size, ctx.attempt, retries)
 
     harness.program.provide(Settings, Settings, scope="process")
     harness.program.provide(Service, Service)
 
     @harness.program.task
     def use(service: Service) -> list[int]:
-        return list(service.told)
+        return list(service.received)
 
     assert (await harness.run(use))["outcome"] == [3, 1, 2]
     assert {Settings, Service, AsyncSession, RunContext} <= harness.program.injectables
 
 
-def test_a_factory_that_wants_what_nobody_has_is_refused() -> None:
+def test_a_factory_with_an_unknown_dependency_is_rejected() -> None:
     def needy(other: Client) -> AsyncClient:
         return AsyncClient()
 
@@ -328,11 +328,11 @@ def test_a_factory_that_wants_what_nobody_has_is_refused() -> None:
 
 
 def test_a_thing_of_the_process_cannot_keep_a_thing_of_a_run() -> None:
-    def keeper(session: AsyncSession) -> Client:
+    def make_client(session: AsyncSession) -> Client:
         return Client()
 
     with pytest.raises(Invalid, match=r"session: .* is closed with its run; Client would outlive it"):
-        Injector().provide(Client, keeper, scope="process")
+        Injector().provide(Client, make_client, scope="process")
 
 
 # optional
@@ -372,8 +372,8 @@ def buy(order: Order, day: str, *rest: int, tags: list[str] | None = None) -> di
     return {"item": order.item, "amount": order.amount, "day": day, "tags": tags, "rest": rest}
 
 
-def told(error: Invalid) -> list[tuple[str, str]]:
-    return [(one.field, one.right) for one in error.all]
+def reported(error: Invalid) -> list[tuple[str, str]]:
+    return [(problem.field, problem.right) for problem in error.all]
 
 
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
@@ -381,7 +381,7 @@ async def test_wrong_parameters_are_named_before_anything_runs(harness: TaskHarn
     harness.program.task(buy)
     with pytest.raises(InvalidMany) as caught:
         await harness.run(buy, order={"item": "pen", "amount": "many"}, extra=1, tags="x")
-    assert told(caught.value) == [
+    assert reported(caught.value) == [
         ("input.order.amount", "does not fit: input should be a valid integer, unable to parse string as an integer"),
         ("input.day", "is missing"),
         ("input.tags", "does not fit: input should be a valid list"),
@@ -399,7 +399,7 @@ async def test_values_become_what_the_signature_says(harness: TaskHarness) -> No
     assert run["outcome"] == {"item": "pen", "amount": 3, "day": "monday", "tags": None, "rest": []}
 
 
-def test_the_schema_tells_parameters_types_and_defaults() -> None:
+def test_the_schema_has_parameters_types_and_defaults() -> None:
     def task(a: int, b: str = "x", *, session: AsyncSession, when: Any = Client, ctx: RunContext) -> None: ...
 
     schema = Injector().signature(task).schema()
@@ -463,13 +463,13 @@ async def test_an_isolated_function_is_injected_in_its_process(isolated_harness:
     harness = isolated_harness
     run = await harness.run("look", limit="5")
     assert run["status"] == "success", run["error"]
-    found = run["outcome"]
-    assert (found["limit"], found["run"]) == (5, run["id"])
-    assert found["tasks"] == len(harness.program.registry.list_all())
+    outcome = run["outcome"]
+    assert (outcome["limit"], outcome["run"]) == (5, run["id"])
+    assert outcome["tasks"] == len(harness.program.registry.list_all())
     artifacts = ArtifactManager(harness.engine, harness.org_id)
-    assert (await artifacts.find(found["saved"]))["data"] == {"pid": found["pid"]}
+    assert (await artifacts.find(outcome["saved"]))["data"] == {"pid": outcome["pid"]}
     assert set(await harness.logs(run)) == {
-        "opened for attempt 1", "closed", "pool closed", "INFO rota.task.look: looking", "told",
+        "opened for attempt 1", "closed", "pool closed", "INFO rota.task.look: looking", "logged",
     }  # fmt: skip
 
 

@@ -41,8 +41,8 @@ def example() -> GraphRegistry:
     return load_app(str(EXAMPLES / "graphs.py")).graphs
 
 
-def asked(graph_id: str, run_id: str = "run-1", **given: Any) -> GraphRequest:
-    return GraphRequest(graph_id, given or SPRING, run_id, 1, CALLER)
+def asked(graph_id: str, run_id: str = "run-1", **fields: Any) -> GraphRequest:
+    return GraphRequest(graph_id, fields or SPRING, run_id, 1, CALLER)
 
 
 def compiled(node: Any, **how: Any) -> Any:
@@ -52,14 +52,14 @@ def compiled(node: Any, **how: Any) -> Any:
     return graph.compile(**how)
 
 
-async def test_a_graph_with_a_tool_tells_everything_in_order(example: GraphRegistry) -> None:
+async def test_a_graph_with_a_tool_emits_its_events_in_order(example: GraphRegistry) -> None:
     stream, final = example.run_graph(asked("langgraph:poet"))
-    told = [event async for event in stream]
-    kinds = [type(event) for event in told]
+    events = [event async for event in stream]
+    kinds = [type(event) for event in events]
     assert kinds.index(ToolCallStart) < kinds.index(ToolCallResult) < kinds.index(TextDelta)
-    words = [event.text for event in told if isinstance(event, TextDelta)]
+    words = [event.text for event in events if isinstance(event, TextDelta)]
     assert len(words) > 5  # word by word, not at the end
-    first, second = [event for event in told if isinstance(event, UsageReport)]
+    first, second = [event for event in events if isinstance(event, UsageReport)]
     assert first.unit != second.unit
     assert (first.model, first.input_tokens, first.output_tokens) == ("play-1", 10, 20)
     assert first.cost == Decimal("0.00033")
@@ -83,20 +83,20 @@ async def test_a_nested_graph_is_heard_while_it_runs_and_once(example: GraphRegi
     before = [call_before, {"role": "tool", "content": "seen", "tool_call_id": "old"}]
     for history, calls, units in (([], 1, 2), (before, 0, 1)):  # what was called before is no news
         stream, final = example.run_graph(asked("langgraph:outer", messages=[*history, *SPRING["messages"]]))
-        told = [event async for event in stream]
-        kinds = [type(event) for event in told]
-        assert [kinds.count(one) for one in (ToolCallStart, ToolCallResult, UsageReport)] == [calls, calls, units]
-        words = [event.text for event in told if isinstance(event, TextDelta)]
+        events = [event async for event in stream]
+        kinds = [type(event) for event in events]
+        assert [kinds.count(kind) for kind in (ToolCallStart, ToolCallResult, UsageReport)] == [calls, calls, units]
+        words = [event.text for event in events if isinstance(event, TextDelta)]
         assert len(words) > 5
         assert (await final).content == "".join(words)
 
 
 async def test_each_run_remembers_for_itself(example: GraphRegistry) -> None:
-    """A checkpointer per run: what one slot said is not in the next one's thread."""
+    """A checkpointer per run: messages of one slot are not in the thread of the next."""
     for run_id in ("one", "two"):
         stream, _ = example.run_graph(asked("langgraph:ponderer", run_id))
         reports = [event async for event in stream if isinstance(event, UsageReport)]
-        assert [one.input_tokens for one in reports] == [10, 30]  # one message, then three
+        assert [report.input_tokens for report in reports] == [10, 30]  # one message, then three
 
 
 async def test_a_graphs_own_checkpointer_is_used_with_a_thread_per_run() -> None:
@@ -138,7 +138,7 @@ async def test_a_stream_that_is_closed_before_it_is_read_has_ended(example: Grap
     assert (await final).code is Code.ABORTED
 
 
-async def test_a_graph_that_asks_a_person_fails_because_nobody_is_there() -> None:
+async def test_a_graph_that_interrupts_for_a_person_fails() -> None:
     registry = GraphRegistry()
     registry.add("asker", compiled(lambda state: interrupt("may I?")), "langgraph")
     stream, final = registry.run_graph(asked("langgraph:asker"))
@@ -147,7 +147,7 @@ async def test_a_graph_that_asks_a_person_fails_because_nobody_is_there() -> Non
 
 
 async def test_unknown_providers_and_graphs_are_not_found(example: GraphRegistry) -> None:
-    for unknown in ("nobody:poet", "langgraph:nobody", "poet", "langgraph:poet:more"):
+    for unknown in ("unknown:poet", "langgraph:unknown", "poet", "langgraph:poet:more"):
         stream, final = example.run_graph(asked(unknown))
         assert [type(event).__name__ async for event in stream] == ["Failed", "Done"]
         assert (await final).code is Code.NOT_FOUND
@@ -165,7 +165,7 @@ async def test_the_examples_run_through_schedules(graphs: Graphs, example: Graph
         "tool_call_start", "tool_call_result",
     ]  # fmt: skip
     assert "".join(text for stream, text in said if stream == "text") == run.outcome["content"]
-    assert {one.unit for one in await graphs.receipts()} != set()
+    assert {receipt.unit for receipt in await graphs.receipts()} != set()
 
 
 async def test_a_failing_node_fails_its_run_with_what_it_raised(graphs: Graphs) -> None:

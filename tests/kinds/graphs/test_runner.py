@@ -51,7 +51,7 @@ async def test_SCHEDULES_NEVER_BYPASS_EXECUTOR(graphs: Graphs) -> None:
 
 
 async def test_GRANT_NOT_SESSION(graphs: Graphs) -> None:
-    """Nobody is logged in: who may and for whom is told by the grant, when the run begins and again inside."""
+    """Without a login: the grant names owner and account, and is checked at the start and again in the executor."""
     await graphs.schedule()
     await graphs.harness.run_until(at("9:10"))
     (grant,) = await graphs.grants()
@@ -139,7 +139,7 @@ async def test_QUEUE_SERIALIZES_SCHEDULE(graphs: Graphs) -> None:
 
 
 async def test_SKIP_MISSED_RUNS(graphs: Graphs) -> None:
-    """What nobody was up for is not caught up on: that would cost money nobody agreed to."""
+    """Missed slots are not caught up on: that would cost money without consent."""
     await graphs.schedule()
     await graphs.harness.start_at(at("10:05"))
     assert await graphs.harness.verdicts() == ["9:10-10:00 x6 missed"]
@@ -223,7 +223,7 @@ async def test_VALIDATE_BEFORE_EXECUTE(graphs: Graphs) -> None:
 
 
 async def test_SKIP_ON_GRANT_FAILURE(graphs: Graphs) -> None:
-    """Revoked, expired, narrowed, without an account: the ledger tells each apart, and the clock goes on."""
+    """Revoked, expired, narrowed, without an account: each has its own reason, and the next slot is planned."""
     await graphs.schedule("revoked", grant_id=(revoked := await graphs.grant()))
     await graphs.schedule("expired", grant_id=await graphs.grant(expires_at=(NINE + MINUTE).isoformat()))
     await graphs.schedule("narrowed", grant_id=(narrowed := await graphs.grant()))
@@ -235,7 +235,7 @@ async def test_SKIP_ON_GRANT_FAILURE(graphs: Graphs) -> None:
     await graphs.harness.write(update(table).where(table.c.id == narrowed).values(other))
     await graphs.harness.db.tx(billing_store.close, graphs.harness.org_id, (await graphs.account()).id, at("9:10"))
     await graphs.harness.work()
-    told = {
+    expected = {
         name: [
             (run.status, run.reason, (run.error or {}).get("code"))
             for run in await graphs.runs()
@@ -244,21 +244,21 @@ async def test_SKIP_ON_GRANT_FAILURE(graphs: Graphs) -> None:
         for name in ("revoked", "expired", "narrowed", "penniless")
         for schedule in [await graphs.harness.record(name)]
     }
-    assert told == {
+    assert expected == {
         "revoked": [("skipped", "grant_revoked", None)],
         "expired": [("skipped", "grant_expired", None)],
         "narrowed": [("skipped", "grant_scope", None)],
         "penniless": [("skipped", "budget", "billing_account_closed")],
     }
     assert graphs.asked == []
-    assert [(await graphs.harness.planned(name))[0] for name in told] == ["9:20"] * 4
+    assert [(await graphs.harness.planned(name))[0] for name in expected] == ["9:20"] * 4
     (penniless,) = [run for run in await graphs.runs() if run.reason == "budget"]
     assert "because the account that pays for it is closed (billing_account_closed)" in await graphs.why(penniless)
     with pytest.raises(Conflict, match="it is closed"):
         await graphs.grant()
     await graphs.harness.db.tx(billing_store.close, graphs.harness.org_id, (await graphs.account()).id, None)
     await graphs.harness.run_until(at("9:20"))
-    assert len(graphs.asked) == 1  # the penniless one's, when it can pay again
+    assert len(graphs.asked) == 1  # the run of the account that can pay again
 
 
 async def test_a_grant_that_expires_in_mid_run_lets_the_run_finish(graphs: Graphs) -> None:
@@ -274,7 +274,7 @@ async def test_a_grant_that_expires_in_mid_run_lets_the_run_finish(graphs: Graph
     assert await graphs.harness.verdicts() == ["9:10 ran", "9:20 skipped: grant_expired"]
     assert len(await graphs.receipts()) == 2
     ran, skipped = await graphs.runs()
-    assert (ran.status, ran.reason) == ("success", "grant_expired")  # the ledger tells that it outlived its grant
+    assert (ran.status, ran.reason) == ("success", "grant_expired")  # the ledger records that it outlived its grant
     assert "success, though its grant had expired (grant_expired)" in await graphs.why(ran)
     assert "never started: skipped, because its grant had expired" in await graphs.why(skipped)
 
@@ -313,7 +313,7 @@ async def test_each_error_becomes_a_run(graphs: Graphs, error: BaseException, ex
     assert run.usage["units"] == len(await graphs.receipts()) == 1  # what it cost is charged all the same
 
 
-async def test_a_graph_that_talks_nonsense_fails_and_hurts_nobody(graphs: Graphs) -> None:
+async def test_a_graph_with_invalid_events_fails_alone(graphs: Graphs) -> None:
     nonsense = [
         [object()], [None], [TextDelta(7)], ["text"], [UsageReport("u", None, -1)],  # type: ignore[arg-type]
         [UsageReport("u", None, 0, 0, "-1")], [UsageReport("u", None, 0, 0, "NaN")],
@@ -322,19 +322,19 @@ async def test_a_graph_that_talks_nonsense_fails_and_hurts_nobody(graphs: Graphs
         [rota.graphs.Done(), rota.graphs.Done()], [rota.graphs.Done(), TextDelta("more")],
         [rota.graphs.AssistantFinal("a"), rota.graphs.AssistantFinal("b")],
     ]  # fmt: skip
-    for number, told in enumerate(nonsense):
+    for number, events in enumerate(nonsense):
 
-        async def odd(request: GraphRequest, caller: LlmCaller, told: Any = told) -> AsyncIterator[object]:
-            for one in told:
-                yield one
+        async def odd(request: GraphRequest, caller: LlmCaller, events: Any = events) -> AsyncIterator[object]:
+            for event in events:
+                yield event
 
         await graphs.schedule(
             f"odd {number}", graphs.declare(f"odd-{number}", odd), cron=None, run_at=at("9:10").isoformat()
         )
     await graphs.harness.run_until(at("9:10"))
-    found = await graphs.runs()
-    assert len(found) == len(nonsense)
-    assert {(run.status, run.reason, run.error["code"]) for run in found} == {("failed", "internal", "internal")}
+    runs = await graphs.runs()
+    assert len(runs) == len(nonsense)
+    assert {(run.status, run.reason, run.error["code"]) for run in runs} == {("failed", "internal", "internal")}
     assert await graphs.receipts() == []
 
 
@@ -381,7 +381,7 @@ async def test_a_budget_stops_the_run_while_it_runs(graphs: Graphs) -> None:
     assert (first.status, first.reason, first.error["code"]) == ("failed", "budget", "budget")
     assert (second.status, second.reason, second.error["code"]) == ("skipped", "budget", "budget")
     assert ended == [True]
-    assert sum(one.charged_credits for one in await graphs.receipts()) == 60_000
+    assert sum(receipt.charged_credits for receipt in await graphs.receipts()) == 60_000
     assert first.usage["units"] == 3
 
 
@@ -398,11 +398,11 @@ async def test_fifty_runs_that_race_for_one_budget_overspend_by_one_unit_each_at
     held = await graphs.grant(f"graph:execute:{name}", budget={"total": 100_000})
     manager = GraphManager(graphs.harness.engine, graphs.harness.org_id)
     for _ in range(50):
-        await manager.run(name, None, held, "nobody")
+        await manager.run(name, None, held, "unknown")
     await graphs.harness.work()
-    found = await graphs.runs()
-    assert {(run.status, run.reason) for run in found} <= {("failed", "budget"), ("skipped", "budget")}
-    spent = sum(one.charged_credits for one in await graphs.receipts())
+    runs = await graphs.runs()
+    assert {(run.status, run.reason) for run in runs} <= {("failed", "budget"), ("skipped", "budget")}
+    spent = sum(receipt.charged_credits for receipt in await graphs.receipts())
     assert 100_000 <= spent <= 100_000 + 2_000 * len(started)
     (grant,) = await graphs.grants()
     account = await graphs.account()
@@ -438,7 +438,10 @@ async def test_the_markup_is_applied_once_and_rounded_up(opened: Open) -> None:
     graphs = await opened(markup=Decimal("1.5"))
     await graphs.schedule(target=graphs.declare("cheap", cheap))
     await graphs.harness.run_until(at("9:10"))
-    assert [(one.unit, one.charged_credits) for one in await graphs.receipts()] == [("u", 1), ("missing-2", 0)]
+    assert [(receipt.unit, receipt.charged_credits) for receipt in await graphs.receipts()] == [
+        ("u", 1),
+        ("missing-2", 0),
+    ]
 
 
 async def test_a_run_that_is_cancelled_while_it_is_charged_is_charged(graphs: Graphs) -> None:
@@ -486,7 +489,7 @@ async def test_a_schedule_keeps_its_minted_grant_when_it_is_written_anew(graphs:
         ({"target": ":poet"}, "provider:name"),
         ({"target": "python:po et"}, "provider:name"),
         ({"target": "python:*"}, "provider:name"),
-        ({"target": "nobody:poet"}, "not a known graph"),
+        ({"target": "unknown:poet"}, "not a known graph"),
         ({"target": "python:unknown"}, "not a known graph"),
         ({"input": [1]}, "not an object"),
         ({"input": "text"}, "not an object"),
@@ -512,8 +515,8 @@ async def test_another_orgs_program_does_not_give_its_graphs_away(graphs: Graphs
         await GraphManager(graphs.harness.engine, other).run("python:poet", {}, held, owner)
     with pytest.raises(Invalid, match="grant_not_found"):  # and another org's grant is none
         await graphs.schedule(grant_id=held)
-    (mine,) = await GraphManager(graphs.harness.engine, graphs.harness.org_id).list_all()
-    assert (mine["id"], mine["version"], mine["description"], mine["live"]) == (
+    (own,) = await GraphManager(graphs.harness.engine, graphs.harness.org_id).list_all()
+    assert (own["id"], own["version"], own["description"], own["live"]) == (
         "python:poet",
         "7",
         "Write a line.",
@@ -530,7 +533,7 @@ def test_what_is_no_graph_cannot_be_declared() -> None:
     registry.add("fine", fine, "python")
     for name, work, provider, wrong in (
         ("fine", fine, "python", "already declared"),
-        ("other", fine, "nobody", "is not one of python, langgraph"),
+        ("other", fine, "unknown", "is not one of python, langgraph"),
         ("other", lambda: None, "python", "async generator"),
         ("other", fine, "langgraph", "compiled graph"),
         ("a b", fine, "python", "provider:name"),
@@ -601,7 +604,7 @@ def with_traits(**traits: Any) -> Exception:
         (ValueError("429"), "internal"),  # never by its text
     ],
 )
-def test_errors_are_told_in_one_order(error: BaseException, code: str) -> None:
+def test_errors_are_classified_in_one_order(error: BaseException, code: str) -> None:
     assert code_of_error(error) == code
 
 

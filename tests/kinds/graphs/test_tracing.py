@@ -1,4 +1,4 @@
-"""Spans, heard by the real SDK: one trace from the slot over the queue to what a graph calls."""
+"""Spans, recorder by the real SDK: one trace from the slot over the queue to what a graph calls."""
 
 import subprocess
 import sys
@@ -21,10 +21,10 @@ from tests.spans import Heard, trace_id
 
 
 @pytest.fixture
-def heard(graphs: Graphs) -> Heard:
-    found = Heard()
-    graphs.harness.engine.tracing = Tracing(found.provider.get_tracer("rota"))
-    return found
+def recorder(graphs: Graphs) -> SpanRecorder:
+    recorded = SpanRecorder()
+    graphs.harness.engine.tracing = Tracing(recorded.provider.get_tracer("rota"))
+    return recorded
 
 
 async def wire(graphs: Graphs, run_id: str) -> dict[str, Any]:
@@ -32,35 +32,35 @@ async def wire(graphs: Graphs, run_id: str) -> dict[str, Any]:
 
 
 async def test_a_trace_leads_from_the_slot_through_the_queue_to_the_call_of_a_model(
-    graphs: Graphs, heard: Heard
+    graphs: Graphs, recorder: SpanRecorder
 ) -> None:
     async def inner(request: GraphRequest, caller: LlmCaller) -> AsyncIterator[object]:
-        with trace.get_tracer("mine", tracer_provider=heard.provider).start_as_current_span("model call"):
+        with trace.get_tracer("mine", tracer_provider=recorder.provider).start_as_current_span("model call"):
             yield TextDelta(caller.trace_id)
 
     await graphs.schedule("poem", graphs.declare("inner", inner))
     graphs.harness.clock.set(at("9:10"))
     await graphs.harness.fire_elsewhere()
     (job,) = await graphs.harness.queue()
-    assert [one.name for one in heard.spans] == ["fire poem"]
-    assert job.trace.split("-")[1:3] == [trace_id(heard.spans[0]), f"{heard.spans[0].context.span_id:016x}"]
+    assert [span.name for span in recorder.spans] == ["fire poem"]
+    assert job.trace.split("-")[1:3] == [trace_id(recorder.spans[0]), f"{recorder.spans[0].context.span_id:016x}"]
     graphs.harness.clock.set(at("9:11"))
     await graphs.harness.work()
     target = "python:inner"
-    assert heard.chain("model call") == [
+    assert recorder.chain("model call") == [
         "model call", f"graph {target}", f"run {target}", f"claim {target}", "fire poem",
     ]  # fmt: skip
     (run,) = await graphs.runs()
-    assert {trace_id(one) for one in heard.spans} == {run.trace_id, run.outcome["content"]}
-    claim, ran = heard.called(f"claim {target}"), heard.called(f"run {target}")
+    assert {trace_id(span) for span in recorder.spans} == {run.trace_id, run.outcome["content"]}
+    claim, ran = recorder.called(f"claim {target}"), recorder.called(f"run {target}")
     assert (claim.end_time or 0) - (claim.start_time or 0) == 60 * 10**9  # so long it waited
     assert ran.attributes is not None
     assert (ran.attributes["rota.run_id"], ran.attributes["rota.job_id"]) == (run.id, run.job_id)
     assert ran.status.is_ok or ran.status.is_unset
 
 
-async def test_all_attempts_of_a_job_are_one_trace_and_errors_tell_their_type_alone(
-    graphs: Graphs, heard: Heard
+async def test_all_attempts_of_a_job_are_one_trace_and_spans_have_only_the_type_of_an_error(
+    graphs: Graphs, recorder: SpanRecorder
 ) -> None:
     async def broken(request: GraphRequest, caller: LlmCaller) -> AsyncIterator[object]:
         yield TextDelta("so")
@@ -72,54 +72,54 @@ async def test_all_attempts_of_a_job_are_one_trace_and_errors_tell_their_type_al
     first, second = await graphs.runs()
     await graphs.harness.engine.retry(graphs.harness.org_id, second.id)
     await graphs.harness.work()
-    tries = [one for one in heard.spans if one.name == f"run {name}"]
+    tries = [span for span in recorder.spans if span.name == f"run {name}"]
     assert len(tries) == 3
-    assert {trace_id(one) for one in heard.spans} == {first.trace_id}
-    assert {one.status.description for one in tries} == {"WorkFailed"}
-    assert "sk-123" not in "".join(one.to_json() for one in heard.spans)
+    assert {trace_id(span) for span in recorder.spans} == {first.trace_id}
+    assert {span.status.description for span in tries} == {"WorkFailed"}
+    assert "sk-123" not in "".join(span.to_json() for span in recorder.spans)
 
 
-async def test_a_run_that_is_not_let_begin_says_why(graphs: Graphs, heard: Heard) -> None:
+async def test_a_run_that_is_not_let_begin_says_why(graphs: Graphs, recorder: SpanRecorder) -> None:
     held = await graphs.grant()
     await graphs.schedule(grant_id=held)
     await graphs.harness.engine.revoke_grant(graphs.harness.org_id, held)
     await graphs.harness.run_until(at("9:10"))
-    assert heard.called("run python:poet").status.description == "grant_revoked"
-    assert heard.chain("run python:poet")[-1] == "fire job"
+    assert recorder.called("run python:poet").status.description == "grant_revoked"
+    assert recorder.chain("run python:poet")[-1] == "fire job"
 
 
-async def test_a_request_that_is_traced_is_the_parent_of_what_it_causes(graphs: Graphs, heard: Heard) -> None:
+async def test_a_request_that_is_traced_is_the_parent_of_what_it_causes(graphs: Graphs, recorder: SpanRecorder) -> None:
     manager, org_id = GraphManager(graphs.harness.engine, graphs.harness.org_id), graphs.harness.org_id
     asked = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     await manager.run("python:poet", {}, await graphs.grant(), "", asked)
     await graphs.harness.work()
-    assert heard.chain("graph python:poet")[2:] == ["claim python:poet", "00f067aa0ba902b7"]
+    assert recorder.chain("graph python:poet")[2:] == ["claim python:poet", "00f067aa0ba902b7"]
     assert graphs.asked[0].caller.trace_id == "4bf92f3577b34da6a3ce929d0e0e4736"
-    with heard.provider.get_tracer("mine").start_as_current_span("request"):
+    with recorder.provider.get_tracer("mine").start_as_current_span("request"):
         await graphs.harness.engine.enqueue(org_id, "task", "hello", [None])
     await graphs.harness.work()
-    assert heard.chain("run hello") == ["run hello", "claim hello", "request"]
+    assert recorder.chain("run hello") == ["run hello", "claim hello", "request"]
 
 
-async def test_a_job_that_came_without_a_trace_has_its_own(graphs: Graphs, heard: Heard) -> None:
+async def test_a_job_that_came_without_a_trace_has_its_own(graphs: Graphs, recorder: SpanRecorder) -> None:
     manager = GraphManager(graphs.harness.engine, graphs.harness.org_id)
     job_id = await manager.run("python:poet", {}, await graphs.grant(), "")
     await graphs.harness.work()
     own = trace_id_of(job_id)
-    assert heard.chain("run python:poet")[2:] == [traceparent(own).split("-")[2]]
+    assert recorder.chain("run python:poet")[2:] == [traceparent(own).split("-")[2]]
     (run,) = await graphs.runs()
-    assert own == run.trace_id == (await wire(graphs, run.id))["trace_id"] == trace_id(heard.spans[0])
+    assert own == run.trace_id == (await wire(graphs, run.id))["trace_id"] == trace_id(recorder.spans[0])
 
 
-async def test_of_a_slot_that_another_process_fired_nothing_is_told(graphs: Graphs, heard: Heard) -> None:
+async def test_a_slot_that_another_process_fired_has_no_span(graphs: Graphs, recorder: SpanRecorder) -> None:
     await graphs.schedule("poem")
     graphs.harness.clock.set(at("9:10"))
     scheduler = graphs.harness.scheduler
     planned = (await scheduler.poll()).planned
     await Scheduler(graphs.harness.engine).step()
-    late = Tracing(heard.provider.get_tracer("rota")).trace_fires(planned)
+    late = Tracing(recorder.provider.get_tracer("rota")).trace_fires(planned)
     assert await scheduler.fire_planned(late, at("9:10")) == set()
-    assert [one.name for one in heard.spans] == ["fire poem"]
+    assert [span.name for span in recorder.spans] == ["fire poem"]
     await graphs.harness.work()
 
 
@@ -132,7 +132,7 @@ async def test_without_spans_or_with_an_sdk_that_is_switched_off_everything_runs
         await graphs.schedule(name)
     await graphs.harness.run_until(at("9:10"))
     assert [run.status for run in await graphs.runs()] == ["success", "success"]
-    assert {run.trace_id for run in await graphs.runs()} == {one.caller.trace_id for one in graphs.asked}
+    assert {run.trace_id for run in await graphs.runs()} == {request.caller.trace_id for request in graphs.asked}
 
 
 def test_nothing_of_it_is_loaded_by_a_program_that_has_none() -> None:
@@ -141,5 +141,5 @@ def test_nothing_of_it_is_loaded_by_a_program_that_has_none() -> None:
         "from rota.engine import tracing\n"
         "print(tracing.tracing_of_program(), [name for name in sys.modules if name.startswith('opentelemetry')])"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert told.stdout.strip() == b"None []"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert result.stdout.strip() == b"None []"

@@ -32,22 +32,22 @@ DAILY = "SELECT day, sum(amount)::BIGINT AS total FROM sales.bronze.orders GROUP
 
 @pytest.fixture
 async def harness(clean_url: str, tmp_path: Path) -> AsyncIterator[PipelineHarness]:
-    one = await open_pipeline_harness(clean_url, tmp_path / "warehouse")
-    yield one
+    harness = await open_pipeline_harness(clean_url, tmp_path / "warehouse")
+    yield harness
     try:
-        await one.check()
+        await harness.check()
     finally:
-        await one.close()
+        await harness.close()
 
 
 def table(harness: PipelineHarness, path: str, place: Path) -> list[Any]:
     """What anybody reads who opens the file."""
-    found = duckdb.execute(f"SELECT * FROM '{place}/warehouse/{harness.org_id}/{path}.parquet' ORDER BY ALL")
-    return found.fetchall()
+    result = duckdb.execute(f"SELECT * FROM '{place}/warehouse/{harness.org_id}/{path}.parquet' ORDER BY ALL")
+    return result.fetchall()
 
 
 def files(place: Path) -> list[str]:
-    return sorted(one.name for one in place.rglob("*") if one.is_file() and "rota.db" not in one.name)
+    return sorted(path.name for path in place.rglob("*") if path.is_file() and "rota.db" not in path.name)
 
 
 async def chain(harness: PipelineHarness) -> None:
@@ -87,7 +87,7 @@ async def test_a_run_that_fails_leaves_the_table_as_it_was(harness: PipelineHarn
     assert files(tmp_path) == ["orders.parquet"]
 
 
-async def test_a_table_that_is_not_there_yet_is_told(harness: PipelineHarness) -> None:
+async def test_a_missing_table_is_reported(harness: PipelineHarness) -> None:
     await harness.pipeline(ORDERS, MADE)
     await harness.pipeline(TOTALS, DAILY)
     failed = await harness.run(TOTALS)
@@ -110,9 +110,14 @@ async def test_functions_are_given_a_connection_and_return_a_relation(harness: P
     await harness.declare()  # idempotent
     assert (await harness.run(ORDERS, {"count": 5}))["outcome"]["rows_written"] == 5
     assert table(harness, REPORT, tmp_path) == [(10,)]
-    found = await harness.manager.find(ORDERS)
-    assert (found["type"], found["function"], found["source"], found["version"]) == ("python", ORDERS, "code", 1)
-    assert found["description"] == "Orders as they come."
+    pipeline = await harness.manager.find(ORDERS)
+    assert (pipeline["type"], pipeline["function"], pipeline["source"], pipeline["version"]) == (
+        "python",
+        ORDERS,
+        "code",
+        1,
+    )
+    assert pipeline["description"] == "Orders as they come."
     assert [row.text for row in await harness.rows(select(logs).where(logs.c.stream == "stdout"))] == ["making orders"]
     with pytest.raises(Invalid, match=r"input\.cuont"):
         await harness.manager.run(ORDERS, {"cuont": 5})
@@ -174,7 +179,7 @@ async def test_a_long_statement_is_canceled_at_once(harness: PipelineHarness) ->
     await harness.worker.prefetch.claim()
     executor = harness.manager.runner.executor
     assert executor is not None
-    (one,) = harness.worker.active.values()
+    (active_run,) = harness.worker.active.values()
     for _ in range(2000):
         if executor.capacity() < 4:
             break
@@ -183,14 +188,14 @@ async def test_a_long_statement_is_canceled_at_once(harness: PipelineHarness) ->
     async with asyncio.timeout(20):
         await harness.work()
     assert await harness.ran() == [f"{ORDERS} manual canceled: operator"]
-    assert (executor.capacity(), one.task is not None and one.task.done()) == (4, True)
+    assert (executor.capacity(), active_run.task is not None and active_run.task.done()) == (4, True)
 
 
 # what SQL may do
 
 
 @pytest.mark.parametrize(
-    ("sql", "told"),
+    ("sql", "message"),
     [
         ("SELEC 1", "is not SQL: Parser Error: syntax error"),
         ("SELECT 1; SELECT 2", "is not a single SELECT"),
@@ -211,11 +216,11 @@ async def test_a_long_statement_is_canceled_at_once(harness: PipelineHarness) ->
         ("SELECT * FROM sales.silver.daily_totals", "cannot be read by the pipeline that makes it"),
     ],
 )
-async def test_sql_is_one_query_over_tables_of_pipelines(harness: PipelineHarness, sql: str, told: str) -> None:
+async def test_sql_is_one_query_over_tables_of_pipelines(harness: PipelineHarness, sql: str, message: str) -> None:
     await harness.pipeline(TOTALS, "SELECT 1 AS one")
     with pytest.raises(Invalid) as refused:
         await harness.manager.edit(TOTALS, {"sql": sql})
-    assert told in refused.value.message
+    assert message in refused.value.message
     assert refused.value.field == "sql"
 
 
@@ -281,7 +286,7 @@ async def test_preview_and_validation_write_nothing(harness: PipelineHarness, tm
         "error": f"sql: {DAILY!r} fails: pipeline {ORDERS!r} has no table yet; run it first",
     }  # fmt: skip
     shown = await harness.manager.preview(ORDERS)
-    assert [one["name"] for one in shown["columns"]] == ["id", "day", "amount"]
+    assert [column["name"] for column in shown["columns"]] == ["id", "day", "amount"]
     assert (len(shown["rows"]), shown["rows"][8]) == (50, [8, 8, 1])
     odd = await harness.manager.preview(
         ORDERS, "SELECT 2::HUGEINT ** 100 AS huge, DATE '2026-05-04' AS day, [1, 2] AS list"
@@ -319,7 +324,7 @@ async def test_names_are_slugs_and_layers_are_three(harness: PipelineHarness, pa
     assert refused.value.field == field
 
 
-async def test_a_pipeline_has_versions_and_its_runs_tell_theirs(harness: PipelineHarness) -> None:
+async def test_a_pipeline_has_versions_and_its_runs_name_theirs(harness: PipelineHarness) -> None:
     await harness.pipeline(ORDERS, "SELECT 1 AS a")
     with pytest.raises(Conflict, match="PUT writes its next version"):
         await harness.pipeline(ORDERS)
@@ -329,7 +334,7 @@ async def test_a_pipeline_has_versions_and_its_runs_tell_theirs(harness: Pipelin
     assert (same["version"], same["description"], first["target_version"]) == (2, "still two", "1")
     assert (await harness.run(ORDERS))["target_version"] == "2"
     kept = await harness.db.read(pipelines_store.list_versions, harness.org_id, ORDERS)
-    assert [(one["version"], one["sql"]) for one in kept] == [(2, "SELECT 2 AS a"), (1, "SELECT 1 AS a")]
+    assert [(version["version"], version["sql"]) for version in kept] == [(2, "SELECT 2 AS a"), (1, "SELECT 1 AS a")]
 
 
 async def test_a_deleted_pipeline_takes_its_schedules_and_triggers_along(harness: PipelineHarness) -> None:
@@ -409,8 +414,8 @@ async def test_a_trigger_cools_down(harness: PipelineHarness) -> None:
     await harness.pipeline(ORDERS)
     await harness.pipeline(TOTALS)
     made, _ = await harness.trigger(TOTALS, "pipeline_success", upstream=ORDERS, cooldown_seconds=60)
-    for moment in ("9:00", "9:00:59", "9:01:00"):
-        harness.clock.set(at(moment))
+    for time in ("9:00", "9:00:59", "9:01:00"):
+        harness.clock.set(at(time))
         await harness.run(ORDERS)
     assert len([line for line in await harness.ran() if line.startswith(TOTALS)]) == 2
     await harness.manager.edit_trigger(TOTALS, made["id"], {"enabled": False})
@@ -519,19 +524,19 @@ async def test_webhooks_called_by_many_at_once_fire_once_per_cooldown(harness: P
     _, token = await harness.trigger(ORDERS, "webhook", cooldown_seconds=60)
     assert token is not None
     answers = await asyncio.gather(*(fire_webhook(harness.engine, token) for _ in range(8)), return_exceptions=True)
-    assert len([one for one in answers if isinstance(one, str)]) == 1
-    assert len([one for one in answers if isinstance(one, CooldownActive)]) == 7
+    assert len([answer for answer in answers if isinstance(answer, str)]) == 1
+    assert len([answer for answer in answers if isinstance(answer, CooldownActive)]) == 7
 
 
 # lineage, lists, grants, retention
 
 
-async def test_lineage_tells_triggers_and_tables(harness: PipelineHarness) -> None:
+async def test_lineage_has_triggers_and_tables(harness: PipelineHarness) -> None:
     await chain(harness)
     await harness.trigger(REPORT, "cron_dependency", upstreams=[ORDERS], cron_expression="0 6 * * *")
-    found = await harness.db.read(pipelines_store.graph, harness.org_id)
-    assert [one["path"] for one in found["nodes"]] == [ORDERS, REPORT, TOTALS]
-    assert {(one["from"], one["to"], one["kind"]) for one in found["edges"]} == {
+    graph = await harness.db.read(pipelines_store.graph, harness.org_id)
+    assert [node["path"] for node in graph["nodes"]] == [ORDERS, REPORT, TOTALS]
+    assert {(edge["from"], edge["to"], edge["kind"]) for edge in graph["edges"]} == {
         (ORDERS, TOTALS, "reads"),
         (ORDERS, TOTALS, "pipeline_success"),
         (TOTALS, REPORT, "reads"),
@@ -548,7 +553,7 @@ async def test_runs_are_found_by_the_parts_of_the_path(harness: PipelineHarness)
 
     async def found(**wanted: Any) -> set[str]:
         items, _ = await harness.db.read(run_reports.list_runs, harness.org_id, **wanted)
-        return {one["target"] for one in items}
+        return {item["target"] for item in items}
 
     assert await found(namespace="sales") == {"sales/bronze/a", "sales/silver/a"}
     assert await found(namespace="sal_s") == {"sal_s/bronze/b"}  # no wildcard

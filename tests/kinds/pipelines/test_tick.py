@@ -23,13 +23,13 @@ TOTALS = "sales/silver/daily_totals"
 @pytest.fixture
 async def harness(clean_url: str, tmp_path: Path) -> AsyncIterator[PipelineHarness]:
     """With an executor whose runs end when the test says; at the end every slot must have its verdict."""
-    one = await open_pipeline_harness(clean_url, tmp_path / "warehouse", FakeExecutor())
-    await one.pipeline(TOTALS)
-    yield one
+    harness = await open_pipeline_harness(clean_url, tmp_path / "warehouse", FakeExecutor())
+    await harness.pipeline(TOTALS)
+    yield harness
     try:
-        await one.check()
+        await harness.check()
     finally:
-        await one.close()
+        await harness.close()
 
 
 def fake_executor(harness: PipelineHarness) -> FakeExecutor:
@@ -93,7 +93,7 @@ async def test_nil_next_run_at_is_computed_and_does_not_fire(harness: PipelineHa
 async def test_missed_schedule_fires_once_and_goes_on_from_now(harness: PipelineHarness) -> None:
     await harness.plan(TOTALS)
     await harness.run_until(at("10:00"))
-    await harness.start_at(at("13:20"))  # three hours of nobody
+    await harness.start_at(at("13:20"))  # three hours without a worker
     assert await harness.ran() == [f"{TOTALS} schedule:0 * * * * success"] * 2
     assert await harness.verdicts() == ["10:00 ran", "11:00-12:00 x2 coalesced > 13:00", "13:00 ran"]
     assert await harness.planned() == ("14:00", "14:00")
@@ -210,7 +210,7 @@ async def test_two_causes_take_turns_on_one_pipeline(harness: PipelineHarness) -
     assert [line.split()[1] for line in await harness.ran()] == ["schedule:0", "manual"]
 
 
-async def test_the_scheduler_idles_while_nobody_here_has_an_executor(harness: PipelineHarness) -> None:
+async def test_the_scheduler_idles_while_no_worker_has_an_executor(harness: PipelineHarness) -> None:
     await harness.plan(TOTALS)
     runner = harness.manager.runner
     runner.executor, executor = None, runner.executor
@@ -243,7 +243,7 @@ async def test_an_edited_cron_counts_from_now_and_a_bad_one_is_refused(harness: 
     assert (await harness.ran(), await harness.planned()) == ([], ("14:30", "14:30"))
 
 
-async def test_run_now_while_the_schedule_has_a_run_is_told(harness: PipelineHarness) -> None:
+async def test_run_now_while_the_schedule_has_a_run_is_a_conflict(harness: PipelineHarness) -> None:
     fake_executor(harness).shut = True
     await harness.plan(TOTALS)
     await harness.run_until(at("10:00"))
@@ -257,7 +257,7 @@ async def test_a_crash_between_two_links_of_a_chain_cuts_nothing(harness: Pipeli
     await harness.trigger("sales/gold/report", "pipeline_success", upstream=TOTALS)
     await harness.manager.run(TOTALS)
     await harness.worker.prefetch.claim()
-    await asyncio.wait([one.task for one in harness.worker.active.values() if one.task])
+    await asyncio.wait([active_run.task for active_run in harness.worker.active.values() if active_run.task])
     await asyncio.sleep(0)  # its callback
     await harness.worker.completer.flush()
     # this is all that the worker has done; whatever happens to it now, the next one finds the second link

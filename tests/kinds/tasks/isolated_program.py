@@ -44,10 +44,10 @@ async def look(
     ctx: RunContext,
 ) -> dict[str, Any]:  # fmt: skip
     logger.info("looking")
-    ctx.log.line("log", "told")
-    found = (await session.execute(select(func.count()).select_from(tables.tasks))).scalar_one()
+    ctx.log.line("log", "logged")
+    count = (await session.execute(select(func.count()).select_from(tables.tasks))).scalar_one()
     saved = await artifacts.save({"pid": os.getpid()}, label="where")
-    return {"limit": limit, "tasks": found, "saved": saved, "pid": os.getpid(), "run": ctx.run_id}
+    return {"limit": limit, "tasks": count, "saved": saved, "pid": os.getpid(), "run": ctx.run_id}
 
 
 @app.task(isolation="process")

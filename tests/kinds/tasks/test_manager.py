@@ -37,8 +37,8 @@ def functions(harness: TaskHarness) -> None:
         harness.program.task(function)
 
 
-def names(found: list[Record]) -> list[str]:
-    return [one["name"] for one in found]
+def names(records: list[Record]) -> list[str]:
+    return [record["name"] for record in records]
 
 
 # what a run leaves
@@ -99,8 +99,8 @@ async def test_a_command_gets_its_parameters_and_only_the_environment_it_may_see
     monkeypatch.setenv("OPEN", "seen")
     monkeypatch.setenv("ROTA_SERVICE_TOKEN", "hidden")
     command = 'cat; echo; echo "$SECRET|$OPEN|$ROTA_SERVICE_TOKEN|$ROTA_ATTEMPT"; pwd'
-    told = await harness.store(command, task_type="shell", parameters={"a": 1}, env=["OPEN", "ROTA_*"], cwd="/")
-    run = await harness.execute(told, b=2)
+    stored = await harness.store(command, task_type="shell", parameters={"a": 1}, env=["OPEN", "ROTA_*"], cwd="/")
+    run = await harness.execute(stored, b=2)
     assert run["outcome"]["stdout"].splitlines() == ['{"a":1,"b":2}', "|seen||1", "/"]
     fixed = await harness.store("cat", task_type="shell", parameters={"a": 1}, stdin="as it is")
     assert (await harness.execute(fixed))["outcome"]["stdout"] == "as it is"
@@ -110,8 +110,8 @@ async def test_one_task_run_several_times_leaves_as_many_artifacts(harness: Task
     task = await harness.store("calculate_sum", parameters={"a": 1, "b": 1})
     jobs = [await harness.manager.execute_task(task["id"]) for _ in range(5)]
     await harness.work()
-    found = {(await harness.last_run(job_id))["artifact_id"] for job_id in jobs}
-    assert len(found) == 5
+    artifact_ids = {(await harness.last_run(job_id))["artifact_id"] for job_id in jobs}
+    assert len(artifact_ids) == 5
 
 
 # versions
@@ -144,9 +144,9 @@ async def test_a_task_made_again_under_its_old_id_is_another_version(harness: Ta
     assert (await harness.artifact(first))["task"]["command"] == "calculate_sum"
 
 
-async def test_a_run_tells_the_version_of_its_row_and_of_its_function(harness: TaskHarness) -> None:
-    harness.program.task("told", version="2.1")(calculate_sum)
-    task = await harness.store("told", parameters={"a": 1, "b": 1})
+async def test_a_run_records_the_version_of_its_row_and_of_its_function(harness: TaskHarness) -> None:
+    harness.program.task("versioned", version="2.1")(calculate_sum)
+    task = await harness.store("versioned", parameters={"a": 1, "b": 1})
     assert (await harness.execute(task))["target_version"] == "1/2.1"
     await harness.manager.edit(task["id"], {"enabled": False})
     await harness.manager.edit(task["id"], {"enabled": True})
@@ -155,14 +155,14 @@ async def test_a_run_tells_the_version_of_its_row_and_of_its_function(harness: T
     assert (await harness.artifact(run))["task"]["version"] == "1/2.1"
     await harness.manager.edit(task["id"], {"timeout": 5})
     assert (await harness.execute(task))["target_version"] == "2/2.1"
-    declared = await harness.run("told", a=1, b=2)
-    assert (declared["target_version"], (await harness.artifact(declared))["task"]["name"]) == ("2.1", "told")
+    declared = await harness.run("versioned", a=1, b=2)
+    assert (declared["target_version"], (await harness.artifact(declared))["task"]["name"]) == ("2.1", "versioned")
 
 
 # cached results
 
 
-async def test_a_cached_result_is_used_again_and_that_is_told(harness: TaskHarness) -> None:
+async def test_a_cached_result_is_reused_and_marked_as_cached(harness: TaskHarness) -> None:
     calls: list[int] = []
 
     def slow(x: int) -> int:
@@ -185,10 +185,10 @@ async def test_what_is_cached_is_a_result_of_this_version_and_never_a_failure(ha
     results = iter([0, 1, 2, 3])
 
     def fickle() -> int:
-        found = next(results)
-        if not found:
+        result = next(results)
+        if not result:
             raise ValueError("no")
-        return found
+        return result
 
     harness.program.task("fickle")(fickle)
     task = await harness.store("fickle", cache_ttl=60)
@@ -254,8 +254,8 @@ async def test_a_disabled_task_is_not_executed(harness: TaskHarness) -> None:
     task = await harness.store("echo test", task_type="shell", enabled=False)
     with pytest.raises(ValueError, match=f"Cannot execute disabled task {task['id']}"):
         await harness.manager.execute_task(task["id"])
-    with pytest.raises(NotRunnable, match="Cannot execute task nobody: not found"):
-        await harness.manager.execute_task("nobody")
+    with pytest.raises(NotRunnable, match="Cannot execute task unknown: not found"):
+        await harness.manager.execute_task("unknown")
     await harness.manager.edit(task["id"], {"enabled": True})
     assert (await harness.execute(task))["status"] == "success"
 

@@ -23,7 +23,7 @@ def function(harness: TaskHarness) -> None:
 
 
 async def enabled(harness: TaskHarness) -> dict[str, bool]:
-    return {one["command"]: one["enabled"] for one in await harness.manager.find_all()}
+    return {task["command"]: task["enabled"] for task in await harness.manager.find_all()}
 
 
 async def test_tasks_whose_function_is_gone_are_disabled_with_one_warning(harness: TaskHarness) -> None:
@@ -31,13 +31,13 @@ async def test_tasks_whose_function_is_gone_are_disabled_with_one_warning(harnes
     await harness.manager.save(TaskIn("off", "python", enabled=False))
     await harness.manager.save(TaskIn("known", "python"))
     await harness.manager.save(TaskIn("echo known", "shell"))
-    with capture_logs() as told:
+    with capture_logs() as logs:
         assert await harness.manager.disable_orphans() == 2
         assert await harness.manager.disable_orphans() == 0
-    assert told == [
+    assert logs == [
         {
             "event": "disabled tasks whose function is gone", "log_level": "warning", "count": 2,
-            "task_ids": [one["id"] for one in gone], "commands": ["gone", "lost"],
+            "task_ids": [task["id"] for task in gone], "commands": ["gone", "lost"],
         }
     ]  # fmt: skip
     assert await enabled(harness) == {

@@ -39,8 +39,8 @@ def test_a_second_function_of_a_name_is_refused_and_the_first_stays() -> None:
 
 
 def test_an_unknown_name_is_a_key_error() -> None:
-    with pytest.raises(KeyError, match="nobody"):
-        TaskRegistry.get("nobody")
+    with pytest.raises(KeyError, match="unknown"):
+        TaskRegistry.get("unknown")
 
 
 def test_a_command_is_no_function() -> None:
@@ -111,12 +111,12 @@ def test_the_version_is_what_was_said_or_follows_the_code() -> None:
     app.task("second")(lambda x: x + 1)
     app.shell("greet", "echo hello")
     app.shell("greet-again", "echo hello again")
-    found = {row["name"]: row["version"] for row in task_rows(app.registry, Injector(), None)}
-    assert found["said"] == "2.1"
-    assert len({*found.values()}) == 5
+    versions = {row["name"]: row["version"] for row in task_rows(app.registry, Injector(), None)}
+    assert versions["said"] == "2.1"
+    assert len({*versions.values()}) == 5
     again = Rota()
     again.task("first")(double)
-    assert task_rows(again.registry, Injector(), None)[0]["version"] == found["first"]
+    assert task_rows(again.registry, Injector(), None)[0]["version"] == versions["first"]
 
 
 def test_wrong_options_and_names_are_refused_all_at_once() -> None:
@@ -135,5 +135,5 @@ def test_options_come_back_from_the_database_as_they_were_declared() -> None:
     app.task("job", retry=retry, timeout=timedelta(seconds=5), cache_ttl="1h", memory_mb=64)(double)
     app.shell("env", "env", env=["SECRET_*"])
     rows = {row["name"]: row["options"] for row in task_rows(app.registry, Injector(), None)}
-    assert rows["env"] == {"env": ["SECRET_*"]}  # as JSON tells it: else each start would find a change
+    assert rows["env"] == {"env": ["SECRET_*"]}  # as in JSON: otherwise each start would see a change
     assert rows["job"] == {"retry": retry.dump(), "timeout": 5.0, "cache_ttl": 3600.0, "memory_mb": 64}
