@@ -70,7 +70,7 @@ async def sleeper(ctx: RunContext, seconds: float = 1.0):
 class WitnessLine:
     """A line of the witness file."""
 
-    what: str
+    event: str
     job_id: str
     run_id: str
     attempt: int
@@ -243,38 +243,42 @@ class Cluster:
 
     # the witness
 
-    def witness_lines(self, what: str | None = None, **traits: object) -> list[WitnessLine]:
+    def witness_lines(self, event: str | None = None, **traits: object) -> list[WitnessLine]:
         """Return the matching lines of the witness file, in order."""
         if not self.witness.exists():
             return []
-        found = []
+        lines = []
         for line in self.witness.read_text().splitlines():
             verb, job_id, run_id, attempt, target, slot, pid, at = line.split()
-            found.append(WitnessLine(verb, job_id, run_id, int(attempt), target, slot, int(pid), float(at)))
+            lines.append(WitnessLine(verb, job_id, run_id, int(attempt), target, slot, int(pid), float(at)))
         return [
-            one
-            for one in found
-            if what in (None, one.what) and all(getattr(one, name) == value for name, value in traits.items())
+            line
+            for line in lines
+            if event in (None, line.event) and all(getattr(line, name) == value for name, value in traits.items())
         ]
 
     async def wait_for_line(
-        self, what: str, seconds: float = 20, count: int = 1, **traits: object
+        self, event: str, seconds: float = 20, count: int = 1, **traits: object
     ) -> list[WitnessLine]:
         """Wait until the witness file has `count` matching lines."""
-        await until(lambda: len(self.witness_lines(what, **traits)) >= count, seconds, f"{count} times {what} {traits}")
-        return self.witness_lines(what, **traits)
+        await until(
+            lambda: len(self.witness_lines(event, **traits)) >= count, seconds, f"{count} times {event} {traits}"
+        )
+        return self.witness_lines(event, **traits)
 
     def log_text(self) -> str:
         """Return the logs of all processes."""
         return "\n".join(process.log_text() for process in self.processes)
 
 
-async def until(true: Callable[[], bool | Awaitable[bool]], seconds: float, what: str, every: float = 0.05) -> None:
+async def until(
+    true: Callable[[], bool | Awaitable[bool]], seconds: float, condition: str, every: float = 0.05
+) -> None:
     """Wait until a condition is true; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         answer = true()
         if answer is True or (not isinstance(answer, bool) and await answer):
             return
-        assert time.monotonic() < deadline, f"after {seconds:g} s still waiting: {what}"
+        assert time.monotonic() < deadline, f"after {seconds:g} s still waiting: {condition}"
         await asyncio.sleep(every)

@@ -63,13 +63,13 @@ async def test_the_whole_process_tree_is_gone_before_a_run_is_canceled(tmp_path:
 
 
 async def test_replace_stops_the_running_job_at_its_slot(cluster: MakeCluster) -> None:
-    async with cluster() as one:
-        await one.up(1)
-        start = one.clock.now() + timedelta(seconds=1)
+    async with cluster() as live_cluster:
+        await live_cluster.up(1)
+        start = live_cluster.clock.now() + timedelta(seconds=1)
         times = {"interval": 2, "anchor": start.isoformat(), "starts_at": start.isoformat()}
         body = {"name": "s", "target": "sleeper", "input": {"seconds": 60}, "overlap": "replace", **times}
-        await one.schedule_all([body])
-        first, second = (await one.wait_for_line("begin", seconds=40, count=2))[:2]
+        await live_cluster.schedule_all([body])
+        first, second = (await live_cluster.wait_for_line("begin", seconds=40, count=2))[:2]
         slots = [datetime.fromisoformat(seen.slot) for seen in (first, second)]
         assert slots[1] - slots[0] == timedelta(seconds=2)  # no slot in between was coalesced into the second
         assert second.at - slots[1].timestamp() < 5  # half of what a renewal of the default lease would take
@@ -87,10 +87,10 @@ def all_sleep(mark: str, count: int) -> bool:
 
 def descendants(pid: int) -> set[int]:
     above = parents()
-    found = {pid}
-    while more := {child for child, parent in above.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
+    pids = {pid}
+    while more := {child for child, parent in above.items() if parent in pids} - pids:
+        pids |= more
+    return pids - {pid}
 
 
 def command_of(pid: int) -> str:
@@ -105,26 +105,26 @@ def living() -> set[int]:
 
 
 def parents() -> dict[int, int]:
-    """The processes that live, each with its parent; a dead one that nobody has buried does not count."""
-    found = {}
+    """Return the living processes with their parents; zombies do not count."""
+    parents = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-        except OSError:  # gone meanwhile
+        except OSError:  # it has ended
             continue
         if state not in "ZX":
-            found[int(entry.name)] = int(parent)
-    return found
+            parents[int(entry.name)] = int(parent)
+    return parents
 
 
 def sleeping(mark: str) -> set[int]:
     """The processes that sleep under this mark."""
-    found = set()
+    pids = set()
     for pid in living():
         try:
             name, *arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
         if name == b"sleep" and mark.encode() in arguments:
-            found.add(pid)
-    return found
+            pids.add(pid)
+    return pids

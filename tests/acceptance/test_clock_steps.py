@@ -45,8 +45,8 @@ async def test_a_worker_whose_clock_is_set_keeps_to_the_time_of_postgresql(
         await cluster.up(2)
         await cluster.up(1, CLOCK=tmp_path / "clock")
         await steps_cost_nothing(cluster)
-        told = await cluster.audit()
-        assert told["ok"], told
+        report = await cluster.audit()
+        assert report["ok"], report
 
 
 async def test_setting_the_clock_of_the_machine_that_sqlite_asks_costs_no_lease(
@@ -80,5 +80,5 @@ async def steps_cost_nothing(cluster: Cluster) -> None:
     assert Counter(run.job_id for run in ledger).most_common(1)[0][1] == 1
     fired = Counter((run.schedule_id, run.slot) for run in ledger if run.slot is not None)
     assert fired.most_common(1)[0][1] == 1
-    assert Counter(one.run_id for one in cluster.witness_lines("begin")).most_common(1)[0][1] == 1
+    assert Counter(line.run_id for line in cluster.witness_lines("begin")).most_common(1)[0][1] == 1
     assert [row.state for row in await cluster.workers()] == ["alive"] * 3

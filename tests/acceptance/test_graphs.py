@@ -26,28 +26,30 @@ app.graph("three", three, provider="python")
 
 
 async def test_a_worker_killed_after_the_first_of_three_units_costs_nothing_twice(cluster: MakeCluster) -> None:
-    async with cluster(THREE, lease_seconds=3) as one:
-        units = one.witness.with_name("witness.units")
-        both = await one.up(2)
-        owner = await one.db.tx(orgs.system_user, one.org, one.clock.now())
-        await GraphManager(one.engine, one.org).run("python:three", {}, None, owner)
+    async with cluster(THREE, lease_seconds=3) as live_cluster:
+        units = live_cluster.witness.with_name("witness.units")
+        both = await live_cluster.up(2)
+        owner = await live_cluster.db.tx(orgs.system_user, live_cluster.org, live_cluster.clock.now())
+        await GraphManager(live_cluster.engine, live_cluster.org).run("python:three", {}, None, owner)
         await until(lambda: units.exists() and units.read_text().endswith("\n"), 20, "the first unit is reported")
         pid = int(units.read_text().split()[1])
         next(process for process in both if process.pid == pid).kill()
-        await one.idle()
+        await live_cluster.idle()
 
-        crashed, success = await one.runs()
+        crashed, success = await live_cluster.runs()
         assert [(run.status, run.attempt) for run in (crashed, success)] == [("crashed", 1), ("success", 2)]
         assert success.outcome["content"] == "0 1 2 "
         pids = {int(line.split()[1]) for line in units.read_text().splitlines()}
         assert len(pids - {process.pid for process in both}) == 1  # the second time it had a process to itself
-        said = await one.rows(select(logs).where(logs.c.run_id == success.id, logs.c.stream == "text"))
+        said = await live_cluster.rows(select(logs).where(logs.c.run_id == success.id, logs.c.stream == "text"))
         assert "".join(line.text for line in said) == "0 1 2 "
         reported = [line.split()[0] for line in units.read_text().splitlines()]
-        receipts = await one.rows(select(charge_receipts).order_by(charge_receipts.c.id))
+        receipts = await live_cluster.rows(select(charge_receipts).order_by(charge_receipts.c.id))
         assert [receipt.source_reference for receipt in receipts] == reported
         assert len(reported) == len(set(reported)) == 4  # one of the run that died, three of the next
-        account = await one.db.tx(billing_accounts.account_of, one.org, owner, one.clock.now())
+        account = await live_cluster.db.tx(
+            billing_accounts.account_of, live_cluster.org, owner, live_cluster.clock.now()
+        )
         assert account.balance_credits == -20_000 * len(reported)
-        assert await one.db.read(billing_store.balance_of_ledger, account.id) == account.balance_credits
+        assert await live_cluster.db.read(billing_store.balance_of_ledger, account.id) == account.balance_credits
         assert success.usage["credits"] == 60_000

@@ -1,7 +1,7 @@
 """Hosts with real processes: a server, two agents, and each of them killed wherever it hurts.
 
 The witness is a file that the commands themselves write: whatever the ledger says, what changes something must have
-happened once, unless somebody said that it had not.
+happened once, unless a person resolved it as not applied.
 """
 
 import asyncio
@@ -33,20 +33,20 @@ def die(*_, **__): os._exit(9)
 app()
 """
 POINTS = {  # where an agent dies, by what it does next
-    "before it writes the order down": "journal.Journal.add = die",
+    "before it journals the job": "journal.Journal.add = die",
     "before it starts the run": "loop.subprocess.Popen = die",
-    "when the run has ended, before it tells": "loop.AgentLoop.send_result = die",
-    "when it has told, before it writes that down": "journal.Claim.mark_done = die",
+    "when the run has ended, before it reports": "loop.AgentLoop.send_result = die",
+    "when it has reported, before it marks the claim as done": "journal.Claim.mark_done = die",
 }
 REPEATS = """
-told, past = loop.AgentLoop.request, []
+request, past = loop.AgentLoop.request, []
 async def ask(self, verb, body, wait=0.0):
-    answer = await told(self, verb, body, wait)
+    answer = await request(self, verb, body, wait)
     if verb in ("progress", "result"):
         past.insert(0, (verb, body))
-        for which, old in past:  # twice, and what was told before comes again, the last first
+        for which, old in past:  # twice, and earlier reports are repeated, the last first
             try:
-                again = await told(self, which, old)
+                again = await request(self, which, old)
                 assert which != "result" or again["repeated"], again
             except loop.Refusal as refusal:
                 assert which == "progress" and refusal.status == 409, (which, refusal)
@@ -151,11 +151,11 @@ class Fleet:
         """A command that changes something, and can be seen to."""
         return f"echo begin $ROTA_JOB_ID >> {self.witness}; sleep {seconds}; echo end $ROTA_JOB_ID >> {self.witness}"
 
-    def witness_lines(self, what: str, job: str) -> int:
-        return self.witness.read_text().splitlines().count(f"{what} {job}") if self.witness.exists() else 0
+    def witness_lines(self, event: str, job: str) -> int:
+        return self.witness.read_text().splitlines().count(f"{event} {job}") if self.witness.exists() else 0
 
-    async def wait_for_line(self, what: str, job: str) -> None:
-        await until(lambda: self.witness_lines(what, job) > 0, 30, f"{what} {job}")
+    async def wait_for_line(self, event: str, job: str) -> None:
+        await until(lambda: self.witness_lines(event, job) > 0, 30, f"{event} {job}")
 
     async def job(self, job: str) -> Any:
         return await self.call("GET", f"/host-jobs/{job}")
@@ -170,9 +170,9 @@ class Fleet:
         return await self.ledger(job)
 
     async def ledger(self, job: str) -> list[str]:
-        runs = [one for one in (await self.call("GET", f"/runs?job_id={job}"))["items"] if one["finished_at"]]
-        runs.sort(key=lambda one: one["attempt"])
-        return [one["status"] + (f": {one['reason']}" if one["reason"] else "") for one in runs]
+        runs = [run for run in (await self.call("GET", f"/runs?job_id={job}"))["items"] if run["finished_at"]]
+        runs.sort(key=lambda run: run["attempt"])
+        return [run["status"] + (f": {run['reason']}" if run["reason"] else "") for run in runs]
 
     async def close(self, failed: bool) -> None:
         await self.http.aclose()
@@ -190,9 +190,9 @@ class Fleet:
 
 @pytest.fixture
 async def fleet(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Fleet]:
-    one = Fleet(tmp_path, database_url)
-    yield one
-    await one.close(failed=True)
+    new_fleet = Fleet(tmp_path, database_url)
+    yield new_fleet
+    await new_fleet.close(failed=True)
 
 
 @pytest.mark.long
@@ -260,13 +260,15 @@ async def test_when_the_machine_dies_only_an_answer_lets_it_run_again(fleet: Fle
     assert await fleet.ended(job) == ["paused: reconciliation", "success: resolved"]
 
     body = {"server_instance_id": alpha, "job_type": "touch", "payload": {"path": str(fleet.witness), "seconds": 600}}
-    told = str((await fleet.call("POST", "/host-jobs", body))["job_id"])  # a type that can look whether it happened
-    await fleet.wait_for_line("begin", told)
+    reconciled = str(
+        (await fleet.call("POST", "/host-jobs", body))["job_id"]
+    )  # a type that can look whether it happened
+    await fleet.wait_for_line("begin", reconciled)
     power_cut(fleet)
     fleet.start("alpha")
-    assert (await fleet.ended(told))[-1] == "success"
-    assert (await fleet.call("GET", f"/runs?job_id={told}"))["items"][0]["outcome"] == {"reconciled": True}
-    assert fleet.witness_lines("begin", told) == 1
+    assert (await fleet.ended(reconciled))[-1] == "success"
+    assert (await fleet.call("GET", f"/runs?job_id={reconciled}"))["items"][0]["outcome"] == {"reconciled": True}
+    assert fleet.witness_lines("begin", reconciled) == 1
 
 
 @pytest.mark.long
@@ -336,14 +338,14 @@ async def test_server_and_worker_in_processes_of_their_own_wake_agents_at_once(f
     made = await fleet.call("POST", "/schedules", body)
 
     async def three() -> bool:
-        found = await fleet.call("GET", f"/schedules/{made['id']}/runs")
-        return [one["status"] for one in found["items"]] == ["success"] * 3
+        page = await fleet.call("GET", f"/schedules/{made['id']}/runs")
+        return [run["status"] for run in page["items"]] == ["success"] * 3
 
     await until(three, 30, "three slots ran")
     runs = (await fleet.call("GET", f"/schedules/{made['id']}/runs"))["items"]
-    late = [span(one["slot"], one["started_at"]) for one in runs]
-    assert max(late) < 5, late  # the worker fired, the server heard of it and told the agent, who asks seldom by itself
-    assert {one["target_name"] for one in runs} == {"alpha-web"}
+    late = [span(run["slot"], run["started_at"]) for run in runs]
+    assert max(late) < 5, late  # the server was notified of the fire and answered the agent's long poll
+    assert {run["target_name"] for run in runs} == {"alpha-web"}
 
 
 @pytest.mark.timeout(120)
@@ -380,16 +382,16 @@ async def test_the_newest_key_is_the_only_one_and_takes_effect_while_the_agent_r
     job = await fleet.shell(alpha, "true")
     await until(lambda: "missing or outdated key" in agent.log_text(), 30, "its old key is refused")
     assert (await fleet.job(job))["status"] == "pending"
-    given = fleet.process("key", "agent", "key", "--dir", str(fleet.home / "alpha"), "--key", key)
-    assert await given.ended(30) == 0
+    process = fleet.process("key", "agent", "key", "--dir", str(fleet.home / "alpha"), "--key", key)
+    assert await process.ended(30) == 0
     assert await fleet.ended(job) == ["success"]
 
 
 # helpers
 
 
-async def until_async(true: Callable[[], Any], seconds: float, what: str) -> None:
-    await until(true, seconds, what, every=0.2)
+async def until_async(true: Callable[[], Any], seconds: float, condition: str) -> None:
+    await until(true, seconds, condition, every=0.2)
 
 
 async def asked(fleet: Fleet, job: str) -> bool:
@@ -398,7 +400,7 @@ async def asked(fleet: Fleet, job: str) -> bool:
 
 async def logs(fleet: Fleet, job: str) -> list[Any]:
     """What all runs of a job said."""
-    runs = [one["id"] for one in (await fleet.call("GET", f"/runs?job_id={job}"))["items"]]
+    runs = [run["id"] for run in (await fleet.call("GET", f"/runs?job_id={job}"))["items"]]
     return [line for run in runs for line in (await fleet.call("GET", f"/runs/{run}/logs"))["items"]]
 
 
@@ -415,13 +417,15 @@ def power_cut(fleet: Fleet) -> None:
 
 
 def processes() -> str:
-    found = []
+    command_lines = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            command_lines.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
         except OSError:
             continue
-    return "\n".join(one for one in found if "pytest" not in one and "rota" not in one)
+    return "\n".join(
+        command_line for command_line in command_lines if "pytest" not in command_line and "rota" not in command_line
+    )
 
 
 def span(start: str, end: str) -> float:

@@ -56,8 +56,8 @@ async def test_workers_come_back_by_themselves_when_postgresql_restarts(tmp_path
             assert len(ledger) == len(jobs) + 15 * len(ids)
             assert all(process.alive for process in processes)
             assert [row.state for row in await cluster.workers()] == ["alive"] * 3
-            told = await cluster.audit()
-            assert told["ok"], told
+            report = await cluster.audit()
+            assert report["ok"], report
             assert "Traceback" not in cluster.log_text()
 
 
@@ -122,11 +122,11 @@ async def test_a_commit_whose_answer_is_lost_happens_once(tmp_path: Path, postgr
         ledger = await cluster.runs()
         assert Counter(run.status for run in ledger) == {"success": len(jobs) + 12 * len(ids)}
         assert Counter(run.job_id for run in ledger).most_common(1)[0][1] == 1
-        for what in ("begin", "end"):
-            assert Counter(one.run_id for one in cluster.witness_lines(what)) == Counter(run.id for run in ledger)
+        for event in ("begin", "end"):
+            assert Counter(line.run_id for line in cluster.witness_lines(event)) == Counter(run.id for run in ledger)
         assert [row.state for row in await cluster.workers()] == ["alive"] * 2
-        told = await cluster.audit()
-        assert told["ok"], told
+        report = await cluster.audit()
+        assert report["ok"], report
 
 
 async def fires_each_second(cluster: Cluster, seconds: int, schedules: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Catch up once: three hours of nobody cost one run per schedule, however many processes come up at once."""
+"""Catch up once: three hours without a worker cost one run per schedule, however many processes start at once."""
 
 import signal
 from collections import Counter
@@ -62,34 +62,36 @@ def half_past(now: datetime) -> int:
 @pytest.mark.parametrize("processes", [1, 3])
 async def test_three_hours_of_downtime_cost_one_run_per_schedule(cluster: MakeCluster, processes: int) -> None:
     count = 20
-    async with cluster(OTHER_TIME) as one:
-        start = half_past(one.clock.now())
-        (first,) = await one.up(1, MINUTES=start)
-        await make(one, count)
-        before = {row.schedule_id: row.next_slot for row in await one.rows(select(clocks))}
+    async with cluster(OTHER_TIME) as live_cluster:
+        start = half_past(live_cluster.clock.now())
+        (first,) = await live_cluster.up(1, MINUTES=start)
+        await make(live_cluster, count)
+        before = {row.schedule_id: row.next_slot for row in await live_cluster.rows(select(clocks))}
         first.signal(signal.SIGTERM)
         assert await first.ended(30) == 0
-        assert await one.runs() == []
+        assert await live_cluster.runs() == []
 
-        await one.up(processes, MINUTES=start + 3 * 60)
+        await live_cluster.up(processes, MINUTES=start + 3 * 60)
 
         async def caught_up() -> bool:
-            return len(await one.runs(runs.c.status == "success")) == count + 1 and not await one.jobs()
+            return (
+                len(await live_cluster.runs(runs.c.status == "success")) == count + 1 and not await live_cluster.jobs()
+            )
 
         await until(caught_up, 60, "each schedule ran, and what comes after the first")
-        ledger = await one.runs()
+        ledger = await live_cluster.runs()
         scheduled = [run for run in ledger if run.slot is not None]
         assert Counter(run.target for run in scheduled) == {f"sales/silver/daily_totals{n}": 1 for n in range(count)}
         assert {run.trigger for run in scheduled} == {f"schedule:{HOURLY}"}
         (slot,) = {run.slot for run in scheduled}
-        for row in await one.rows(select(clocks)):
+        for row in await live_cluster.rows(select(clocks)):
             assert slot == before[row.schedule_id] + timedelta(hours=2)  # the latest of the three that passed
             assert row.next_slot == slot + timedelta(hours=1)  # the first after now
-        passed = [row for row in await one.slots() if row.verdict is not None]
+        passed = [row for row in await live_cluster.slots() if row.verdict is not None]
         assert {(row.verdict, row.count, row.into_slot) for row in passed} == {("coalesced", 2, slot)}
         (after,) = [run for run in ledger if run.slot is None]
         assert (after.target, after.trigger) == ("sales/gold/report", "pipeline_success:sales/silver/daily_totals0")
-        file = one.home / "data" / "warehouse" / one.org / "sales" / "gold" / "report.parquet"
+        file = live_cluster.home / "data" / "warehouse" / live_cluster.org / "sales" / "gold" / "report.parquet"
         assert duckdb.execute(f"SELECT * FROM '{file}'").fetchall() == [(1,)]
 
 
@@ -107,18 +109,18 @@ def slow(con: duckdb.DuckDBPyConnection, ctx: RunContext):
 
 app.pipeline("sales/gold/after", "SELECT * FROM sales.bronze.slow", after="sales/bronze/slow")
 """
-    async with cluster(slow, lease_seconds=3) as one:
-        both = await one.up(2)
-        await PipelineManager(one.engine, one.org).run("sales/bronze/slow")
-        (seen,) = await one.wait_for_line("begin")
+    async with cluster(slow, lease_seconds=3) as live_cluster:
+        both = await live_cluster.up(2)
+        await PipelineManager(live_cluster.engine, live_cluster.org).run("sales/bronze/slow")
+        (seen,) = await live_cluster.wait_for_line("begin")
         next(process for process in both if process.pid == seen.pid).kill()
-        await one.wait_for_line("begin", 60, 2)
+        await live_cluster.wait_for_line("begin", 60, 2)
 
         async def over() -> bool:
-            return [run.status for run in await one.runs()] == ["crashed", "success", "success"]
+            return [run.status for run in await live_cluster.runs()] == ["crashed", "success", "success"]
 
         await until(over, 60, "the second attempt, and what comes after it")
-        ledger = await one.runs()
+        ledger = await live_cluster.runs()
         assert [(run.target, run.attempt) for run in ledger] == [
             ("sales/bronze/slow", 1), ("sales/bronze/slow", 2), ("sales/gold/after", 1),
         ]  # fmt: skip

@@ -46,18 +46,18 @@ async def every_slot_runs_once(cluster: Cluster, processes: int) -> None:
 
     await until(over, SECONDS + 60, "all schedules are finished and the queue is empty", every=1)
 
-    wanted = {(one, start + timedelta(seconds=n)) for one in ids for n in range(SECONDS)}
+    wanted = {(schedule_id, start + timedelta(seconds=n)) for schedule_id in ids for n in range(SECONDS)}
     slots = await cluster.slots()
     assert {(row.schedule_id, row.slot) for row in slots} == wanted
     assert all(row.verdict is None for row in slots)
     ledger = await cluster.runs()
     assert Counter((run.status, run.attempt) for run in ledger) == {("success", 1): len(wanted)}
     assert {(run.schedule_id, run.slot) for run in ledger} == wanted
-    for what in ("begin", "end"):  # the witness says the same
-        happened = Counter(one.run_id for one in cluster.witness_lines(what))
+    for event in ("begin", "end"):  # the witness says the same
+        happened = Counter(line.run_id for line in cluster.witness_lines(event))
         assert set(happened) == {run.id for run in ledger}
         assert set(happened.values()) == {1}
-    told = await cluster.audit()
-    assert told["ok"], told
-    assert told["slots"] == len(wanted)
-    assert len({one.pid for one in cluster.witness_lines("begin")}) == processes  # everybody had a share
+    report = await cluster.audit()
+    assert report["ok"], report
+    assert report["slots"] == len(wanted)
+    assert len({line.pid for line in cluster.witness_lines("begin")}) == processes  # everybody had a share

@@ -1,4 +1,4 @@
-"""Several processes on one SQLite file: they share it fairly, and nobody's transaction costs anybody a lease."""
+"""Several processes on one SQLite file: they share it fairly, and a foreign transaction costs no lease."""
 
 import asyncio
 import time
@@ -31,8 +31,8 @@ async def test_four_busy_processes_share_one_file_fairly(tmp_path: Path, sqlite_
         ledger = await cluster.runs()
         assert Counter((run.status, run.attempt) for run in ledger) == {("success", 1): len(promised)}
         assert {run.job_id for run in ledger} == promised
-        assert Counter(one.run_id for one in cluster.witness_lines("end")) == Counter(run.id for run in ledger)
-        shares = Counter(one.pid for one in cluster.witness_lines("end"))
+        assert Counter(line.run_id for line in cluster.witness_lines("end")) == Counter(run.id for run in ledger)
+        shares = Counter(line.pid for line in cluster.witness_lines("end"))
         assert set(shares) == {process.pid for process in processes}
         assert min(shares.values()) >= 0.3 * max(shares.values()), shares
         assert [word for word in LOCK_ERRORS if word in cluster.log_text()] == []
@@ -53,14 +53,14 @@ def hold(ctx: RunContext, path: str, seconds: float):
 """
 
 
-async def test_a_long_foreign_transaction_costs_nobody_a_lease(tmp_path: Path, sqlite_database: str) -> None:
+async def test_a_long_foreign_transaction_costs_no_lease(tmp_path: Path, sqlite_database: str) -> None:
     async with Cluster(tmp_path, sqlite_database, HOLDER, lease_seconds=5) as cluster:
         await cluster.up(3)
         await cluster.enqueue("sleeper", 6, seconds=25)
         await cluster.wait_for_line("begin", count=6, target="sleeper")
         await cluster.enqueue("hold", path=sqlite_database.removeprefix("sqlite:///"), seconds=20)
         await cluster.wait_for_line("begin", target="hold")
-        (late,) = cluster.start(1)  # comes up while nobody can write
+        (late,) = cluster.start(1)  # starts while no process can write
         await cluster.wait_for_line("end", seconds=40, target="hold")
         await cluster.idle()
 

@@ -67,14 +67,14 @@ async def test_each_of_ten_thousand_inputs_has_one_output_while_workers_are_kill
     cluster: MakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME_OF_OUTPUT", str(tmp_path))
-    async with cluster(STAGES, lease_seconds=2) as one:
-        program = load_app(str(one.app))
-        await deploy_all(one.engine, "default", None, program.workflows)
-        workers = await one.up(2)
-        killing = asyncio.ensure_future(kill_now_and_then(one, workers))
+    async with cluster(STAGES, lease_seconds=2) as live_cluster:
+        program = load_app(str(live_cluster.app))
+        await deploy_all(live_cluster.engine, "default", None, program.workflows)
+        workers = await live_cluster.up(2)
+        killing = asyncio.ensure_future(kill_now_and_then(live_cluster, workers))
         for start in range(0, EVENTS, CHUNK):
-            await one.db.tx(publish, one.org, range(start, start + CHUNK), one.clock.now())
-        await until(lambda: all_consumed(one), 400, "everything is delivered")
+            await live_cluster.db.tx(publish, live_cluster.org, range(start, start + CHUNK), live_cluster.clock.now())
+        await until(lambda: all_consumed(live_cluster), 400, "everything is delivered")
         killing.cancel()
         await asyncio.gather(killing, return_exceptions=True)
 
@@ -83,12 +83,14 @@ async def test_each_of_ten_thousand_inputs_has_one_output_while_workers_are_kill
         assert set(delivered) == {number * 2 + 1 for number in range(EVENTS)}
         assert set(delivered.values()) == {1}
         pairs = select(workflow_runs.c.phase, runs.c.status, runs.c.reason).join(runs, runs.c.id == workflow_runs.c.id)
-        for row in await one.rows(pairs.distinct()):
+        for row in await live_cluster.rows(pairs.distinct()):
             assert legal(Phase(row.phase), Status(row.status), row.reason), row
-        crashed = await one.rows(select(func.count()).where(runs.c.status == "crashed"))
-        print(f"killed {len(one.processes) - 2} workers, {crashed[0][0]} runs crashed, {len(lines)} deliveries")
-        assert len(one.processes) > 3
-        assert await one.db.read(upkeep.orphaned_events) == []
+        crashed = await live_cluster.rows(select(func.count()).where(runs.c.status == "crashed"))
+        print(
+            f"killed {len(live_cluster.processes) - 2} workers, {crashed[0][0]} runs crashed, {len(lines)} deliveries"
+        )
+        assert len(live_cluster.processes) > 3
+        assert await live_cluster.db.read(upkeep.orphaned_events) == []
 
 
 def publish(tx: Tx, org_id: str, numbers: range, now: datetime) -> None:
@@ -98,24 +100,24 @@ def publish(tx: Tx, org_id: str, numbers: range, now: datetime) -> None:
     ensure_consumer_job(tx, workflow, now)
 
 
-async def kill_now_and_then(one: Cluster, workers: list[Process]) -> None:
+async def kill_now_and_then(cluster: Cluster, workers: list[Process]) -> None:
     """Whenever some more runs have ended, the next of two workers dies; another takes its place."""
     for turn in count():
-        before = await ended(one)
-        await until(partial(more_than, one, before + 25), 400, "runs end")
+        before = await ended(cluster)
+        await until(partial(more_than, cluster, before + 25), 400, "runs end")
         workers[turn % 2].kill()
-        (workers[turn % 2],) = await one.up()
+        (workers[turn % 2],) = await cluster.up()
 
 
-async def more_than(one: Cluster, number: int) -> bool:
-    return await ended(one) > number
+async def more_than(cluster: Cluster, number: int) -> bool:
+    return await ended(cluster) > number
 
 
-async def ended(one: Cluster) -> int:
-    return int((await one.rows(select(func.count()).select_from(runs)))[0][0])
+async def ended(cluster: Cluster) -> int:
+    return int((await cluster.rows(select(func.count()).select_from(runs)))[0][0])
 
 
-async def all_consumed(one: Cluster) -> bool:
-    open_ones = select(events.c.id).where(events.c.status.in_(["pending", "reserved"])).limit(1)
+async def all_consumed(cluster: Cluster) -> bool:
+    unconsumed = select(events.c.id).where(events.c.status.in_(["pending", "reserved"])).limit(1)
     done = select(func.count()).where(events.c.topic == "ready", events.c.status == "consumed")
-    return not await one.rows(open_ones) and (await one.rows(done))[0][0] == EVENTS
+    return not await cluster.rows(unconsumed) and (await cluster.rows(done))[0][0] == EVENTS
