@@ -9,20 +9,20 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from tests.browser import hostile_app
 from tests.browser.live_server import LiveServer, chrome, running_browser, running_server
 
-collect_ignore = [] if chrome() else ["test_rooms.py"]  # the other file tells once that there is no browser
+collect_ignore = [] if chrome() else ["test_kind_pages.py"]  # the other file reports once that there is no browser
 expect.set_options(timeout=60_000)  # a busy machine is slow, not wrong
 
 
 @pytest.fixture(scope="session")
 def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    with running_server(tmp_path_factory.mktemp("server"), Path(hostile_app.__file__)) as found:
-        yield found
+    with running_server(tmp_path_factory.mktemp("server"), Path(hostile_app.__file__)) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")  # not longer: while it is open, no other event loop can run in this thread
 def browser() -> Iterator[Browser]:
-    with running_browser() as found:
-        yield found
+    with running_browser() as chromium:
+        yield chromium
 
 
 @pytest.fixture
@@ -42,12 +42,12 @@ def plain(browser: Browser, live_server: LiveServer) -> Iterator[Page]:
 
 
 def watched(context: BrowserContext, live_server: LiveServer) -> Iterator[Page]:
-    found, complaints = context.new_page(), []
-    found.on("console", lambda one: complaints.append(one.text) if one.type == "error" else None)
-    found.on("pageerror", lambda one: complaints.append(str(one)))
-    found.on("dialog", lambda one: complaints.append(f"a dialog: {one.message}"))
-    found.goto(live_server.call("POST", "/login-links")["url"])
-    yield found
+    new_page, complaints = context.new_page(), []
+    new_page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    new_page.on("pageerror", lambda error: complaints.append(str(error)))
+    new_page.on("dialog", lambda dialog: complaints.append(f"a dialog: {dialog.message}"))
+    new_page.goto(live_server.call("POST", "/login-links")["url"])
+    yield new_page
     context.close()
-    unexpected = [one for one in complaints if "status of 4" not in one]  # refusals are answers, too
+    unexpected = [complaint for complaint in complaints if "status of 4" not in complaint]  # refusals are answers, too
     assert not unexpected, unexpected

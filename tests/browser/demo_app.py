@@ -55,7 +55,7 @@ app.shell("disk", "df -h /")
 
 
 class Bank:
-    """Pays; of what is called lost nobody can tell afterwards whether it did."""
+    """Pays; for payments named lost, the outcome is unknown."""
 
     @mutation
     async def pay(self, invoice: str, amount: int) -> dict[str, str]:
@@ -83,9 +83,9 @@ class Pay:
         waiting = await ctx.peek("invoices", limit=1)
         if not waiting:
             return Prepare()
-        one = waiting[0]
-        data = {"invoice": one.message_id, "amount": int((one.payload or {}).get("amount", 0))}
-        return Prepare(reservations={"invoices": [one.id]}, data=data, title=f"pay {one.title or one.message_id}")
+        event = waiting[0]
+        data = {"invoice": event.message_id, "amount": int((event.payload or {}).get("amount", 0))}
+        return Prepare(reservations={"invoices": [event.id]}, data=data, title=f"pay {event.title or event.message_id}")
 
     async def mutate(self, ctx: Any, prepared: Prepare) -> None:
         await ctx.call("bank.pay", **prepared.data)
@@ -101,7 +101,7 @@ class Pay:
 class FileReceipts:
     async def prepare(self, ctx: Any, state: Any) -> Prepare:
         waiting = await ctx.peek("receipts")
-        return Prepare(reservations={"receipts": [one.id for one in waiting]})
+        return Prepare(reservations={"receipts": [event.id for event in waiting]})
 
 
 app.connector("bank", Bank())

@@ -28,7 +28,7 @@ flow = Workflow(NAME, topics=["in", "t" * 60], description=HOSTILE[:900])
 class Take:
     async def prepare(self, ctx: Any, state: Any) -> Prepare:
         waiting = await ctx.peek("in", limit=1)
-        taken = {"in": [one.id for one in waiting]}
+        taken = {"in": [event.id for event in waiting]}
         return Prepare(reservations=taken, data=waiting and waiting[0].payload, title=HOSTILE[:200])
 
     async def mutate(self, ctx: Any, prepared: Prepare) -> None:
@@ -55,13 +55,13 @@ def create_hostile_data(live_server: LiveServer) -> list[str]:
     events = f"/workflows/{flow['id']}/topics/in/events"
     for word in (EVIL, f"unclear {HOSTILE}"):
         live_server.call("POST", events, {"message_id": word[:190], "title": word[:200], "payload": word})
-    live_server.until(f"/workflows/{flow['id']}", lambda one: one["status"] == "needs_attention")
+    live_server.until(f"/workflows/{flow['id']}", lambda workflow: workflow["status"] == "needs_attention")
     sql = f"SELECT error('{HOSTILE.replace(chr(39), '')}') AS {'c' * 60}"
     table = {"namespace": "n" * 60, "layer": "bronze", "name": "p" * 60, "sql": sql, "description": HOSTILE[:900]}
     live_server.call("POST", "/pipelines", table)
     path = f"/pipelines/{table['namespace']}/bronze/{table['name']}"
     job = live_server.call("POST", f"{path}/$run")["job_id"]
-    live_server.until(f"/jobs/{job}", lambda one: one["finished_at"])
+    live_server.until(f"/jobs/{job}", lambda state: state["finished_at"])
     return ["/workflows", f"/workflows/{flow['id']}", "/pipelines", path, f"/runs/{job}", *hosts(live_server)]
 
 
@@ -90,7 +90,12 @@ def hosts(live_server: LiveServer) -> list[str]:
                 facts["journal"] = [{**claim, "state": "unknown"}]
             else:
                 error = {"type": NAME[:100], "message": HOSTILE, "traceback": HOSTILE}
-                told = {"status": "failed", "error": error, "outcome": {EVIL: HOSTILE}, "lines": [["stdout", HOSTILE]]}
-                live_server.call("POST", "/result", {**claim, **told}, key=made["agent_key"])
+                result = {
+                    "status": "failed",
+                    "error": error,
+                    "outcome": {EVIL: HOSTILE},
+                    "lines": [["stdout", HOSTILE]],
+                }
+                live_server.call("POST", "/result", {**claim, **result}, key=made["agent_key"])
     live_server.call("POST", "/register", facts, key=made["agent_key"])
     return ["/hosts", f"/hosts/{made['host_id']}", f"/batches/{batch}", f"/runs/{failed}", f"/runs/{unclear}"]

@@ -47,15 +47,15 @@ def busy(live_server: LiveServer) -> dict[str, str]:
     fired = live_server.call("POST", "/schedules/import-orders/$backfill", span)["count"]
     live_server.until(
         "/schedules/import-orders/slots?limit=200",
-        lambda found: sum(one["verdict"] == "ran" for one in found["items"]) >= fired, 180,
+        lambda page: sum(slot["verdict"] == "ran" for slot in page["items"]) >= fired, 180,
     )  # fmt: skip
     live_server.call("POST", "/schedules/invoices/$pause", {"reason": "new tax rules: waiting for the accountant"})
     live_server.run("sync-crm")
     letter = {"message_id": "lost-7", "title": "Invoice 7, the new printer", "payload": {"amount": 480}}
     live_server.call("POST", "/workflows/pay-invoices/topics/invoices/events", letter)
-    live_server.until("/workflows/pay-invoices", lambda found: found["status"] == "needs_attention")
+    live_server.until("/workflows/pay-invoices", lambda workflow: workflow["status"] == "needs_attention")
     running = live_server.run("nightly-report")
-    live_server.until(f"/runs/{running}/logs", lambda found: len(found["items"]) >= 12)
+    live_server.until(f"/runs/{running}/logs", lambda log: len(log["items"]) >= 12)
     return {
         "now": "/",
         "schedule": f"/schedules/{live_server.call('GET', '/schedules/import-orders')['id']}",

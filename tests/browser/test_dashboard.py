@@ -17,8 +17,8 @@ from tests.browser.hostile_app import EVIL, HOSTILE, create_hostile_data
 from tests.browser.live_server import LiveServer, chrome, running_server
 
 if chrome() is None:
-    told = "no Chromium here (as root, `make test` installs Debian's): the dashboard is not tested in a browser"
-    pytest.skip(told, allow_module_level=True)
+    reason = "no Chromium here (as root, `make test` installs Debian's): the dashboard is not tested in a browser"
+    pytest.skip(reason, allow_module_level=True)
 
 SIZES = ({"width": 1300, "height": 900}, {"width": 390, "height": 844})
 numbers = itertools.count(1)
@@ -74,8 +74,8 @@ def test_a_schedule_is_made_with_a_live_preview_and_is_seen_firing(page: Page, l
 
 
 def test_a_run_is_started_with_other_input_read_live_searched_and_canceled(page: Page, live_server: LiveServer) -> None:
-    one = live_server.schedule("talks", "talk", input={"word": "chapter"})
-    page.goto(f"/schedules/{one['id']}")
+    schedule = live_server.schedule("talks", "talk", input={"word": "chapter"})
+    page.goto(f"/schedules/{schedule['id']}")
     page.locator("summary", has_text="Run now").click()
     page.locator("form[action$='$run'] [name=input]").fill('{"word": "verse"}')
     page.locator("form[action$='$run'] button.primary").click()
@@ -99,8 +99,8 @@ def test_a_run_is_started_with_other_input_read_live_searched_and_canceled(page:
 
 
 def test_a_backfill_is_rehearsed_and_done(page: Page, live_server: LiveServer) -> None:
-    one = live_server.schedule("past", "tick", interval="1d")
-    backfill(page, live_server, one["id"])
+    schedule = live_server.schedule("past", "tick", interval="1d")
+    backfill(page, live_server, schedule["id"])
 
 
 def backfill(page: Page, live_server: LiveServer, schedule_id: str) -> None:
@@ -147,8 +147,8 @@ def test_without_script_the_same_forms_do_the_same(plain: Page, live_server: Liv
     plain.locator("[name='input.word']").fill("psalm")
     plain.get_by_role("button", name="Create").click()
     expect(plain.locator(".flash")).to_contain_text("plain is created")
-    one = live_server.call("GET", "/schedules/plain")
-    assert one["input"] == {"word": "psalm"}
+    schedule = live_server.call("GET", "/schedules/plain")
+    assert schedule["input"] == {"word": "psalm"}
     plain.locator("summary", has_text="Run now").click()
     plain.locator("form[action$='$run'] button.primary").click()
     for _ in range(50):  # the reader's own hand loads it anew
@@ -161,8 +161,8 @@ def test_without_script_the_same_forms_do_the_same(plain: Page, live_server: Liv
     plain.locator("[name=audit_reason]").fill("enough")
     plain.get_by_role("button", name="Cancel run").click()
     expect(plain.locator(".flash")).to_contain_text("Cancellation requested")
-    live_server.until("/runs?schedule_id=plain", lambda found: found["items"][0]["status"] == "canceled")
-    plain.goto(f"/schedules/{one['id']}")
+    live_server.until("/runs?schedule_id=plain", lambda runs: runs["items"][0]["status"] == "canceled")
+    plain.goto(f"/schedules/{schedule['id']}")
     plain.locator("summary", has_text="Pause").click()
     plain.locator("form[action$='$pause'] [name=reason]").fill("by hand")
     plain.locator("form[action$='$pause'] button").click()
@@ -207,7 +207,7 @@ def test_a_list_follows_what_is_typed_and_keys_lead_everywhere(page: Page, live_
 def test_nothing_is_followed_while_the_tab_is_hidden(page: Page) -> None:
     with page.expect_request("**/live/events*"):
         page.goto("/")
-    with page.expect_event("requestfailed", lambda one: "/live/events" in one.url):
+    with page.expect_event("requestfailed", lambda request: "/live/events" in request.url):
         page.evaluate(
             "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
             "document.dispatchEvent(new Event('visibilitychange'))"
@@ -217,12 +217,14 @@ def test_nothing_is_followed_while_the_tab_is_hidden(page: Page) -> None:
 
 
 def test_times_are_shown_as_the_reader_wants(browser: Browser, live_server: LiveServer) -> None:
-    one = live_server.schedule("zoned", "tick", interval=None, cron_expression="0 9 * * *", timezone="America/New_York")
+    schedule = live_server.schedule(
+        "zoned", "tick", interval=None, cron_expression="0 9 * * *", timezone="America/New_York"
+    )
     context = browser.new_context(base_url=live_server.url, timezone_id="Asia/Tokyo")
     page = context.new_page()
     page.goto(live_server.call("POST", "/login-links")["url"])
     for button, zone in (("local zone", "JST"), (re.compile("schedule.s zone"), "E[SD]T"), ("UTC", "UTC")):
-        page.goto(f"/schedules/{one['id']}")
+        page.goto(f"/schedules/{schedule['id']}")
         page.locator(".who summary").click()
         page.get_by_role("button", name=button).click()
         expect(page.locator("#next li").first).to_contain_text(re.compile(zone))
@@ -234,13 +236,13 @@ def test_times_are_shown_as_the_reader_wants(browser: Browser, live_server: Live
 
 @pytest.fixture(scope="module")
 def hostile(live_server: LiveServer) -> Iterator[list[str]]:
-    """Everything that others can write, written by somebody who means no good; the pages that show it."""
+    """Hostile text in every field that users can write, and the pages that show it."""
     evil_name = EVIL.replace("/", "")  # names have no slash
     name = f"{evil_name} {next(numbers)}"
     live_server.call("POST", "/tasks", {"name": f"{name} task", "command": f"echo {HOSTILE}; exit 3"})
     bad = live_server.schedule(name, "fails", input={"message": HOSTILE}, description=HOSTILE[:900], tags=[EVIL])
     failed = live_server.run(bad["id"])
-    task = next(one for one in live_server.call("GET", "/tasks")["items"] if one["name"].startswith(evil_name))
+    task = next(task for task in live_server.call("GET", "/tasks")["items"] if task["name"].startswith(evil_name))
     shell = live_server.call("POST", f"/tasks/{task['id']}/$execute")["job_id"]
     live_server.schedule(f"{'n' * 190} {next(numbers)}", "talk", input={"word": HOSTILE})
     live_server.call("POST", "/grants", {"scopes": [f"task:execute:{'s' * 190}"]})
@@ -249,8 +251,8 @@ def hostile(live_server: LiveServer) -> Iterator[list[str]]:
     live_server.call("POST", "/users", user)
     live_server.call("PUT", "/freeze", {"reason": HOSTILE[:900]})
     live_server.call("POST", f"/schedules/{bad['id']}/$pause", {"reason": HOSTILE[:900]})
-    live_server.until(f"/runs/{failed}", lambda one: one["finished_at"])
-    live_server.until(f"/jobs/{shell}", lambda one: one["finished_at"])
+    live_server.until(f"/runs/{failed}", lambda run: run["finished_at"])
+    live_server.until(f"/jobs/{shell}", lambda state: state["finished_at"])
     yield [
         *("/", "/timeline", "/timeline?span=week", "/schedules", "/schedules/new", "/runs", "/tasks", "/graphs"),
         *("/grants", "/queues", "/settings", "/audit", "/system?examine=true", f"/schedules/{bad['id']}"),
@@ -268,10 +270,10 @@ def test_every_page_can_be_used_by_everybody_and_runs_nothing_of_others(
 ) -> None:
     context = browser.new_context(base_url=live_server.url, color_scheme=colours)  # type: ignore[arg-type]
     page, complaints, wrong = context.new_page(), [], []
-    page.on("dialog", lambda one: complaints.append(one.message))
-    page.on("console", lambda one: complaints.append(one.text) if "Content Security" in one.text else None)
+    page.on("dialog", lambda dialog: complaints.append(dialog.message))
+    page.on("console", lambda message: complaints.append(message.text) if "Content Security" in message.text else None)
     page.goto("/login")
-    wrong += [f"/login: {one}" for one in violations(page)]
+    wrong += [f"/login: {violation}" for violation in violations(page)]
     page.goto(live_server.call("POST", "/login-links")["url"])
     for path in hostile:
         for size in SIZES:
@@ -285,20 +287,21 @@ def test_every_page_can_be_used_by_everybody_and_runs_nothing_of_others(
         page.evaluate(
             "document.querySelectorAll('details').forEach((one) => { one.open = one.className !== 'menu who' })"
         )
-        wrong += [f"{path}: {one}" for one in violations(page)]
+        wrong += [f"{path}: {violation}" for violation in violations(page)]
     context.close()
     assert not wrong, "\n".join(wrong)
     assert not complaints
 
 
 def violations(page: Page) -> list[str]:
-    """What axe finds that keeps people from using a page."""
-    found = Axe().run(page).response["violations"]
+    """Serious and critical accessibility violations that axe reports for a page."""
+    violated = Axe().run(page).response["violations"]
     return [
-        f"{one['id']} ({one['impact']}): {one['help']}; {len(one['nodes'])} times: {one['nodes'][0]['html'][:200]} "
-        f"{one['nodes'][0].get('failureSummary', '')[:300]}"
-        for one in found
-        if one["impact"] in ("serious", "critical")
+        f"{violation['id']} ({violation['impact']}): {violation['help']}; {len(violation['nodes'])} times: "
+        f"{violation['nodes'][0]['html'][:200]} "
+        f"{violation['nodes'][0].get('failureSummary', '')[:300]}"
+        for violation in violated
+        if violation["impact"] in ("serious", "critical")
     ]
 
 

@@ -23,7 +23,7 @@ class Reader:
     script: bool
 
     def sees(self, where: str, text: str) -> None:
-        """A part of the page tells it soon: by itself, or when the page is loaded anew."""
+        """Wait until a part of the page shows a text, live or after a reload."""
         if self.script:
             assert self.page.evaluate("window.kept = window.kept ?? true")
         for _ in range(0 if self.script else 100):
@@ -115,5 +115,5 @@ def test_a_host_is_paired_by_the_command_on_the_page_and_does_what_is_asked(
 
 
 def server_of(live_server: LiveServer, host: str) -> str:
-    found = live_server.call("GET", f"/hosts/{host}")["id"]
-    return str(live_server.call("GET", f"/server-instances?host_id={found}")["items"][0]["id"])
+    host_id = live_server.call("GET", f"/hosts/{host}")["id"]
+    return str(live_server.call("GET", f"/server-instances?host_id={host_id}")["items"][0]["id"])
