@@ -1,4 +1,4 @@
-"""Requests that cost much more than they look."""
+"""Small requests with a high cost."""
 
 import asyncio
 from typing import Any

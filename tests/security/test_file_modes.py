@@ -60,7 +60,9 @@ def test_an_open_installation_is_closed_at_the_start_and_the_log_names_what_was_
     with capture_logs() as logs:
         close_to_others(settings)
     assert open_to_others(settings) == []
-    assert [one["event"] for one in logs] == ["other users of this machine could read these; closed to them now"]
+    assert [log_entry["event"] for log_entry in logs] == [
+        "other users of this machine could read these; closed to them now"
+    ]
     assert str(data / "rota.db-wal") in logs[0]["paths"]
     assert stat.S_IMODE(outside.stat().st_mode) == 0o644  # a link is not followed
     with capture_logs() as logs:
@@ -95,11 +97,11 @@ def test_a_directory_that_others_use_keeps_its_mode_and_the_files_are_closed(
 
 def test_the_doctor_complains_about_open_files(tmp_path: Path) -> None:
     settings = installation(tmp_path / "data", 0o755, 0o644)
-    (complaint,) = [one for one in examine(settings) if one.what == "modes"]
+    (complaint,) = [finding for finding in examine(settings) if finding.what == "modes"]
     assert complaint.verdict == "wrong"
     assert re.search(r"data, .*/rota\.db.*chmod go=", complaint.detail)
     close_to_others(settings)
-    assert [one.verdict for one in examine(settings) if one.what == "modes"] == ["ok"]
+    assert [finding.verdict for finding in examine(settings) if finding.what == "modes"] == ["ok"]
 
 
 async def test_tables_of_pipelines_and_databases_of_tasks_are_private(tmp_path: Path) -> None:

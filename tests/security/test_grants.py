@@ -15,7 +15,7 @@ async def ask(api: Api, headers: dict[str, str], method: str, path: str, body: A
 
 
 async def alice_and_bob(api: Api) -> tuple[str, dict[str, str], str, dict[str, str]]:
-    return *(await somebody(api, "alice", "operator")), *(await somebody(api, "bob", "operator"))
+    return *(await new_user(api, "alice", "operator")), *(await new_user(api, "bob", "operator"))
 
 
 async def grant_of(api: Api, headers: dict[str, str], *scopes: str) -> str:

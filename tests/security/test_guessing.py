@@ -1,4 +1,4 @@
-"""Guessing is limited, and a guesser locks nobody else out."""
+"""Failed logins are limited, and do not lock out other users."""
 
 import asyncio
 import re
@@ -91,7 +91,7 @@ async def test_passwords_for_many_people_and_from_many_addresses_are_limited(api
 async def test_guesses_of_the_service_token_are_limited(api: Api) -> None:
     async with at(api, "192.0.2.1") as guesser:
         asked = [guesser.get("/api/internal/graphs", headers={"authorization": f"Bearer g{n}"}) for n in range(21)]
-        assert sorted(one.status_code for one in await asyncio.gather(*asked)) == [401] * 20 + [429]
+        assert sorted(answer.status_code for answer in await asyncio.gather(*asked)) == [401] * 20 + [429]
         good = await guesser.get("/api/internal/graphs", headers={"authorization": f"Bearer {SERVICE_TOKEN}"})
         assert good.status_code == 200
 

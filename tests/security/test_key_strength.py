@@ -35,7 +35,7 @@ async def test_scopes_of_a_new_key_are_at_most_those_of_its_creator(api: Api) ->
 
 async def test_a_new_key_expires_no_later_than_its_creator(api: Api) -> None:
     _, expiring = await new_key(api, expires_at=SOON)
-    assert [(await new_key(api, expiring, **given))[0] for given in ({}, {"expires_at": LATER})] == [403, 403]
+    assert [(await new_key(api, expiring, **fields))[0] for fields in ({}, {"expires_at": LATER})] == [403, 403]
     assert (await new_key(api, expiring, expires_at=SOON))[0] == 201
 
 

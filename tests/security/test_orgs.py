@@ -146,8 +146,8 @@ async def test_only_the_installation_gives_credits_where_there_are_several_orgs(
     assert (await acme.call("POST", "/billing/credits", body)).status_code == 403
     account = (await acme.call("GET", "/billing/account")).json()
     assert account["balance_credits"] == 0
-    given = await api.call("POST", "/billing/credits", {**body, "account_id": account["id"]})
-    assert given.status_code == 201
+    answer = await api.call("POST", "/billing/credits", {**body, "account_id": account["id"]})
+    assert answer.status_code == 201
     assert (await acme.call("GET", "/billing/account")).json()["balance_credits"] == 10**12
     assert (await api.get("/billing/account"))["balance_credits"] == 0
 

@@ -1,4 +1,4 @@
-"""Requests that ask for very much computing: they are bounded, and none computes on the event loop."""
+"""Requests that need much computation: they are bounded, and none computes on the event loop."""
 
 import threading
 from typing import Any
