@@ -23,7 +23,7 @@ def mermaid(lines: list[str]) -> str:
 
 
 def with_diagrams(text: str) -> str:
-    """Return the page with its diagrams replaced by generated ones."""
+    """Return the page with its diagrams generated again."""
     generated = diagrams()
     return BLOCK.sub(lambda block: f"<!-- diagram: {block[1]} -->\n{generated[block[1]]}<!-- end -->", text)
 

@@ -61,12 +61,12 @@ async def work(url: str, worker: str, witness: Witness, total: int, done: list[i
                 continue
             await asyncio.sleep(0)
             ended = [ending(job, dice) for job in took]
-            for one in ended:
-                witness.ends(one.job)
+            for result in ended:
+                witness.ends(result.job)
             kept, _ = await db.tx(finishing.finish, ended, worker)
             if len(kept) != len(ended):
                 witness.wrong.append("a result was refused")
-            done[0] += sum(one.final for one in ended)
+            done[0] += sum(result.final for result in ended)
     finally:
         await db.close()
 
@@ -78,14 +78,16 @@ def claim(tx: Tx, worker: str, room: int) -> list[Job]:
 def ending(job: Job, dice: random.Random) -> AttemptResult:
     """Most end well; some are tried again, some are handed back."""
     luck = dice.random()
-    one = AttemptResult(job, Status.SUCCESS, None, NOW, new_id(), job.attempt + 1, NOW)
+    result = AttemptResult(job, Status.SUCCESS, None, NOW, new_id(), job.attempt + 1, NOW)
     if luck < 0.1 and job.attempt < 5:
         return AttemptResult(
-            job, Status.FAILED, "logic", NOW, one.run_id, one.number, NOW, move=Move.BACK_OFF, run_at=NOW
+            job, Status.FAILED, "logic", NOW, result.run_id, result.number, NOW, move=Move.BACK_OFF, run_at=NOW
         )
     if luck < 0.15 and job.attempt < 5:
-        return AttemptResult(job, Status.CANCELED, "shutdown", NOW, one.run_id, one.number, NOW, move=Move.HAND_BACK)
-    return one
+        return AttemptResult(
+            job, Status.CANCELED, "shutdown", NOW, result.run_id, result.number, NOW, move=Move.HAND_BACK
+        )
+    return result
 
 
 async def produce(url: str, total: int, dice: random.Random) -> None:
@@ -105,11 +107,11 @@ async def produce(url: str, total: int, dice: random.Random) -> None:
     await db.close()
 
 
-async def watch(url: str, found: list[str], over: asyncio.Event) -> None:
-    """After every commit each key with blocked jobs has a head: one statement sees one moment."""
+async def watch(url: str, violations: list[str], over: asyncio.Event) -> None:
+    """After every commit each key with blocked jobs has a head: one statement sees one snapshot."""
     db = open_database(url, pool=1)
     while not over.is_set():
-        found += await db.read(serial_keys.headless)
+        violations += await db.read(serial_keys.headless)
         await asyncio.sleep(0.005)
     await db.close()
 
@@ -164,15 +166,15 @@ async def test_cancels_rescues_and_workers_race_for_a_few_keys(migrated_url: str
         while left:
             took = await db.tx(claim, name, 3)
             if took:
-                await db.tx(finishing.mark_started, [Attempt(one, new_id(), one.attempt + 1, NOW) for one in took[:1]])
+                await db.tx(finishing.mark_started, [Attempt(job, new_id(), job.attempt + 1, NOW) for job in took[:1]])
             await db.tx(finishing.rescue, name, NOW)
             left.difference_update(await gone(db, left))
 
     await asyncio.gather(cancel(random.Random(1)), cancel(random.Random(2)), *(lose(f"w{n}") for n in range(3)))
     assert await db.read(serial_keys.headless) == []
     assert await db.read(lambda tx: tx.execute(select(func.count()).select_from(jobs)).scalar_one()) == 0
-    told = await db.read(lambda tx: set(tx.execute(select(runs.c.job_id)).scalars()))
-    assert told == {job.id for job in new}  # each left a row that says what became of it
+    recorded = await db.read(lambda tx: set(tx.execute(select(runs.c.job_id)).scalars()))
+    assert recorded == {job.id for job in new}  # each left a row that says what became of it
     await db.close()
 
 
@@ -233,13 +235,13 @@ async def test_schedulers_that_fire_at_once_fire_each_slot_once(migrated_url: st
     ]
     for _ in range(6):
         harness.clock.set(harness.clock.now() + 10 * MINUTE)
-        await asyncio.gather(*(one.step() for one in [*others, harness.scheduler, *others]))
+        await asyncio.gather(*(scheduler.step() for scheduler in [*others, harness.scheduler, *others]))
         await harness.fire()
     made = await harness.rows(select(jobs.c.schedule_id, jobs.c.slot))
     assert len(made) == len(set(made)) == 360
     await harness.check()
-    for one in others:
-        await one.db.close()
+    for scheduler in others:
+        await scheduler.db.close()
     await harness.close()
 
 

@@ -24,11 +24,11 @@ AT_ONCE = 20
 MIX = Counter(waits=810, asks=50, computes=100, says=40)
 FIRST = Counter(waits=10, asks=10, computes=20, says=5)
 # Pools grow up to their size: threads for sync functions, connections. SQLite, too, keeps files of closed sessions for
-# the next ones while other connections of the process have the database open.
+# the following ones while other connections of the process have the database open.
 SPARE = {"files": AT_ONCE + 5, "threads": AT_ONCE, "children": 0}
 
 
-class Crowd:
+class ConcurrentCalls:
     """Counts who is inside, from any thread."""
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class Crowd:
         self.served: Counter[str] = Counter()
 
     @contextmanager
-    def enter(self, who: str) -> Iterator[None]:
+    def enter(self, name: str) -> Iterator[None]:
         with self.lock:
             self.inside += 1
             self.most = max(self.most, self.inside)
-            self.served[who] += 1
+            self.served[name] += 1
         try:
             yield
         finally:
@@ -49,22 +49,22 @@ class Crowd:
                 self.inside -= 1
 
 
-def program(crowd: Crowd, marks: Path) -> Rota:
+def program(concurrent: ConcurrentCalls, marks: Path) -> Rota:
     app = Rota()
 
     @app.task
     async def waits() -> None:
-        with crowd.enter("waits"):
+        with concurrent.enter("waits"):
             await asyncio.sleep(0.002)
 
     @app.task
     async def asks(session: AsyncSession) -> int:
-        with crowd.enter("asks"):
+        with concurrent.enter("asks"):
             return int((await session.execute(text("SELECT 1"))).scalar_one())
 
     @app.task
     def computes() -> None:
-        with crowd.enter("computes"):
+        with concurrent.enter("computes"):
             time.sleep(0.005)
 
     app.shell("says", f'echo . >> "{marks}"')
@@ -73,9 +73,9 @@ def program(crowd: Crowd, marks: Path) -> Rota:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 async def test_a_thousand_executions_of_every_sort_at_once(migrated_url: str, tmp_path: Path) -> None:
-    crowd, marks = Crowd(), tmp_path / "marks"
+    concurrent, marks = ConcurrentCalls(), tmp_path / "marks"
     service = (
-        ServiceBuilder(ServiceInfo("stress"), database_url=migrated_url, program=program(crowd, marks))
+        ServiceBuilder(ServiceInfo("stress"), database_url=migrated_url, program=program(concurrent, marks))
         .with_tasks()
         .with_jobs(max_concurrency=AT_ONCE)
         .build()
@@ -93,9 +93,9 @@ async def test_a_thousand_executions_of_every_sort_at_once(migrated_url: str, tm
     await db.close()
     assert Counter((row.target_name, row.status) for row in ledger) == {(name, "success"): MIX[name] for name in MIX}
     assert sorted(row.job_id for row in ledger) == sorted(ids)
-    assert crowd.served == MIX - Counter(says=MIX["says"])
+    assert concurrent.served == MIX - Counter(says=MIX["says"])
     assert len(marks.read_text().split()) == MIX["says"]
-    assert AT_ONCE // 2 < crowd.most <= AT_ONCE  # held, and made use of
+    assert AT_ONCE // 2 < concurrent.most <= AT_ONCE  # held, and made use of
 
 
 async def execute_all(client: AsyncClient, mix: Counter[str]) -> list[str]:
@@ -117,10 +117,10 @@ async def all_ended(db: Database, count: int) -> None:
 
 
 async def tidy(limit: dict[str, int]) -> None:
-    """Wait until no more is open than this: what a run opened may be closed a moment after it ended."""
+    """Wait until no more is open than this: resources of a run may be closed shortly after it ended."""
     end = time.monotonic() + 10
-    while any((found := census())[name] > most for name, most in limit.items()):
-        assert time.monotonic() < end, f"left open: {found}; allowed: {limit}"
+    while any((counts := census())[name] > most for name, most in limit.items()):
+        assert time.monotonic() < end, f"left open: {counts}; allowed: {limit}"
         await asyncio.sleep(0.05)
 
 
@@ -137,5 +137,5 @@ def census() -> dict[str, int]:
 def parent_of(stat: Path) -> int | None:
     try:
         return int(stat.read_text().rpartition(")")[2].split()[1])
-    except OSError:  # gone meanwhile
+    except OSError:  # it has ended
         return None

@@ -328,7 +328,7 @@ def test_the_reference_page_has_the_limits_of_each_field(row: list[str]) -> None
     assert (row[2], row[3]) == (names, f"1 to {field.high - field.low + 1}")
 
 
-# Intervals and moments
+# Intervals and one-time triggers
 
 
 def test_intervals_keep_their_grid() -> None:

@@ -31,7 +31,7 @@ from rota.kinds.workflows.rules import (
 
 NOW = datetime(2026, 5, 4, 9, tzinfo=UTC)
 ORDER = list(Phase)
-CONSUMER_PHASES = [one for one in Phase if one not in (Phase.PENDING, Phase.EXECUTING, Phase.COMMITTED)]
+CONSUMER_PHASES = [phase for phase in Phase if phase not in (Phase.PENDING, Phase.EXECUTING, Phase.COMMITTED)]
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(Phase, Phase)))
@@ -59,26 +59,26 @@ def test_phases_only_move_forward(before: Phase, after: Phase) -> None:
 def test_where_an_attempt_begins(
     phase: Phase, outcome: Outcome | None, effect: EffectStatus | None, begins: Phase, keeps: bool
 ) -> None:
-    found = start_of(HandlerKind.CONSUMER, phase, outcome, effect)
-    assert (found.phase, found.keeps) == (begins, keeps)
+    start = start_of(HandlerKind.CONSUMER, phase, outcome, effect)
+    assert (start.phase, start.keeps) == (begins, keeps)
 
 
 @given(st.sampled_from(CONSUMER_PHASES), st.sampled_from([None, *Outcome]), st.sampled_from([None, *OPEN_EFFECTS]))
 def test_an_attempt_never_mutates_what_may_have_happened(
     phase: Phase, outcome: Outcome | None, effect: EffectStatus | None
 ) -> None:
-    found = start_of(HandlerKind.CONSUMER, phase, outcome, effect)
+    start = start_of(HandlerKind.CONSUMER, phase, outcome, effect)
     if outcome in CONTINUES or (effect is not None and outcome is not Outcome.FAILED):
-        assert found.keeps
-        assert found.phase is not Phase.PREPARING
+        assert start.keeps
+        assert start.phase is not Phase.PREPARING
     else:
-        assert not found.keeps
+        assert not start.keeps
 
 
 def test_a_producer_always_starts_fresh() -> None:
     for phase in (None, Phase.EXECUTING):
-        found = start_of(HandlerKind.PRODUCER, phase)
-        assert (found.phase, found.keeps) == (Phase.EXECUTING, False)
+        start = start_of(HandlerKind.PRODUCER, phase)
+        assert (start.phase, start.keeps) == (Phase.EXECUTING, False)
 
 
 def test_each_phase_allows_what_the_source_says() -> None:
@@ -116,25 +116,28 @@ def test_only_a_committed_run_is_a_success_and_the_other_way_round() -> None:
     ],
 )
 def test_wake_times_are_clamped(asked: object, expected: datetime | None) -> None:
-    found, wrong = clamp_wake(asked, NOW)
-    assert found == expected
+    wake_at, wrong = clamp_wake(asked, NOW)
+    assert wake_at == expected
     assert (wrong is not None) == (asked in ("tomorrow", "2026-05-04T10:00:00", 17))
 
 
 @given(st.one_of(st.none(), st.text(), st.integers(), st.datetimes(timezones=st.just(UTC))))
 def test_no_wake_time_makes_a_busy_loop_or_an_endless_sleep(asked: object) -> None:
-    found, _ = clamp_wake(asked, NOW)
-    assert found is None or NOW + WAKE_MIN <= found <= NOW + WAKE_MAX
+    wake_at, _ = clamp_wake(asked, NOW)
+    assert wake_at is None or NOW + WAKE_MIN <= wake_at <= NOW + WAKE_MAX
 
 
 @given(st.lists(st.builds(Candidate, st.text(min_size=1), st.none(), st.one_of(st.none(), st.text(min_size=1)))))
-def test_the_oldest_event_goes_first(found: list[Candidate]) -> None:
-    first = first_of(found)
-    waiting = [one for one in found if one.oldest is not None]
+def test_the_oldest_event_goes_first(candidates: list[Candidate]) -> None:
+    first = first_of(candidates)
+    waiting = [candidate for candidate in candidates if candidate.oldest is not None]
     if waiting:
-        assert any(one.name == first and one.oldest == min(w.oldest or "" for w in waiting) for one in waiting)
+        assert any(
+            candidate.name == first and candidate.oldest == min(w.oldest or "" for w in waiting)
+            for candidate in waiting
+        )
     else:
-        assert (first is None) == (not found)
+        assert (first is None) == (not candidates)
 
 
 def test_services_are_asked_at_growing_distances() -> None:
@@ -144,8 +147,8 @@ def test_services_are_asked_at_growing_distances() -> None:
 
 def test_reservations_name_each_event_once() -> None:
     assert check_prepared({"reservations": {"a": ["1", "2", "1"], "b": []}}, ["a", "b"]) == {"a": ["1", "2"]}
-    given: list[object] = [None, [], {"c": ["1"]}, {"a": "1"}, {"a": [1]}]
-    for wrong in given:
+    reservations: list[object] = [None, [], {"c": ["1"]}, {"a": "1"}, {"a": [1]}]
+    for wrong in reservations:
         with pytest.raises(Invalid, match="reservations"):
             check_prepared({"reservations": wrong}, ["a", "b"])
 
