@@ -80,13 +80,13 @@ def test_what_a_scope_covers(scopes: list[str], kind: str, target: str, allowed:
     assert grants.covers(scopes, kind, [target]) is allowed
 
 
-async def test_trouble_is_told_in_one_order(db: Database) -> None:
+async def test_grant_errors_are_reported_in_one_order(db: Database) -> None:
     org, user = await db.tx(settled)
 
     def step(tx: Tx) -> list[str | None]:
         held = grants.mint(tx, org, user, ["task:execute:a"], NOW, expires_at=NOW + timedelta(hours=1))
         later, other = NOW + timedelta(hours=1), accounts.create_org(tx, "Other", "other", NOW)[0]
-        found = [
+        reasons = [
             grants.trouble(tx, org, held, "task", ["a"], NOW),
             grants.trouble(tx, org, held, "task", ["b"], NOW),
             grants.trouble(tx, org, held, "task", ["b"], later),
@@ -96,20 +96,20 @@ async def test_trouble_is_told_in_one_order(db: Database) -> None:
         grants.revoke(tx, org, held, NOW)
         grants.revoke(tx, org, held, later)
         assert grants.get(tx, org, held).revoked_at == NOW
-        return [*found, grants.trouble(tx, org, held, "task", ["b"], later)]
+        return [*reasons, grants.trouble(tx, org, held, "task", ["b"], later)]
 
     assert await db.tx(step) == [
         None, "grant_scope", "grant_expired", "grant_not_found", "grant_not_found", "grant_revoked",
     ]  # fmt: skip
 
 
-async def test_a_unit_is_charged_once_however_often_it_is_told(db: Database) -> None:
+async def test_a_unit_is_charged_once_however_often_it_is_reported(db: Database) -> None:
     org, user = await db.tx(settled)
     account = await db.tx(billing_accounts.account_of, org, user, NOW)
-    what = Charge(org, account.id, None, None, "python:poet", new_id(), 1)
+    unit_charge = Charge(org, account.id, None, None, "python:poet", new_id(), 1)
     for _ in range(3):
-        await db.tx(billing_store.charge, what, CENT, Decimal(2), NOW)
-    await db.tx(billing_store.charge, what, Usage("call-2", cost_usd=Decimal("0.00000001")), Decimal(2), NOW)
+        await db.tx(billing_store.charge, unit_charge, CENT, Decimal(2), NOW)
+    await db.tx(billing_store.charge, unit_charge, Usage("call-2", cost_usd=Decimal("0.00000001")), Decimal(2), NOW)
 
     def look(tx: Tx) -> tuple[int, int, int]:
         receipts = tx.execute(select(func.count()).select_from(charge_receipts)).scalar_one()
@@ -127,9 +127,11 @@ async def test_no_credit_is_lost_when_many_charge_at_once(db: Database) -> None:
     account = await db.tx(billing_accounts.account_of, org, user, NOW)
     grant = await db.tx(grants.mint, org, user, ["graph:execute:python:poet"], NOW, budget={"total": 1_000_000})
     await db.tx(billing_store.credit, org, account.id, 50_000_000, "top_up", "first", NOW)
-    what = [Charge(org, account.id, grant, None, "python:poet", new_id(), 1) for _ in range(40)]
-    told = await asyncio.gather(*(db.tx(billing_store.charge, one, CENT, Decimal(2), NOW) for one in what))
-    assert told.count(None) == 4  # five use the budget up, and the fifth is told
+    charges = [Charge(org, account.id, grant, None, "python:poet", new_id(), 1) for _ in range(40)]
+    results = await asyncio.gather(
+        *(db.tx(billing_store.charge, unit_charge, CENT, Decimal(2), NOW) for unit_charge in charges)
+    )
+    assert results.count(None) == 4  # five use the budget up, and the fifth is refused
 
     def look(tx: Tx) -> tuple[int, int, list[int]]:
         after = tx.execute(select(credit_ledger.c.balance_after).order_by(credit_ledger.c.id)).scalars()
@@ -148,8 +150,8 @@ async def test_a_budget_of_the_day_comes_back_the_next_day(db: Database) -> None
     org, user = await db.tx(settled)
     account = await db.tx(billing_accounts.account_of, org, user, NOW)
     grant = await db.tx(grants.mint, org, user, ["graph:execute:python:poet"], NOW, budget={"per_day": 200_000})
-    what = Charge(org, account.id, grant, None, "python:poet", new_id(), 1)
-    assert await db.tx(billing_store.charge, what, CENT, Decimal(2), NOW) == "per_day"
+    unit_charge = Charge(org, account.id, grant, None, "python:poet", new_id(), 1)
+    assert await db.tx(billing_store.charge, unit_charge, CENT, Decimal(2), NOW) == "per_day"
     assert await db.read(grants.used_up, grant, NOW + timedelta(days=1)) is None
 
 

@@ -1,4 +1,4 @@
-"""What goes in comes out again, and what a database refuses is told apart from a database out of reach."""
+"""Values round-trip, and rejected statements are distinguished from an unreachable database."""
 
 import asyncio
 import os
@@ -103,8 +103,8 @@ def echo_statement(**types: Any) -> Statement:
 
 async def test_json_values_that_python_calls_equal_stay_what_they_were(db: Database) -> None:
     values = [1, True, 1.0] * 20
-    found = await db.tx(echo, [(value, at) for at, value in enumerate(values)], v=Json(), n=BigInteger())
-    assert [type(value) for value, _ in found] == [type(value) for value in values]
+    records = await db.tx(echo, [(value, at) for at, value in enumerate(values)], v=Json(), n=BigInteger())
+    assert [type(value) for value, _ in records] == [type(value) for value in values]
 
 
 @pytest.mark.parametrize(
@@ -112,16 +112,16 @@ async def test_json_values_that_python_calls_equal_stay_what_they_were(db: Datab
     [None, 0, 1.5, True, "x", [], {}, {"nul": "a\0b"}, {"emoji": "🦉"}, {"deep": [[{"a": None}]]}, 2**53, -(2**63)],
 )
 async def test_json_comes_back_as_it_was(db: Database, value: Any) -> None:
-    for found in (
+    for stored in (
         await db.tx(echo, [(value,), (1,), (True,), (None,)], v=Json()),
         await db.tx(echo, [(value,)], v=Json()),
     ):
-        assert found[0][0] == value
-        assert type(found[0][0]) is type(value)
+        assert stored[0][0] == value
+        assert type(stored[0][0]) is type(value)
 
 
 @pytest.mark.parametrize(
-    "moment",
+    "timestamp",
     [
         NOW,
         NOW + timedelta(microseconds=1),
@@ -131,14 +131,14 @@ async def test_json_comes_back_as_it_was(db: Database, value: Any) -> None:
         datetime(2026, 5, 4, 9, tzinfo=timezone(timedelta(hours=5, minutes=30))),
     ],
 )
-async def test_moments_come_back_as_they_were_in_utc(db: Database, moment: datetime) -> None:
-    for records in ([(moment,)], [(moment,), (None,)]):
-        found = (await db.tx(echo, records, at=Instant()))[0][0]
-        assert found == moment
-        assert found.tzinfo is UTC
+async def test_timestamps_round_trip_in_utc(db: Database, timestamp: datetime) -> None:
+    for records in ([(timestamp,)], [(timestamp,), (None,)]):
+        stored = (await db.tx(echo, records, at=Instant()))[0][0]
+        assert stored == timestamp
+        assert stored.tzinfo is UTC
 
 
-async def test_moments_of_plain_statements_come_back_too(db: Database) -> None:
+async def test_timestamps_of_plain_statements_round_trip(db: Database) -> None:
     org = {"id": new_id(), "slug": "a", "name": "A", "created_at": NOW, "frozen_at": None}
     await db.tx(insert_rows, orgs, [org])
     (row,) = await db.read(lambda tx: list(tx.execute(select(orgs).where(orgs.c.created_at == NOW))))
@@ -156,15 +156,15 @@ REFUSED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize("value", REFUSED)
 @pytest.mark.parametrize("way", ["batch", "plain"])
-async def test_what_cannot_be_stored_is_refused_and_leaves_nothing(db: Database, what: str, way: str) -> None:
+async def test_what_cannot_be_stored_is_refused_and_leaves_nothing(db: Database, value: str, way: str) -> None:
     def step(tx: Tx) -> None:
         insert_rows(tx, orgs, [org()])
         if way == "batch":
-            insert_rows(tx, orgs, [org(), org(**REFUSED[what])])
+            insert_rows(tx, orgs, [org(), org(**REFUSED[value])])
         else:
-            tx.execute(insert(orgs).values(org(**REFUSED[what])))
+            tx.execute(insert(orgs).values(org(**REFUSED[value])))
 
     with pytest.raises(DataRefused):
         await db.tx(step)
@@ -180,7 +180,7 @@ async def test_a_second_row_with_the_same_key_is_refused(db: Database) -> None:
 
 async def test_a_foreign_key_that_leads_nowhere_is_refused(db: Database) -> None:
     task = {
-        "id": new_id(), "org_id": "nobody", "name": "t", "task_type": "shell", "command": "x", "enabled": True,
+        "id": new_id(), "org_id": "unknown", "name": "t", "task_type": "shell", "command": "x", "enabled": True,
         "source": "api", "created_at": NOW, "updated_at": NOW,
     }  # fmt: skip
     with pytest.raises(DataRefused):
@@ -219,11 +219,11 @@ async def test_bytes_come_back_as_they_were(db: Database) -> None:
     assert await db.tx(echo, rows, data=LargeBinary()) == rows
 
 
-async def test_rows_that_meet_no_conflict_are_told(db: Database) -> None:
-    one, two = org(slug="a"), org(slug="b")
-    await db.tx(insert_rows, orgs, [one])
-    found = await db.tx(insert_new, orgs, [{**one, "id": new_id()}, two], ("id",))
-    assert found == [(two["id"],)]
+async def test_inserted_rows_without_a_conflict_are_returned(db: Database) -> None:
+    first, two = org(slug="a"), org(slug="b")
+    await db.tx(insert_rows, orgs, [first])
+    inserted = await db.tx(insert_new, orgs, [{**first, "id": new_id()}, two], ("id",))
+    assert inserted == [(two["id"],)]
 
 
 async def test_a_step_that_raises_leaves_nothing(db: Database) -> None:
@@ -251,7 +251,7 @@ async def test_a_connection_used_while_its_server_ends_it_is_an_outage(db: Datab
 
 async def test_a_wrong_statement_is_no_outage(db: Database) -> None:
     if db.url.startswith("sqlite"):
-        pytest.skip("SQLite tells a missing table and a locked file by the same error")
+        pytest.skip("SQLite has the same error for a missing table and a locked file")
     with pytest.raises(DataRefused):
         await db.tx(lambda tx: tx.execute(sql("SELECT nonsense FROM nowhere")))
 
@@ -278,9 +278,9 @@ async def test_transactions_of_one_row_follow_each_other(db: Database) -> None:
 
 
 async def test_the_databases_clock_is_near_ours(db: Database) -> None:
-    found = await db.tx(database_now)
-    assert abs(found - datetime.now(UTC)) < timedelta(seconds=5)
-    assert found.tzinfo is UTC
+    database_time = await db.tx(database_now)
+    assert abs(database_time - datetime.now(UTC)) < timedelta(seconds=5)
+    assert database_time.tzinfo is UTC
 
 
 async def test_a_server_that_is_gone_is_out_of_reach_and_then_back() -> None:
@@ -335,10 +335,10 @@ async def test_a_deadlock_is_tried_again(db: Database) -> None:
 
 def test_a_schedule_is_read_by_the_order_of_its_columns() -> None:
     stored = [column.name.removesuffix("_seconds") for column in schedules.c]
-    assert stored == [one.name for one in fields(Schedule) if one.init]
+    assert stored == [record_field.name for record_field in fields(Schedule) if record_field.init]
 
 
-async def test_sqlites_log_is_written_anew_and_a_long_read_holds_nobody_up(
+async def test_sqlites_log_is_overwritten_and_a_long_read_blocks_no_writer(
     file: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "CHECKPOINT_SECONDS", 0.0)

@@ -55,15 +55,15 @@ def in_database(url: str, step: Any, writing: bool = True) -> Any:
 
 
 def schema(tx: Tx) -> dict[str, Any]:
-    """Everything that a database tells about its tables, in its own words."""
-    found: dict[str, Any] = {}
+    """Return everything that the database reports about its tables."""
+    schema: dict[str, Any] = {}
     about = inspect(tx)
     for name in sorted(about.get_table_names()):
         if name == "alembic_version":
             continue
-        columns = [{**one, "type": str(one["type"])} for one in about.get_columns(name)]
-        found[name] = {
-            "columns": sorted(columns, key=lambda one: one["name"]),
+        columns = [{**described, "type": str(described["type"])} for described in about.get_columns(name)]
+        schema[name] = {
+            "columns": sorted(columns, key=lambda described: described["name"]),
             "primary key": about.get_pk_constraint(name),
             "foreign keys": sorted(about.get_foreign_keys(name), key=str),
             "unique": sorted(about.get_unique_constraints(name), key=str),
@@ -73,11 +73,11 @@ def schema(tx: Tx) -> dict[str, Any]:
         words = "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL ORDER BY name"
     else:
         words = "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY indexname"
-        found["sequences"] = about.get_sequence_names()
-    found["indexes"] = {
+        schema["sequences"] = about.get_sequence_names()
+    schema["indexes"] = {
         name: " ".join(text.split()) for name, text in tx.execute(sql(words)).all() if "alembic" not in name
     }
-    return found
+    return schema
 
 
 def test_a_fresh_schema_equals_a_migrated_one(
@@ -135,8 +135,8 @@ def test_migrating_twice_changes_nothing(database_url: str) -> None:
 
 def test_several_migrations_at_once(database_url: str) -> None:
     with ThreadPoolExecutor(4) as threads:
-        for one in [threads.submit(migrate, database_url) for _ in range(4)]:
-            one.result()
+        for future in [threads.submit(migrate, database_url) for _ in range(4)]:
+            future.result()
     assert in_database(database_url, check, writing=False) is None
 
 
@@ -145,17 +145,17 @@ def test_code_refuses_a_schema_from_its_future(database_url: str) -> None:
     in_database(
         database_url, lambda tx: tx.execute(sql("UPDATE alembic_version SET version_num = '9999_future'")) and None
     )
-    told = in_database(database_url, check, writing=False)
-    assert told is not None
-    assert "newer" in told
+    message = in_database(database_url, check, writing=False)
+    assert message is not None
+    assert "newer" in message
     with pytest.raises(Unavailable, match="newer"):
         migrate(database_url)
 
 
-def test_an_empty_database_is_told_to_be_migrated(database_url: str) -> None:
-    told = in_database(database_url, check, writing=False)
-    assert told is not None
-    assert "rota migrate" in told
+def test_an_empty_database_needs_a_migration(database_url: str) -> None:
+    message = in_database(database_url, check, writing=False)
+    assert message is not None
+    assert "rota migrate" in message
 
 
 def test_the_files_of_the_migrations_are_named_by_their_revisions() -> None:
@@ -260,7 +260,7 @@ def value_of(column: Column[Any], number: int) -> Any:
 
 
 def refuse_a_second_attempt_of_the_same_number(tx: Tx) -> None:
-    """A migrated ledger has one row per attempt, and beside it lost ones."""
+    """A migrated ledger has one row per attempt, and lost attempts beside it."""
     runs = reflected(tx)["runs"]
     row = dict(tx.execute(select(runs)).mappings().first() or {})
     tx.execute(runs.insert().values(row | {"id": "lost", "lost_fence": 7}))

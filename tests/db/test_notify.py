@@ -14,40 +14,40 @@ from rota.db.notify import Wake
 from rota.db.sqlite import SqliteDatabase
 
 
-class Ears(Wake):
-    """Keeps what was heard."""
+class RecordingWake(Wake):
+    """Records notifications."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard: list[str] = []
+        self.received: list[str] = []
 
-    def signal(self, what: str) -> None:
-        self.heard.append(what)
-        super().signal(what)
+    def signal(self, topic: str) -> None:
+        self.received.append(topic)
+        super().signal(topic)
 
     async def until(self, count: int) -> list[str]:
         async with asyncio.timeout(20):
-            while len(self.heard) < count:
+            while len(self.received) < count:
                 await self.changed.wait()
-        return self.heard
+        return self.received
 
 
 @contextlib.asynccontextmanager
-async def listening(db: Database) -> AsyncIterator[Ears]:
-    ears = Ears()
-    task = asyncio.ensure_future(ears.listen(db))
+async def listening(db: Database) -> AsyncIterator[RecordingWake]:
+    wake = RecordingWake()
+    task = asyncio.ensure_future(wake.listen(db))
     try:
-        assert await ears.until(1) == ["anything"]  # it is there
-        yield ears
+        assert await wake.until(1) == ["anything"]  # it is there
+        yield wake
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-def saying(*words: str) -> Callable[[Tx], None]:
+def notifying(*topics: str) -> Callable[[Tx], None]:
     def step(tx: Tx) -> None:
-        for word in words:
-            notify(tx, word)
+        for topic in topics:
+            notify(tx, topic)
 
     return step
 
@@ -60,58 +60,58 @@ def failing(tx: Tx) -> None:
 @pytest.fixture
 async def other(db: Database) -> AsyncIterator[Database]:
     """The same database, as another process has it."""
-    one = open_database(db.url)
-    yield one
-    await one.close()
+    second = open_database(db.url)
+    yield second
+    await second.close()
 
 
 async def test_a_word_is_heard_once_it_is_committed(db: Database, other: Database) -> None:
-    async with listening(db) as ears:
+    async with listening(db) as wake:
         with pytest.raises(ValueError, match="not committed"):
             await other.tx(failing)
-        await other.tx(saying())
-        await other.tx(saying("ready", "ready"))
-        assert await ears.until(2) == ["anything", "ready"]
-        assert ears.work.is_set()
+        await other.tx(notifying())
+        await other.tx(notifying("ready", "ready"))
+        assert await wake.until(2) == ["anything", "ready"]
+        assert wake.work.is_set()
 
 
 async def test_a_word_that_has_no_event_of_its_own_wakes_everybody(db: Database, other: Database) -> None:
-    async with listening(db) as ears:
-        tasks = ears.tasks
-        await other.tx(saying("tasks"))
-        await ears.until(2)
-        assert ears.tasks == tasks + 1
+    async with listening(db) as wake:
+        tasks = wake.tasks
+        await other.tx(notifying("tasks"))
+        await wake.until(2)
+        assert wake.tasks == tasks + 1
 
 
-async def test_what_is_said_while_others_speak_is_not_lost(db: Database, other: Database) -> None:
-    """Many words in a crowd may be heard as one, but the last one is heard after it was said."""
-    async with listening(db) as ears:
+async def test_a_notification_during_a_burst_is_not_lost(db: Database, other: Database) -> None:
+    """Many notifications of a burst may arrive as one, but the last one arrives after it was sent."""
+    async with listening(db) as wake:
         for _ in range(50):
-            await other.tx(saying("ready"))
-        before = ears.heard.count("later")
-        await other.tx(saying("later"))
+            await other.tx(notifying("ready"))
+        before = wake.received.count("later")
+        await other.tx(notifying("later"))
         async with asyncio.timeout(20):
-            while ears.heard.count("later") == before:
-                await ears.changed.wait()
-        assert 1 <= ears.heard.count("ready") <= 50
+            while wake.received.count("later") == before:
+                await wake.changed.wait()
+        assert 1 <= wake.received.count("ready") <= 50
 
 
 @pytest.fixture
 async def another(file: SqliteDatabase) -> AsyncIterator[SqliteDatabase]:
-    one = SqliteDatabase(file.url)
-    yield one
-    await one.close()
+    second = SqliteDatabase(file.url)
+    yield second
+    await second.close()
 
 
 async def test_a_process_hears_its_own_notifications_once(db: Database, other: Database) -> None:
-    async with listening(db) as ears:
+    async with listening(db) as wake:
         with pytest.raises(ValueError, match="not committed"):
             await db.tx(failing)
-        await db.tx(saying("cancel"))
-        await ears.until(2)
-        await other.tx(saying("later"))
-        assert await ears.until(3) == ["anything", "cancel", "later"]
-        assert ears.cancel.is_set()
+        await db.tx(notifying("cancel"))
+        await wake.until(2)
+        await other.tx(notifying("later"))
+        assert await wake.until(3) == ["anything", "cancel", "later"]
+        assert wake.cancel.is_set()
 
 
 @pytest.mark.parametrize("odd", [b"", b"\x01", b"\xff" * 100])
@@ -119,9 +119,9 @@ async def test_notifications_are_received_with_a_damaged_counter_file(
     file: SqliteDatabase, another: SqliteDatabase, odd: bytes
 ) -> None:
     file.write_lock.path.write_bytes(odd)
-    async with listening(file) as ears:
-        await another.tx(saying("ready"))
-        assert await ears.until(2) == ["anything", "ready"]
+    async with listening(file) as wake:
+        await another.tx(notifying("ready"))
+        assert await wake.until(2) == ["anything", "ready"]
 
 
 async def test_without_inotify_the_file_is_polled(
@@ -131,6 +131,6 @@ async def test_without_inotify_the_file_is_polled(
         return None
 
     monkeypatch.setattr(sqlite_wakeups, "open_inotify", no_inotify)
-    async with listening(file) as ears:
-        await another.tx(saying("ready"))
-        assert await ears.until(2) == ["anything", "ready"]
+    async with listening(file) as wake:
+        await another.tx(notifying("ready"))
+        assert await wake.until(2) == ["anything", "ready"]

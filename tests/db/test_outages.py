@@ -52,9 +52,9 @@ async def test_an_outage_is_one_line_in_the_log_and_its_end_another(postgres_url
     url = urlunsplit(parts._replace(netloc=f"{user}127.0.0.1:{port}"))
     db, other = open_database(url), open_database(url)
     with capture_logs() as lines:
-        for one in (db, other, db):
+        for database in (db, other, db):
             with pytest.raises(Unavailable, match="connection refused"):
-                await one.read(workers.measure)
+                await database.read(workers.measure)
         with pytest.raises(Unavailable):
             await db.statement(workers.measure)
         async with forwarding(port, postgres_url):

@@ -30,11 +30,11 @@ def frozen(file: SqliteDatabase) -> Iterator["subprocess.Popen[str]"]:
     """A process that holds the write lock of the file for ever."""
     with subprocess.Popen(
         [sys.executable, "-c", FROZEN, str(file.write_lock.path)], stdout=subprocess.PIPE, text=True
-    ) as one:
-        assert one.stdout is not None
-        assert one.stdout.readline() == "locked\n"
-        yield one
-        one.kill()
+    ) as connection:
+        assert connection.stdout is not None
+        assert connection.stdout.readline() == "locked\n"
+        yield connection
+        connection.kill()
 
 
 def add(tx: Tx, number: int) -> None:

@@ -99,8 +99,8 @@ async def test_a_key_that_a_living_job_holds(db: Database, mode: str, state: Sta
     else:
         assert stands == second.id
         assert await state_of(db, holder) is None
-        told = [row for row in await ledger(db) if row.job_id == holder]
-        assert [(row.status, row.reason) for row in told] == [("skipped", "superseded")]
+        recorded = [row for row in await ledger(db) if row.job_id == holder]
+        assert [(row.status, row.reason) for row in recorded] == [("skipped", "superseded")]
     keyed = [row for row in await rows(db) if row.job_key == "k"]
     assert len(keyed) == 1
 
@@ -108,7 +108,7 @@ async def test_a_key_that_a_living_job_holds(db: Database, mode: str, state: Sta
 @pytest.mark.parametrize("mode", ["reject", "preserve", "replace"])
 async def test_a_key_is_free_again_when_its_job_has_finished(db: Database, mode: str) -> None:
     await add(db, new("k"))
-    await db.tx(finishing.finish, [end(one) for one in await claim(db)], "w")
+    await db.tx(finishing.finish, [end(job) for job in await claim(db)], "w")
     (second,) = await add(db, new("k"), key_mode=mode)
     assert await state_of(db, second) == "ready"
 
@@ -137,8 +137,8 @@ async def test_replacing_the_head_of_another_serial_key_promotes_the_next(db: Da
 
 
 async def test_concurrent_enqueues_of_one_key_make_one_job(db: Database) -> None:
-    found = await asyncio.gather(*(add(db, new("k"), key_mode="preserve") for _ in range(20)))
-    assert len({ids[0] for ids in found}) == 1
+    job_ids = await asyncio.gather(*(add(db, new("k"), key_mode="preserve") for _ in range(20)))
+    assert len({ids[0] for ids in job_ids}) == 1
     assert len(await rows(db)) == 1
 
 
@@ -178,14 +178,14 @@ async def test_fences_rise_along_a_serial_key(db: Database) -> None:
     assert fences == sorted(set(fences))
 
 
-async def test_future_work_is_let_in_when_its_moment_comes(db: Database) -> None:
+async def test_future_jobs_become_ready_when_due(db: Database) -> None:
     plain, keyed, behind = await add(
         db, new(run_at=LATER), new(run_at=LATER, serial_key="k"), new(run_at=LATER, serial_key="k")
     )
     assert await db.read(queue.next_due) == LATER
     assert await db.tx(queue.due, NOW) == 0
     assert await db.tx(queue.due, LATER) == 3
-    assert [await state_of(db, one) for one in (plain, keyed, behind)] == ["ready", "ready", "blocked"]
+    assert [await state_of(db, job_id) for job_id in (plain, keyed, behind)] == ["ready", "ready", "blocked"]
     assert await db.read(queue.next_due) is None
 
 
@@ -200,7 +200,7 @@ async def test_letting_in_keeps_to_its_limit(db: Database) -> None:
 
 async def test_one_head_per_key_and_the_rest_in_order(db: Database) -> None:
     first, low, high = await add(db, new(serial_key="k"), new(serial_key="k"), new(serial_key="k", priority=5))
-    states = [await state_of(db, one) for one in (first, low, high)]
+    states = [await state_of(db, job_id) for job_id in (first, low, high)]
     assert states == ["blocked", "blocked", "ready"]  # together: the most urgent is the head
     for expected in (high, first, low):
         (job,) = await claim(db)
@@ -252,11 +252,11 @@ WRITES: dict[str, Callable[[Tx, Job], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", WRITES)
-async def test_a_worker_that_lost_its_lease_changes_nothing(db: Database, what: str) -> None:
+@pytest.mark.parametrize("write", WRITES)
+async def test_a_worker_that_lost_its_lease_changes_nothing(db: Database, write: str) -> None:
     old, fresh = await stolen(db)
     before = await rows(db)
-    assert not await db.tx(WRITES[what], old)
+    assert not await db.tx(WRITES[write], old)
     assert await rows(db) == before
     assert await ledger(db) == []
     assert before[0].fence == fresh.fence > old.fence
@@ -265,10 +265,10 @@ async def test_a_worker_that_lost_its_lease_changes_nothing(db: Database, what: 
 async def test_an_answer_given_twice_counts_once(db: Database) -> None:
     await add(db, new())
     (job,) = await claim(db)
-    one = end(job)
-    assert await db.tx(finishing.finish, [one], "w") == ({one.run_id}, False)
-    assert await db.tx(finishing.finish, [one], "w") == (set(), False)
-    assert await db.tx(ledger_rows.record_lost, [one], "w", NOW) == []
+    result = end(job)
+    assert await db.tx(finishing.finish, [result], "w") == ({result.run_id}, False)
+    assert await db.tx(finishing.finish, [result], "w") == (set(), False)
+    assert await db.tx(ledger_rows.record_lost, [result], "w", NOW) == []
     assert len(await ledger(db)) == 1
 
 
@@ -277,7 +277,7 @@ async def test_one_lost_lease_in_a_batch_costs_only_itself(db: Database) -> None
     took = await claim(db)
     ended = [end(replace(job, fence=job.fence + 999) if n == 2 else job) for n, job in enumerate(took)]
     kept, _ = await db.tx(finishing.finish, ended, "w")
-    assert kept == {one.run_id for n, one in enumerate(ended) if n != 2}
+    assert kept == {result.run_id for n, result in enumerate(ended) if n != 2}
     assert took[2].id in {row.id for row in await rows(db)}
 
 
@@ -320,7 +320,7 @@ async def test_the_third_crash_ends_the_job_and_frees_its_key(db: Database) -> N
     assert await state_of(db, behind) == "ready"
 
 
-async def test_a_crashed_run_that_somebody_had_canceled_stays_canceled(db: Database) -> None:
+async def test_a_crashed_run_with_a_cancel_request_stays_canceled(db: Database) -> None:
     (job_id,) = await add(db, new())
     (job,) = await claim(db, "old")
     await db.tx(finishing.mark_started, [Attempt(job, new_id(), 1, NOW)])

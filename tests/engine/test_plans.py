@@ -53,7 +53,7 @@ JOBS = [
     for n in range(500)
 ]  # fmt: skip
 ENDED = [AttemptResult(job, Status.SUCCESS, None, NOW, new_id(), 1, NOW) for job in JOBS]
-TAKEN_AT_ONCE = [replace(one, job=replace(one.job, fence=7)) for one in ENDED]
+TAKEN_AT_ONCE = [replace(result, job=replace(result.job, fence=7)) for result in ENDED]
 
 FILL = """
 INSERT INTO jobs (id, org_id, kind, target, route, queue, serial_key, priority, queued_at, run_at, state, trigger,
@@ -214,12 +214,20 @@ WHOLE_TABLE = (
 
 
 @contextmanager
-def caught(engine: Engine, found: list[tuple[str, Any]]) -> Iterator[None]:
-    told = (" jobs", " clocks", " schedules", " audit_log", "FROM runs", "FROM logs", *(f" {one}" for one in OURS))
+def caught(engine: Engine, statements: list[tuple[str, Any]]) -> Iterator[None]:
+    tables = (
+        " jobs",
+        " clocks",
+        " schedules",
+        " audit_log",
+        "FROM runs",
+        "FROM logs",
+        *(f" {table}" for table in OURS),
+    )
 
     def catch(statement: str, parameters: Any) -> None:
-        if any(table in statement for table in told):
-            found.append((statement, tuple(parameters)))
+        if any(table in statement for table in tables):
+            statements.append((statement, tuple(parameters)))
 
     def heard(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool) -> None:
         catch(statement, parameters)
@@ -237,7 +245,7 @@ def caught(engine: Engine, found: list[tuple[str, Any]]) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def crowded(postgres_url: str, postgres_template: str) -> Iterator[str]:
+def large_database(postgres_url: str, postgres_template: str) -> Iterator[str]:
     """A million jobs of the future, some thousands of today's, twenty thousand schedules."""
     url = create_database(postgres_url, template=postgres_template)
 
@@ -269,27 +277,27 @@ def run_in(url: str, step: Callable[[Tx], Any]) -> Any:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("what", STEPS)
-def test_postgresql_walks_no_table_for(crowded: str, what: str) -> None:
-    step, indexes = STEPS[what]
+@pytest.mark.parametrize("name_of_step", STEPS)
+def test_postgresql_walks_no_table_for(large_database: str, name_of_step: str) -> None:
+    step, indexes = STEPS[name_of_step]
 
     def explained(tx: Connection) -> list[tuple[str, str]]:
-        found: list[tuple[str, Any]] = []
-        with caught(tx.engine, found):
+        statements: list[tuple[str, Any]] = []
+        with caught(tx.engine, statements):
             inner = tx.begin_nested()
             step(tx)
             inner.rollback()
         plans = []
         for mode in ("force_custom_plan", "force_generic_plan"):
             tx.execute(sql(f"SET LOCAL plan_cache_mode = {mode}"))
-            for statement, parameters in found:
+            for statement, parameters in statements:
                 # PostgreSQL shows the subqueries of a recursive term only if it runs it
                 explain = "EXPLAIN ANALYZE" if statement.startswith("WITH RECURSIVE") else "EXPLAIN"
                 plan = tx.exec_driver_sql(f"{explain} {statement}", parameters).scalars().all()
                 plans.append((mode, "\n".join(plan)))
         return plans
 
-    plans = run_in(crowded, explained)
+    plans = run_in(large_database, explained)
     assert plans
     for mode, plan in plans:
         assert not any(bad in plan for bad in WHOLE_TABLE), f"{mode}:\n{plan}"
@@ -301,21 +309,21 @@ def test_postgresql_walks_no_table_for(crowded: str, what: str) -> None:
 
 @pytest.mark.parametrize("filled", [True, False])
 def test_postgresql_takes_events_by_their_ids(
-    crowded: str, postgres_url: str, postgres_template: str, filled: bool
+    large_database: str, postgres_url: str, postgres_template: str, filled: bool
 ) -> None:
     """Also where it knows nothing of the events yet: not by a look at all that is pending."""
-    url = crowded if filled else create_database(postgres_url, template=postgres_template)
+    url = large_database if filled else create_database(postgres_url, template=postgres_template)
 
     def explained(tx: Connection) -> list[str]:
-        found: list[tuple[str, Any]] = []
-        with caught(tx.engine, found):
+        statements: list[tuple[str, Any]] = []
+        with caught(tx.engine, statements):
             events.oldest_pending(tx, FLOW, ["in"])
             if filled:
                 events.reserve(tx, RUN, {"in": pending_ids(tx)}, EventStatus.CONSUMED, NOW)
             else:
                 with pytest.raises(LogicError, match="not pending"):
                     events.reserve(tx, RUN, {"in": [FLOW_RUN]}, EventStatus.CONSUMED, NOW)
-        return ["\n".join(tx.exec_driver_sql(f"EXPLAIN {text}", values).scalars()) for text, values in found]
+        return ["\n".join(tx.exec_driver_sql(f"EXPLAIN {text}", values).scalars()) for text, values in statements]
 
     plans = run_in(url, explained)
     if not filled:
@@ -326,24 +334,24 @@ def test_postgresql_takes_events_by_their_ids(
     assert "Limit" in plans[0], plans[0]
 
 
-@pytest.mark.parametrize("filled", ["crowded", "with some batches", "empty"])
+@pytest.mark.parametrize("filled", ["large", "some batches", "empty"])
 @pytest.mark.parametrize("ended", [ENDED, TAKEN_AT_ONCE])
 def test_postgresql_finds_a_batch_by_its_ids(
-    crowded: str, postgres_url: str, postgres_template: str, filled: str, ended: list[AttemptResult]
+    large_database: str, postgres_url: str, postgres_template: str, filled: str, ended: list[AttemptResult]
 ) -> None:
     """Also by a plan that was made while there was nothing in the table: connections keep their plans."""
-    url = crowded if filled == "crowded" else create_database(postgres_url, template=postgres_template)
+    url = large_database if filled == "large" else create_database(postgres_url, template=postgres_template)
 
     def explained(tx: Connection) -> list[str]:
-        found: list[tuple[str, Any]] = []
-        if filled == "with some batches":
+        statements: list[tuple[str, Any]] = []
+        if filled == "some batches":
             tx.execute(sql(FILL_BATCH))
-        with caught(tx.engine, found):
+        with caught(tx.engine, statements):
             finishing.finish(tx, ended, "w1", NOW)
-        return ["\n".join(tx.exec_driver_sql(f"EXPLAIN {text}", values).scalars()) for text, values in found]
+        return ["\n".join(tx.exec_driver_sql(f"EXPLAIN {text}", values).scalars()) for text, values in statements]
 
     (plan,) = run_in(url, explained)
-    if filled != "crowded":
+    if filled != "large":
         drop_database(postgres_url, url)
     assert "Index Scan using pk_jobs" in plan, plan
     assert "ix_jobs_held" not in plan, plan
@@ -360,11 +368,11 @@ def sqlite_file(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory)
     return path
 
 
-@pytest.mark.parametrize("what", STEPS)
-def test_sqlite_walks_no_table_for(sqlite_file: Path, what: str) -> None:
-    step, indexes = STEPS[what]
+@pytest.mark.parametrize("name_of_step", STEPS)
+def test_sqlite_walks_no_table_for(sqlite_file: Path, name_of_step: str) -> None:
+    step, indexes = STEPS[name_of_step]
     engine = create_engine(f"sqlite:///{sqlite_file}")
-    found: list[tuple[str, Any]] = []
+    statements: list[tuple[str, Any]] = []
     plans: list[str] = []
     with engine.connect() as tx:
         tx.execute(
@@ -380,9 +388,9 @@ def test_sqlite_walks_no_table_for(sqlite_file: Path, what: str) -> None:
             "INSERT INTO workflows (id, org_id, name, description, source, version, declaration, created_at,"
             f""" updated_at) VALUES ('{FLOW}', '{ORG}', 'flow1', '', '', '', '{{"topics": []}}', 0, 0)"""
         )
-        with caught(engine, found):
+        with caught(engine, statements):
             step(tx)
-        for statement, parameters in found:
+        for statement, parameters in statements:
             plans += [row[3] for row in tx.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)]
         tx.rollback()
     engine.dispose()
@@ -398,10 +406,10 @@ def test_sqlite_steps_over_a_lane_however_long_it_is(sqlite_file: Path) -> None:
     engine = create_engine(f"sqlite:///{sqlite_file}")
     with engine.connect() as tx:
         few, _ = work_of_lanes(tx, count=10)
-        many, found = work_of_lanes(tx, count=10_000)
+        many, lanes = work_of_lanes(tx, count=10_000)
         tx.rollback()
     engine.dispose()
-    assert [(lane.org_id, lane.queue) for lane in found] == [("o1", "a"), ("o1", "b"), ("o2", "a"), ("o2", "b")]
+    assert [(lane.org_id, lane.queue) for lane in lanes] == [("o1", "a"), ("o1", "b"), ("o2", "a"), ("o2", "b")]
     assert many <= few + 10, f"{few} steps of SQLite with ten jobs in each lane, {many} with ten thousand"
 
 
@@ -426,8 +434,8 @@ def work_of_lanes(tx: Connection, count: int) -> tuple[int, list[Lane]]:
     assert connection is not None
     connection.set_progress_handler(step, 10)
     try:
-        found = claiming.lanes(tx)
-        return steps, found
+        lanes = claiming.lanes(tx)
+        return steps, lanes
     finally:
         connection.set_progress_handler(None, 0)
 
