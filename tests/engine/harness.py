@@ -1,4 +1,4 @@
-"""The whole engine in one process, step by step: a test crosses days in a moment and sees what became of each slot."""
+"""The whole engine in one process, step by step, with a manual clock: a test advances days and reads the verdicts."""
 
 import asyncio
 from bisect import bisect_right

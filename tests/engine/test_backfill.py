@@ -24,7 +24,7 @@ async def outage(harness: Harness, **fields: Any) -> None:
     assert await harness.verdicts() == ["9:10 ran", "9:20-10:10 x6 missed"]
 
 
-async def test_a_dry_run_tells_the_slots_and_changes_nothing(harness: Harness) -> None:
+async def test_a_dry_run_lists_the_slots_and_changes_nothing(harness: Harness) -> None:
     await outage(harness)
     assert await harness.backfill(at("9:05"), at("9:40"), dry_run=True) == ["9:20", "9:30", "9:40"]
     assert await harness.verdicts() == ["9:10 ran", "9:20-10:10 x6 missed"]

@@ -73,7 +73,7 @@ async def test_a_kind_that_needs_a_grant_mints_it_with_the_schedule_and_loses_it
     assert minted.revoked_at == at("9:10")
 
 
-async def test_taking_a_grant_back_lets_a_running_run_finish_unless_asked(harness: Harness) -> None:
+async def test_revoking_a_grant_lets_a_running_run_finish_unless_asked(harness: Harness) -> None:
     harness.fake_runner.long = lambda job: True
     for name, stop, ends in (("one", False, "success"), ("two", True, "canceled: grant_revoked")):
         held = await grant(harness, f"task:execute:{name}")
@@ -95,8 +95,8 @@ async def test_the_forecast_names_what_will_not_run(harness: Harness) -> None:
     gone = await grant(harness)
     await harness.schedule("gone", target="job", grant_id=gone)
     await harness.engine.revoke_grant(harness.org_id, gone)
-    found = await harness.db.read(lapsing, harness.org_id, NINE + timedelta(days=7))
-    assert [(one["schedule_name"], one["reason"]) for one in found] == [
+    forecasts = await harness.db.read(lapsing, harness.org_id, NINE + timedelta(days=7))
+    assert [(forecast["schedule_name"], forecast["reason"]) for forecast in forecasts] == [
         ("gone", "grant_revoked"), ("soon", "grant_expired"),
     ]  # fmt: skip
     assert len(await harness.db.read(lapsing, harness.org_id, NINE + timedelta(days=1))) == 1

@@ -34,7 +34,7 @@ async def registered(url: str) -> AsyncIterator[tuple[Database, SystemClock, Lea
 async def test_a_heartbeat_that_the_database_answers_late_does_not_move_the_clock(
     clean_url: str, monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:
-    async with registered(clean_url) as (db, clock, keeper):
+    async with registered(clean_url) as (db, clock, heartbeat):
         asked = []
 
         def stalled(tx: Tx) -> Any:
@@ -48,9 +48,9 @@ async def test_a_heartbeat_that_the_database_answers_late_does_not_move_the_cloc
 
         with monkeypatch.context() as patch:
             patch.setattr(workers, "database_now", stalled)
-            assert await keeper._beat(db)
+            assert await heartbeat._beat(db)
         sample = await db.tx(workers.measure)
         ahead = clock.now() - sample.time - timedelta(seconds=clock.monotonic() - sample.received)
         error = timedelta(seconds=sample.round_trip, milliseconds=2)  # SQLite's clock has milliseconds
         assert timedelta(seconds=-0.6) < ahead <= error
-        assert keeper._renewed <= asked[0]  # the lease counts from when the heartbeat was sent
+        assert heartbeat._renewed <= asked[0]  # the lease counts from when the heartbeat was sent

@@ -86,8 +86,8 @@ async def test_a_late_result_is_recorded_as_lost_and_changes_no_job(harness: Har
     assert await attempts(harness, job_id) == [(1, "lost", "success"), (number, "success", None)]
     shown = await harness.db.read(job_reports.job, harness.org_id, job_id)
     assert (shown["status"], len(shown["run_ids"])) == ("success", 2)
-    told = await harness.db.read(why.of_run, harness.org_id, job_id, harness.clock.now())
-    (sentence,) = [text for text in told["sentences"] if "(lost)" in text]
+    explanation = await harness.db.read(why.of_run, harness.org_id, job_id, harness.clock.now())
+    (sentence,) = [text for text in explanation["sentences"] if "(lost)" in text]
     assert f"on worker {old.id} and ended after" in sentence
     assert "as success, but its worker had lost the lease" in sentence
 
@@ -202,8 +202,8 @@ async def test_the_jobs_of_a_dead_worker_run_again_at_full_width_and_uncharged(h
     ids = await enqueue(harness, 20)
     dead = Worker(harness.engine)
     await register(dead, harness.engine)
-    found = await harness.db.read(claiming.lanes)
-    took = await harness.db.tx(claiming.claim, found, worker=dead.id, routes=["task"], room=20, turn=0)
+    lanes = await harness.db.read(claiming.lanes)
+    took = await harness.db.tx(claiming.claim, lanes, worker=dead.id, routes=["task"], room=20, turn=0)
     await harness.db.tx(finishing.mark_started, [Attempt(job, new_id(), 1, harness.clock.now()) for job in took])
     harness.clock.set(at("9:30"))
     await Maintenance(harness.engine, harness.worker.id).rescue()
@@ -254,8 +254,8 @@ async def lose(harness: Harness, count: int) -> None:
     """A worker dies that has begun these jobs."""
     dead = Worker(harness.engine)
     await register(dead, harness.engine)
-    found = await harness.db.read(claiming.lanes)
-    took = await harness.db.tx(claiming.claim, found, worker=dead.id, routes=["task"], room=count, turn=0)
+    lanes = await harness.db.read(claiming.lanes)
+    took = await harness.db.tx(claiming.claim, lanes, worker=dead.id, routes=["task"], room=count, turn=0)
     assert len(took) == count
     await harness.db.tx(
         finishing.mark_started, [Attempt(job, new_id(), job.attempt + 1, harness.clock.now()) for job in took]

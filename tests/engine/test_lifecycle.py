@@ -37,7 +37,7 @@ async def test_editing_something_else_leaves_the_clock_and_the_waiting_job_alone
     assert await harness.planned() == ("9:30", "9:30")
 
 
-async def test_a_slot_that_was_due_but_not_fired_at_an_edit_is_told_as_superseded(harness: Harness) -> None:
+async def test_a_slot_that_was_due_but_not_fired_at_an_edit_is_superseded(harness: Harness) -> None:
     await harness.schedule()
     await harness.run_until(at("9:12"))
     harness.clock.set(at("9:35"))
@@ -72,8 +72,8 @@ async def test_of_many_new_schedules_none_is_made_when_a_name_is_taken(harness: 
 async def test_of_two_who_take_a_name_at_once_one_is_refused(harness: Harness) -> None:
     body = {"name": "a", "target": "t", "interval": "1h"}
     tries = [harness.engine.create_schedules(harness.org_id, [body]) for _ in range(4)]
-    found = await asyncio.gather(*tries, return_exceptions=True)
-    assert sorted(type(one).__name__ for one in found) == ["Conflict"] * 3 + ["list"]
+    results = await asyncio.gather(*tries, return_exceptions=True)
+    assert sorted(type(result).__name__ for result in results) == ["Conflict"] * 3 + ["list"]
 
 
 async def test_an_interval_keeps_its_grid_through_edits_and_restarts(harness: Harness) -> None:
@@ -170,7 +170,7 @@ async def test_once_is_finished_after_its_slot(harness: Harness) -> None:
         await harness.edit(enabled=True)
 
 
-async def test_a_finished_schedule_given_a_new_moment_runs_again(harness: Harness) -> None:
+async def test_a_finished_schedule_with_a_new_run_at_runs_again(harness: Harness) -> None:
     await harness.schedule(cron=None, run_at=at("9:30"))
     await harness.run_until(at("9:40"))
     await harness.edit(run_at=at("9:50"), enabled=True)
@@ -222,7 +222,7 @@ async def test_a_pause_ends_by_itself(harness: Harness) -> None:
     assert (row.paused_at, row.paused_until, row.pause_reason) == (None, None, None)
 
 
-async def test_a_pause_that_ended_while_nobody_was_up(harness: Harness) -> None:
+async def test_a_pause_that_ended_during_a_downtime(harness: Harness) -> None:
     await harness.schedule(misfire="skip")
     await harness.engine.pause_schedule(harness.org_id, "job", until=at("9:35"))
     await harness.start_at(at("10:15"))
@@ -232,7 +232,7 @@ async def test_a_pause_that_ended_while_nobody_was_up(harness: Harness) -> None:
 
 async def test_slots_that_passed_before_a_pause_are_judged_by_misfire(harness: Harness) -> None:
     await harness.schedule(misfire="skip")
-    harness.clock.set(at("9:25"))  # nobody was up for 9:10 and 9:20
+    harness.clock.set(at("9:25"))  # no scheduler was up for 9:10 and 9:20
     await harness.engine.pause_schedule(harness.org_id, "job", until=at("9:45"))
     await harness.run_until(at("9:50"))
     assert await harness.verdicts() == ["9:10-9:20 x2 missed", "9:30-9:40 x2 skipped: paused", "9:50 ran"]
@@ -244,7 +244,7 @@ async def test_resuming_what_is_not_paused_is_a_conflict(harness: Harness) -> No
         await harness.engine.resume_schedule(harness.org_id, "job")
 
 
-async def test_a_once_that_was_paused_over_its_moment_is_finished_at_resume(harness: Harness) -> None:
+async def test_a_one_time_schedule_paused_over_its_due_time_is_finished_at_resume(harness: Harness) -> None:
     await harness.schedule(cron=None, run_at=at("9:30"))
     await harness.engine.pause_schedule(harness.org_id, "job")
     await harness.run_until(at("10:00"))
@@ -432,10 +432,10 @@ async def test_a_schedule_that_cannot_be_read_is_put_aside_and_the_rest_go_on(ha
 async def test_a_schedule_that_cannot_be_planned_is_put_aside_and_the_rest_go_on(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def plan_at(one: DueSchedule, *rest: Any) -> Plan:
-        if one.schedule.name == "bad":
+    def plan_at(due: DueSchedule, *rest: Any) -> Plan:
+        if due.schedule.name == "bad":
             raise ZeroDivisionError("no such day")
-        return real(one, *rest)
+        return real(due, *rest)
 
     real = plan.plan_at
     monkeypatch.setattr(scheduler, "plan_at", plan_at)
@@ -481,11 +481,11 @@ async def test_a_clock_set_back_between_freeze_and_unfreeze(harness: Harness) ->
     harness.clock.set(at("9:30"))
     await harness.engine.unfreeze(harness.org_id)
     await harness.run_until(at("10:30"))
-    found = await harness.verdicts()
-    assert found[-3:] == ["10:10 ran", "10:20 ran", "10:30 ran"]
+    verdicts = await harness.verdicts()
+    assert verdicts[-3:] == ["10:10 ran", "10:20 ran", "10:30 ran"]
 
 
-async def test_spans_are_told_once_per_change(harness: Harness) -> None:
+async def test_there_is_one_trigger_span_per_change(harness: Harness) -> None:
     await harness.schedule()
     await harness.run_until(at("9:10") + HOUR)
     await harness.edit(cron_expression="0 * * * *")

@@ -1,4 +1,4 @@
-"""What becomes of slots that passed while nobody was up, and when the schedule is due again."""
+"""Verdicts of slots that passed during a downtime, and when the schedule is due again."""
 
 from dataclasses import replace
 from typing import Any
@@ -93,9 +93,9 @@ async def test_a_slot_older_than_the_grace_is_late(harness: Harness) -> None:
 async def test_a_delay_by_jitter_is_not_lateness(harness: Harness) -> None:
     await harness.schedule(cron="0 * * * *", misfire="skip", jitter_seconds=1800)
     await harness.run_until(at("20:59"))
-    found = await harness.verdicts()
-    assert len(found) >= 11
-    assert all(one.endswith("ran") for one in found), found
+    verdicts = await harness.verdicts()
+    assert len(verdicts) >= 11
+    assert all(verdict.endswith("ran") for verdict in verdicts), verdicts
 
 
 async def test_jitter_never_changes_the_slot_nor_fires_before_it(harness: Harness) -> None:
@@ -138,14 +138,14 @@ async def test_thousands_of_fresh_slots_fire_in_portions_and_none_is_lost(harnes
     assert len(await harness.queue()) == 3000
 
 
-async def test_a_schedule_of_a_kind_that_nobody_runs_does_not_fire(harness: Harness) -> None:
+async def test_a_schedule_of_a_kind_without_a_live_worker_does_not_fire(harness: Harness) -> None:
     await harness.schedule(misfire="skip")
     await harness.write(update(schedules).values(kind="graph"))
     await harness.write(update(clocks).values(kind="graph"))
     await harness.run_until(at("10:00"))
     assert await harness.verdicts() == []
     assert await harness.planned() == ("9:10", "9:10")
-    harness.engine.runners = {**harness.engine.runners, "graph": FakeRunner("graph")}  # somebody who runs it comes up
+    harness.engine.runners = {**harness.engine.runners, "graph": FakeRunner("graph")}  # a worker that runs it starts
     await harness.fire_elsewhere()
     assert await harness.verdicts() == ["9:10-9:50 x5 missed", "10:00 (ready)"]
 
@@ -157,7 +157,7 @@ async def test_a_batch_full_of_due_schedules_is_followed_by_the_next(harness: Ha
     assert len(await harness.fired_slots("job")) == 450
 
 
-async def test_a_run_takes_its_input_from_the_moment_it_fired(harness: Harness) -> None:
+async def test_a_run_has_the_input_of_the_time_it_was_fired(harness: Harness) -> None:
     harness.fake_runner.long = lambda job: job.slot == at("9:10")
     await harness.schedule(overlap="queue_all", input={"n": 1})
     await harness.run_until(at("9:20"))

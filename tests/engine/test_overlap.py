@@ -18,12 +18,14 @@ LONG_RUN = [
 ]
 
 
-@pytest.mark.parametrize(("overlap", "meanwhile", "ran"), LONG_RUN)
-async def test_a_run_three_periods_long(harness: Harness, overlap: str, meanwhile: list[str], ran: list[str]) -> None:
+@pytest.mark.parametrize(("overlap", "while_running", "ran"), LONG_RUN)
+async def test_a_run_three_periods_long(
+    harness: Harness, overlap: str, while_running: list[str], ran: list[str]
+) -> None:
     harness.fake_runner.long = lambda job: job.slot == at("9:10")
     await harness.schedule(overlap=overlap)
     await harness.run_until(at("9:45"))
-    assert await harness.verdicts() == ["9:10 (running)", *meanwhile]
+    assert await harness.verdicts() == ["9:10 (running)", *while_running]
     assert await harness.planned() == ("9:50", "9:50")
     await harness.release()
     assert await harness.fired_slots() == ran

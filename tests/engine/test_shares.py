@@ -36,11 +36,11 @@ async def test_an_org_that_fills_the_queue_leaves_places_to_others(harness: Harn
     await harness.work()
     assert places(harness) == {harness.org_id: 40, other: 3}
     await harness.release()
-    assert places(harness) == {harness.org_id: 40}  # its next ones, as places became free
+    assert places(harness) == {harness.org_id: 40}  # its next jobs, as places became free
 
 
 async def test_jobs_that_were_claimed_ahead_do_not_pass_the_share(harness: Harness) -> None:
-    """Short work is claimed by the hundred; when it turns out to be long it goes back to the queue."""
+    """Short jobs are prefetched in large batches; if they turn out to be long, they are handed back."""
     other = await two_orgs(harness)
     harness.worker.prefetch.size = 100
     await harness.engine.enqueue(harness.org_id, "task", "long", [None] * 100)

@@ -106,7 +106,7 @@ class Life(RuleBasedStateMachine):
         self.run(self.harness.start_at(self.harness.clock.now() + span * times))
 
     @rule(span=spans)
-    def the_clock_jumps_ahead_and_nobody_acts(self, span: timedelta) -> None:
+    def the_clock_jumps_ahead_and_nothing_acts(self, span: timedelta) -> None:
         self.harness.clock.set(self.harness.clock.now() + span)
 
     @rule(span=spans)
@@ -184,15 +184,15 @@ class Life(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 1000))
     def retry(self, pick: int) -> None:
-        found = self.run(self.harness.rows(select(runs.c.id).order_by(runs.c.id)))
-        if found:
-            self.try_to(self.harness.engine.retry(self.harness.org_id, found[pick % len(found)].id))
+        run_ids = self.run(self.harness.rows(select(runs.c.id).order_by(runs.c.id)))
+        if run_ids:
+            self.try_to(self.harness.engine.retry(self.harness.org_id, run_ids[pick % len(run_ids)].id))
 
     @rule(pick=st.integers(0, 1000))
     def cancel(self, pick: int) -> None:
-        found = self.run(self.harness.rows(select(jobs.c.id).order_by(jobs.c.id)))
-        if found:
-            self.try_to(self.harness.engine.cancel(self.harness.org_id, found[pick % len(found)].id))
+        job_ids = self.run(self.harness.rows(select(jobs.c.id).order_by(jobs.c.id)))
+        if job_ids:
+            self.try_to(self.harness.engine.cancel(self.harness.org_id, job_ids[pick % len(job_ids)].id))
 
     # always
 

@@ -120,7 +120,7 @@ async def test_a_logic_error_is_not_retried_under_a_retry_policy(harness: Harnes
     assert await harness.history() == ["9:10 #1 failed: logic"]
 
 
-async def test_transient_failures_are_retried_five_times_where_nobody_said_otherwise(harness: Harness) -> None:
+async def test_transient_failures_are_retried_five_times_by_default(harness: Harness) -> None:
     harness.fake_runner.errors = [TransientError("net")] * 9
     await harness.schedule(cron="10 * * * *")
     await harness.run_until(at("9:59"))
@@ -143,9 +143,7 @@ async def test_a_policy_that_says_no_retries_holds_for_transient_failures_too(ha
 
 
 @pytest.mark.parametrize("error", [AuthError("no key"), PermissionDenied("not yours")])
-async def test_a_run_that_needs_a_person_is_parked_until_somebody_retries_it(
-    harness: Harness, error: Exception
-) -> None:
+async def test_a_run_that_needs_a_person_is_parked_until_it_is_retried(harness: Harness, error: Exception) -> None:
     harness.fake_runner.errors = [error]
     await harness.schedule(cron="10 * * * *")
     await harness.run_until(at("9:40"))
@@ -251,7 +249,7 @@ async def test_a_canceled_run_that_fails_by_itself_is_not_retried(harness: Harne
 # order, limits, fairness
 
 
-async def test_urgent_jobs_start_first_then_older_ones(harness: Harness) -> None:
+async def test_jobs_start_by_priority_then_by_age(harness: Harness) -> None:
     harness.clock.set(at("9:30"))
     for target, priority, run_at in [("c", 0, "9:10"), ("a", 5, "9:20"), ("b", 0, "9:05"), ("d", -5, "9:01")]:
         await enqueue(harness, target, priority=priority, run_at=at(run_at))
@@ -314,7 +312,7 @@ async def test_a_job_of_a_small_org_starts_although_another_has_ten_thousand_wai
     job = await enqueue(harness, "small", org=small)
     harness.fake_runner.long = lambda job: True
     await harness.worker.prefetch.claim()
-    assert job in {one.attempt.job.id for one in harness.worker.active.values()}
+    assert job in {active_run.attempt.job.id for active_run in harness.worker.active.values()}
     assert len(harness.worker.active) == 50 or len(harness.worker.active) == 26
     await harness.work()
     assert len(harness.worker.active) == 50  # what the small org does not need goes to the big one
@@ -412,14 +410,14 @@ async def test_hundreds_of_orgs_with_work_all_get_their_turn(harness: Harness) -
 
 
 async def other_worker(harness: Harness) -> Worker:
-    one = Worker(harness.engine)
-    await register(one, harness.engine)
-    return one
+    worker = Worker(harness.engine)
+    await register(worker, harness.engine)
+    return worker
 
 
 async def claim(harness: Harness, worker: Worker, room: int = 10) -> list[Job]:
-    found = await harness.db.read(claiming.lanes)
-    return await harness.db.tx(claiming.claim, found, worker=worker.id, routes=["task"], room=room, turn=0)
+    lanes = await harness.db.read(claiming.lanes)
+    return await harness.db.tx(claiming.claim, lanes, worker=worker.id, routes=["task"], room=room, turn=0)
 
 
 async def test_jobs_of_a_worker_that_vanished_go_to_others(harness: Harness) -> None:
@@ -488,7 +486,7 @@ async def test_handing_back_at_shutdown_uses_up_no_retry(harness: Harness) -> No
     assert (await harness.history())[-1] == "manual #2 success"
 
 
-async def test_work_that_nobody_can_run_is_put_aside_until_somebody_comes_up(harness: Harness) -> None:
+async def test_a_job_without_a_live_worker_is_parked_until_one_starts(harness: Harness) -> None:
     await enqueue(harness)
     await harness.write(update(jobs).values(route="task:elsewhere"))
     harness.clock.set(at("9:05"))
@@ -507,8 +505,8 @@ async def test_work_that_nobody_can_run_is_put_aside_until_somebody_comes_up(har
 async def test_a_result_that_the_database_refuses_costs_only_its_own_run(harness: Harness) -> None:
     for n in range(8):
         await enqueue(harness, f"job{n}")
-    found = await harness.db.read(claiming.lanes)
-    took = await harness.db.tx(claiming.claim, found, worker=harness.worker.id, routes=["task"], room=9, turn=0)
+    lanes = await harness.db.read(claiming.lanes)
+    took = await harness.db.tx(claiming.claim, lanes, worker=harness.worker.id, routes=["task"], room=9, turn=0)
     ended = [AttemptResult(job, Status.SUCCESS, None, NINE, new_id(), 1, NINE, outcome={"n": 1}) for job in took]
     ended[5] = AttemptResult(
         took[5], Status.SUCCESS, None, NINE, new_id(), 1, NINE, outcome={"text": "half \ud800 a pair"}
@@ -522,17 +520,17 @@ async def test_a_result_that_the_database_refuses_costs_only_its_own_run(harness
 
 
 async def test_a_run_that_cannot_be_written_at_all_stops_no_loop(harness: Harness) -> None:
-    one, two = await enqueue(harness, "one"), await enqueue(harness, "two")
+    first, second = await enqueue(harness, "one"), await enqueue(harness, "two")
     took = await claim(harness, harness.worker)
     ended = {job.id: AttemptResult(job, Status.SUCCESS, None, NINE, new_id(), 1, NINE) for job in took}
-    await harness.db.tx(ledger_rows.append, [ended[one]], None)  # the ledger has this attempt, under another id
-    harness.worker.completer.results = [replace(ended[one], run_id=new_id()), ended[two]]
+    await harness.db.tx(ledger_rows.append, [ended[first]], None)  # the ledger has this attempt, under another id
+    harness.worker.completer.results = [replace(ended[first], run_id=new_id()), ended[second]]
     while harness.worker.completer.results:
         await harness.worker.completer.flush()
-    assert two in {row.job_id for row in await harness.rows(select(runs))}
+    assert second in {row.job_id for row in await harness.rows(select(runs))}
 
 
-async def test_a_slot_that_the_database_refuses_is_told_and_the_rest_fire(harness: Harness) -> None:
+async def test_a_slot_that_the_database_rejects_is_reported_and_the_rest_fire(harness: Harness) -> None:
     bodies = [{"name": f"job{n}", "target": f"job{n}", "cron_expression": "*/10 * * * *"} for n in range(7)]
     await harness.engine.create_schedules(harness.org_id, bodies)
     if harness.db.url.startswith("sqlite"):

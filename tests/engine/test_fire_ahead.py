@@ -1,4 +1,4 @@
-"""What a process fires it may have at once: the job is its worker's from the transaction that makes it."""
+"""Fire ahead: a process fires slots before their due time and leases the jobs to its own worker at once."""
 
 import asyncio
 from collections.abc import Callable
@@ -86,11 +86,11 @@ async def test_what_was_fired_into_a_lost_answer_is_handed_back(harness: Harness
     real = harness.db.tx
 
     async def deaf(step: Any, *args: Any, **kwargs: Any) -> Any:
-        found = await real(step, *args, **kwargs)
+        result = await real(step, *args, **kwargs)
         if step is firing.fire:
             monkeypatch.setattr(harness.db, "tx", real)
             raise Unavailable("the answer is lost")
-        return found
+        return result
 
     monkeypatch.setattr(harness.db, "tx", deaf)
     with pytest.raises(Unavailable):
@@ -101,7 +101,7 @@ async def test_what_was_fired_into_a_lost_answer_is_handed_back(harness: Harness
     assert await harness.verdicts() == ["9:10 ran"]
 
 
-# a crowd
+# bursts
 
 
 async def test_what_is_fired_may_wait_with_a_worker_that_has_all_there_was(harness: Harness) -> None:
@@ -159,7 +159,7 @@ async def test_the_end_of_a_run_wakes_claims_only_if_another_waits_behind_it(har
     await harness.schedule(overlap="queue_one")
     harness.fake_runner.long = lambda job: True
     await harness.run_until(at("9:20"))
-    wake, told = harness.engine.wake.work, []
+    wake, woken = harness.engine.wake.work, []
     for _ in range(2):
         await harness.worker.prefetch.claim()
         await harness.wait_until_idle()
@@ -167,8 +167,8 @@ async def test_the_end_of_a_run_wakes_claims_only_if_another_waits_behind_it(har
         await harness.worker.cancellation.until_idle(5)
         wake.clear()
         await harness.worker.completer.flush()
-        told.append(wake.is_set())
-    assert told == [True, False]
+        woken.append(wake.is_set())
+    assert woken == [True, False]
     assert await harness.verdicts() == ["9:10 ran", "9:20 ran"]
 
 
@@ -221,7 +221,7 @@ async def test_a_crowd_is_read_and_fired_in_parts(harness: Harness, monkeypatch:
     assert [await harness.verdicts(name) for name in names] == [["9:10 ran"]] * 12
 
 
-async def test_a_crowd_is_not_read_again_before_its_moment(harness: Harness, monkeypatch: Any) -> None:
+async def test_a_burst_is_not_read_again_before_its_due_time(harness: Harness, monkeypatch: Any) -> None:
     monkeypatch.setattr(scheduler, "POLL_LIMIT_ROWS", 2)
     harness.engine.settings = EngineSettings(concurrency=1)
     for name in "abc":
@@ -263,12 +263,12 @@ async def test_a_lost_answer_of_one_part_takes_nothing_of_the_other_back(harness
     real, fires = harness.db.tx, []
 
     async def deaf(step: Any, *args: Any, **kwargs: Any) -> Any:
-        found = await real(step, *args, **kwargs)
+        result = await real(step, *args, **kwargs)
         if step is firing.fire:
             fires.append(step)
             if len(fires) == 1:
                 raise Unavailable("the answer is lost")
-        return found
+        return result
 
     monkeypatch.setattr(harness.db, "tx", deaf)
     with pytest.raises(Unavailable):
@@ -309,17 +309,17 @@ async def test_a_drained_gate_waits_for_claims_in_flight_and_blocks_new_ones() -
     assert steps == ["a begins", "b begins", "a ends", "b ends", "drained", "c begins", "c ends"]
 
 
-# ahead of its moment
+# ahead of the due time
 
 
-async def a_moment_before(harness: Harness, moment: datetime) -> None:
-    harness.clock.set(moment - EARLY_FIRE / 2)
+async def just_before(harness: Harness, due_time: datetime) -> None:
+    harness.clock.set(due_time - EARLY_FIRE / 2)
     await harness.scheduler.fire_due(await harness.scheduler.poll(), EARLY_FIRE)
 
 
-async def test_what_is_fired_ahead_starts_at_its_moment_and_not_before(harness: Harness) -> None:
+async def test_a_slot_fired_ahead_starts_at_its_due_time_and_not_before(harness: Harness) -> None:
     await harness.schedule()
-    await a_moment_before(harness, at("9:10"))
+    await just_before(harness, at("9:10"))
     (job,) = await harness.queue()
     assert (job.state, job.lease_owner) == ("running", harness.worker.id)
     harness.worker.prefetch.start_waiting()
@@ -334,22 +334,22 @@ async def test_what_is_fired_ahead_starts_at_its_moment_and_not_before(harness: 
 
 
 @pytest.mark.parametrize("hindrance", [full, limited_org, paused_queue, other_queues, unregistered, draining])
-async def test_it_is_left_for_its_moment_where_it_may_not_start(
+async def test_a_slot_that_may_not_start_is_not_fired_ahead(
     harness: Harness, hindrance: Callable[[Harness], Any]
 ) -> None:
     await harness.schedule()
     await hindrance(harness)
-    await a_moment_before(harness, at("9:10"))
+    await just_before(harness, at("9:10"))
     assert await harness.queue() == []
     assert await state_of_the_fired(harness) == "ready"
 
 
 @pytest.mark.parametrize("overlap", ["skip", "queue_one", "replace"])
-async def test_whether_it_overlaps_is_decided_at_its_moment(harness: Harness, overlap: str) -> None:
+async def test_overlap_is_decided_at_the_due_time(harness: Harness, overlap: str) -> None:
     harness.fake_runner.long = lambda job: True
     await harness.schedule(overlap=overlap)
     await harness.run_until(at("9:10"))
-    await a_moment_before(harness, at("9:20"))
+    await just_before(harness, at("9:20"))
     await harness.release()
     await harness.work()
     await harness.run_until(at("9:20"))
@@ -362,7 +362,7 @@ async def test_no_more_is_fired_ahead_than_there_is_room_for(harness: Harness) -
     harness.engine.settings = EngineSettings(concurrency=2)
     for name in "abc":
         await harness.schedule(name)
-    await a_moment_before(harness, at("9:10"))
+    await just_before(harness, at("9:10"))
     assert [job.state for job in await harness.queue()] == ["running", "running"]
     await harness.run_until(at("9:10"))
     assert await harness.verdicts("a") == await harness.verdicts("b") == await harness.verdicts("c") == ["9:10 ran"]
@@ -370,20 +370,20 @@ async def test_no_more_is_fired_ahead_than_there_is_room_for(harness: Harness) -
 
 async def test_a_worker_that_stops_hands_back_what_it_took_ahead(harness: Harness) -> None:
     await harness.schedule()
-    await a_moment_before(harness, at("9:10"))
+    await just_before(harness, at("9:10"))
     await harness.worker.registration.hand_back([job.id for job in harness.worker.prefetch.waiting])
     harness.worker.prefetch.waiting.clear()
     (job,) = await harness.queue()
     assert (job.state, job.lease_owner) == ("ready", None)
-    await harness.work()  # claimed again, a moment too soon
+    await harness.work()  # claimed again, too early
     assert not harness.worker.active
     await harness.run_until(at("9:10"))
     assert await harness.verdicts() == ["9:10 ran"]
 
 
-async def test_an_edit_after_the_fire_and_before_its_moment_keeps_the_books_right(harness: Harness) -> None:
+async def test_an_edit_between_fire_and_due_time_keeps_the_ledger_right(harness: Harness) -> None:
     await harness.schedule()
-    await a_moment_before(harness, at("9:10"))
+    await just_before(harness, at("9:10"))
     await harness.edit(cron_expression="*/5 * * * *")
     await harness.run_until(at("9:15"))
     assert await harness.verdicts() == ["9:10 ran", "9:15 ran"]
