@@ -93,9 +93,12 @@ class Fleet:
         self, name: str, *command: str, program: list[str] | None = None, within: Sequence[str] = ()
     ) -> Process:
         env = {
-            **os.environ, "ROTA_LEASE_SECONDS": str(LEASE), "ROTA_DATA_DIR": str(self.home / "data"),
-            "ROTA_DATABASE_URL": self.url, "ROTA_CANCEL_GRACE_SECONDS": "2",
-        }  # fmt: skip
+            **os.environ,
+            "ROTA_LEASE_SECONDS": str(LEASE),
+            "ROTA_DATA_DIR": str(self.home / "data"),
+            "ROTA_DATABASE_URL": self.url,
+            "ROTA_CANCEL_GRACE_SECONDS": "2",
+        }
         start = [*within, sys.executable, *(program or ["-m", "rota.app.cli"]), *command]
         made = Process(start, env, self.home / f"{name}-{len(self.processes)}.log")
         self.processes.append(made)
@@ -332,9 +335,13 @@ async def test_server_and_worker_in_processes_of_their_own_wake_agents_at_once(f
     fleet.start("alpha")
     await fleet.ended(await fleet.shell(server, "true"))
     body = {
-        "name": "often", "kind": "host_job", "target": server, "interval": "1s", "max_runs": 3,
+        "name": "often",
+        "kind": "host_job",
+        "target": server,
+        "interval": "1s",
+        "max_runs": 3,
         "input": {"job_type": "shell", "payload": {"command": "echo $ROTA_SLOT"}},
-    }  # fmt: skip
+    }
     made = await fleet.call("POST", "/schedules", body)
 
     async def three() -> bool:

@@ -122,5 +122,7 @@ app.pipeline("sales/gold/after", "SELECT * FROM sales.bronze.slow", after="sales
         await until(over, 60, "the second attempt, and what comes after it")
         ledger = await live_cluster.runs()
         assert [(run.target, run.attempt) for run in ledger] == [
-            ("sales/bronze/slow", 1), ("sales/bronze/slow", 2), ("sales/gold/after", 1),
-        ]  # fmt: skip
+            ("sales/bronze/slow", 1),
+            ("sales/bronze/slow", 2),
+            ("sales/gold/after", 1),
+        ]

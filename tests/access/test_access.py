@@ -291,13 +291,28 @@ async def make_callers(api: Api) -> dict[str, str | None]:
 async def fill(api: Api, path: str) -> str:
     """The path with new things of ours in the place of its parameters."""
     makers: dict[str, Callable[[Api, str], Awaitable[str]]] = {
-        "schedule": make_schedule, "task": make_task, "job": make_job, "run": make_run, "user": make_user,
-        "api_key": make_key, "session": make_session, "skipped": make_skipped, "queue": make_queue,
-        "workflow": make_workflow, "script": make_script,
-        "host": make_host, "our_host": make_host, "server": make_server, "our_server": make_server,
-        "host_job": make_host_job, "batch": make_batch,
-        "grant": make_grant, "account": make_account, "virtual_key": make_virtual_key, "own_key": make_own_key,
-    }  # fmt: skip
+        "schedule": make_schedule,
+        "task": make_task,
+        "job": make_job,
+        "run": make_run,
+        "user": make_user,
+        "api_key": make_key,
+        "session": make_session,
+        "skipped": make_skipped,
+        "queue": make_queue,
+        "workflow": make_workflow,
+        "script": make_script,
+        "host": make_host,
+        "our_host": make_host,
+        "server": make_server,
+        "our_server": make_server,
+        "host_job": make_host_job,
+        "batch": make_batch,
+        "grant": make_grant,
+        "account": make_account,
+        "virtual_key": make_virtual_key,
+        "own_key": make_own_key,
+    }
     if "{task_schedule}" in path:
         task = await make_task(api, f"{CANARY}-{next(numbers)}")
         body = {"name": f"{CANARY}-{next(numbers)}", "target": task, "cron_expression": "0 12 * * *"}
@@ -459,9 +474,17 @@ async def ask(api: Api, method: str, path: str, key: str | None, body: Any, **mo
     headers += [] if body is None else [(b"content-type", b"application/json")]
     headers += [(name.replace("_", "-").encode(), value.encode()) for name, value in more.items()]
     scope = {
-        "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode(),
-        "headers": headers, "client": ("127.0.0.1", 1), "server": ("rota", 80), "scheme": "http", "http_version": "1.1",
-    }  # fmt: skip
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "headers": headers,
+        "client": ("127.0.0.1", 1),
+        "server": ("rota", 80),
+        "scheme": "http",
+        "http_version": "1.1",
+    }
     status, parts, streams = 0, bytearray(), asyncio.Event()
     sent = False
 

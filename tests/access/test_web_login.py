@@ -178,9 +178,13 @@ async def test_cookies_are_secure_where_the_connection_is(api: Api) -> None:
 async def test_a_wrong_password_is_refused_and_not_logged(api: Api, web: httpx.AsyncClient) -> None:
     await api.call("POST", "/users", ADA)
     wrongs = [
-        {"password": "wrong"}, {"email": "eve@example.org"}, {"org": "nowhere"}, {"email": ""},
-        {"email": "system", "password": ""}, {"password": "x" * 100_000},
-    ]  # fmt: skip
+        {"password": "wrong"},
+        {"email": "eve@example.org"},
+        {"org": "nowhere"},
+        {"email": ""},
+        {"email": "system", "password": ""},
+        {"password": "x" * 100_000},
+    ]
     for wrong in wrongs:
         with capture_logs() as logs:
             refused = await submit(web, **{**CREDENTIALS, **wrong})
@@ -308,8 +312,10 @@ async def test_sessions_are_listed_and_ended(api: Api, web: httpx.AsyncClient) -
         assert [session["user_name"] for session in listed["items"]] == ["system", "Ada", "Ada"]
         newest = listed["items"][0]
         assert (newest["key_name"], newest["address"], newest["created_at"]) == (
-            "first admin key", "127.0.0.1", NINE.isoformat()
-        )  # fmt: skip
+            "first admin key",
+            "127.0.0.1",
+            NINE.isoformat(),
+        )
         assert len((await api.get("/sessions", user_id=ada["id"]))["items"]) == 2
         page = (await second.get("/settings")).text
         assert (page.count("current session"), page.count('action="/sessions/')) == (1, 1)

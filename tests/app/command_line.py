@@ -87,9 +87,13 @@ def run(place: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]
 def followed(place: Path, *args: str) -> "subprocess.Popen[str]":
     """Start a command that runs until SIGINT, even if the tests themselves ignore it."""
     return subprocess.Popen(
-        [sys.executable, "-m", "rota.app.cli", *args], cwd=place, env=environment(), stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "rota.app.cli", *args],
+        cwd=place,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    )
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -67,9 +67,13 @@ class LiveApi:
         await db.tx(tasks_store.sync, self.org_id, task_rows(registry, Injector(), None), clock.now())
         self.app = create_site(engine, db)
         config = uvicorn.Config(
-            self.app, log_config=None, lifespan="off", timeout_graceful_shutdown=2, http=Connection,
+            self.app,
+            log_config=None,
+            lifespan="off",
+            timeout_graceful_shutdown=2,
+            http=Connection,
             h11_max_incomplete_event_size=HEAD_BYTES,
-        )  # fmt: skip
+        )
         self.server = uvicorn.Server(config)
         self.ready.set()
         await self.server.serve(sockets=[self.sock])

@@ -50,8 +50,9 @@ async def test_a_graph_runs_under_a_grant_of_its_own_that_outlives_its_time(api:
     await add(api, kind="graph", target="python:echo", input={"say": "hi"}, run_at=later.isoformat())
     (grant,) = (await api.get("/grants"))["items"]
     assert (grant["scopes"], grant["expires_at"]) == (
-        ["graph:execute:python:echo"], (later + timedelta(days=1)).isoformat(),
-    )  # fmt: skip
+        ["graph:execute:python:echo"],
+        (later + timedelta(days=1)).isoformat(),
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,25 +10,50 @@ async def test_a_schedule_is_made_and_read(api: Api) -> None:
         "POST",
         "/schedules",
         {
-            "name": "nightly", "target": "hello", "cron_expression": "30 2 * * *", "timezone": "Europe/Oslo",
-            "input": {"name": "Ada"}, "retry": {"max_retries": 2}, "tags": ["a"], "window_start": "02:00",
+            "name": "nightly",
+            "target": "hello",
+            "cron_expression": "30 2 * * *",
+            "timezone": "Europe/Oslo",
+            "input": {"name": "Ada"},
+            "retry": {"max_retries": 2},
+            "tags": ["a"],
+            "window_start": "02:00",
             "window_end": "03:00",
         },
-    )  # fmt: skip
+    )
     assert answer.status_code == 201
     made = answer.json()
     assert answer.headers["location"] == f"/api/v1/schedules/{made['id']}"
     assert answer.headers["etag"] == '"1"'
     assert made["words"] == "every day at 02:30 (Europe/Oslo), between 02:00 and 03:00"
     expected = {
-        "kind": "task", "target": "hello", "schedule_type": "cron", "cron_expression": "30 2 * * *",
-        "next_run_at": "2026-05-05T00:30:00+00:00", "next_slot": "2026-05-05T00:30:00+00:00", "last_run_at": None,
-        "last_run_id": None, "last_job_id": None, "last_run_status": None, "run_count": 0, "failure_count": 0,
-        "skipped_count": 0, "revision": 1, "condition": "ok", "condition_reason": None, "paused": False,
-        "enabled": True, "source": "api", "misfire": "once", "overlap": "queue_one",
-        "created_at": "2026-05-04T09:00:00+00:00", "input": {"name": "Ada"}, "timezone": "Europe/Oslo",
-        "window_start": "02:00", "window_end": "03:00",
-    }  # fmt: skip
+        "kind": "task",
+        "target": "hello",
+        "schedule_type": "cron",
+        "cron_expression": "30 2 * * *",
+        "next_run_at": "2026-05-05T00:30:00+00:00",
+        "next_slot": "2026-05-05T00:30:00+00:00",
+        "last_run_at": None,
+        "last_run_id": None,
+        "last_job_id": None,
+        "last_run_status": None,
+        "run_count": 0,
+        "failure_count": 0,
+        "skipped_count": 0,
+        "revision": 1,
+        "condition": "ok",
+        "condition_reason": None,
+        "paused": False,
+        "enabled": True,
+        "source": "api",
+        "misfire": "once",
+        "overlap": "queue_one",
+        "created_at": "2026-05-04T09:00:00+00:00",
+        "input": {"name": "Ada"},
+        "timezone": "Europe/Oslo",
+        "window_start": "02:00",
+        "window_end": "03:00",
+    }
     assert {field: made[field] for field in expected} == expected
     assert await api.get(f"/schedules/{made['id']}") == made
     assert await api.get("/schedules/nightly") == made
@@ -215,9 +240,11 @@ async def test_a_freeze_is_set_shown_and_lifted(api: Api) -> None:
     body = {"reason": "incident", "until": "2026-05-05T00:00:00Z"}
     frozen = (await api.call("PUT", "/freeze", body)).json()
     assert frozen == {
-        "frozen": True, "frozen_at": "2026-05-04T09:00:00+00:00", "until": "2026-05-05T00:00:00+00:00",
+        "frozen": True,
+        "frozen_at": "2026-05-04T09:00:00+00:00",
+        "until": "2026-05-05T00:00:00+00:00",
         "reason": "incident",
-    }  # fmt: skip
+    }
     assert await api.get("/freeze") == frozen
     assert (await api.call("DELETE", "/freeze")).status_code == 204
     assert (await api.get("/freeze"))["frozen"] is False

@@ -90,8 +90,11 @@ def test_artifacts_are_listed_shown_and_downloaded(rota: Rota, tmp_path: Path) -
     ran = read(rota("-o", "json", "task", "run", "adds", "--wait", "--param", "a=1"))
     picture, page = read(rota("-o", "json", "artifact", "list", "--run", ran["id"]))["items"]
     assert (picture["label"], page["label"], picture["parent_id"], picture["size"]) == (
-        "picture", "page", page["id"], 256,
-    )  # fmt: skip
+        "picture",
+        "page",
+        page["id"],
+        256,
+    )
     listed = rota("artifact", "list", "--label", "picture", "--parent", page["id"]).stdout
     assert picture["id"] in listed
     assert page["id"] not in listed
@@ -390,18 +393,37 @@ def test_a_run_is_found_by_the_name_of_its_schedule_or_task(rota: Rota) -> None:
 
 def test_every_field_of_a_schedule_has_an_option(rota: Rota) -> None:
     options = (
-        "--queue", "slow", "--max-runs", "3", "--start-deadline", "90", "--starts", "2030-01-01T00:00Z", "--ends",
-        "2031-01-01T00:00Z", "--misfire", "all", "--catch-up-limit", "7", "--retries", "2", "--backoff-ms", "5000",
-        "--max-backoff-ms", "60000",
-    )  # fmt: skip
+        "--queue",
+        "slow",
+        "--max-runs",
+        "3",
+        "--start-deadline",
+        "90",
+        "--starts",
+        "2030-01-01T00:00Z",
+        "--ends",
+        "2031-01-01T00:00Z",
+        "--misfire",
+        "all",
+        "--catch-up-limit",
+        "7",
+        "--retries",
+        "2",
+        "--backoff-ms",
+        "5000",
+        "--max-backoff-ms",
+        "60000",
+    )
     assert rota("schedule", "add", "full", "--task", "hello", "--every", "1h", *options).returncode == 0
     made = read(rota("-o", "json", "schedule", "show", "full"))
     assert (made["queue"], made["max_runs"], made["start_deadline_seconds"]) == ("slow", 3, 90)
     assert (made["starts_at"], made["ends_at"]) == ("2030-01-01T00:00:00+00:00", "2031-01-01T00:00:00+00:00")
     assert (made["misfire"], made["catch_up_limit"]) == ("all", 7)
     assert {name: made["retry"][name] for name in ("max_retries", "backoff_ms", "max_backoff_ms")} == {
-        "max_retries": 2, "backoff_ms": 5000, "max_backoff_ms": 60000,
-    }  # fmt: skip
+        "max_retries": 2,
+        "backoff_ms": 5000,
+        "max_backoff_ms": 60000,
+    }
 
 
 def test_tables_in_a_pipe_have_a_line_per_row(rota: Rota) -> None:

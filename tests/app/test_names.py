@@ -16,12 +16,14 @@ CRON = {"target": "hello", "cron_expression": "0 12 * * *"}
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
 async def test_a_name_that_cannot_be_reached_or_told_from_an_id_is_refused(api: Api, name: str) -> None:
     bodies: list[tuple[str, Any]] = [
-        ("/schedules", {**CRON, "name": name}), ("/tasks", {"name": name, "command": "true"}),
-        ("/api-keys", {"name": name, "role": "viewer"}), ("/orgs", {"name": name, "slug": "other"}),
+        ("/schedules", {**CRON, "name": name}),
+        ("/tasks", {"name": name, "command": "true"}),
+        ("/api-keys", {"name": name, "role": "viewer"}),
+        ("/orgs", {"name": name, "slug": "other"}),
         ("/server-instances", {"host_id": new_id(), "name": name, "type": "x"}),
         ("/schedules", {**CRON, "queue": name}),
         ("/users", {"email": "a@example.org", "name": name, "password": "long enough 123", "role": "viewer"}),
-    ]  # fmt: skip
+    ]
     for path, body in bodies:
         answer = await api.call("POST", path, body)
         assert answer.status_code == 422, (path, answer.text)

@@ -146,9 +146,13 @@ def populate(live: LiveApi) -> dict[str, str]:
     ids |= asyncio.run(work(live.database_url))
     asyncio.run(lose(live.database_url, ids["host_id"]))
     named = {
-        "graph_id": "python:echo", "key": "real", "name": "default", "user_id": user_id, "key_id": key_id,
+        "graph_id": "python:echo",
+        "key": "real",
+        "name": "default",
+        "user_id": user_id,
+        "key_id": key_id,
         "slug": "real",
-    }  # fmt: skip
+    }
     return {**named, **ids, "artifact_id": ids["run_id"], "namespace": "sales", "layer": "bronze"}
 
 
@@ -193,9 +197,17 @@ async def work(url: str) -> dict[str, str]:
 
     def step(tx: Tx) -> dict[str, str]:
         workers.register(
-            tx, worker=new_id(), pid=1, version="1", concurrency=2, kinds=["task"],
-            routes=["task:default:hello"], queues=None, lease=workers.LEASE_AHEAD_MAX, now=now,
-        )  # fmt: skip
+            tx,
+            worker=new_id(),
+            pid=1,
+            version="1",
+            concurrency=2,
+            kinds=["task"],
+            routes=["task:default:hello"],
+            queues=None,
+            lease=workers.LEASE_AHEAD_MAX,
+            now=now,
+        )
         taken = claiming.claim(tx, claiming.lanes(tx), worker=new_id(), routes=["task:default:hello"], room=2, turn=0)
         first, second = (Attempt(job, new_id(), 1, now) for job in taken)
         error = {"code": "logic", "type": "ValueError", "message": "no", "traceback": None}

@@ -94,9 +94,12 @@ def test_no_session_token_or_key_is_in_any_table_or_log_line(home: tuple[Path, s
 def elsewhere(place: Path, url: str, server: str) -> Iterator[None]:
     """A worker for the queue `far`, which has no graphs itself."""
     env = environment(
-        ROTA_DATABASE_URL=url, ROTA_GRAPH_ENDPOINT=server, ROTA_SERVICE_TOKEN=TOKEN, ROTA_QUEUES="far",
+        ROTA_DATABASE_URL=url,
+        ROTA_GRAPH_ENDPOINT=server,
+        ROTA_SERVICE_TOKEN=TOKEN,
+        ROTA_QUEUES="far",
         ROTA_LOG_LEVEL="debug",
-    )  # fmt: skip
+    )
     with (place / "far.log").open("wb") as log:
         command = [sys.executable, "-m", "rota.app.cli", "worker"]
         process = subprocess.Popen(command, cwd=place, env=env, stdout=log, stderr=log)

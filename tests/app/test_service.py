@@ -188,8 +188,9 @@ def service(service_url: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def test_health(service: RunningService) -> None:
     answer = service.client.get("/health")
     assert (answer.status_code, answer.json()) == (
-        200, {"status": "healthy", "checks": {"database": {"state": "healthy", "message": None}}},
-    )  # fmt: skip
+        200,
+        {"status": "healthy", "checks": {"database": {"state": "healthy", "message": None}}},
+    )
 
 
 def test_listing_tasks(service: RunningService) -> None:

@@ -177,8 +177,13 @@ async def test_the_org_hears_what_changes(client: httpx.AsyncClient, db: Databas
     await client.delete("/schedules/other")
     seen = await following
     assert [name for name, _, _ in seen] == [
-        "open", "schedule.created", "run.started", "run.ended", "schedule.changed", "schedule.deleted",
-    ]  # fmt: skip
+        "open",
+        "schedule.created",
+        "run.started",
+        "run.ended",
+        "schedule.changed",
+        "schedule.deleted",
+    ]
     ended = seen[3][2]
     assert (ended["id"], ended["status"]) == (begun[0].run_id, "success")
 

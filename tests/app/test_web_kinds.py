@@ -264,8 +264,10 @@ async def test_inputs_are_stale_when_they_wait_for_a_week(api: Api, web: httpx.A
         )
         warnings.append((shown["stale_inputs"], shown["attention"], stale, words_of and words_of[1]))
     assert warnings == [
-        (0, 1, [], None), (1, 2, ["derived"], "1 input is pending"), (2, 3, ["own", "derived"], "2 inputs are pending"),
-    ]  # fmt: skip
+        (0, 1, [], None),
+        (1, 2, ["derived"], "1 input is pending"),
+        (2, 3, ["own", "derived"], "2 inputs are pending"),
+    ]
     assert "2 for longer than a week" in words((await web.get("/workflows/inbox")).text)
     await api.call("POST", "/workflows/inbox/$resume")
     await rota.drain()
@@ -287,8 +289,9 @@ async def test_an_input_is_skipped_by_its_form(api: Api, web: httpx.AsyncClient)
     assert (line["resource_id"], line["after"]["result"]) == (path.rpartition("/")[2], first)
     refused = await api.call("POST", f"{path}/events/{first}/$skip")
     assert (refused.status_code, refused.json()["detail"]) == (
-        409, f"event {first} is already skipped, and no event derived from it is pending",
-    )  # fmt: skip
+        409,
+        f"event {first} is already skipped, and no event derived from it is pending",
+    )
     assert f"{path}/events/{first}/$skip" not in (await web.get(path)).text
     assert f"{path}/events/{second}/$skip" in (await web.get(path)).text
     await api.call("POST", "/workflows/inbox/$resume")
@@ -441,8 +444,10 @@ async def test_triggers_are_added_switched_and_deleted_by_forms(api: Api, web: h
     assert token not in (await web.get(path)).text
     triggers = (await api.get(add))["items"]
     assert [(trigger["type"], trigger["cooldown_seconds"]) for trigger in triggers] == [
-        ("pipeline_success", 60), ("cron_dependency", 0), ("webhook", 0),
-    ]  # fmt: skip
+        ("pipeline_success", 60),
+        ("cron_dependency", 0),
+        ("webhook", 0),
+    ]
     trigger_path = f"{add}/{triggers[0]['id']}"
     assert "The trigger is disabled" in await done(web, await fill(web, path, trigger_path, "PATCH"))
     assert "The trigger is enabled" in await done(web, await fill(web, path, trigger_path, "PATCH"))

@@ -279,9 +279,15 @@ async def test_a_schedule_is_made_and_edited_with_a_preview(api: Api, admin: htt
     either = await fill(admin, new, new, target="hello", cron_expression="0 9 13 * 5", preview="1")
     assert "A day of the month OR a day of the week is enough" in words(either.text)
     change = await fill(
-        admin, new, new, target="hello", cron_expression="30 2 * * *", timezone="Europe/Oslo",
-        starts_at="2026-10-24T00:00", preview="1",
-    )  # fmt: skip
+        admin,
+        new,
+        new,
+        target="hello",
+        cron_expression="30 2 * * *",
+        timezone="Europe/Oslo",
+        starts_at="2026-10-24T00:00",
+        preview="1",
+    )
     assert "happens twice on this day" in words(change.text)
     never = await fill(admin, new, new, target="hello", cron_expression="0 0 31 2 *", preview="1")
     assert "names a day that no month has" in words(never.text)
@@ -292,9 +298,17 @@ async def test_a_schedule_is_made_and_edited_with_a_preview(api: Api, admin: htt
     assert (stored["input"], stored["cron_expression"]) == ({"name": "Ada"}, "*/7 9 * * *")
     edit = f"/schedules/{stored['id']}/edit"
     saved = await fill(
-        admin, edit, edit, schedule_type="interval", interval="5m", retry__max_retries="3", tags="a, b",
-        timeout_seconds="30", window_start="08:00", window_end="18:00",
-    )  # fmt: skip
+        admin,
+        edit,
+        edit,
+        schedule_type="interval",
+        interval="5m",
+        retry__max_retries="3",
+        tags="a, b",
+        timeout_seconds="30",
+        window_start="08:00",
+        window_end="18:00",
+    )
     assert "seven is saved: every 5 minutes" in await done(admin, saved)
     stored = await api.get("/schedules/seven")
     assert (stored["interval_seconds"], stored["tags"], stored["retry"]["max_retries"]) == (300, ["a", "b"], 3)
@@ -356,10 +370,14 @@ async def test_tasks_graphs_and_grants_have_their_forms(api: Api, admin: httpx.A
     await done(
         admin,
         await fill(
-            admin, "/grants", "/grants", scopes="graph:execute:python:echo\ntask:execute:hello", budget__total="500",
+            admin,
+            "/grants",
+            "/grants",
+            scopes="graph:execute:python:echo\ntask:execute:hello",
+            budget__total="500",
             expires_at="2026-05-20T00:00",
         ),
-    )  # fmt: skip
+    )
     grant = next(grant for grant in (await api.get("/grants"))["items"] if grant["budget"])
     assert (grant["scopes"][1], grant["budget"]["total"]) == ("task:execute:hello", 500)
     wide = await fill(admin, "/grants", "/grants", scopes="graph:execute:*")
@@ -530,14 +548,17 @@ async def test_nothing_that_others_wrote_is_taken_for_markup(api: Api, admin: ht
     (begun,) = await api.start()
     await api.execute(
         "INSERT INTO logs (run_id, at, stream, text) SELECT :run, queued_at, 'stderr', :text FROM jobs",
-        run=begun.run_id, text=f"{EVIL} {word}",
-    )  # fmt: skip
+        run=begun.run_id,
+        text=f"{EVIL} {word}",
+    )
     await api.end([begun], Status.FAILED, "logic")
     error = {"type": EVIL, "message": f"{EVIL} {word}", "traceback": f"{EVIL}\n{word}"}
     await api.execute(
         "UPDATE runs SET error = :error, outcome = :outcome, target_name = :name",
-        error=json.dumps(error), outcome=json.dumps({"said": f"{EVIL} {word}"}), name=evil,
-    )  # fmt: skip
+        error=json.dumps(error),
+        outcome=json.dumps({"said": f"{EVIL} {word}"}),
+        name=evil,
+    )
     assert answer.status_code == 202
     tasks = [f"/tasks/{item['id']}" for item in task["items"]]
     pages = (

@@ -99,8 +99,13 @@ async def test_grant_errors_are_reported_in_one_order(db: Database) -> None:
         return [*reasons, grants.trouble(tx, org, held, "task", ["b"], later)]
 
     assert await db.tx(step) == [
-        None, "grant_scope", "grant_expired", "grant_not_found", "grant_not_found", "grant_revoked",
-    ]  # fmt: skip
+        None,
+        "grant_scope",
+        "grant_expired",
+        "grant_not_found",
+        "grant_not_found",
+        "grant_revoked",
+    ]
 
 
 async def test_a_unit_is_charged_once_however_often_it_is_reported(db: Database) -> None:

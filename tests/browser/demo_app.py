@@ -113,7 +113,9 @@ app.pipeline(
     "sales/bronze/orders", "SELECT range AS id, 'shop-' || range % 3 AS shop, 100 + range AS cents FROM range(900)"
 )
 app.pipeline(
-    "sales/silver/by_shop", "SELECT shop, sum(cents)::BIGINT AS cents FROM sales.bronze.orders GROUP BY shop",
-    after="sales/bronze/orders", description="What each shop took in",
-)  # fmt: skip
+    "sales/silver/by_shop",
+    "SELECT shop, sum(cents)::BIGINT AS cents FROM sales.bronze.orders GROUP BY shop",
+    after="sales/bronze/orders",
+    description="What each shop took in",
+)
 app.pipeline("sales/gold/best", "SELECT * FROM sales.silver.by_shop ORDER BY cents DESC LIMIT 1")

@@ -47,8 +47,9 @@ def busy(live_server: LiveServer) -> dict[str, str]:
     fired = live_server.call("POST", "/schedules/import-orders/$backfill", span)["count"]
     live_server.until(
         "/schedules/import-orders/slots?limit=200",
-        lambda page: sum(slot["verdict"] == "ran" for slot in page["items"]) >= fired, 180,
-    )  # fmt: skip
+        lambda page: sum(slot["verdict"] == "ran" for slot in page["items"]) >= fired,
+        180,
+    )
     live_server.call("POST", "/schedules/invoices/$pause", {"reason": "new tax rules: waiting for the accountant"})
     live_server.run("sync-crm")
     letter = {"message_id": "lost-7", "title": "Invoice 7, the new printer", "payload": {"amount": 480}}

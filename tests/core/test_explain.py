@@ -17,9 +17,14 @@ def queued(late: float) -> str:
 
 def ended(**fields: Any) -> str:
     row = {
-        "attempt": 1, "started_at": SLOT, "finished_at": SLOT + timedelta(seconds=2), "worker": None, "reason": None,
-        "error": None, **fields,
-    }  # fmt: skip
+        "attempt": 1,
+        "started_at": SLOT,
+        "finished_at": SLOT + timedelta(seconds=2),
+        "worker": None,
+        "reason": None,
+        "error": None,
+        **fields,
+    }
     return attempt(row)
 
 

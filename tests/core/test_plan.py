@@ -58,9 +58,16 @@ instants = st.integers(-10, 200).map(lambda minutes: NINE + minutes * MINUTE)
     freeze=st.none() | st.tuples(instants, instants),
 )
 def test_each_passed_slot_is_decided_exactly_once(
-    trigger: Any, misfire: Misfire, overlap: Overlap, limit: int, max_runs: int | None, fired: int, late: int,
-    pause: Any, freeze: Any,
-) -> None:  # fmt: skip
+    trigger: Any,
+    misfire: Misfire,
+    overlap: Overlap,
+    limit: int,
+    max_runs: int | None,
+    fired: int,
+    late: int,
+    pause: Any,
+    freeze: Any,
+) -> None:
     schedule = replace(
         make_schedule(**trigger), misfire=misfire, overlap=overlap, catch_up_limit=limit, max_runs=max_runs
     )

@@ -139,8 +139,11 @@ def test_an_invalid_retry_policy_is_reported_by_its_field(value: Any, field: str
 
 def test_names_of_kubernetes_are_understood() -> None:
     assert [parse_overlap(name) for name in ("Allow", "Forbid", "Replace", "queue_one")] == [
-        Overlap.ALLOW, Overlap.SKIP, Overlap.REPLACE, Overlap.QUEUE_ONE,
-    ]  # fmt: skip
+        Overlap.ALLOW,
+        Overlap.SKIP,
+        Overlap.REPLACE,
+        Overlap.QUEUE_ONE,
+    ]
     with pytest.raises(Invalid):
         parse_overlap("sometimes")
 

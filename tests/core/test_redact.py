@@ -27,13 +27,27 @@ def test_names_are_secret_by_their_words() -> None:
 
 def test_values_are_hidden_by_the_name_of_their_field() -> None:
     value = {
-        "dbPassword": "x", "nested": [{"clientSecret": ["a", "b"]}], "password": 123, "token_count": 7, "token": None,
-        "use_token": True, "secret": "", "credentials": {"user": "u"}, "args": ["--password", "x", "--name", "y"],
-    }  # fmt: skip
+        "dbPassword": "x",
+        "nested": [{"clientSecret": ["a", "b"]}],
+        "password": 123,
+        "token_count": 7,
+        "token": None,
+        "use_token": True,
+        "secret": "",
+        "credentials": {"user": "u"},
+        "args": ["--password", "x", "--name", "y"],
+    }
     assert redacted(value) == {
-        "dbPassword": HIDDEN, "nested": [{"clientSecret": HIDDEN}], "password": HIDDEN, "token_count": 7, "token": None,
-        "use_token": True, "secret": "", "credentials": HIDDEN, "args": ["--password", HIDDEN, "--name", "y"],
-    }  # fmt: skip
+        "dbPassword": HIDDEN,
+        "nested": [{"clientSecret": HIDDEN}],
+        "password": HIDDEN,
+        "token_count": 7,
+        "token": None,
+        "use_token": True,
+        "secret": "",
+        "credentials": HIDDEN,
+        "args": ["--password", HIDDEN, "--name", "y"],
+    }
     assert redacted(redacted(value)) == redacted(value)
     assert hidden_values([{"token": "abcd", "n": {"pwd": ["efgh", "x"]}, "name": "web-1"}]) == {"abcd", "efgh"}
     assert has_hidden({"a": [{"b": HIDDEN}]})

@@ -180,9 +180,16 @@ async def test_a_second_row_with_the_same_key_is_refused(db: Database) -> None:
 
 async def test_a_foreign_key_that_leads_nowhere_is_refused(db: Database) -> None:
     task = {
-        "id": new_id(), "org_id": "unknown", "name": "t", "task_type": "shell", "command": "x", "enabled": True,
-        "source": "api", "created_at": NOW, "updated_at": NOW,
-    }  # fmt: skip
+        "id": new_id(),
+        "org_id": "unknown",
+        "name": "t",
+        "task_type": "shell",
+        "command": "x",
+        "enabled": True,
+        "source": "api",
+        "created_at": NOW,
+        "updated_at": NOW,
+    }
     with pytest.raises(DataRefused):
         await db.tx(insert_rows, tasks, [task])
 

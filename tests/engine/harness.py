@@ -216,8 +216,13 @@ class Harness:
         ]
 
     async def stats(self, name: str = "job") -> Any:
-        return (await self.rows(select(schedule_stats, clocks.c.fired).join(
-            clocks, clocks.c.schedule_id == schedule_stats.c.schedule_id).where(clock_of(name))))[0]  # fmt: skip
+        return (
+            await self.rows(
+                select(schedule_stats, clocks.c.fired)
+                .join(clocks, clocks.c.schedule_id == schedule_stats.c.schedule_id)
+                .where(clock_of(name))
+            )
+        )[0]
 
     async def record(self, name: str = "job") -> Any:
         return (await self.rows(select(schedules).where(schedules.c.name == name)))[0]
@@ -282,9 +287,17 @@ async def open_harness(
 async def register(worker: Worker, engine: Engine) -> None:
     def step(tx: Tx) -> None:
         workers.register(
-            tx, worker=worker.id, pid=1, version="test", concurrency=50, kinds=sorted(engine.runners),
-            routes=worker.registration.routes, queues=None, lease=timedelta(seconds=30), now=engine.clock.now(),
-        )  # fmt: skip
+            tx,
+            worker=worker.id,
+            pid=1,
+            version="test",
+            concurrency=50,
+            kinds=sorted(engine.runners),
+            routes=worker.registration.routes,
+            queues=None,
+            lease=timedelta(seconds=30),
+            now=engine.clock.now(),
+        )
 
     await engine.db.tx(step)
     worker.registration.registered = True

@@ -129,8 +129,13 @@ async def test_the_past_has_the_slots_of_the_trigger_that_ruled_then(harness: Ha
     assert await harness.backfill(at("9:25"), at("9:45")) == ["9:30", "9:40"]
     await harness.work()
     assert await harness.verdicts() == [
-        "9:10 ran", "9:20 missed", "9:30 ran", "9:40 ran", "9:50-10:10 x3 missed", "10:30 ran",
-    ]  # fmt: skip
+        "9:10 ran",
+        "9:20 missed",
+        "9:30 ran",
+        "9:40 ran",
+        "9:50-10:10 x3 missed",
+        "10:30 ran",
+    ]
 
 
 async def test_a_slot_that_was_skipped_by_its_deadline_did_not_run(harness: Harness) -> None:

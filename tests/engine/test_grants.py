@@ -97,8 +97,9 @@ async def test_the_forecast_names_what_will_not_run(harness: Harness) -> None:
     await harness.engine.revoke_grant(harness.org_id, gone)
     forecasts = await harness.db.read(lapsing, harness.org_id, NINE + timedelta(days=7))
     assert [(forecast["schedule_name"], forecast["reason"]) for forecast in forecasts] == [
-        ("gone", "grant_revoked"), ("soon", "grant_expired"),
-    ]  # fmt: skip
+        ("gone", "grant_revoked"),
+        ("soon", "grant_expired"),
+    ]
     assert len(await harness.db.read(lapsing, harness.org_id, NINE + timedelta(days=1))) == 1
 
 

@@ -46,8 +46,11 @@ async def test_replace_waits_until_the_replaced_run_is_gone(harness: Harness) ->
     await harness.schedule(overlap="replace")
     await harness.run_until(at("9:45"))
     assert await harness.verdicts() == [
-        "9:10 (running)", "9:20 coalesced > 9:30", "9:30 coalesced > 9:40", "9:40 (blocked)",
-    ]  # fmt: skip
+        "9:10 (running)",
+        "9:20 coalesced > 9:30",
+        "9:30 coalesced > 9:40",
+        "9:40 (blocked)",
+    ]
     await harness.release()
     assert await harness.fired_slots() == ["9:10", "9:40"]
     assert (await harness.history())[-2:] == ["9:10 #1 success", "9:40 #1 success"]  # what the work returned wins
@@ -82,9 +85,11 @@ async def test_a_parked_job_counts_as_a_job_of_the_schedule(harness: Harness, ov
     await harness.schedule(overlap=overlap)
     await harness.run_until(at("9:25"))
     second = {
-        "skip": "9:20 skipped: overlap", "queue_one": "9:20 (blocked)", "queue_all": "9:20 (blocked)",
+        "skip": "9:20 skipped: overlap",
+        "queue_one": "9:20 (blocked)",
+        "queue_all": "9:20 (blocked)",
         "replace": "9:20 ran",
-    }[overlap]  # fmt: skip
+    }[overlap]
     assert await harness.verdicts() == ["9:10 (parked)" if overlap != "replace" else "9:10 ran", second]
 
 

@@ -47,11 +47,30 @@ ORG = "01J00000000000000000000000"
 LANES = [Lane(ORG, "default"), Lane(ORG, "other")]
 JOBS = [
     Job(
-        f"R{n:025}", ORG, "task", "t", "task", None, "default", None, None, None, "manual", 0, 0, 0, 0, n, NOW, NOW,
-        None, None, Terms(),
+        f"R{n:025}",
+        ORG,
+        "task",
+        "t",
+        "task",
+        None,
+        "default",
+        None,
+        None,
+        None,
+        "manual",
+        0,
+        0,
+        0,
+        0,
+        n,
+        NOW,
+        NOW,
+        None,
+        None,
+        Terms(),
     )
     for n in range(500)
-]  # fmt: skip
+]
 ENDED = [AttemptResult(job, Status.SUCCESS, None, NOW, new_id(), 1, NOW) for job in JOBS]
 TAKEN_AT_ONCE = [replace(result, job=replace(result.job, fence=7)) for result in ENDED]
 

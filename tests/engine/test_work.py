@@ -73,13 +73,20 @@ async def test_a_retry_waits_for_the_next_window(harness: Harness) -> None:
     assert (job.state, clock_text(job.run_at)) == ("retry", "+2 9:00")
     await harness.run_until(NINE + timedelta(days=2))
     assert [line for line in await harness.history() if line.startswith("+1")] == [
-        "+1 9:00 #1 paused: transient", "+1 9:00 #2 success",
-    ]  # fmt: skip
+        "+1 9:00 #1 paused: transient",
+        "+1 9:00 #2 success",
+    ]
 
 
 async def test_jitter_that_leads_out_of_the_window_starts_nothing_there(harness: Harness) -> None:
-    await harness.schedule(cron="*/5 * * * *", window_start="09:00", window_end="09:30", jitter_seconds=3600,
-                         overlap="allow", misfire="all")  # fmt: skip
+    await harness.schedule(
+        cron="*/5 * * * *",
+        window_start="09:00",
+        window_end="09:30",
+        jitter_seconds=3600,
+        overlap="allow",
+        misfire="all",
+    )
     await harness.run_until(at("23:00"))
     late = [job for job in harness.fake_runner.began if job.run_at >= at("9:30")]
     assert late == []

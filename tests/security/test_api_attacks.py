@@ -84,11 +84,19 @@ async def test_sql_in_ids_and_filters_of_each_get_is_plain_text(api: Api) -> Non
 async def test_forged_cursors_are_refused_or_find_nothing(api: Api) -> None:
     await make_run(api, CANARY)
     forged = [
-        "x", "%00", "0", "null", write_cursor("' OR '1'='1"), write_cursor("run", "' OR 1=1", "x"),
-        write_cursor("job", "9999-12-31T23:59:59Z", "\x00"), write_cursor("9" * 400), write_cursor("-1", "1e999"),
-        base64.urlsafe_b64encode(b"\xff\xfe").decode(), base64.urlsafe_b64encode(b"[" * 300).decode(),
+        "x",
+        "%00",
+        "0",
+        "null",
+        write_cursor("' OR '1'='1"),
+        write_cursor("run", "' OR 1=1", "x"),
+        write_cursor("job", "9999-12-31T23:59:59Z", "\x00"),
+        write_cursor("9" * 400),
+        write_cursor("-1", "1e999"),
+        base64.urlsafe_b64encode(b"\xff\xfe").decode(),
+        base64.urlsafe_b64encode(b"[" * 300).decode(),
         base64.urlsafe_b64encode(json.dumps([None, {"a": 1}, True]).encode()).decode(),
-    ]  # fmt: skip
+    ]
     wrong: list[str] = []
     for path, in_path, in_query in get_operations(api):
         if "cursor" in in_query and not in_path:
@@ -104,9 +112,18 @@ async def test_filters_and_streams_answer_nothing_of_another_org(api: Api) -> No
     run = await make_run(api, f"{CANARY}-run")
     record = await api.get(f"/runs/{run}")
     makers = (
-        make_skipped, make_task, make_grant, make_user, make_account, make_host, make_server, make_host_job, make_batch,
-        make_workflow, make_key,
-    )  # fmt: skip
+        make_skipped,
+        make_task,
+        make_grant,
+        make_user,
+        make_account,
+        make_host,
+        make_server,
+        make_host_job,
+        make_batch,
+        make_workflow,
+        make_key,
+    )
     things = [await make(api, f"{CANARY}-{number}") for number, make in enumerate(makers)]
     things += [run, record["job_id"], record["schedule_id"], api.org_id, CANARY, f"{CANARY}-run"]
     await api.execute(
@@ -171,11 +188,33 @@ async def test_odd_bodies_are_refused_quickly(api: Api) -> None:
 @on_sqlite
 async def test_hostile_cron_expressions_are_refused_or_fast(api: Api) -> None:
     hostile: list[Any] = [
-        "0 0 31 2 *", "0 0 30 2 *", "0 0 29 2 1", "* * * * * * *", "*/0 * * * *", "*/-1 * * * *", "60 * * * *",
-        "1-99999999 * * * *", "0-59/99999999999999999999 * * * *", ",".join(["*"] * 5000) + " * * * *", "* " * 5000,
-        "9" * 100_000 + " * * * *", "٣ * * * *", "* * * * *\n0 0 * * *", "* * * * *; rm -rf /", "$(id) * * * *",
-        "\u202e* * * * *", "L * * * *", "* * W * *", "* * * * 5#99", "H H * * *", "@reboot", "", [], {}, 5,
-    ]  # fmt: skip
+        "0 0 31 2 *",
+        "0 0 30 2 *",
+        "0 0 29 2 1",
+        "* * * * * * *",
+        "*/0 * * * *",
+        "*/-1 * * * *",
+        "60 * * * *",
+        "1-99999999 * * * *",
+        "0-59/99999999999999999999 * * * *",
+        ",".join(["*"] * 5000) + " * * * *",
+        "* " * 5000,
+        "9" * 100_000 + " * * * *",
+        "٣ * * * *",
+        "* * * * *\n0 0 * * *",
+        "* * * * *; rm -rf /",
+        "$(id) * * * *",
+        "\u202e* * * * *",
+        "L * * * *",
+        "* * W * *",
+        "* * * * 5#99",
+        "H H * * *",
+        "@reboot",
+        "",
+        [],
+        {},
+        5,
+    ]
     for expression in hostile:
         start = time.process_time()
         answer = await api.call("POST", "/schedules/$preview", {"cron_expression": expression})

@@ -68,9 +68,11 @@ async def open_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Async
 async def test_a_rebinding_page_runs_nothing_in_a_service_without_keys(open_service: httpx.AsyncClient) -> None:
     task = {"name": "t", "command": "true", "enabled": False}
     attacks: list[dict[str, Any]] = [
-        {"host": "evil.example"}, {"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"},
+        {"host": "evil.example"},
+        {"origin": "http://evil.example"},
+        {"sec-fetch-site": "cross-site"},
         {"host": "evil.example:8000", "origin": "http://evil.example:8000", "sec-fetch-site": "same-origin"},
-    ]  # fmt: skip
+    ]
     assert (await open_service.post("/api/v1/tasks", json=task)).status_code == 201
     for headers in attacks:
         stored = await open_service.post("/api/v1/tasks", json={**task, "name": "x"}, headers=headers)

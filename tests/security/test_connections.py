@@ -60,9 +60,14 @@ def test_a_head_that_takes_too_long_is_answered_with_408(live: LiveApi, monkeypa
 def test_a_body_that_takes_too_long_is_answered_with_408(live: LiveApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BODY_TIMEOUT_SECONDS", 0.2)
     lines = [
-        "POST /api/v1/schedules HTTP/1.1", "host: localhost", f"authorization: Bearer {live.key}",
-        "content-type: application/json", "content-length: 100", "", '{"name": "x',
-    ]  # fmt: skip
+        "POST /api/v1/schedules HTTP/1.1",
+        "host: localhost",
+        f"authorization: Bearer {live.key}",
+        "content-type: application/json",
+        "content-length: 100",
+        "",
+        '{"name": "x',
+    ]
     for more in ([], ["idempotency-key: once"]):
         received = answer(live, "\r\n".join([*lines[:5], *more, *lines[5:]]).encode())
         assert received.startswith(b"HTTP/1.1 408 ")

@@ -89,11 +89,29 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A self-signed certificate for 127.0.0.1, with its key in the same file."""
     folder = tmp_path_factory.mktemp("tls")
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-subj", "/CN=mail", "-addext", "subjectAltName=IP:127.0.0.1",
-         "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=mail",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            folder / "key.pem",
+            "-out",
+            folder / "cert.pem",
+        ],
+        check=True,
+        capture_output=True,
+    )
     both = folder / "both.pem"
     both.write_text((folder / "cert.pem").read_text() + (folder / "key.pem").read_text())
     return both
@@ -144,8 +162,11 @@ class MailServer:
                 except (OSError, EOFError):
                     return
                 continue
-            answers = {"CAPABILITY": "* CAPABILITY IMAP4REV1 STARTTLS\r\n", "SEARCH": "* SEARCH 1\r\n",
-                       "EXAMINE": "* 1 EXISTS\r\n"}  # fmt: skip
+            answers = {
+                "CAPABILITY": "* CAPABILITY IMAP4REV1 STARTTLS\r\n",
+                "SEARCH": "* SEARCH 1\r\n",
+                "EXAMINE": "* 1 EXISTS\r\n",
+            }
             writer.write((answers.get(word, "") + f"{tag} OK done\r\n").encode())
 
 

@@ -119,10 +119,18 @@ async def test_a_worker_of_another_org_does_not_make_its_functions_known_here(ap
     routes = ["row:acme:theirs", "task:acme:theirs"]
     await api.db.tx(
         lambda tx: workers.register(
-            tx, worker=new_id(), pid=1, version="1", concurrency=1, kinds=["task"], routes=routes, queues=None,
-            lease=api.engine.settings.lease, now=now,
+            tx,
+            worker=new_id(),
+            pid=1,
+            version="1",
+            concurrency=1,
+            kinds=["task"],
+            routes=routes,
+            queues=None,
+            lease=api.engine.settings.lease,
+            now=now,
         )
-    )  # fmt: skip
+    )
     python = {"name": "x", "task_type": "python", "command": "theirs"}
     assert (await api.call("POST", "/tasks", python)).status_code == 422
     assert (await acme.call("POST", "/tasks", python)).status_code == 201

@@ -52,9 +52,7 @@ async def test_people_change_their_own_password(api: Api) -> None:
     ada = (await api.call("POST", "/users", ADA)).json()
     own: dict[str, dict[str, str]] = {}
     for name, scopes in (("plain", []), ("narrowed", ["users"])):
-        text = await api.db.tx(
-            accounts.create_key, api.org_id, name, "viewer", NINE, user_id=ada["id"], scopes=scopes
-        )  # fmt: skip
+        text = await api.db.tx(accounts.create_key, api.org_id, name, "viewer", NINE, user_id=ada["id"], scopes=scopes)
         own[name] = {"authorization": f"Bearer {text}"}
     body = {"current_password": "correct horse", "new_password": "battery staple"}
     path = "/users/me/$password"

@@ -81,8 +81,13 @@ def test_the_log_of_a_local_run_hides_secrets() -> None:
     log.line("stderr", '{"apiKey": "CANARY"}')
     log.write("stdout", "clientSecret: CANARY")
     texts = [text for _, _, _, text in log.take(last=True)]
-    assert texts == ["connecting with password=***", "Authorization: Bearer ***", "fine", '{"apiKey": "***"}',
-                     "clientSecret: ***"]  # fmt: skip
+    assert texts == [
+        "connecting with password=***",
+        "Authorization: Bearer ***",
+        "fine",
+        '{"apiKey": "***"}',
+        "clientSecret: ***",
+    ]
 
 
 async def test_the_config_of_a_server_hides_secrets_in_camel_case(api: Api) -> None:

@@ -98,11 +98,18 @@ async def produce(url: str, total: int, dice: random.Random) -> None:
         left -= some
         new = [
             NewJob(
-                "org", "task", "t", None, NOW + timedelta(minutes=dice.choice([0, 0, 30])), "manual", route="task",
-                serial_key=f"k{dice.randrange(KEYS)}", priority=dice.randint(-2, 2),
+                "org",
+                "task",
+                "t",
+                None,
+                NOW + timedelta(minutes=dice.choice([0, 0, 30])),
+                "manual",
+                route="task",
+                serial_key=f"k{dice.randrange(KEYS)}",
+                priority=dice.randint(-2, 2),
             )
             for _ in range(some)
-        ]  # fmt: skip
+        ]
         await db.tx(queue.enqueue, new, NOW)
     await db.close()
 

@@ -220,8 +220,9 @@ async def test_isolated_functions_hurt_only_themselves(isolated_harness: TaskHar
     errors = {name: run["error"] and (run["error"]["type"], run["error"]["message"]) for name, run in runs.items()}
     assert errors["leave"] == ("SystemExit", "3")
     assert errors["odd"] == (
-        "LogicError", "the task's result is not JSON: Type is not JSON serializable: object",
-    )  # fmt: skip
+        "LogicError",
+        "the task's result is not JSON: Type is not JSON serializable: object",
+    )
     assert runs["odd"]["attempt"] == 1  # a LogicError is not retried, whatever the task's retry policy
     assert errors["die"] == ("ChildLost", "the process of this run died (signal SIGKILL)")
     assert (runs["die"]["reason"], runs["die"]["attempt"]) == ("quarantined", 3)

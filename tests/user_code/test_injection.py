@@ -342,9 +342,12 @@ def test_a_thing_of_the_process_cannot_keep_a_thing_of_a_run() -> None:
 async def test_optional_things_are_injected_too(harness: TaskHarness) -> None:
     @harness.program.task
     async def maybe(
-        value: int, one: AsyncSession | None = None, two: Optional[Database] = None,  # noqa: UP045
-        three: Annotated[RunContext | None, "why not"] = None, text: str | None = None,
-    ) -> list[bool]:  # fmt: skip
+        value: int,
+        one: AsyncSession | None = None,
+        two: Optional[Database] = None,  # noqa: UP045
+        three: Annotated[RunContext | None, "why not"] = None,
+        text: str | None = None,
+    ) -> list[bool]:
         return [one is not None, two is not None, three is not None, text is not None]
 
     assert (await harness.run(maybe, value=1))["outcome"] == [True, True, True, False]
@@ -469,8 +472,12 @@ async def test_an_isolated_function_is_injected_in_its_process(isolated_harness:
     artifacts = ArtifactManager(harness.engine, harness.org_id)
     assert (await artifacts.find(outcome["saved"]))["data"] == {"pid": outcome["pid"]}
     assert set(await harness.logs(run)) == {
-        "opened for attempt 1", "closed", "pool closed", "INFO rota.task.look: looking", "logged",
-    }  # fmt: skip
+        "opened for attempt 1",
+        "closed",
+        "pool closed",
+        "INFO rota.task.look: looking",
+        "logged",
+    }
 
 
 async def test_an_isolated_plain_function_makes_jobs(isolated_harness: TaskHarness) -> None:

@@ -62,9 +62,13 @@ def registry(api: Api) -> GraphRegistry:
 async def test_graphs_are_listed_and_run(api: Api) -> None:
     (echo,) = (await api.get("/graphs"))["items"]
     assert echo == {
-        "id": "python:echo", "provider": "python", "name": "echo", "version": "1", "description": "Say it again.",
+        "id": "python:echo",
+        "provider": "python",
+        "name": "echo",
+        "version": "1",
+        "description": "Say it again.",
         "live": False,
-    }  # fmt: skip
+    }
     answer = await api.call("POST", "/graphs/python:echo/$run", {"input": {"say": "hi"}})
     assert answer.status_code == 202
     (minted,) = (await api.get("/grants"))["items"]
@@ -355,10 +359,12 @@ async def test_what_the_endpoint_refuses_and_what_fails_there_become_runs(
     graph = registry(api).add("broken", broken, "python").id
     await remote_worker.remote.learn()
     expected = {
-        "rate_limit": ("paused", "transient"), "invalid_request": ("failed", "logic"),
+        "rate_limit": ("paused", "transient"),
+        "invalid_request": ("failed", "logic"),
         "internal": ("failed", "internal"),
-        "timeout": ("failed", "timeout"), "aborted": ("canceled", "aborted"),
-    }  # fmt: skip
+        "timeout": ("failed", "timeout"),
+        "aborted": ("canceled", "aborted"),
+    }
     held = await grant(api)
     for code in expected:
         await remote_worker.run(graph, {"code": code}, held)

@@ -162,8 +162,9 @@ async def test_the_examples_run_through_schedules(graphs: Graphs, example: Graph
     assert "spring" in run.outcome["content"]
     said = await graphs.said()
     assert [orjson.loads(text)["event"] for stream, text in said if stream == "tool"] == [
-        "tool_call_start", "tool_call_result",
-    ]  # fmt: skip
+        "tool_call_start",
+        "tool_call_result",
+    ]
     assert "".join(text for stream, text in said if stream == "text") == run.outcome["content"]
     assert {receipt.unit for receipt in await graphs.receipts()} != set()
 

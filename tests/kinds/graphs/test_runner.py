@@ -315,13 +315,21 @@ async def test_each_error_becomes_a_run(graphs: Graphs, error: BaseException, ex
 
 async def test_a_graph_with_invalid_events_fails_alone(graphs: Graphs) -> None:
     nonsense = [
-        [object()], [None], [TextDelta(7)], ["text"], [UsageReport("u", None, -1)],  # type: ignore[arg-type]
-        [UsageReport("u", None, 0, 0, "-1")], [UsageReport("u", None, 0, 0, "NaN")],
+        [object()],
+        [None],
+        [TextDelta(7)],  # type: ignore[arg-type]
+        ["text"],
+        [UsageReport("u", None, -1)],
+        [UsageReport("u", None, 0, 0, "-1")],
+        [UsageReport("u", None, 0, 0, "NaN")],
         [UsageReport("u", None, 0, 0, "1e30")],
-        [UsageReport("u", None, 0, 0, "dear")], [UsageReport("u" * 300)], [UsageReport("u", None, 2**80)],
-        [rota.graphs.Done(), rota.graphs.Done()], [rota.graphs.Done(), TextDelta("more")],
+        [UsageReport("u", None, 0, 0, "dear")],
+        [UsageReport("u" * 300)],
+        [UsageReport("u", None, 2**80)],
+        [rota.graphs.Done(), rota.graphs.Done()],
+        [rota.graphs.Done(), TextDelta("more")],
         [rota.graphs.AssistantFinal("a"), rota.graphs.AssistantFinal("b")],
-    ]  # fmt: skip
+    ]
     for number, events in enumerate(nonsense):
 
         async def odd(request: GraphRequest, caller: LlmCaller, events: Any = events) -> AsyncIterator[object]:
@@ -353,8 +361,11 @@ async def test_text_and_tools_are_logged_as_they_come_and_usage_never(graphs: Gr
     assert [stream for stream, _ in said] == ["text", "tool", "tool", "text"]
     assert said[0] == ("text", "one\ntwo")
     assert orjson.loads(said[1][1]) == {
-        "event": "tool_call_start", "id": "c1", "name": "look", "args": {"api_key": "***", "q": "x"},
-    }  # fmt: skip
+        "event": "tool_call_start",
+        "id": "c1",
+        "name": "look",
+        "args": {"api_key": "***", "q": "x"},
+    }
     assert said[3] == ("text", "three")
     assert not any(word in text for _, text in said for word in ("unit-77", "1234", "5678", "0.5"))
     assert (await graphs.runs())[0].outcome["content"] == "one\ntwothree"
@@ -564,8 +575,9 @@ async def test_another_attempt_runs_under_the_same_grant(graphs: Graphs) -> None
     await graphs.harness.engine.retry(graphs.harness.org_id, first.id)
     await graphs.harness.work()
     assert [(run.attempt, run.reason, run.grant_id) for run in await graphs.runs()] == [
-        (1, "internal", held), (2, "internal", held),
-    ]  # fmt: skip
+        (1, "internal", held),
+        (2, "internal", held),
+    ]
 
 
 async def test_a_graph_that_this_worker_lost_is_not_found(graphs: Graphs) -> None:

@@ -48,8 +48,12 @@ async def test_a_trace_leads_from_the_slot_through_the_queue_to_the_call_of_a_mo
     await graphs.harness.work()
     target = "python:inner"
     assert recorder.chain("model call") == [
-        "model call", f"graph {target}", f"run {target}", f"claim {target}", "fire poem",
-    ]  # fmt: skip
+        "model call",
+        f"graph {target}",
+        f"run {target}",
+        f"claim {target}",
+        "fire poem",
+    ]
     (run,) = await graphs.runs()
     assert {trace_id(span) for span in recorder.spans} == {run.trace_id, run.outcome["content"]}
     claim, ran = recorder.called(f"claim {target}"), recorder.called(f"run {target}")

@@ -23,11 +23,22 @@ DOCS = Path(__file__).parents[3] / "docs" / "hosts.md"
 
 def order(home: Path, job_type: str = "shell", **more: Any) -> dict[str, Any]:
     return {
-        "job_id": "01KQRS3Z5T8M0A2N6Y4V7W9XCD", "fence": 7, "run_id": "R", "attempt": 1, "job_type": job_type,
-        "payload": {}, "server": {"id": "S", "name": "web", "type": "x", "config": {}}, "slot": None,
-        "schedule_id": None, "timeout_seconds": None, "trigger": "manual", "grace_seconds": 1, "cwd": str(home),
-        "allowed": {"any_shell": True, "python": ["platform:*"], "http": ["127.0.0.1"]}, **more,
-    }  # fmt: skip
+        "job_id": "01KQRS3Z5T8M0A2N6Y4V7W9XCD",
+        "fence": 7,
+        "run_id": "R",
+        "attempt": 1,
+        "job_type": job_type,
+        "payload": {},
+        "server": {"id": "S", "name": "web", "type": "x", "config": {}},
+        "slot": None,
+        "schedule_id": None,
+        "timeout_seconds": None,
+        "trigger": "manual",
+        "grace_seconds": 1,
+        "cwd": str(home),
+        "allowed": {"any_shell": True, "python": ["platform:*"], "http": ["127.0.0.1"]},
+        **more,
+    }
 
 
 def run(home: Path, where: Path | None = None, **more: Any) -> dict[str, Any]:

@@ -46,8 +46,11 @@ async def test_a_pipeline_is_made_read_edited_and_deleted(api: Api) -> None:
     assert (await api.call("GET", ONE)).status_code == 404
     entries = await api.get("/audit", resource="pipelines")
     assert [line["action"] for line in entries["items"]] == [
-        "pipelines.delete", "pipelines.edit", "pipelines.create", "pipelines.create",
-    ]  # fmt: skip
+        "pipelines.delete",
+        "pipelines.edit",
+        "pipelines.create",
+        "pipelines.create",
+    ]
 
 
 async def test_pages_go_on_where_they_ended(api: Api) -> None:

@@ -282,9 +282,11 @@ async def test_names_that_a_query_gives_itself_are_no_tables(harness: PipelineHa
 async def test_preview_and_validation_write_nothing(harness: PipelineHarness, tmp_path: Path) -> None:
     await chain(harness)
     assert await harness.manager.validate(TOTALS) == {
-        "ok": False, "reads": [], "columns": [],
+        "ok": False,
+        "reads": [],
+        "columns": [],
         "error": f"sql: {DAILY!r} fails: pipeline {ORDERS!r} has no table yet; run it first",
-    }  # fmt: skip
+    }
     shown = await harness.manager.preview(ORDERS)
     assert [column["name"] for column in shown["columns"]] == ["id", "day", "amount"]
     assert (len(shown["rows"]), shown["rows"][8]) == (50, [8, 8, 1])

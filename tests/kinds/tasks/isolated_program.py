@@ -40,9 +40,14 @@ app.provide(Pool, Pool, scope="process")
 
 @app.task(isolation="process")
 async def look(
-    limit: int, client: Client, pool: Pool, session: AsyncSession, artifacts: ArtifactManager, logger: logging.Logger,
+    limit: int,
+    client: Client,
+    pool: Pool,
+    session: AsyncSession,
+    artifacts: ArtifactManager,
+    logger: logging.Logger,
     ctx: RunContext,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     logger.info("looking")
     ctx.log.line("log", "logged")
     count = (await session.execute(select(func.count()).select_from(tables.tasks))).scalar_one()

@@ -225,9 +225,19 @@ async def test_executing_answers_with_the_job_whose_artifact_has_the_result(task
     await task_api.work()
     job = await task_api.ask("GET", f"/jobs/{answer['job_id']}")
     assert job.keys() == {
-        "id", "status", "kind", "target", "attempt", "submitted_at", "started_at", "finished_at", "error",
-        "artifact_id", "run_ids", "target_name",
-    }  # fmt: skip
+        "id",
+        "status",
+        "kind",
+        "target",
+        "attempt",
+        "submitted_at",
+        "started_at",
+        "finished_at",
+        "error",
+        "artifact_id",
+        "run_ids",
+        "target_name",
+    }
     assert (job["status"], job["run_ids"]) == ("success", [job["artifact_id"]])
     artifact = await task_api.ask("GET", f"/artifacts/{job['artifact_id']}")
     assert artifact["data"]["result"] == {"result": 42, "operation": "sum"}

@@ -53,8 +53,11 @@ async def test_a_plain_function_runs_with_its_rows_parameters(harness: TaskHarne
     assert data["error"] is None
     shown = {name: data["task"][name] for name in ("id", "command", "task_type", "parameters")}
     assert shown == {
-        "id": task["id"], "command": "calculate_sum", "task_type": "python", "parameters": {"a": 10, "b": 32},
-    }  # fmt: skip
+        "id": task["id"],
+        "command": "calculate_sum",
+        "task_type": "python",
+        "parameters": {"a": 10, "b": 32},
+    }
     assert {"created_at", "updated_at"} <= data["task"].keys()
 
 

@@ -36,13 +36,20 @@ async def test_tasks_whose_function_is_gone_are_disabled_with_one_warning(harnes
         assert await harness.manager.disable_orphans() == 0
     assert logs == [
         {
-            "event": "disabled tasks whose function is gone", "log_level": "warning", "count": 2,
-            "task_ids": [task["id"] for task in gone], "commands": ["gone", "lost"],
+            "event": "disabled tasks whose function is gone",
+            "log_level": "warning",
+            "count": 2,
+            "task_ids": [task["id"] for task in gone],
+            "commands": ["gone", "lost"],
         }
-    ]  # fmt: skip
+    ]
     assert await enabled(harness) == {
-        "gone": False, "lost": False, "off": False, "known": True, "echo known": True,
-    }  # fmt: skip
+        "gone": False,
+        "lost": False,
+        "off": False,
+        "known": True,
+        "echo known": True,
+    }
     with pytest.raises(NotRunnable, match="Cannot execute disabled task"):
         await harness.manager.execute_task(gone[0]["id"])
 
@@ -78,9 +85,17 @@ async def test_functions_of_other_programs_are_spared(harness: TaskHarness) -> N
 async def test_functions_of_living_workers_are_spared_and_can_be_executed(harness: TaskHarness) -> None:
     def step(tx: Tx, lease: timedelta) -> None:
         workers.register(
-            tx, worker="01WORKER000000000000000000", pid=1, version="1", concurrency=1, kinds=["task"],
-            routes=["row:default:elsewhere"], queues=None, lease=lease, now=harness.clock.now(),
-        )  # fmt: skip
+            tx,
+            worker="01WORKER000000000000000000",
+            pid=1,
+            version="1",
+            concurrency=1,
+            kinds=["task"],
+            routes=["row:default:elsewhere"],
+            queues=None,
+            lease=lease,
+            now=harness.clock.now(),
+        )
 
     await harness.db.tx(step, timedelta(seconds=30))
     task = await harness.store("elsewhere")

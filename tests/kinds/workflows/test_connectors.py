@@ -153,9 +153,23 @@ async def test_only_allowed_hosts_and_public_addresses_are_reached() -> None:
 
 async def test_no_spelling_of_an_inner_address_is_reached() -> None:
     hosts = [
-        "127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0.0.0.0", "10.0.0.1", "192.168.1.1",
-        "172.16.0.1", "169.254.169.254", "100.64.0.1", "::1", "::", "::ffff:127.0.0.1", "fe80::1", "fd00::1",
-    ]  # fmt: skip
+        "127.0.0.1",
+        "127.1",
+        "2130706433",
+        "0x7f000001",
+        "0177.0.0.1",
+        "0.0.0.0",
+        "10.0.0.1",
+        "192.168.1.1",
+        "172.16.0.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "::1",
+        "::",
+        "::ffff:127.0.0.1",
+        "fe80::1",
+        "fd00::1",
+    ]
     http = Http(allow=hosts)
     for host in hosts:
         url = f"http://[{host}]/" if ":" in host else f"http://{host}/"
@@ -214,8 +228,13 @@ async def test_a_mail_is_found_again_by_its_message_id() -> None:
     box = Mailbox()
     async with listening(box.smtp) as port, listening(box.imap) as imap_port:
         smtp = Smtp(
-            "127.0.0.1", port, sender="rota@example.org", imap="127.0.0.1", imap_port=imap_port, timeout=10,
-        )  # fmt: skip
+            "127.0.0.1",
+            port,
+            sender="rota@example.org",
+            imap="127.0.0.1",
+            imap_port=imap_port,
+            timeout=10,
+        )
         asked = {"to": "ada@example.org", "subject": "Hello", "text": "…"}
 
         def send() -> dict[str, str]:

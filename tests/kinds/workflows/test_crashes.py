@@ -118,7 +118,7 @@ def test_a_crash_at_every_statement_of_a_run(clean_url: str, sqlite_template: Pa
         rows = await rota.engine.db.read(lambda tx: list(tx.execute(select(events).order_by(events.c.message_id))))
         assert {(row.topic, row.message_id, row.status) for row in rows} == {
             (topic, name, "consumed") for topic in ("in", "out") for name in ("a", "b")
-        }  # fmt: skip
+        }
         assert {row.payload for row in rows if row.topic == "out"} == {"applied"}
         joined = select(workflow_runs.c.phase, runs.c.status, runs.c.reason).join(runs, runs.c.id == workflow_runs.c.id)
         for row in await rota.engine.db.read(lambda tx: list(tx.execute(joined))):

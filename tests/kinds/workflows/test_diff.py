@@ -7,8 +7,14 @@ from rota.kinds.workflows.scripts.diff import script_diff
 
 def test_a_diff_shows_what_changed() -> None:
     assert script_diff("a\nb\nc", "a\nx\nc", "1.0", "2.0").splitlines() == [
-        "--- 1.0", "+++ 2.0", "@@ -1,3 +1,3 @@", " a", "-b", "+x", " c",
-    ]  # fmt: skip
+        "--- 1.0",
+        "+++ 2.0",
+        "@@ -1,3 +1,3 @@",
+        " a",
+        "-b",
+        "+x",
+        " c",
+    ]
     assert script_diff("a\nb", "a\nb", "1.0", "2.0") == ""
 
 

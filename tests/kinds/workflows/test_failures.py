@@ -80,8 +80,10 @@ async def test_a_transient_failure_backs_off_and_starts_fresh(clean_url: str) ->
         assert inbox.sheets.rows == ["a"]
         assert rota.clock.now() - before == timedelta(seconds=30)
         assert (await history(rota))[:3] == [
-            "#1 paused: transient preparing", "#2 paused: transient preparing", "#3 success committed",
-        ]  # fmt: skip
+            "#1 paused: transient preparing",
+            "#2 paused: transient preparing",
+            "#3 success committed",
+        ]
 
 
 async def test_after_five_tries_a_person_is_asked(clean_url: str) -> None:
@@ -447,9 +449,11 @@ async def test_an_unknown_outcome_is_reconciled_and_mutate_is_not_called_again(c
         assert inbox.sheets.rows == ["a"]
         assert (inbox.count("mutate"), inbox.sheets.asked) == (1, 4)
         assert await history(rota) == [
-            "#1 paused: reconciliation mutating", "#2 paused: reconciliation mutating",
-            "#3 paused: reconciliation mutating", "#4 success committed",
-        ]  # fmt: skip
+            "#1 paused: reconciliation mutating",
+            "#2 paused: reconciliation mutating",
+            "#3 paused: reconciliation mutating",
+            "#4 success committed",
+        ]
 
 
 async def unclear(rota: World, inbox: Inbox) -> None:

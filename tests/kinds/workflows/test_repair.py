@@ -46,9 +46,13 @@ async def test_a_field_that_was_renamed_is_repaired(clean_url: str, tmp_path: Pa
         assert (await rota.workflow("letters"))["issue"] is None
         request = json.loads((tmp_path / "asked-0").read_text())
         assert {name: request[name] for name in ("workflow", "version", "handler", "phase", "proposals", "source")} == {
-            "workflow": "letters", "version": "1.0", "handler": "AddRow", "phase": "preparing", "proposals": [],
+            "workflow": "letters",
+            "version": "1.0",
+            "handler": "AddRow",
+            "phase": "preparing",
+            "proposals": [],
             "source": SCRIPT,
-        }  # fmt: skip
+        }
         assert request["error"]["type"] == "KeyError"
         assert 'line 13, in <listcomp>\n    data=[event.payload["subject"]' in request["error"]["traceback"]
         assert request["inputs"]["events"]["mail"] == [
@@ -215,8 +219,9 @@ async def test_only_what_is_wrong_is_repaired(clean_url: str, tmp_path: Path) ->
             await deploy(rota, script.replace('waiting = await ctx.peek("mail", limit=1)', body))
             await rota.drain()
         assert {run["reason"] for run in await rota.runs(kind="workflow", status=Status.PAUSED)} == {
-            "transient", "approval",
-        }  # fmt: skip
+            "transient",
+            "approval",
+        }
         assert await rota.runs(kind="repair") == []
 
 
@@ -280,9 +285,11 @@ RIGHT = COPY.replace("WRONG_BEFORE", "pass").replace("WRONG_AFTER", "pass")
 def test_a_crash_at_every_step_of_a_repair(clean_url: str, sqlite_template: Path, tmp_path: Path, where: str) -> None:
     """Whoever dies, at any statement: the run is repaired, its effect happens once, and no event is lost."""
     variable = "found" if where == "WRONG_BEFORE" else "prepared.data"
-    wrong = RIGHT.replace("pass", f"{variable} and {variable}.missing", 1) if where == "WRONG_BEFORE" else (
-        RIGHT[: RIGHT.rindex("pass")] + f"{variable} and {variable}.missing" + RIGHT[RIGHT.rindex("pass") + 4 :]
-    )  # fmt: skip
+    wrong = (
+        RIGHT.replace("pass", f"{variable} and {variable}.missing", 1)
+        if where == "WRONG_BEFORE"
+        else (RIGHT[: RIGHT.rindex("pass")] + f"{variable} and {variable}.missing" + RIGHT[RIGHT.rindex("pass") + 4 :])
+    )
 
     async def play(folder: Folder, answers: CommandRepairer) -> None:
         async with world(folder_app(folder), database_url=clean_url, repairer=answers) as rota:

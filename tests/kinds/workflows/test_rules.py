@@ -83,9 +83,11 @@ def test_a_producer_always_starts_fresh() -> None:
 
 def test_each_phase_allows_what_the_source_says() -> None:
     table = {
-        Phase.EXECUTING: {Op.READ, Op.PUBLISH}, Phase.PREPARING: {Op.READ, Op.PEEK}, Phase.MUTATING: {Op.MUTATE},
+        Phase.EXECUTING: {Op.READ, Op.PUBLISH},
+        Phase.PREPARING: {Op.READ, Op.PEEK},
+        Phase.MUTATING: {Op.MUTATE},
         Phase.EMITTING: {Op.PUBLISH},
-    }  # fmt: skip
+    }
     assert table == ALLOWED
 
 

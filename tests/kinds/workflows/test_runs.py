@@ -36,8 +36,11 @@ async def test_mail_becomes_rows_once_each(clean_url: str) -> None:
         assert inbox.notified == ["a", "b"]
         assert inbox.mutations[-2:] == [("a", "applied", {"row": 1}), ("b", "applied", {"row": 2})]
         assert set(await statuses(rota)) == {
-            "mail 0 consumed", "mail 1 consumed", "rows row-a consumed", "rows row-b consumed",
-        }  # fmt: skip
+            "mail 0 consumed",
+            "mail 1 consumed",
+            "rows row-a consumed",
+            "rows row-b consumed",
+        }
         inbox.mail.append("c")
         await rota.advance(minutes=5)
         assert inbox.sheets.rows == ["a", "b", "c"]

@@ -325,8 +325,9 @@ async def test_what_a_script_says_is_in_the_log_of_its_run(box: Sandbox) -> None
     finally:
         current_log.reset(token)
     assert [(stream, text) for _, _, stream, text in log.take(last=True)] == [
-        ("stdout", "one two"), ("log", "INFO three 4"),
-    ]  # fmt: skip
+        ("stdout", "one two"),
+        ("log", "INFO three 4"),
+    ]
 
 
 async def test_what_a_script_raises_says_where_and_of_which_class(box: Sandbox) -> None:
@@ -357,9 +358,20 @@ return [
     ctx.now.isoformat(),
 ]"""
     assert await probe(box, body) == [
-        7200.0, "2026-05-04T00:00:00", ["a", "b"], "2d71", "0909", "3.3", [["a", "b"]], "é", 2, "e9", 36, 9,
+        7200.0,
+        "2026-05-04T00:00:00",
+        ["a", "b"],
+        "2d71",
+        "0909",
+        "3.3",
+        [["a", "b"]],
+        "é",
+        2,
+        "e9",
+        36,
+        9,
         NOW.isoformat(),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,9 @@ async def test_a_person_accepts_or_rejects_a_repair(api: Api, rota: World) -> No
     assert (await api.get("/workflows/letters"))["issue"] is None
     items = (await api.get("/workflows/letters/versions", repairs=True))["items"]
     assert [(proposal["version"], proposal["outcome"], proposal["why"]) for proposal in items] == [
-        ("1.2", "accepted", None), ("1.1", "rejected", "it changes nothing"),
-    ]  # fmt: skip
+        ("1.2", "accepted", None),
+        ("1.1", "rejected", "it changes nothing"),
+    ]
     runs = (await api.get("/workflows/letters/runs"))["items"]
     assert {run["target_version"] for run in runs} == {"1.0", "1.2"}
 
