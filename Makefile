@@ -1,14 +1,14 @@
 # make up    runs the quickstart (honours ROTA_* settings); APP=examples/pipelines.py runs another example
 # make test  runs every check and the tests; ARGS="tests/core -k cron" narrows the tests
-# make test-long runs the sweeps and races that take a minute or more
+# make test-long runs the exhaustive and race tests that take a minute or more
 # make lint  runs the checks only
-# make screenshots  takes the pictures of the dashboard that the docs show
-# make bench measures it beside its peers and prints a table; ARGS="--quick --only w1 --peers huey" narrows it
-# make bench-check fails if it is slower than the kept figures say; bench-keep replaces those
+# make screenshots  takes the screenshots of the dashboard for the docs
+# make bench compares Rota with its peers and prints a table; ARGS="--quick --only w1 --peers huey" narrows it
+# make bench-check fails if Rota is slower than the kept figures; bench-keep replaces them
 # make constraints pins the newest versions that pyproject.toml allows (needs uv)
 # make coverage prints which lines the tests of core, db and engine reach
 # make diagrams writes the state diagrams of ARCHITECTURE.md
-# make clean removes what these made
+# make clean removes all generated files
 
 SHELL := /bin/sh
 RECENT := import sys; sys.exit(sys.version_info < (3, 11))
@@ -38,7 +38,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-# A browser for the tests of the dashboard, where there is none and root may install Debian's; else they are skipped.
+# Installs Debian's Chromium for the browser tests if none is found and the user is root; otherwise they are skipped.
 chromium:
 	@for name in chromium chromium-browser google-chrome google-chrome-stable chrome; do \
 		command -v $$name >/dev/null 2>&1 && exit 0; done; \
@@ -59,7 +59,7 @@ bench-keep: $(VENV)/.installed-dev
 	$(BIN)/python -m bench --keep
 
 constraints:
-	@{ echo '# The versions that the tests run with. `make constraints` writes this file anew from pyproject.toml.'; \
+	@{ echo '# The versions that the tests run with. `make constraints` regenerates this file from pyproject.toml.'; \
 		uv pip compile --quiet pyproject.toml --all-extras --universal --python-version 3.11 --strip-extras \
 		--no-header --no-annotate --upgrade; } > constraints.txt
 
@@ -73,7 +73,7 @@ clean:
 	rm -rf $(VENV) .bench build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamps: a second run installs nothing until pyproject.toml changes.
+# Stamp files: a second run installs nothing until pyproject.toml or constraints.txt changes.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(venv)
 	$(PIP) install --constraint constraints.txt --editable '.[duckdb]'
@@ -84,7 +84,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt
 	$(PIP) install --constraint constraints.txt --editable '.[dev]'
 	@touch $(VENV)/.installed $@
 
-# Makes the environment unless a whole one is there.
+# Creates the virtual environment unless a complete one exists.
 define venv
 	@$(PYTHON) -c '$(RECENT)' || { \
 		echo "Rota needs Python 3.11 or newer; $(PYTHON) is: $$($(PYTHON) --version 2>&1)." >&2; \

@@ -1,4 +1,4 @@
-"""Two graphs of LangGraph on a schedule, without a network or a key: the model here only plays one.
+"""Two graphs of LangGraph on a schedule, without a network or a key: the models are fake.
 
 pip install 'rota[langgraph]', then: rota up examples/graphs.py
 """
@@ -19,7 +19,7 @@ from rota import Rota
 
 
 class PlayModel(BaseChatModel):
-    """Says the same each time: asks for the time first, if it has the tool, then answers word by word."""
+    """A fake model: calls the time tool first, if it has it, then streams a fixed answer word by word."""
 
     words: str
     has_tools: bool = False
@@ -49,7 +49,7 @@ class PlayModel(BaseChatModel):
         return generate_from_stream(self._stream(messages))
 
 
-# To use a real model, give these two lines the model that you want, and `prices` below what it costs:
+# To use a real model, change these two lines, and set its price in `prices` below:
 #   from langchain_anthropic import ChatAnthropic
 #   poet_model = ponderer_model = ChatAnthropic(model="claude-…")
 poet_model = PlayModel(words="Roses are red, it is {time}, you spoke of {asked}, and it rhymes.")
@@ -58,12 +58,12 @@ ponderer_model = PlayModel(words="Is {asked} still {asked} at {time}?\nPerhaps."
 
 @tool
 def current_time() -> str:
-    """The time in UTC."""
+    """Return the time in UTC."""
     return f"{datetime.now(UTC):%H:%M}"
 
 
 def agent(model: BaseChatModel) -> Any:
-    """A model that may call the tool, until it answers without."""
+    """Build a graph of a model and its tools; it ends when the model calls no tool."""
     bound = model.bind_tools([current_time])
 
     async def think(state: MessagesState) -> dict[str, Any]:

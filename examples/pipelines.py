@@ -1,4 +1,4 @@
-"""Sales in three layers: orders as they come in, clean totals by day, and a report for people.
+"""Sales in three layers: raw orders, clean totals by day, and a report.
 
 pip install 'rota[duckdb]', then: rota up examples/pipelines.py, and in another shell:
 
@@ -16,7 +16,7 @@ app = Rota()
 
 @app.pipeline("sales/bronze/orders")
 def orders(con: DuckDBPyConnection, count: int = 100_000) -> DuckDBPyRelation:
-    """Orders as a shop would send them; every hundredth was cancelled."""
+    """Sample orders; every hundredth was cancelled."""
     return con.sql(f"""
         SELECT range AS id,
                DATE '2026-01-01' + (range % 90)::INTEGER AS day,

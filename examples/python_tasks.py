@@ -1,4 +1,4 @@
-"""Python functions as tasks of a web service of your own. Run it with: uvicorn --app-dir examples python_tasks:app
+"""Python functions as tasks of your own web service. Run it with: uvicorn --app-dir examples python_tasks:app
 
     curl -s localhost:8000/api/v1/tasks
     curl -s -X POST localhost:8000/api/v1/tasks/sum/\\$execute -H 'content-type: application/json' \\
@@ -18,21 +18,21 @@ from rota import AsyncSession, ServiceBuilder, ServiceInfo, TaskIn, TaskRegistry
 
 @TaskRegistry.register("calculate_sum")
 async def calculate_sum(a: int, b: int) -> dict[str, int]:
-    """Parameters come from the task, and from whoever executes it; their types are checked before anything runs."""
+    """Parameters come from the task and from the request; their types are validated before anything runs."""
     await asyncio.sleep(0.01)
     return {"result": a + b}
 
 
 @TaskRegistry.register("shout")
 def shout(text: str) -> str:
-    """A function that is not async runs in a thread: it may take its time without holding up others."""
+    """A function that is not async runs in a thread, so it does not block the event loop."""
     time.sleep(0.01)
     return text.upper()
 
 
 @TaskRegistry.register("count_tasks")
 async def count_tasks(session: AsyncSession, enabled: bool = True) -> dict[str, int]:
-    """The session is injected by its type, and closed when the function is done."""
+    """The session is injected by its type, and closed when the function returns."""
     stmt = select(func.count()).select_from(tables.tasks).where(tables.tasks.c.enabled == enabled)
     return {"tasks": (await session.execute(stmt)).scalar_one()}
 
@@ -44,7 +44,7 @@ def fail() -> None:
 
 
 async def seed(app: FastAPI) -> None:
-    """Tasks are rows that name a function and bring parameters. Saving one under a known id writes it anew."""
+    """Store tasks: rows that name a function and have parameters. Saving under an existing id replaces the row."""
     known = {task["name"] for task in await app.state.tasks.find_all()}
     for task in (
         TaskIn(name="sum", command="calculate_sum", task_type="python", parameters={"a": 40, "b": 2}),

@@ -7,7 +7,7 @@ app = Rota()
 
 @app.task
 async def heartbeat(ctx: RunContext) -> dict[str, str]:
-    """Say that we are alive."""
+    """Log that the process is alive."""
     print(f"alive, for the slot of {ctx.slot}")
     return {"slot": str(ctx.slot)}
 

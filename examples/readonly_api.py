@@ -1,4 +1,4 @@
-"""Tasks that live in code: callers may see and execute them, not change them.
+"""Tasks declared in code: callers may read and execute them, but not change them.
 
 Run it with: uvicorn --app-dir examples readonly_api:app
 """

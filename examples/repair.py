@@ -1,7 +1,7 @@
-"""A repairer: `ROTA_REPAIR_COMMAND="python examples/repair.py" rota up`.
+"""A repair command: `ROTA_REPAIR_COMMAND="python examples/repair.py" rota up`.
 
-It reads what failed as JSON and answers with the whole new file. This one knows a single remedy: where a key is missing
-and there is one field that it does not know, it takes that field too. A coding tool knows more: hand it `failure`.
+It reads the failure as JSON and prints the new file. This example has a single remedy: if a key is missing and the
+payload has exactly one unknown field, it also accepts that field. A coding tool can do more: pass it `failure`.
 """
 
 import json

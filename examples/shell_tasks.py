@@ -3,7 +3,7 @@
     curl -s -X POST localhost:8000/api/v1/tasks/greet/\\$execute -H 'content-type: application/json' \\
          -d '{"parameters": {"name": "Ada"}}'
 
-Whoever may store a command may run anything: keep a service without `.with_auth()` on your own machine.
+Every caller who may store a command may run anything: keep a service without `.with_auth()` on your own machine.
 """
 
 from fastapi import FastAPI
@@ -12,11 +12,11 @@ from rota import ServiceBuilder, ServiceInfo, TaskIn
 
 TASKS = (
     TaskIn(name="disk", command="df -h /"),
-    # parameters come to a command as JSON on its stdin
+    # a command reads its parameters as JSON from stdin
     TaskIn(name="greet", command='python3 -c \'import json, sys; print("hello", json.load(sys.stdin)["name"])\''),
-    # it sees a few plain variables and those that it is given; it is killed with all that it started after five seconds
+    # its environment has a few standard variables and those in `env`; after five seconds its process group is killed
     TaskIn(name="where", command='echo "$PLACE"; pwd', options={"env": {"PLACE": "here"}, "cwd": "/", "timeout": "5s"}),
-    # an exit code other than 0 is a failed run; what the command said is kept
+    # an exit code other than 0 is a failed run; its output is stored
     TaskIn(name="failing", command="echo 'no such report' >&2; exit 3", options={"retry": {"max_retries": 0}}),
 )
 

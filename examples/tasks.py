@@ -1,6 +1,6 @@
-"""Tasks with things of your own injected. Run it with: rota up examples/tasks.py
+"""Tasks with injected services of your own. Run it with: rota up examples/tasks.py
 
-rota task run prices --wait --param city=Oslo      # the second time the answer comes from the cache
+rota task run prices --wait --param city=Oslo      # the second time the result comes from the cache
 rota task run crunch --wait --param numbers=1000
 rota task run fan_out --wait
 """
@@ -14,7 +14,7 @@ app = Rota()
 
 
 class Market:
-    """Stands for a client of some service: it is opened and closed, and asked questions."""
+    """A sample client of a service, which is opened and closed."""
 
     def __init__(self) -> None:
         self.open = True
@@ -25,7 +25,7 @@ class Market:
 
 
 def market() -> Iterator[Market]:
-    """Made when the first task wants one; what stands behind the `yield` happens when the process ends."""
+    """Create the client when the first task needs it; close it when the process ends."""
     client = Market()
     yield client
     client.open = False
@@ -36,19 +36,19 @@ app.provide(Market, market, scope="process")
 
 @app.task(cache_ttl="10m", timeout="30s")
 async def prices(city: str, market: Market) -> dict[str, object]:
-    """For ten minutes the same city gets the same answer; such runs succeed with the reason `cached`."""
+    """Results are cached for ten minutes per city; such runs succeed with the reason `cached`."""
     return {"city": city, "price": market.price(city)}
 
 
 @app.task(isolation="process", memory_mb=1024)
 def crunch(numbers: int, ctx: RunContext) -> dict[str, int]:
-    """Runs in a process of its own, which can be killed, and whose crash hurts nobody else."""
+    """Runs in its own process, which can be killed and whose crash affects no other job."""
     print(f"crunching in process {os.getpid()}, attempt {ctx.attempt}")
     return {"sum": sum(range(numbers)), "pid": os.getpid()}
 
 
 @app.task
 async def fan_out(artifacts: ArtifactManager) -> list[str]:
-    """Makes more jobs, and leaves a page behind."""
+    """Enqueues further jobs and saves an artifact."""
     await artifacts.save("# What was asked\n\nOslo, Bergen\n", label="page", content_type="text/markdown")
     return await app.enqueue_many(prices, [{"city": "Oslo"}, {"city": "Bergen"}])
