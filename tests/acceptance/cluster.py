@@ -161,7 +161,7 @@ class Cluster:
     def start(
         self, count: int = 1, *, url: str | None = None, log: Path | None = None, **settings: object
     ) -> list[Process]:
-        """Start worker processes. Settings in capitals are environment variables as they stand."""
+        """Start worker processes. Settings in capitals are environment variables."""
         env = {
             **os.environ,
             "ROTA_DATABASE_URL": url or self.url,

@@ -1,4 +1,4 @@
-"""A cancelled run says so only when everything that it started is gone, wherever that went."""
+"""A run is `canceled` only when all its processes have ended."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Hosts with real processes: a server, two agents, and each of them killed wherever it hurts.
+"""Hosts with real processes: a server and two agents, each killed at critical points.
 
 The witness is a file that the commands themselves write: whatever the ledger says, what changes something must have
 happened once, unless a person resolved it as not applied.
@@ -200,7 +200,7 @@ async def fleet(tmp_path: Path, database_url: str, request: pytest.FixtureReques
 
 @pytest.mark.long
 @pytest.mark.timeout(240)
-async def test_wherever_an_agent_dies_each_job_ends_once_and_happened_once(fleet: Fleet) -> None:
+async def test_an_agent_killed_at_any_point_runs_and_reports_each_job_once(fleet: Fleet) -> None:
     await fleet.up()
     alpha, beta = await fleet.pair("alpha"), await fleet.pair("beta")
     fleet.start("beta")
@@ -276,7 +276,7 @@ async def test_when_the_machine_dies_only_an_answer_lets_it_run_again(fleet: Fle
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-async def test_while_the_server_is_away_work_goes_on_and_results_are_kept(fleet: Fleet) -> None:
+async def test_runs_continue_and_results_are_kept_while_the_server_is_unreachable(fleet: Fleet) -> None:
     """For a minute, and on the other database for longer than the agents' leases. All that the agents report they
     report several times, and in another order."""
     away = 60 if fleet.url.startswith("sqlite") else 4 * LEASE
@@ -406,7 +406,7 @@ async def asked(fleet: Fleet, job: str) -> bool:
 
 
 async def logs(fleet: Fleet, job: str) -> list[Any]:
-    """What all runs of a job said."""
+    """Return the logs of all runs of a job."""
     runs = [run["id"] for run in (await fleet.call("GET", f"/runs?job_id={job}"))["items"]]
     return [line for run in runs for line in (await fleet.call("GET", f"/runs/{run}/logs"))["items"]]
 

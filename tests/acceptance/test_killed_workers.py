@@ -1,4 +1,4 @@
-"""A command does not outlive its worker, however that ends."""
+"""A command does not outlive its worker, even if the worker is killed."""
 
 import sys
 import uuid

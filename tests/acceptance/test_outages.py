@@ -1,4 +1,4 @@
-"""PostgreSQL goes away and comes back; answers to commits are lost. Nothing is lost with them, nothing done twice."""
+"""PostgreSQL outages and lost answers to commits: no job is lost, none runs twice."""
 
 import asyncio
 import time

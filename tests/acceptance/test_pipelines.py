@@ -96,7 +96,9 @@ async def test_three_hours_of_downtime_cost_one_run_per_schedule(cluster: MakeCl
 
 
 @pytest.mark.timeout(180)
-async def test_a_worker_killed_in_a_pipeline_leaves_the_table_whole_and_the_chain_goes_on(cluster: MakeCluster) -> None:
+async def test_a_worker_killed_in_a_pipeline_leaves_the_table_complete_and_the_chain_continues(
+    cluster: MakeCluster,
+) -> None:
     slow = """
 import duckdb
 

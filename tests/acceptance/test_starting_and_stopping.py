@@ -1,4 +1,4 @@
-"""Processes that come up together, come up after a long night, and go down when they are asked to."""
+"""Start-up: concurrently, and after a long downtime; shutdown by signals."""
 
 import os
 import signal

@@ -467,7 +467,7 @@ async def make_key(api: Api, name: str) -> str:
 
 
 async def ask(api: Api, method: str, path: str, key: str | None, body: Any, **more: str) -> tuple[int, str]:
-    """Status and text of an answer; of a stream that goes on, what came at once."""
+    """Return status and text of an answer; of an open stream, only its first part."""
     path, _, query = path.partition("?")
     headers = [] if key is None else [(b"authorization", f"Bearer {key}".encode())]
     raw = b"" if body is None else json.dumps(body).encode()

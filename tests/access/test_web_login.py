@@ -103,7 +103,7 @@ async def test_a_link_logs_in_once_and_is_kept_nowhere(api: Api, web: httpx.Asyn
     assert [log_entry["event"] for log_entry in logs if log_entry["log_level"] == "warning"] == ["login link refused"]
 
 
-async def test_of_many_who_use_a_link_at_once_one_gets_in(api: Api) -> None:
+async def test_concurrent_uses_of_a_login_link_log_in_once(api: Api) -> None:
     for _ in range(5):
         url = await link(api)
         async with browser(api) as first, browser(api) as second, browser(api) as third:
@@ -197,7 +197,7 @@ async def test_a_wrong_password_is_refused_and_not_logged(api: Api, web: httpx.A
 
 
 @on_sqlite
-async def test_guessing_passwords_is_limited_also_for_those_who_know_one(api: Api, web: httpx.AsyncClient) -> None:
+async def test_wrong_passwords_are_limited_also_for_a_known_user(api: Api, web: httpx.AsyncClient) -> None:
     await api.call("POST", "/users", ADA)
     for _ in range(3):  # who gets in has not failed
         assert (await submit(web, **CREDENTIALS)).status_code == 303
@@ -399,7 +399,7 @@ async def test_a_form_that_cannot_be_read_is_refused(api: Api, web: httpx.AsyncC
 
 
 @on_sqlite
-async def test_who_is_not_logged_in_is_asked_to(api: Api, web: httpx.AsyncClient) -> None:
+async def test_a_page_without_a_login_redirects_to_the_login_form(api: Api, web: httpx.AsyncClient) -> None:
     assert (await web.get("/")).headers["location"] == "/login"
     asked = await web.get("/", params={"a": "b&c"})
     assert asked.headers["location"] == "/login?next=%2F%3Fa%3Db%2526c"
@@ -473,7 +473,7 @@ async def test_a_new_installation_teaches_the_first_command(api: Api, web: httpx
     assert "Nothing is scheduled yet" not in (await web.get("/")).text
 
 
-async def test_the_first_page_shows_how_the_org_stands_and_escapes_it(api: Api, web: httpx.AsyncClient) -> None:
+async def test_the_first_page_shows_the_status_of_the_org_escaped(api: Api, web: httpx.AsyncClient) -> None:
     evil = "<img src=x onerror=alert('x')>"
     for name in ("bad", "worse", "fine", "goes", "waits"):
         await api.schedule(f"{name} {evil}")
@@ -548,7 +548,7 @@ async def test_runs_are_counted_up_to_a_bound(api: Api, monkeypatch: pytest.Monk
 
 
 @on_sqlite
-async def test_the_login_form_has_a_cookie_of_its_own(api: Api, web: httpx.AsyncClient) -> None:
+async def test_the_login_form_has_its_own_cookie(api: Api, web: httpx.AsyncClient) -> None:
     shown = await web.get("/login")
     assert shown.headers["set-cookie"].startswith(f"{LOGIN_COOKIE}=")
     assert csrf_of(shown) == csrf_of(await web.get("/login"))

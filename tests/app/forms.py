@@ -102,7 +102,7 @@ async def done(web: httpx.AsyncClient, answer: httpx.Response) -> str:
 
 
 def words(text: str) -> str:
-    """A page as people read it."""
+    """Return the visible text of a page."""
     inner = re.sub(r"(?s)<datalist.*?</datalist>|<title>.*?</title>", " ", text.partition("<main")[2] or text)
     inner = inner.partition("</main>")[0]
     return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", inner)))

@@ -1,4 +1,4 @@
-"""An API that listens on a port of its own, for what needs real connections: streams, and fuzzing from outside."""
+"""An API that listens on its own port, for tests with real connections: streams and fuzzing."""
 
 import asyncio
 import socket

@@ -45,7 +45,7 @@ async def test_a_second_job_with_a_key_is_refused_joined_or_takes_its_place(api:
     assert (await add(api, job_key="k", key_mode="replace"))["job_id"] == second  # it has started
 
 
-async def test_a_graph_runs_under_a_grant_of_its_own_that_outlives_its_time(api: Api) -> None:
+async def test_a_graph_job_has_its_own_grant_that_outlives_its_due_time(api: Api) -> None:
     later = NINE + timedelta(days=3)
     await add(api, kind="graph", target="python:echo", input={"say": "hi"}, run_at=later.isoformat())
     (grant,) = (await api.get("/grants"))["items"]

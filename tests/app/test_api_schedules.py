@@ -286,7 +286,7 @@ async def test_schedules_are_disabled_and_enabled_by_tag(api: Api) -> None:
     assert (await api.call("POST", "/schedules/$enable", {})).status_code == 422
 
 
-async def test_a_schedule_shows_where_it_comes_from_and_whose_it_is(api: Api) -> None:
+async def test_a_schedule_has_its_source_and_owner(api: Api) -> None:
     made = await api.schedule("nightly")
     assert made == await api.get("/schedules/nightly")
     assert (made["source"], made["source_ref"]) == ("api", None)

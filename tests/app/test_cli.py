@@ -1,4 +1,4 @@
-"""The command line against a real server: `rota up` in a process of its own."""
+"""The command line against a real server: `rota up` in a separate process."""
 
 import json
 import re
@@ -433,7 +433,7 @@ def test_tables_in_a_pipe_have_a_line_per_row(rota: Rota) -> None:
     assert len([line for line in lines if name in line and "every hour" in line]) == 1
 
 
-def test_times_are_taken_as_people_write_them_and_as_they_are_printed(rota: Rota) -> None:
+def test_times_are_accepted_in_common_forms_and_as_printed(rota: Rota) -> None:
     assert rota("schedule", "add", "hourly", "--task", "hello", "--every", "1h").returncode == 0
     paused = read(rota("-o", "json", "schedule", "pause", "hourly", "--until", "1h"))
     assert paused["paused_until"] is not None

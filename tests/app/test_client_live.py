@@ -1,4 +1,4 @@
-"""The client for programs, against servers that really listen, break and come back."""
+"""`rota.client` against real servers that fail and restart."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""`app.enqueue`: a program makes jobs of its tasks, wherever it runs."""
+"""`app.enqueue`: a program enqueues jobs of its tasks, inside and outside of workers."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""The examples, each run as its first lines say."""
+"""Runs the examples as their docstrings describe."""
 
 import json
 import os
@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class Service:
-    """An example that is up, reached over a socket of its own."""
+    """A running example, reached over its own socket."""
 
     def __init__(self, socket: Path) -> None:
         self.http = httpx.Client(

@@ -222,7 +222,7 @@ async def test_an_unexpected_error_reveals_nothing(api: Api, monkeypatch: pytest
         (DataRefused("value too long"), 500, "internal"),
     ],
 )
-async def test_what_the_database_says_becomes_a_problem(
+async def test_database_errors_become_problems(
     api: Api, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, code: str
 ) -> None:
     async def broken(*_: Any, **__: Any) -> None:

@@ -129,7 +129,7 @@ def service_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 
 class RunningService:
-    """The service on a port of its own, as its users start it."""
+    """The service on its own port, as users start it."""
 
     def __init__(self, app: FastAPI) -> None:
         self.sock = socket.create_server(("127.0.0.1", 0))
@@ -343,7 +343,7 @@ async def test_a_read_only_api_runs_tasks_and_changes_none(empty_url: str) -> No
         assert (await client.post(f"{task_path}/$execute")).status_code == 202
 
 
-async def test_without_auth_everybody_is_an_admin_and_with_it_only_who_has_a_key(
+async def test_without_auth_every_caller_is_an_admin_and_with_auth_a_key_is_needed(
     empty_url: str, tmp_path: Path
 ) -> None:
     async with started(build(empty_url).build()) as client:

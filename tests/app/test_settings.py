@@ -92,7 +92,7 @@ def test_the_engine_gets_the_limits_of_workflows_and_retries(monkeypatch: pytest
         Settings.load()
 
 
-def test_a_secret_comes_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_is_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "token"
     path.write_text("a-token-of-thirty-two-characters-or-more\n")
     monkeypatch.setenv("ROTA_SERVICE_TOKEN_FILE", str(path))

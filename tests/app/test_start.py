@@ -67,9 +67,7 @@ def test_a_worker_loads_no_more_than_it_needs() -> None:
 
 
 @pytest.mark.parametrize("command", ["migrate", "up", "worker"])
-def test_a_database_that_does_not_exist_is_one_sentence_and_exit_code_1(
-    command: str, tmp_path: Path, postgres_url: str
-) -> None:
+def test_a_missing_database_is_one_sentence_and_exit_code_1(command: str, tmp_path: Path, postgres_url: str) -> None:
     parts = urlsplit(postgres_url)
     user = parts.username or "postgres"
     there = f"{user}:secret-word@{parts.hostname}:{parts.port}"
@@ -83,7 +81,7 @@ def test_a_database_that_does_not_exist_is_one_sentence_and_exit_code_1(
     assert "secret-word" not in answer.stderr
 
 
-async def test_a_start_goes_on_when_the_database_blinks(
+async def test_a_start_survives_a_short_outage_of_the_database(
     node: node_module.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     main.migrate(node.settings)

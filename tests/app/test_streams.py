@@ -1,4 +1,4 @@
-"""Streams: who follows sees everything once, and who comes back with the last id misses nothing."""
+"""Streams: a client sees every event once, and misses none if it reconnects with the last id."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -211,7 +211,7 @@ async def test_the_org_hears_of_the_freeze_and_of_queues(client: httpx.AsyncClie
     assert seen[3][2]["after"]["reason"] == "why"
 
 
-async def test_the_org_hears_of_its_own_hosts_alone(client: httpx.AsyncClient, live: LiveApi) -> None:
+async def test_the_stream_of_an_org_has_only_its_own_hosts(client: httpx.AsyncClient, live: LiveApi) -> None:
     """Pairing a machine, its agent coming up and again, in this org and in another one."""
 
     async def agent(key: str) -> str:
@@ -277,7 +277,7 @@ async def test_a_workflow_that_rota_itself_failed_stops_and_says_so_everywhere(
         assert inbox.sheets.rows == ["a"]
 
 
-async def test_who_comes_back_misses_nothing(client: httpx.AsyncClient, db: Database) -> None:
+async def test_a_reconnected_client_misses_no_event(client: httpx.AsyncClient, db: Database) -> None:
     """Runs end all the time, some written down late; the client goes away after every few events."""
     total = 60
     for _ in range(total):

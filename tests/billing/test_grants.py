@@ -151,7 +151,7 @@ async def test_no_credit_is_lost_when_many_charge_at_once(db: Database) -> None:
     assert sorted(steps, reverse=True) == [50_000_000 - 200_000 * n for n in range(41)]
 
 
-async def test_a_budget_of_the_day_comes_back_the_next_day(db: Database) -> None:
+async def test_a_daily_budget_is_reset_the_next_day(db: Database) -> None:
     org, user = await db.tx(settled)
     account = await db.tx(billing_accounts.account_of, org, user, NOW)
     grant = await db.tx(grants.mint, org, user, ["graph:execute:python:poet"], NOW, budget={"per_day": 200_000})

@@ -1,4 +1,4 @@
-"""One server for all tests of this folder, one browser for each file of them; each test has a window of its own."""
+"""One server for all tests of this folder, one browser per file, one window per test."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -9,7 +9,7 @@ NINE = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-async def test_a_manual_clock_stands_still_until_it_is_moved() -> None:
+async def test_a_manual_clock_stops_until_it_is_advanced() -> None:
     clock = ManualClock(NINE)
     assert clock.now() == clock.now() == NINE
     await clock.advance(HOUR)
@@ -60,7 +60,7 @@ def test_the_time_of_the_database_is_extrapolated_by_the_monotonic_clock() -> No
     assert abs(clock.sync(sample(clock, clock.now(), 0))) < timedelta(seconds=1)
 
 
-async def test_a_wait_of_real_time_ends_by_itself() -> None:
+async def test_a_wait_in_real_time_ends() -> None:
     assert await SystemClock().wait(asyncio.Event(), 0.001) is False
 
 

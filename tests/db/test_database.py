@@ -111,7 +111,7 @@ async def test_json_values_that_python_calls_equal_stay_what_they_were(db: Datab
     "value",
     [None, 0, 1.5, True, "x", [], {}, {"nul": "a\0b"}, {"emoji": "🦉"}, {"deep": [[{"a": None}]]}, 2**53, -(2**63)],
 )
-async def test_json_comes_back_as_it_was(db: Database, value: Any) -> None:
+async def test_json_round_trips(db: Database, value: Any) -> None:
     for stored in (
         await db.tx(echo, [(value,), (1,), (True,), (None,)], v=Json()),
         await db.tx(echo, [(value,)], v=Json()),

@@ -1,4 +1,4 @@
-"""What one process says, the others hear."""
+"""Wake-ups between processes."""
 
 import asyncio
 import contextlib
@@ -75,7 +75,7 @@ async def test_a_word_is_heard_once_it_is_committed(db: Database, other: Databas
         assert wake.work.is_set()
 
 
-async def test_a_word_that_has_no_event_of_its_own_wakes_everybody(db: Database, other: Database) -> None:
+async def test_a_notification_without_an_event_of_its_own_wakes_every_loop(db: Database, other: Database) -> None:
     async with listening(db) as wake:
         tasks = wake.tasks
         await other.tx(notifying("tasks"))

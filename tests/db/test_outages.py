@@ -1,4 +1,4 @@
-"""A database that is lost and comes back, or that cannot be used at all."""
+"""A database that is lost and restored, or cannot be used at all."""
 
 import asyncio
 import socket
@@ -106,7 +106,7 @@ async def test_a_database_that_does_not_exist_is_reported_at_once(postgres_url: 
         await db.close()
 
 
-def test_a_file_that_is_no_database_is_one_sentence(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "rota.db"
     path.write_text("this is a letter to my grandmother " * 100)
     with pytest.raises(DatabaseMisconfigured, match="file is not a database; name another file"):

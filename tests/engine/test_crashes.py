@@ -105,7 +105,7 @@ async def end(here: World, gate: Gate) -> None:
 
 
 async def settle(url: str, seen: set[str]) -> None:
-    """Another process takes over. Checks every slot, job and attempt, and that attempts ended as each of `seen`."""
+    """Let another process continue. Check every slot, job and attempt, and that attempts ended as each of `seen`."""
     async with world(program(Gate(closed=False)), database_url=url, start=MONDAY + 2 * HOUR) as here:
         await here.take_over()
         await here.advance(minutes=30)

@@ -24,7 +24,7 @@ async def test_work_under_a_grant_that_holds_runs(harness: Harness) -> None:
     assert await harness.verdicts() == ["9:10 ran", "9:20 ran"]
 
 
-async def test_a_grant_that_is_taken_back_stops_the_next_run_and_the_clock_goes_on(harness: Harness) -> None:
+async def test_a_revoked_grant_stops_the_next_run_and_slots_continue(harness: Harness) -> None:
     held = await grant(harness)
     await harness.schedule(grant_id=held)
     await harness.run_until(at("9:10"))

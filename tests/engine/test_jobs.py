@@ -113,7 +113,7 @@ async def test_a_key_is_free_again_when_its_job_has_finished(db: Database, mode:
     assert await state_of(db, second) == "ready"
 
 
-async def test_work_without_keys_is_promised_in_one_statement(db: Database) -> None:
+async def test_jobs_without_keys_are_enqueued_in_one_statement(db: Database) -> None:
     """Then it needs no transaction around it, and its notice goes with it."""
     said: list[str] = []
     with at_each_statement(said.append):

@@ -69,7 +69,7 @@ async def test_of_many_new_schedules_none_is_made_when_a_name_is_taken(harness: 
     assert [row.name for row in await harness.rows(select(schedules))] == ["job"]
 
 
-async def test_of_two_who_take_a_name_at_once_one_is_refused(harness: Harness) -> None:
+async def test_concurrent_creations_with_one_name_give_one_conflict(harness: Harness) -> None:
     body = {"name": "a", "target": "t", "interval": "1h"}
     tries = [harness.engine.create_schedules(harness.org_id, [body]) for _ in range(4)]
     results = await asyncio.gather(*tries, return_exceptions=True)

@@ -174,7 +174,7 @@ async def test_a_newer_slot_takes_the_place_of_a_waiting_run_now(harness: Harnes
     assert sorted(await harness.history()) == ["9:10 #1 success", "9:20 #1 success", "manual #1 coalesced"]
 
 
-async def test_run_now_takes_an_input_of_its_own(harness: Harness) -> None:
+async def test_run_now_accepts_its_own_input(harness: Harness) -> None:
     await harness.schedule(input={"n": 1})
     await harness.run_now(input={"n": 2})
     await harness.work()
@@ -211,7 +211,7 @@ async def test_run_now_with_another_input_than_the_waiting_job_is_refused(harnes
     assert await harness.run_now(input={"day": "monday"}, overlap="queue_all") != waiting
 
 
-async def test_no_slot_takes_the_place_of_a_waiting_job_with_an_input_of_its_own(harness: Harness) -> None:
+async def test_no_slot_replaces_a_waiting_job_with_its_own_input(harness: Harness) -> None:
     harness.fake_runner.long = lambda job: job.slot == at("9:10")
     await harness.schedule(overlap="queue_one")
     await harness.run_until(at("9:15"))

@@ -1,4 +1,4 @@
-"""Hot statements use their indexes, however much future work and history there is.
+"""Hot statements use their indexes with any amount of future jobs and history.
 
 The real statements are caught on their way to the database and explained there.
 """
@@ -330,7 +330,7 @@ def test_postgresql_walks_no_table_for(large_database: str, name_of_step: str) -
 def test_postgresql_takes_events_by_their_ids(
     large_database: str, postgres_url: str, postgres_template: str, filled: bool
 ) -> None:
-    """Also where it knows nothing of the events yet: not by a look at all that is pending."""
+    """Also without statistics of the events: not by a scan of all pending events."""
     url = large_database if filled else create_database(postgres_url, template=postgres_template)
 
     def explained(tx: Connection) -> list[str]:
@@ -421,7 +421,7 @@ def test_sqlite_walks_no_table_for(sqlite_file: Path, name_of_step: str) -> None
         assert index in text, f"without {index}:\n{text}"
 
 
-def test_sqlite_steps_over_a_lane_however_long_it_is(sqlite_file: Path) -> None:
+def test_sqlite_skips_a_lane_in_constant_time(sqlite_file: Path) -> None:
     engine = create_engine(f"sqlite:///{sqlite_file}")
     with engine.connect() as tx:
         few, _ = work_of_lanes(tx, count=10)

@@ -63,7 +63,7 @@ async def test_slots_that_are_fired_to_the_worker_do_not_pass_the_share(harness:
     assert places(harness) == {harness.org_id: 40}
 
 
-async def test_an_org_alone_or_with_a_limit_of_its_own_has_no_share(harness: Harness) -> None:
+async def test_a_single_org_or_one_with_a_limit_has_no_share(harness: Harness) -> None:
     harness.fake_runner.long = lambda job: True
     await harness.worker.learn()
     await harness.engine.enqueue(harness.org_id, "task", "long", [None] * 60)

@@ -1,4 +1,4 @@
-"""Random lives of schedules: whatever happens, each slot of the trigger has exactly one verdict and at most one job.
+"""Random sequences of commands and crashes: each slot of a trigger has exactly one verdict and at most one job.
 
 `ROTA_TEST_SOAK=1` looks much longer.
 """
@@ -83,7 +83,7 @@ class Life(RuleBasedStateMachine):
         return self.runner.run(step)
 
     def try_to(self, step: Coroutine[Any, Any, Any]) -> Any:
-        """What people ask for may be refused, but only in these words."""
+        """Commands may be rejected, but only with these messages."""
         try:
             return self.run(step)
         except REFUSALS:

@@ -240,7 +240,7 @@ async def test_what_the_work_returned_wins_over_a_late_cancel(harness: Harness) 
     assert await harness.history() == ["manual #1 success"]
 
 
-async def test_a_canceled_run_that_fails_by_itself_is_not_retried(harness: Harness) -> None:
+async def test_a_canceled_run_that_fails_is_not_retried(harness: Harness) -> None:
     harness.fake_runner.long, harness.fake_runner.stubborn = lambda job: True, True
     harness.fake_runner.errors = [TransientError("net")]
     job = await enqueue(harness, serial_key="k")
@@ -345,7 +345,7 @@ async def test_a_job_of_another_org_does_not_wait_behind_what_was_claimed_ahead(
     assert Counter(targets) == {"big": 200, "small": 3, "third": 1}
 
 
-async def test_a_worker_with_enough_to_do_minds_the_limits_of_others(harness: Harness) -> None:
+async def test_a_full_worker_respects_limits_of_other_orgs(harness: Harness) -> None:
     small = await harness.add_org("small")
     await harness.write(update(orgs).where(orgs.c.id == small).values(max_running=0))
     await harness.engine.enqueue(harness.org_id, "task", "big", [None] * 200)

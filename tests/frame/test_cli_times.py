@@ -1,4 +1,4 @@
-"""Times on the command line: what people write, and whatever the command line prints."""
+"""Times on the command line: accepted forms, and that printed times are accepted."""
 
 import time
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def noon_in_oslo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("2026-11-16T13:00:00Z", "2026-11-16T13:00:00", "2026-11-16T13:00:00"),
     ],
 )
-def test_times_are_read_as_people_write_them(text: str, ago: str, ahead: str) -> None:
+def test_times_are_read_in_common_forms(text: str, ago: str, ahead: str) -> None:
     for read, expected in ((past, ago), (future, ahead)):
         assert datetime.fromisoformat(read(text)).astimezone(UTC) == datetime.fromisoformat(expected + "+00:00")
 

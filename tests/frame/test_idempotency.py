@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: one effect, however often and by however many it is asked for."""
+"""`Idempotency-Key`: repeated and concurrent requests have one effect."""
 
 import asyncio
 import contextlib
@@ -195,7 +195,7 @@ async def test_a_failure_of_ours_is_not_kept(api: Api, monkeypatch: pytest.Monke
     assert (await api.call("POST", "/schedules", CREATE, headers=KEY)).status_code == 201
 
 
-async def test_each_org_has_keys_of_its_own(api: Api) -> None:
+async def test_idempotency_keys_are_separate_by_org(api: Api) -> None:
     await api.call("POST", "/schedules", CREATE, headers=KEY)
     org = await api.call("POST", "/orgs", {"name": "Other", "slug": "other"})
     headers = {**KEY, "authorization": f"Bearer {org.json()['admin_key']}"}

@@ -41,7 +41,7 @@ def at(api: Api, address: str, **more: Any) -> httpx.AsyncClient:
 
 
 async def try_passwords(client: httpx.AsyncClient, *emails: str, password: str = "wrong") -> list[int]:
-    """The statuses of a login for each of these people."""
+    """Return the status of a login for each of these users."""
     page = await client.get("/login")
     token = re.search(r'name="csrf_token" value="([0-9a-f]{64})"', page.text)
     assert token

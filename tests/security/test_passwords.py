@@ -1,4 +1,4 @@
-"""Passwords that are tried first are refused, and people change their own."""
+"""Common passwords are rejected, and users change their own."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Secrets of tasks, runs and servers are not shown to readers, whatever their fields are called."""
+"""Secrets of tasks, runs and servers are not shown to readers, under any field name."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""QUEUE_SERIALIZES under load: many workers, few keys, and everybody at once."""
+"""QUEUE_SERIALIZES under load: many concurrent workers and few keys."""
 
 import asyncio
 import random
@@ -254,7 +254,7 @@ async def test_schedulers_that_fire_at_once_fire_each_slot_once(migrated_url: st
 
 @pytest.mark.long
 @pytest.mark.timeout(240)
-async def test_people_and_schedulers_race_over_one_schedule(migrated_url: str) -> None:
+async def test_users_and_schedulers_race_over_one_schedule(migrated_url: str) -> None:
     harness = await open_harness(migrated_url)
     await harness.schedule(overlap="queue_one")
     dice = random.Random(11)

@@ -61,7 +61,7 @@ def recurses() -> None:
     ],
 )
 @pytest.mark.parametrize("clean_url", ["sqlite"], indirect=True)
-async def test_whatever_a_function_raises_the_worker_goes_on(
+async def test_the_worker_survives_any_exception_of_a_function(
     harness: TaskHarness, function: Callable[[], Any], error: str
 ) -> None:
     harness.program.task(function)
@@ -94,7 +94,7 @@ async def test_a_result_that_cannot_be_kept_is_a_clear_failure(harness: TaskHarn
     assert error in run["error"]["message"]
 
 
-async def test_a_result_with_characters_that_no_database_stores_hurts_no_other_run(harness: TaskHarness) -> None:
+async def test_a_result_with_unstorable_characters_affects_no_other_run(harness: TaskHarness) -> None:
     harness.program.task("nul")(lambda: {"text": "a\0b"})
     harness.program.task("fine")(lambda: "fine")
     await harness.declare()

@@ -51,7 +51,7 @@ async def test_parameters_and_injected_values_mix_under_any_name(harness: TaskHa
     assert (await harness.run(mixed, limit=50))["outcome"] == {"limit": 100.0, "one": 1}
 
 
-async def test_every_run_has_a_session_of_its_own_that_is_closed_however_it_ends(harness: TaskHarness) -> None:
+async def test_every_run_has_its_own_session_that_is_always_closed(harness: TaskHarness) -> None:
     seen: list[AsyncSession] = []
     waiting = asyncio.Event()
 
@@ -88,7 +88,7 @@ async def test_every_run_has_a_session_of_its_own_that_is_closed_however_it_ends
 
 
 async def test_a_session_that_is_left_open_keeps_no_worker_from_writing(harness: TaskHarness) -> None:
-    """One file has one writer: on SQLite a session writes to a file of its own."""
+    """A SQLite file has one writer, so a session writes to a separate file."""
     writing, done = asyncio.Event(), asyncio.Event()
 
     @harness.program.task
@@ -492,6 +492,6 @@ async def test_without_a_named_program_the_functions_own_file_is_it(isolated_har
     assert run["status"] == "success", run["error"]
 
 
-async def test_the_limit_for_artifacts_holds_in_a_process_of_its_own(isolated_harness: TaskHarness) -> None:
+async def test_the_artifact_limit_holds_in_an_isolated_process(isolated_harness: TaskHarness) -> None:
     run = await isolated_harness.run("too_large")
     assert run["error"]["message"] == "the artifact has 1001 bytes; at most 1000 are allowed"

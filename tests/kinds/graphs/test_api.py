@@ -311,7 +311,7 @@ async def test_a_worker_runs_graphs_through_the_endpoint(api: Api, remote_worker
     assert [line["text"] for line in (await api.get(f"/runs/{run.id}/logs"))["items"]] == ["hi"]
 
 
-async def test_a_trace_goes_on_over_there(api: Api, remote_worker: RemoteGraphWorker) -> None:
+async def test_a_trace_continues_in_the_other_service(api: Api, remote_worker: RemoteGraphWorker) -> None:
     recorder = SpanRecorder()
     for engine in (api.engine, remote_worker.engine):
         engine.tracing = Tracing(recorder.provider.get_tracer("rota"))
@@ -322,7 +322,7 @@ async def test_a_trace_goes_on_over_there(api: Api, remote_worker: RemoteGraphWo
 
 
 async def test_a_worker_that_meets_409_waits_and_takes_the_outcome(api: Api, remote_worker: RemoteGraphWorker) -> None:
-    """The worker that asked first is gone; its run goes on over there, and nothing runs or is charged twice."""
+    """The first worker died; its run continues in the other service, and nothing runs or is charged twice."""
     gate, reached, times = asyncio.Event(), asyncio.Event(), []
 
     async def slow(request: GraphRequest, caller: LlmCaller) -> AsyncIterator[object]:

@@ -86,7 +86,7 @@ async def test_BILLING_VIA_GRANT(graphs: Graphs) -> None:
 
 
 async def test_JOB_KEY_PER_SLOT(graphs: Graphs) -> None:
-    """A slot has one job, however often it is fired."""
+    """A slot has one job, even if it is fired repeatedly."""
     schedule_id = await graphs.schedule()
     graphs.harness.clock.set(at("9:10"))
     before = await graphs.harness.rows(select(clocks.c.next_slot, clocks.c.next_run_at))

@@ -1,4 +1,4 @@
-"""Fake agent that speaks the agent protocol, so that a test decides which message is sent when."""
+"""Fake agent with the real protocol, so that a test decides which message is sent when."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -123,7 +123,7 @@ async def test_one_job_that_changes_something_at_a_time_and_others_that_only_loo
     assert [order["job_id"] for order in await agent.claim(room=0)] == [changes[1]]
 
 
-async def test_what_was_handed_out_in_an_answer_that_got_lost_comes_again(api: Api) -> None:
+async def test_jobs_of_a_lost_poll_answer_are_dispatched_again(api: Api) -> None:
     agent = await pair_agent(api)
     await run_job(api, await make_server(api, agent))
     (first,) = (await agent.poll())["jobs"]  # and it was not journaled
@@ -290,7 +290,7 @@ async def test_a_lost_agent_is_asked_before_what_it_may_have_changed_is_tried_ag
     assert [order["job_id"] for order in await agent.claim()] == [behind]
 
 
-async def test_an_agent_that_comes_back_at_once_is_asked_at_once(api: Api) -> None:
+async def test_an_agent_that_registers_again_at_once_reconciles_at_once(api: Api) -> None:
     agent = await pair_agent(api)
     job = await run_job(api, await make_server(api, agent))
     (order,) = await agent.claim()

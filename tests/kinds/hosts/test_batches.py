@@ -25,7 +25,7 @@ async def working(api: Api) -> AsyncIterator[Worker]:
 
 
 async def eventually(api: Api, batch: str, **wanted: Any) -> Any:
-    """Wait until a batch stands so."""
+    """Wait until a batch has these values."""
     for _ in range(200):
         current = await api.get(f"/batches/{batch}")
         if all(current[name] == value for name, value in wanted.items()):
@@ -84,7 +84,7 @@ async def test_a_batch_without_matching_servers_is_rejected_and_a_schedule_waits
     assert (await api.call("POST", "/schedules", {**body, "input": {"job_type": "restart"}})).status_code == 201
 
 
-async def test_a_wave_stops_on_the_first_failure_and_says_who_is_left(api: Api) -> None:
+async def test_a_batch_stops_on_the_first_failure_and_lists_skipped_members(api: Api) -> None:
     agents, _ = await make_three(api)
     async with working(api):
         batch = await start(api, max_parallel=1, stop_on_failure=True)
@@ -113,7 +113,7 @@ async def test_canceling_a_batch_withdraws_waiting_jobs_and_cancels_running_ones
     assert (await api.get(f"/batches/{waits}"))["status"] == "canceled"
 
 
-async def test_a_worker_that_takes_over_goes_on_where_the_last_one_was(api: Api) -> None:
+async def test_another_worker_continues_a_batch(api: Api) -> None:
     agents, _ = await make_three(api)
     async with working(api) as first:
         batch = await start(api, max_parallel=1)

@@ -1,4 +1,4 @@
-"""What docs/pipelines.md shows, run as it stands there."""
+"""Executes the examples of docs/pipelines.md."""
 
 import json
 import re

@@ -41,7 +41,7 @@ async def harness(clean_url: str, tmp_path: Path) -> AsyncIterator[PipelineHarne
 
 
 def table(harness: PipelineHarness, path: str, place: Path) -> list[Any]:
-    """What anybody reads who opens the file."""
+    """Return the rows of a pipeline's Parquet file."""
     result = duckdb.execute(f"SELECT * FROM '{place}/warehouse/{harness.org_id}/{path}.parquet' ORDER BY ALL")
     return result.fetchall()
 
@@ -511,8 +511,8 @@ async def test_a_webhook_opens_to_its_token_alone(harness: PipelineHarness) -> N
         await fire_webhook(harness.engine, token)
 
 
-async def test_two_who_fire_a_trigger_at_once_fire_it_once(harness: PipelineHarness) -> None:
-    """Compare-and-set: what was read before the other one won is not what stands there now."""
+async def test_concurrent_fires_of_a_trigger_fire_it_once(harness: PipelineHarness) -> None:
+    """Compare-and-set: a fire that read the trigger before another fire won does nothing."""
     await harness.pipeline(ORDERS)
     made, _ = await harness.trigger(ORDERS, "webhook", cooldown_seconds=60)
     (row,) = await harness.rows(select(pipeline_triggers))

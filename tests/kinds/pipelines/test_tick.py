@@ -22,7 +22,7 @@ TOTALS = "sales/silver/daily_totals"
 
 @pytest.fixture
 async def harness(clean_url: str, tmp_path: Path) -> AsyncIterator[PipelineHarness]:
-    """With an executor whose runs end when the test says; at the end every slot must have its verdict."""
+    """A harness whose executor ends runs on request; at the end every slot must have a verdict."""
     harness = await open_pipeline_harness(clean_url, tmp_path / "warehouse", FakeExecutor())
     await harness.pipeline(TOTALS)
     yield harness
@@ -90,7 +90,7 @@ async def test_nil_next_run_at_is_computed_and_does_not_fire(harness: PipelineHa
     assert (stats.last_run_at, stats.fired) == (None, 0)  # nothing ran, so nothing says so
 
 
-async def test_missed_schedule_fires_once_and_goes_on_from_now(harness: PipelineHarness) -> None:
+async def test_missed_schedule_fires_once_and_continues_from_now(harness: PipelineHarness) -> None:
     await harness.plan(TOTALS)
     await harness.run_until(at("10:00"))
     await harness.start_at(at("13:20"))  # three hours without a worker
@@ -99,7 +99,7 @@ async def test_missed_schedule_fires_once_and_goes_on_from_now(harness: Pipeline
     assert await harness.planned() == ("14:00", "14:00")
 
 
-async def test_executor_failure_is_recorded_and_the_chain_goes_on(harness: PipelineHarness) -> None:
+async def test_executor_failure_is_recorded_and_the_chain_continues(harness: PipelineHarness) -> None:
     fake_executor(harness).errors = [WorkFailed(Failure(FailureClass.LOGIC, "Broken", "the runner is broken"))]
     await harness.plan(TOTALS)
     await harness.run_until(at("11:00"))

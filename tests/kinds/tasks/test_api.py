@@ -476,7 +476,7 @@ async def test_saved_artifacts_are_listed_shown_as_a_tree_and_downloaded(task_ap
     assert whole.json()["result"] == saved
 
 
-async def test_a_binary_result_is_an_artifact_of_its_own(task_api: TaskApi) -> None:
+async def test_a_binary_result_is_a_separate_artifact(task_api: TaskApi) -> None:
     job = await task_api.run(await task_api.make("raw"))
     result = (await task_api.ask("GET", f"/artifacts/{job['artifact_id']}"))["data"]["result"]
     assert result["content_type"] == "application/octet-stream"

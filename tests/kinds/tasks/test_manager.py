@@ -297,7 +297,7 @@ async def test_a_schedule_for_once_is_finished_after_its_failure(harness: TaskHa
 
 
 async def test_a_schedule_of_a_deleted_function_leaves_a_verdict_and_moves_on(harness: TaskHarness) -> None:
-    """Whoever had the function is gone, the row stands: each slot fails with a word, none comes twice."""
+    """The function is gone but the row exists: each slot fails with a reason, and none is repeated."""
     task = await harness.store("calculate_sum", parameters={"a": 1, "b": 2}, name="gone")
     await harness.schedule(target="gone")
     task_row = await harness.manager.row(task["id"])

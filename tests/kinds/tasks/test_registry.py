@@ -63,7 +63,7 @@ def test_clearing_forgets_everything() -> None:
     TaskRegistry.register_function("double", double)
 
 
-def test_a_namespace_stands_before_its_names() -> None:
+def test_a_namespace_prefixes_names() -> None:
     billing, stock = TaskRegistry("billing"), TaskRegistry("stock")
     billing.register("sum")(double)
     stock.register("sum")(print)

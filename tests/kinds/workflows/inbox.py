@@ -126,5 +126,5 @@ def make_inbox(call: str = "sheets.append", **options: Any) -> Inbox:
 
 
 def broken_step(*_: Any) -> None:
-    """Raise an error that stands for a defect in Rota."""
+    """Raise an error as a defect in Rota would."""
     raise KeyError("a bug")

@@ -35,7 +35,7 @@ def test_a_line_is_found_again_by_its_key(tmp_path: Path) -> None:
     assert files.read_csv("out.csv") == [["a", "1", "K1"], ["b, c", "2", "K2"]]
 
 
-def test_a_torn_line_is_not_found_and_hurts_no_other(tmp_path: Path) -> None:
+def test_a_partial_line_is_not_found_and_corrupts_no_other(tmp_path: Path) -> None:
     files = Files(tmp_path)
     (tmp_path / "out.csv").write_text("a,1,K")  # a process died while it wrote K1's line
     assert files.find("K1", {"path": "out.csv", "row": ["a", 1]}) == NotApplied()

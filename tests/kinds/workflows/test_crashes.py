@@ -27,7 +27,7 @@ from tests.databases import copy_sqlite, empty_postgres
 
 
 class Folder:
-    """Each effect is a file. It dies before or after it wrote one, when the countdown says so."""
+    """Each effect is a file. The process dies before or after it wrote one, by a countdown."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -144,7 +144,7 @@ def test_a_crash_at_every_statement_of_a_run(clean_url: str, sqlite_template: Pa
 
 
 class Thrown:
-    """Like a connection of a library with threads of its own: the process that made it can end it, no other."""
+    """Like a connection with its own threads: only the process that opened it can close it."""
 
     def __init__(self) -> None:
         self.me, self.owner = self, os.getpid()
@@ -154,7 +154,7 @@ class Thrown:
             os._exit(1)
 
 
-def test_who_dies_does_not_tear_down_what_the_parent_threw_away() -> None:
+def test_a_killed_child_does_not_finalize_objects_of_its_parent() -> None:
     async def play() -> None:
         gc.collect()
 
@@ -166,7 +166,7 @@ def test_who_dies_does_not_tear_down_what_the_parent_threw_away() -> None:
         gc.enable()
 
 
-def test_who_hangs_is_ended_whatever_the_parent_does_with_alarms() -> None:
+def test_a_hanging_child_is_killed_even_if_the_parent_uses_alarms() -> None:
     async def play() -> None:
         os.read(pipe[0], 1)
 

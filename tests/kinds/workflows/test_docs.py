@@ -1,4 +1,4 @@
-"""The code in the docs runs as it stands."""
+"""Executes the code of docs/workflows.md."""
 
 import re
 import sys

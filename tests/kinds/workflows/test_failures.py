@@ -227,7 +227,7 @@ async def test_reservations_are_all_or_nothing(clean_url: str, prepared: dict[st
 # approval
 
 
-async def test_auth_waits_for_a_person_and_goes_on_when_approved(clean_url: str) -> None:
+async def test_an_auth_error_waits_for_approval_and_then_continues(clean_url: str) -> None:
     inbox = make_inbox()
     async with world(inbox.app, database_url=clean_url) as rota:
         await rota.drain()
@@ -253,7 +253,7 @@ async def test_a_denied_mutation_surely_failed_and_is_done_again_when_approved(c
         assert await history(rota) == ["#1 paused: approval mutated", "#2 success committed"]
 
 
-async def test_a_rejected_run_skips_its_events_and_the_workflow_goes_on(clean_url: str) -> None:
+async def test_a_rejected_run_skips_its_events_and_the_workflow_continues(clean_url: str) -> None:
     inbox = make_inbox()
     async with world(inbox.app, database_url=clean_url) as rota:
         inbox.sheets.fails = [PermissionDenied("no write access")]
@@ -364,7 +364,7 @@ async def test_maintenance_leaves_alone_what_a_consumer_saw_and_left_waiting(cle
 # the ledger
 
 
-async def test_the_ledger_has_what_became_of_a_mutation(clean_url: str) -> None:
+async def test_the_ledger_has_the_outcome_of_a_mutation(clean_url: str) -> None:
     inbox = make_inbox()
     async with world(inbox.app, database_url=clean_url) as rota:
         await one_mail(rota, inbox)
@@ -377,7 +377,7 @@ async def test_the_ledger_has_what_became_of_a_mutation(clean_url: str) -> None:
         assert {outcome for handler, outcome in outcomes if handler == "Notify"} == {"none"}
 
 
-async def test_next_is_a_phase_of_its_own_in_the_ledger(clean_url: str) -> None:
+async def test_next_is_a_separate_phase_in_the_ledger(clean_url: str) -> None:
     inbox = make_inbox()
     phases: list[str] = []
     async with world(inbox.app, database_url=clean_url) as rota:

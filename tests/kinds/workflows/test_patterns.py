@@ -25,7 +25,7 @@ def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 async def calls(rota: World, name: str) -> int:
-    """How often the consumer of a workflow was asked since it was deployed, not counting the look at the deploy."""
+    """Return how often the consumer of a workflow ran since its deployment, without the first run."""
     runs = [run for run in await rota.runs(target=name) if run.get("handler_type") == "consumer"]
     assert all(run["status"] == "success" for run in runs)
     return len(runs) - 1

@@ -197,7 +197,7 @@ async def test_where_a_person_is_asked_nothing_happens_without_them(clean_url: s
         assert (await rota.workflows.version("letters", "1.2"))["decided_by"] == "ada"
 
 
-async def test_a_person_who_was_faster_wins(clean_url: str, tmp_path: Path) -> None:
+async def test_a_deployment_by_a_person_wins_over_a_repair(clean_url: str, tmp_path: Path) -> None:
     right = RENAMED.replace('connectors=["sheets', 'repair="ask", connectors=["sheets')
     async with world(program(), database_url=clean_url, repairer=repairer(tmp_path, right, right)) as rota:
         await deploy(rota, ASKS)

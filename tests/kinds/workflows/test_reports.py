@@ -1,4 +1,4 @@
-"""What people read about workflows that wait for them."""
+"""Texts about workflows that wait for a person."""
 
 import pytest
 

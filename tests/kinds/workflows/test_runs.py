@@ -27,7 +27,7 @@ async def statuses(rota: World) -> list[str]:
     return [f"{row.topic} {row.message_id} {row.status}" for row in event_rows]
 
 
-async def test_mail_becomes_rows_once_each(clean_url: str) -> None:
+async def test_each_mail_becomes_one_row(clean_url: str) -> None:
     inbox = make_inbox()
     inbox.mail = ["a", "b"]
     async with world(inbox.app, database_url=clean_url) as rota:
@@ -80,7 +80,7 @@ async def test_a_publish_during_a_run_is_not_swallowed(clean_url: str) -> None:
         assert inbox.sheets.rows == ["x", "y", "z"]
 
 
-async def test_an_event_that_comes_after_an_empty_look_wakes_again(clean_url: str) -> None:
+async def test_an_event_after_an_empty_prepare_wakes_the_consumer_again(clean_url: str) -> None:
     inbox = make_inbox()
     async with world(inbox.app, database_url=clean_url) as rota:
 

@@ -221,7 +221,7 @@ def children() -> set[int]:
 
 
 @LINUX
-async def test_who_never_returns_is_killed(box: Sandbox) -> None:
+async def test_a_script_that_never_returns_is_killed(box: Sandbox) -> None:
     assert await probe(box, "return os.getpid()") > 0
     before, began = children(), asyncio.Event()
 

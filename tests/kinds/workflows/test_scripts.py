@@ -1,4 +1,4 @@
-"""Workflows that people upload: versions, and runs that behave as those of a program."""
+"""Uploaded workflows: versions, and runs that behave like those of a program."""
 
 import pytest
 from sqlalchemy import select
@@ -122,7 +122,7 @@ async def test_a_script_calls_only_what_it_declares(clean_url: str) -> None:
 
 
 async def test_a_script_of_another_org_gets_none_of_the_connectors_here(clean_url: str) -> None:
-    """Its route says so: only a worker whose program belongs to the org can take its jobs."""
+    """Only a worker whose program belongs to the org can claim its jobs: the route names the org."""
     sheets = Sheets()
     async with world(program(sheets), database_url=clean_url) as rota:
         other, _ = await rota.engine.db.tx(accounts.create_org, "Other", "other", rota.clock.now())

@@ -94,7 +94,7 @@ async def test_a_person_accepts_or_rejects_a_repair(api: Api, rota: World) -> No
     assert {run["target_version"] for run in runs} == {"1.0", "1.2"}
 
 
-async def test_the_page_shows_versions_and_lets_people_decide(api: Api, rota: World) -> None:
+async def test_the_page_shows_versions_and_accepts_decisions(api: Api, rota: World) -> None:
     async with browser(api) as web:
         await log_in(api, web)
         made = (await api.call("POST", "/workflows", {"script": ASKS})).json()["id"]

@@ -55,7 +55,7 @@ async def test_what_a_run_has_taken_is_not_skipped(clean_url: str) -> None:
             await rota.workflows.skip("inbox", "nowhere")
 
 
-async def test_what_came_of_a_skipped_input_alone_is_skipped_too(clean_url: str) -> None:
+async def test_events_derived_only_from_a_skipped_input_are_skipped_too(clean_url: str) -> None:
     app = Rota()
     flow = Workflow("pairs", topics=["in", "out"])
 
