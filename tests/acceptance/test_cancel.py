@@ -50,11 +50,11 @@ async def test_the_whole_process_tree_is_gone_before_a_run_is_canceled(tmp_path:
                 job_id = await execute(api, task)
                 await until(partial(all_sleep, mark + end, sleepers), 30, f"{task} has started its processes")
                 tree = {pid for pid in descendants(up.pid) if "warden_process" not in command_of(pid)}
-                assert len(tree) >= sleepers + 3  # and who started them, and two shells that ignore SIGTERM
+                assert len(tree) >= sleepers + 3  # and their parents, and two shells that ignore SIGTERM
                 assert sleeping(mark + end) < tree
                 assert (await api.post(f"/runs/{job_id}/$cancel")).status_code == 202
                 status = "running"
-                while status == "running":  # asked without a pause: the answer and the look must be close
+                while status == "running":  # polled without a pause: status and process list must be close in time
                     status = (await api.get(f"/jobs/{job_id}")).json()["status"]
                 left = (tree & living()) | sleeping(mark + end)
                 assert (task, status, left) == (task, "canceled", set())

@@ -68,7 +68,7 @@ async def steps_cost_nothing(cluster: Cluster) -> None:
     await cluster.wait_for_line("end", count=10, target="quick")
     for hours in (1, 0, 2, 0):  # set ahead, back again, and once more
         (cluster.home / "clock").write_text(str(hours))
-        await asyncio.sleep(1.2 * LEASE)  # time for everybody to notice, and to judge if they dared
+        await asyncio.sleep(1.2 * LEASE)  # time for every process to notice, and to expire leases if it were allowed
     await until(lambda: len(cluster.witness_lines("end", target="sleeper")) == len(long), 60, "the long runs end")
 
     async def written() -> bool:

@@ -263,9 +263,7 @@ async def test_when_the_machine_dies_only_an_answer_lets_it_run_again(fleet: Fle
     assert await fleet.ended(job) == ["paused: reconciliation", "success: resolved"]
 
     body = {"server_instance_id": alpha, "job_type": "touch", "payload": {"path": str(fleet.witness), "seconds": 600}}
-    reconciled = str(
-        (await fleet.call("POST", "/host-jobs", body))["job_id"]
-    )  # a type that can look whether it happened
+    reconciled = str((await fleet.call("POST", "/host-jobs", body))["job_id"])  # a job type with `reconcile`
     await fleet.wait_for_line("begin", reconciled)
     power_cut(fleet)
     fleet.start("alpha")

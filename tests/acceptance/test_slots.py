@@ -36,7 +36,7 @@ async def every_slot_runs_once(cluster: Cluster, processes: int) -> None:
         "starts_at": start.isoformat(),
         "ends_at": (start + timedelta(seconds=SECONDS)).isoformat(),  # half-open
     }
-    overlaps = ("allow", "queue_all")  # with these each slot has a job of its own, however busy the machine is
+    overlaps = ("allow", "queue_all")  # with these each slot has its own job, even on a busy machine
     ids = await cluster.schedule_all(
         [{"name": f"every-second-{n}", "target": "quick", "overlap": overlaps[n % 2], **span} for n in range(SCHEDULES)]
     )
@@ -53,11 +53,11 @@ async def every_slot_runs_once(cluster: Cluster, processes: int) -> None:
     ledger = await cluster.runs()
     assert Counter((run.status, run.attempt) for run in ledger) == {("success", 1): len(wanted)}
     assert {(run.schedule_id, run.slot) for run in ledger} == wanted
-    for event in ("begin", "end"):  # the witness says the same
+    for event in ("begin", "end"):  # the witness file agrees
         happened = Counter(line.run_id for line in cluster.witness_lines(event))
         assert set(happened) == {run.id for run in ledger}
         assert set(happened.values()) == {1}
     report = await cluster.audit()
     assert report["ok"], report
     assert report["slots"] == len(wanted)
-    assert len({line.pid for line in cluster.witness_lines("begin")}) == processes  # everybody had a share
+    assert len({line.pid for line in cluster.witness_lines("begin")}) == processes  # every process had a share

@@ -199,7 +199,7 @@ async def test_a_wrong_password_is_refused_and_not_logged(api: Api, web: httpx.A
 @on_sqlite
 async def test_wrong_passwords_are_limited_also_for_a_known_user(api: Api, web: httpx.AsyncClient) -> None:
     await api.call("POST", "/users", ADA)
-    for _ in range(3):  # who gets in has not failed
+    for _ in range(3):  # successful logins do not count
         assert (await submit(web, **CREDENTIALS)).status_code == 303
     shown = csrf_of(await web.get("/login"))
     wrong = {**CREDENTIALS, "password": "wrong", "csrf_token": shown}

@@ -129,7 +129,7 @@ async def test_schedules_come_in_the_order_that_is_asked_for(api: Api) -> None:
 async def test_a_run_keeps_the_trace_it_was_asked_in(api: Api, header: str, stored: str | None) -> None:
     await api.schedule("nightly")
     asked = await api.call("POST", "/schedules/nightly/$run", headers={"traceparent": header})
-    stored = stored or trace_id_of(asked.json()["job_id"])  # else it is a trace of its own
+    stored = stored or trace_id_of(asked.json()["job_id"])  # otherwise the job has its own trace
     assert (len(stored), int(stored, 16) > 0) == (32, True)
     assert (await api.get("/runs"))["items"][0]["trace_id"] == stored
     begun = await api.start()

@@ -170,7 +170,7 @@ async def test_a_password_is_changed_and_login_sessions_are_listed_and_ended(rot
         await log_in(browser, "correct horse")
         page = await fill(browser, "/settings", "/api-keys", name="own", role="admin")
         (key,) = set(re.findall(r"rota_[\w-]{43}", page.text))
-        own = {"ROTA_KEY": key}  # a key acts for the person who made it
+        own = {"ROTA_KEY": key}  # a key acts for the user who created it
         await second.get(rota("login").stdout.strip())  # a session of another user
         second.cookies.clear()
         await log_in(second, "correct horse")

@@ -126,7 +126,7 @@ async def test_inside_a_process_that_runs_it_a_task_makes_more_jobs(clean_url: s
         return await program.enqueue(child, who="async")
 
     @program.task
-    def sync_parent() -> str:  # in a thread, with a loop of its own
+    def sync_parent() -> str:  # in a thread with its own event loop
         return asyncio.run(program.enqueue(child, who="sync"))
 
     @program.task

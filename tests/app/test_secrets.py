@@ -45,7 +45,7 @@ def test_no_session_token_or_key_is_in_any_table_or_log_line(home: tuple[Path, s
     rota, server = caller(place), json.loads((place / "data" / "server.json").read_text())["url"]
     secrets = [TOKEN, PASSWORD, (place / "data" / "admin.key").read_text().strip(), *GUESSES]
 
-    # people: a password, keys, a login link, the session that it opens
+    # users: a password, keys, a login link, the session that it opens
     assert rota("user", "add", "ada@example.org", "--role", "operator", ROTA_PASSWORD=PASSWORD).returncode == 0
     key = read(rota("-o", "json", "key", "add", "ci", "--role", "operator"))["key"]
     link = read(rota("-o", "json", "login"))["url"]

@@ -387,7 +387,7 @@ async def test_a_start_that_fails_leaves_nothing_open(empty_url: str) -> None:
         async with started(build(empty_url).on_startup(wrong).build()):
             raise AssertionError
     left = [thread.name for thread in set(threading.enumerate()) - before]
-    assert not [name for name in left if name.startswith("rota")]  # the loop keeps threads of its own
+    assert not [name for name in left if name.startswith("rota")]  # the event loop keeps its own threads
 
 
 async def test_orphans_are_disabled_when_the_service_starts(empty_url: str) -> None:

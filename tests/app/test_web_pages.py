@@ -179,7 +179,7 @@ async def test_the_page_of_a_run_shows_everything(api: Api, admin: httpx.AsyncCl
     assert (await audit(api, "runs.cancel"))["after"]["because"] == "wrong day"
     await api.end([begun], Status.CANCELED, "operator")
     ended = words((await admin.get(f"/runs/{begun.run_id}")).text)
-    assert "attempts over" not in ended  # that is for those who do not see the chart
+    assert "attempts over" not in ended  # that is the text alternative of the chart
     assert "A user asked for it" in ended
     again = await fill(admin, f"/runs/{begun.run_id}", f"/runs/{begun.run_id}/$retry")
     assert again.headers["location"] == f"/runs/{(await audit(api, 'runs.retry'))['after']['result']}"
@@ -710,7 +710,7 @@ async def test_pages_show_nothing_that_the_scopes_of_a_key_keep_from_the_api(api
     await log_in(api, web)
     for path, texts in hidden.items():
         text = (await web.get(path)).text
-        assert [expected for expected in texts if expected not in text] == [], path  # who may read all sees it
+        assert [expected for expected in texts if expected not in text] == [], path  # an unrestricted reader sees it
     for path, texts in hidden.items():
         scopes = [f"{path.split('/')[1]}:read", "login-links"]
         made = await api.call("POST", "/api-keys", {"name": "narrow", "role": "viewer", "scopes": scopes})

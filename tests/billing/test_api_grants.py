@@ -195,7 +195,10 @@ async def test_the_run_after_a_revocation_is_skipped_and_every_view_says_why(har
     assert by_slot == await api.get(f"/runs/{skipped['id']}/$why")
     assert "skipped, because its grant was revoked (grant_revoked)" in " ".join(by_slot["sentences"])
     schedule = await api.get("/schedules/nightly")
-    assert (schedule["next_run_at"], schedule["skipped_count"]) == (at("9:30").isoformat(), 1)  # the clock goes on
+    assert (schedule["next_run_at"], schedule["skipped_count"]) == (
+        at("9:30").isoformat(),
+        1,
+    )  # the next slot is planned
 
 
 @pytest.mark.parametrize(("stop", "status", "reason"), [(False, "success", None), (True, "canceled", "grant_revoked")])

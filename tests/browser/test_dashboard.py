@@ -81,7 +81,7 @@ def test_a_run_is_started_with_other_input_read_live_searched_and_canceled(page:
     page.locator("form[action$='$run'] button.primary").click()
     expect(page.locator("h1")).to_contain_text("talks")
     expect(page.locator("#log p", has_text="verse 5")).to_be_visible()
-    expect(page.locator("#log p", has_text="verse 15")).to_be_visible()  # it grows while we look
+    expect(page.locator("#log p", has_text="verse 15")).to_be_visible()  # it grows while the page is open
     assert page.locator("#log p", has_text=re.compile(r"verse 5$")).count() == 1
     page.locator("[data-log-search]").fill("verse 7")
     expect(page.locator("#log p", has_text=re.compile(r"verse 6$"))).to_be_hidden()

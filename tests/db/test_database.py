@@ -169,7 +169,7 @@ async def test_what_cannot_be_stored_is_refused_and_leaves_nothing(db: Database,
     with pytest.raises(DataRefused):
         await db.tx(step)
     assert await db.read(lambda tx: tx.execute(select(orgs)).all()) == []
-    await db.tx(insert_rows, orgs, [org()])  # and it goes on
+    await db.tx(insert_rows, orgs, [org()])  # and the connection still works
 
 
 async def test_a_second_row_with_the_same_key_is_refused(db: Database) -> None:

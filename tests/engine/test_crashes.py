@@ -142,7 +142,7 @@ def test_a_crash_at_every_statement_leaves_one_success_of_each_slot(
     for point in range(1, 500) if every else range(2 + 3 * clean_url.startswith("sqlite"), 500, stride):
         fresh(clean_url, sqlite_template)
         died = dies_at(point, partial(play, clean_url))
-        # in a process of its own, too: threads that this one starts would be missing in the next copy of it
+        # also in a child process: threads started here would be missing after the next fork
         assert not dies_at(NEVER, partial(settle, clean_url, set() if died else seen)), (
             f"after a crash at point {point}"
         )

@@ -216,7 +216,7 @@ async def test_a_crowd_is_read_and_fired_in_parts(harness: Harness, monkeypatch:
     while batch is not None:
         left.append(len(batch.planned))
         batch = await harness.scheduler.fire_due(batch)
-    assert left == [5, 1]  # two parts at once; what it has is done before it looks again
+    assert left == [5, 1]  # two batches at once; what was read is fired before the next read
     await harness.run_until(at("9:10"))
     assert [await harness.verdicts(name) for name in names] == [["9:10 ran"]] * 12
 

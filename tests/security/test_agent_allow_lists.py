@@ -211,7 +211,7 @@ def test_a_host_that_no_pattern_names_is_not_looked_up(monkeypatch: pytest.Monke
 
 
 def test_the_request_goes_to_the_address_that_was_checked(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = ["127.0.0.1", "169.254.169.254"]  # the second look would be rebound
+    answers = ["127.0.0.1", "169.254.169.254"]  # the second resolution would be rebound
     resolve, port = socket.getaddrinfo, listener.server_port
 
     def resolved(host: Any, *rest: Any, **more: Any) -> Any:

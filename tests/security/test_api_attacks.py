@@ -61,7 +61,7 @@ def faults(answer: httpx.Response) -> list[str]:
 
 
 async def test_sql_in_ids_and_filters_of_each_get_is_plain_text(api: Api) -> None:
-    api.app.state.closing = True  # streams end after their first look
+    api.app.state.closing = True  # streams end after their first read
     run = await make_run(api, CANARY)
     before = [await api.count(table) for table in COUNTED]
     wrong: list[str] = []

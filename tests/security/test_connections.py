@@ -44,7 +44,7 @@ def test_what_is_no_http_is_answered_with_400(live: LiveApi) -> None:
 
 
 def test_a_head_that_takes_too_long_is_answered_with_408(live: LiveApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 1.0)  # a busy machine takes a while to read even a whole head
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 1.0)  # a busy machine is slow to read even a whole head
     assert answer(live, b"GET /health/live HTTP/1.1\r\nhost: loc").startswith(b"HTTP/1.1 408 ")
     assert answer(live) == b""  # a connection on which nothing was asked is closed
     with closing(socket.create_connection(("127.0.0.1", live.port), timeout=20)) as sock:

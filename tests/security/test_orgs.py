@@ -100,7 +100,7 @@ async def test_functions_of_another_org_cannot_be_called_by_any_way(api: Api, ac
     python = {"name": "payroll", "task_type": "python", "command": "hello"}
     assert (await acme.call("POST", "/tasks", python)).status_code == 422
     hidden = await acme.call("POST", "/tasks", {**python, "enabled": False})
-    assert hidden.status_code == 201  # a row that waits for a program of its own org
+    assert hidden.status_code == 201  # a row that waits for a program of its org
     assert (await acme.call("GET", "/tasks/payroll/$schema")).status_code == 404
     assert (await acme.call("PATCH", "/tasks/payroll", {"enabled": True})).status_code == 422
     await api.execute("UPDATE tasks SET enabled = true WHERE name = 'payroll'")

@@ -181,7 +181,7 @@ async def test_cancels_rescues_and_workers_race_for_a_few_keys(migrated_url: str
     assert await db.read(serial_keys.headless) == []
     assert await db.read(lambda tx: tx.execute(select(func.count()).select_from(jobs)).scalar_one()) == 0
     recorded = await db.read(lambda tx: set(tx.execute(select(runs.c.job_id)).scalars()))
-    assert recorded == {job.id for job in new}  # each left a row that says what became of it
+    assert recorded == {job.id for job in new}  # each left a row in the ledger
     await db.close()
 
 
@@ -278,7 +278,7 @@ async def test_users_and_schedulers_race_over_one_schedule(migrated_url: str) ->
                 case _:
                     await engine.run_now(org, "job")
         except (Conflict, Invalid, NotFound):
-            pass  # people may ask for what cannot be; anything else is our fault
+            pass  # commands may be rejected; other errors are bugs
 
     for _ in range(12):
         harness.clock.set(harness.clock.now() + 7 * MINUTE)

@@ -607,7 +607,7 @@ def with_traits(**traits: Any) -> Exception:
     ("error", "code"),
     [
         (asyncio.CancelledError(), "aborted"),
-        (with_traits(code="timeout", status_code=429), "timeout"),  # what it says itself comes first
+        (with_traits(code="timeout", status_code=429), "timeout"),  # its own code takes precedence
         (with_traits(code="E77", status_code=429), "rate_limit"),
         (with_traits(status=408), "timeout"),
         (with_traits(response=with_traits(status_code=429)), "rate_limit"),

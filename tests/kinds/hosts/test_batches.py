@@ -147,7 +147,7 @@ async def test_a_schedule_with_labels_makes_one_job_per_slot_with_a_member_per_s
             if (await api.get("/schedules/wave"))["last_run_status"]:
                 break
             await asyncio.sleep(0.05)
-    assert sorted(seen) == ["web-0", "web-1", "web-1", "web-2"]  # each server has retries of its own
+    assert sorted(seen) == ["web-0", "web-1", "web-1", "web-2"]  # each server has its own retries
     schedule = await api.get("/schedules/wave")
     assert (schedule["last_run_status"], schedule["run_count"], schedule["failure_count"]) == ("success", 1, 0)
     (slot,) = (await api.get(f"/schedules/{made['id']}/slots"))["items"]

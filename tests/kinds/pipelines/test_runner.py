@@ -476,7 +476,7 @@ async def test_an_attempt_after_a_crash_keeps_the_claim_of_the_first(harness: Pi
     (job,) = await harness.rows(select(jobs))
     held = (await harness.db.tx(claim_all))[0]
     assert await harness.db.tx(pipelines_store.claim_slot, held, at("10:00"))  # then its worker dies
-    assert await harness.db.tx(pipelines_store.claim_slot, held, at("10:01"))  # the next one goes on
+    assert await harness.db.tx(pipelines_store.claim_slot, held, at("10:01"))  # the next claim works
     assert held.id == job.id
     await harness.write(update(jobs).values(state="ready", lease_owner=None))
     await harness.run_due()

@@ -87,7 +87,7 @@ async def test_nil_next_run_at_is_computed_and_does_not_fire(harness: PipelineHa
     await harness.run_due()
     assert (await harness.ran(), await harness.planned()) == ([], ("10:00", "10:00"))
     stats = await harness.stats()
-    assert (stats.last_run_at, stats.fired) == (None, 0)  # nothing ran, so nothing says so
+    assert (stats.last_run_at, stats.fired) == (None, 0)  # nothing ran, so no start is recorded
 
 
 async def test_missed_schedule_fires_once_and_continues_from_now(harness: PipelineHarness) -> None:
@@ -158,7 +158,7 @@ async def test_a_run_that_finds_no_room_stays_pending_and_is_used_again(harness:
     assert (job.state, job.attempt, job.run_id, job.last_run_id) == ("retry", 0, None, None)
     assert (await harness.ran(), await harness.verdicts()) == ([], ["9:30 (retry)"])
     await harness.run_until(at("9:31"))
-    assert fake_executor(harness).asked == 0  # there was no need to ask: it said so
+    assert fake_executor(harness).asked == 0  # no poll was needed: it reported that it is busy
     fake_executor(harness).places = 1
     await harness.run_until(at("9:32"))
     (run,) = await harness.rows(select(runs))
@@ -260,7 +260,7 @@ async def test_a_crash_between_two_links_of_a_chain_cuts_nothing(harness: Pipeli
     await asyncio.wait([active_run.task for active_run in harness.worker.active.values() if active_run.task])
     await asyncio.sleep(0)  # its callback
     await harness.worker.completer.flush()
-    # this is all that the worker has done; whatever happens to it now, the next one finds the second link
+    # the worker may die here: the next worker finds the second job of the chain
     assert await harness.ran() == [f"{TOTALS} manual success"]
     assert await harness.waiting() == [f"sales/gold/report pipeline_success:{TOTALS} ready"]
     await harness.run_due()

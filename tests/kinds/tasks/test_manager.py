@@ -224,7 +224,7 @@ async def test_each_task_has_its_own_retry_policy(harness: TaskHarness) -> None:
     assert await harness.history("flaky") == ["manual #1 failed: logic", "manual #2 failed: logic"]
     row = await harness.store(
         "flaky", retry={"max_retries": 2, "backoff_ms": 1000}
-    )  # its own stands over the function's
+    )  # the task's own policy takes precedence over the function's
     await harness.execute(row)
     await harness.run_until(at("9:20"))
     assert len(await harness.history(row["id"])) == 3

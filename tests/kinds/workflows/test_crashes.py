@@ -97,7 +97,7 @@ async def settle(url: str, app: Rota, folder: Folder, check: Callable[[World], A
         await rota.publish("copy", "in", message_id="a")  # the caller may not have got an answer
         await rota.publish("copy", "in", message_id="b")
         await rota.advance(minutes=2)
-        if (await rota.workflow("copy"))["status"] == "needs_attention":  # a person looks what is there, and says so
+        if (await rota.workflow("copy"))["status"] == "needs_attention":  # a person resolves it by what exists
             await rota.workflows.resolve("copy", "applied" if folder.effects else "not_applied", None, "ada")
             await rota.advance(minutes=2)
         await check(rota)

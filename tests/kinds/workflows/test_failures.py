@@ -68,7 +68,7 @@ async def test_a_transient_failure_backs_off_and_starts_fresh(clean_url: str) ->
     inbox = make_inbox()
     async with world(inbox.app, database_url=clean_url) as rota:
         inbox.trouble["prepare"] = [TransientError("busy"), TransientError("busy")]
-        await one_mail(rota, inbox)  # the first of them hits the look at deploy
+        await one_mail(rota, inbox)  # the first error hits the run after the deployment
         shown = await rota.workflow("inbox")
         assert (shown["status"], shown["issue"]) == ("idle", "retrying in 10s: busy")
         with pytest.raises(Conflict, match="it retries at"):
@@ -491,7 +491,7 @@ async def test_a_person_says_it_was_not_applied(clean_url: str) -> None:
         await rota.workflows.resolve("inbox", "not_applied", None, "ada")
         await rota.drain()
         assert (inbox.sheets.rows, inbox.count("mutate"), inbox.count("prepare")) == (["a"], 2, 2)
-        assert len(set(inbox.sheets.keys)) == 2  # it is another effect, with a key of its own
+        assert len(set(inbox.sheets.keys)) == 2  # it is another effect with its own key
 
 
 async def test_a_person_skips_it(clean_url: str) -> None:

@@ -60,7 +60,7 @@ async def test_correlation(clean_url: str, only: Any) -> None:
         assert (await calls(rota, "matching"), await took(rota, "matching")) == (2, [])
         await rota.publish("matching", "packed", message_id="7")
         await rota.advance(hours=5)
-        # the pair, and one look more because 8 still waits
+        # the pair, and one more run because 8 still waits
         assert (await calls(rota, "matching"), await took(rota, "matching")) == (4, [2])
 
 
@@ -73,7 +73,7 @@ async def test_a_time_window(clean_url: str, only: Any) -> None:
         await rota.advance(minutes=29)
         assert (await calls(rota, "cooling"), await took(rota, "cooling")) == (2, [])
         await rota.advance(minutes=1)
-        assert (await calls(rota, "cooling"), await took(rota, "cooling")) == (4, [1])  # and a look because b waits
+        assert (await calls(rota, "cooling"), await took(rota, "cooling")) == (4, [1])  # and one run because b waits
         await rota.advance(minutes=30)
         assert (await calls(rota, "cooling"), await took(rota, "cooling")) == (5, [1, 1])
         await rota.advance(hours=10)

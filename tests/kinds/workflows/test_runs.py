@@ -88,7 +88,7 @@ async def test_an_event_after_an_empty_prepare_wakes_the_consumer_again(clean_ur
             await rota.publish("inbox", "mail", message_id="late", payload="late")
 
         inbox.during = lambda step: publish() if step == "next" and not inbox.sheets.rows else None
-        await rota.drain()  # the look at deploy finds nothing; the event comes before it commits
+        await rota.drain()  # the run after the deployment finds nothing; the event is published before it commits
         assert inbox.sheets.rows == ["late"]
 
 

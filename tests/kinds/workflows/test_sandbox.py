@@ -166,7 +166,7 @@ async def test_a_process_has_nothing_but_its_socket(box: Sandbox, tmp_path: Path
         child = box.idle[-1][1]
         place = Path(f"/proc/{child.process.pid}")
         descriptors = [os.readlink(path) for path in (place / "fd").iterdir()]
-    if os.geteuid() == 0:  # others may not even look
+    if os.geteuid() == 0:  # other users may not read it
         assert "uid" in (place / "status").read_text().lower()
         assert re.search(r"^Uid:\t65534\t65534", (place / "status").read_text(), re.MULTILINE)
     assert {row.partition(":")[0] for row in descriptors} <= {"socket", "/dev/null", "anon_inode"}
