@@ -47,12 +47,12 @@ async def test_eight_processes_that_start_at_once_declare_each_schedule_once(clu
 
 
 async def test_a_worker_that_is_asked_to_stop_hands_its_runs_back(cluster: MakeCluster) -> None:
-    async with cluster(lease_seconds=100, cancel_grace_seconds=0, drain_seconds=4, concurrency=3) as one:
-        (first,) = await one.up(1)
-        short = await one.enqueue("sleeper", 1, seconds=2.5)  # longer than the grace, shorter than the drain
-        long = await one.enqueue("sleeper", 2, seconds=40)
-        waiting = await one.enqueue("quick", 5)  # no room for these
-        await one.wait_for_line("begin", count=3)
+    async with cluster(lease_seconds=100, cancel_grace_seconds=0, drain_seconds=4, concurrency=3) as live_cluster:
+        (first,) = await live_cluster.up(1)
+        short = await live_cluster.enqueue("sleeper", 1, seconds=2.5)  # longer than the grace, shorter than the drain
+        long = await live_cluster.enqueue("sleeper", 2, seconds=40)
+        waiting = await live_cluster.enqueue("quick", 5)  # no room for these
+        await live_cluster.wait_for_line("begin", count=3)
         first.signal(signal.SIGTERM)
         asked_at = time.monotonic()
         assert await first.ended(30) == 0
@@ -68,8 +68,8 @@ async def test_a_worker_that_is_asked_to_stop_hands_its_runs_back(cluster: MakeC
         assert {queue[job].attempt for job in long} == {1}
         assert [row.state for row in await live_cluster.workers()] == ["stopped"]
 
-        await one.up(1)  # without waiting for the lease to expire
-        begun = await one.wait_for_line("begin", count=2, attempt=2)
+        await live_cluster.up(1)  # without waiting for the lease to expire
+        begun = await live_cluster.wait_for_line("begin", count=2, attempt=2)
         assert {seen.job_id for seen in begun} == set(long)
         assert time.monotonic() - asked_at < 90
         assert "runs=3 seconds=4" in first.log_text()

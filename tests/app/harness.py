@@ -109,7 +109,10 @@ class Api:
 
     async def end(self, begun: list[Attempt], status: Status = Status.SUCCESS, reason: str | None = None) -> None:
         now = self.clock.now()
-        ended = [AttemptResult(one.job, status, reason, now, one.run_id, one.number, one.started_at) for one in begun]
+        ended = [
+            AttemptResult(attempt.job, status, reason, now, attempt.run_id, attempt.number, attempt.started_at)
+            for attempt in begun
+        ]
         await self.db.tx(finishing.finish, ended, WORKER)
 
     async def count(self, table: str) -> int:

@@ -44,15 +44,15 @@ async def failing_now(installation: World) -> list[tuple[str, int, bool]]:
 
 
 async def test_failures_are_counted_by_schedule_over_the_whole_day(clean_url: str) -> None:
-    plant = Plant(errors={"backup": [ValueError("disk")] * 15, "report": [ValueError("net")] * 3})
-    async with world(plant.app, database_url=clean_url) as installation:
+    failing_tasks = FailingTasks(errors={"backup": [ValueError("disk")] * 15, "report": [ValueError("net")] * 3})
+    async with world(failing_tasks.app, database_url=clean_url) as installation:
         await installation.advance(hours=15)
         assert await failing_now(installation) == [("nightly", 15, False)]
 
 
 async def test_an_attempt_that_is_retried_is_not_failing(clean_url: str) -> None:
-    plant = Plant(errors={"report": [TransientError("blip"), TransientError("blip")]})
-    async with world(plant.app, database_url=clean_url) as installation:
+    failing_tasks = FailingTasks(errors={"report": [TransientError("blip"), TransientError("blip")]})
+    async with world(failing_tasks.app, database_url=clean_url) as installation:
         await installation.advance(hours=1)
         assert await failing_now(installation) == []
         listed, _ = await installation.engine.db.read(run_reports.list_runs, installation.org_id)
@@ -68,8 +68,8 @@ async def test_an_attempt_that_is_retried_is_not_failing(clean_url: str) -> None
 
 
 async def test_a_schedule_that_succeeded_since_is_no_longer_failing(clean_url: str) -> None:
-    plant = Plant(errors={"backup": [ValueError("disk")]})
-    async with world(plant.app, database_url=clean_url) as installation:
+    failing_tasks = FailingTasks(errors={"backup": [ValueError("disk")]})
+    async with world(failing_tasks.app, database_url=clean_url) as installation:
         await installation.advance(hours=1)
         assert await failing_now(installation) == [("nightly", 1, False)]
         await installation.advance(hours=1)
@@ -77,8 +77,8 @@ async def test_a_schedule_that_succeeded_since_is_no_longer_failing(clean_url: s
 
 
 async def test_a_task_without_a_schedule_fails_and_recovers_by_its_name(clean_url: str) -> None:
-    plant = Plant(errors={"backup": [ValueError("disk")]})
-    async with world(plant.app, database_url=clean_url) as installation:
+    failing_tasks = FailingTasks(errors={"backup": [ValueError("disk")]})
+    async with world(failing_tasks.app, database_url=clean_url) as installation:
         engine, org_id = installation.engine, installation.org_id
         await engine.enqueue(org_id, "task", "backup", [None])
         await installation.drain()
@@ -90,8 +90,8 @@ async def test_a_task_without_a_schedule_fails_and_recovers_by_its_name(clean_ur
 
 
 async def test_an_acknowledgement_names_a_person_and_holds_until_the_next_success(clean_url: str) -> None:
-    plant = Plant(errors={"backup": [ValueError("disk")] * 2})
-    async with world(plant.app, database_url=clean_url) as installation:
+    failing_tasks = FailingTasks(errors={"backup": [ValueError("disk")] * 2})
+    async with world(failing_tasks.app, database_url=clean_url) as installation:
         engine, org_id, now = installation.engine, installation.org_id, installation.clock.now
         await installation.advance(hours=1)
         (row,) = await engine.db.read(failing.failing, org_id, now())

@@ -612,11 +612,11 @@ async def test_the_parts_of_pages_are_read_in_bounds(api: Api) -> None:
         await api.job()
         await api.end(await api.start())
     assert await api.db.read(overview.lateness, api.org_id) == []  # runs by agent have no slot to be late for
-    assert await api.db.read(overview.last_durations, [one["id"]]) == {one["id"]: 0.0}
-    assert await api.db.read(slot_reports.strips, [one["id"]]) == {one["id"]: []}
-    found, total = await api.db.read(schedule_reports.timings, api.org_id)
-    assert (list(found.values()), total) == ([1], 1)
-    line = (await api.db.read(list_audit, api.org_id, resource="schedules", resource_id=one["id"]))[0][-1]
+    assert await api.db.read(overview.last_durations, [schedule["id"]]) == {schedule["id"]: 0.0}
+    assert await api.db.read(slot_reports.strips, [schedule["id"]]) == {schedule["id"]: []}
+    timings, total = await api.db.read(schedule_reports.timings, api.org_id)
+    assert (list(timings.values()), total) == ([1], 1)
+    line = (await api.db.read(list_audit, api.org_id, resource="schedules", resource_id=schedule["id"]))[0][-1]
     assert line["action"] == "schedules.create"
     assert await api.db.read(overview.late, api.org_id, ["task"], NINE + timedelta(days=1))
     assert await api.db.read(slot_reports.missed, api.org_id, NINE, 5) == []

@@ -398,8 +398,10 @@ async def test_rescue_goes_in_portions(db: Database) -> None:
     await add(db, *(new() for _ in range(25)))
     await claim(db, "old")
     assert [await db.tx(finishing.rescue, "old", NOW, 10) for _ in range(3)] == [
-        (10, True, []), (10, True, []), (5, False, []),
-    ]  # fmt: skip
+        (10, True, []),
+        (10, True, []),
+        (5, False, []),
+    ]
 
 
 async def test_a_worker_hands_back_what_it_does_not_know_of(db: Database) -> None:

@@ -134,8 +134,8 @@ async def test_a_late_result_does_not_change_the_verdict_of_its_slot(harness: Ha
     await asyncio.gather(*(attempt.task for attempt in old.active.values() if attempt.task), return_exceptions=True)
     await old.completer.flush()
     assert await attempts(harness, job_id) == [(1, "lost", "success"), (1, "success", None)]
-    found, _ = await harness.db.read(lambda tx: slot_reports.list_slots(tx, harness.org_id, limit=10))
-    assert [(row["verdict"], row["status"]) for row in found if row["run_id"]] == [("ran", "success")]
+    slots, _ = await harness.db.read(lambda tx: slot_reports.list_slots(tx, harness.org_id, limit=10))
+    assert [(row["verdict"], row["status"]) for row in slots if row["run_id"]] == [("ran", "success")]
 
 
 async def test_attempts_stopped_for_a_lost_lease_hand_their_jobs_back_at_once(harness: Harness) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.app.harness import Api
-from tests.billing.test_api_billing import somebody
+from tests.billing.test_api_billing import new_user
 
 GRAPH: dict[str, Any] = {"name": "poems", "kind": "graph", "target": "python:echo", "cron_expression": "0 9 * * 1"}
 

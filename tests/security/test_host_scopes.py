@@ -34,7 +34,7 @@ async def test_an_operator_orders_no_command_on_a_host_by_any_route(api: Api) ->
     async def ask(headers: dict[str, str], method: str, path: str, body: Any) -> int:
         return (await api.call(method, path, body, headers=headers)).status_code
 
-    nobody = await operator(api)
+    unscoped = await operator(api)
     for order in (SHELL, PYTHON):
         for method, path, body in [
             ("POST", "/host-jobs", {"server_instance_id": server, **order}),
@@ -46,12 +46,12 @@ async def test_an_operator_orders_no_command_on_a_host_by_any_route(api: Api) ->
             ("PUT", "/schedules/plain", {"name": "plain", **timing, "input": order}),
             ("POST", "/schedules/plain/$run", {"input": order}),
         ]:
-            refused = await api.call(method, path, body, headers=nobody)
+            refused = await api.call(method, path, body, headers=unscoped)
             assert (refused.status_code, "host-shell" in refused.json()["detail"]) == (403, True), (method, path)
-    assert await ask(nobody, "PATCH", "/schedules/shell", {"target": other}) in (403, 422)
-    assert await ask(nobody, "PATCH", "/schedules/shell", {"interval": "2h", "input": SHELL}) == 200  # as it was
-    assert await ask(nobody, "POST", f"/schedules/{shell['id']}/$run", {}) == 202
-    assert await ask(nobody, "POST", "/schedules/task/$run", {"input": {"name": "shell"}}) == 202
+    assert await ask(unscoped, "PATCH", "/schedules/shell", {"target": other}) in (403, 422)
+    assert await ask(unscoped, "PATCH", "/schedules/shell", {"interval": "2h", "input": SHELL}) == 200  # as it was
+    assert await ask(unscoped, "POST", f"/schedules/{shell['id']}/$run", {}) == 202
+    assert await ask(unscoped, "POST", "/schedules/task/$run", {"input": {"name": "shell"}}) == 202
     for scope in ("host-shell", "shell"):
         headers = await operator(api, scope)
         for order in (SHELL, PYTHON):
@@ -60,7 +60,7 @@ async def test_an_operator_orders_no_command_on_a_host_by_any_route(api: Api) ->
         assert await ask(headers, "PATCH", "/schedules/plain", {"input": PLAIN}) == 200
     values: tuple[Any, ...] = ([], {}, 7, None, ["shell"])
     for wrong in values:
-        assert await ask(nobody, "POST", "/host-jobs", {"server_instance_id": server, "job_type": wrong}) == 422
+        assert await ask(unscoped, "POST", "/host-jobs", {"server_instance_id": server, "job_type": wrong}) == 422
 
 
 async def test_host_shell_adds_and_does_not_narrow(api: Api) -> None:

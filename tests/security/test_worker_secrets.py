@@ -95,16 +95,16 @@ async def test_a_command_that_runs_as_another_user_cannot_read_the_data_director
     secret = tmp_path / "admin.key"  # below a directory of mode 0700
     secret.write_text("canary")
     check_user("nobody")
-    shop = await open_task_harness(clean_url, run_as={"": "daemon", "default": "nobody"})
+    harness = await open_task_harness(clean_url, run_as={"": "daemon", "default": "nobody"})
     try:
         command = f"id -un; id -G; echo $USER; cat {secret}; true"
-        run = await shop.execute(await shop.store(command, task_type="shell", cwd="/"))
+        run = await harness.execute(await harness.store(command, task_type="shell", cwd="/"))
         name, groups, variable = run["outcome"]["stdout"].split("\n")[:3]
         assert (name, variable, "0" in groups.split()) == ("nobody", "nobody", False)
         assert "canary" not in run["outcome"]["stdout"]
         assert "denied" in run["outcome"]["stderr"]
     finally:
-        await shop.close()
+        await harness.close()
 
 
 def test_a_user_for_commands_that_cannot_be_used_is_refused() -> None:

@@ -60,8 +60,8 @@ class Graphs:
         return await self.harness.rows(select(charge_receipts).order_by(charge_receipts.c.id))
 
     async def why(self, run: Any) -> str:
-        told = await self.harness.db.read(why.of_run, self.harness.org_id, run.id, self.harness.clock.now())
-        return " ".join(told["sentences"])
+        explanation = await self.harness.db.read(why.of_run, self.harness.org_id, run.id, self.harness.clock.now())
+        return " ".join(explanation["sentences"])
 
     async def said(self) -> list[tuple[str, str]]:
         return [(row.stream, row.text) for row in await self.harness.rows(select(logs).order_by(logs.c.id))]
@@ -107,5 +107,5 @@ async def opened(clean_url: str) -> AsyncIterator[Open]:
 
 @pytest.fixture
 async def graphs(opened: Open) -> Graphs:
-    found: Graphs = await opened()
-    return found
+    opened_graphs: Graphs = await opened()
+    return opened_graphs

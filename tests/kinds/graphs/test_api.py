@@ -23,7 +23,7 @@ from rota.kinds.graphs.remote import Remote
 from rota.kinds.graphs.runner import GraphRunner
 from tests.acceptance.cluster import until
 from tests.app.harness import NINE, SERVICE_TOKEN, Api
-from tests.spans import Heard, trace_id
+from tests.spans import SpanRecorder, trace_id
 
 TOKEN = {"authorization": f"Bearer {SERVICE_TOKEN}"}
 RUN = "/api/internal/graphs/python:echo:run"

@@ -17,7 +17,7 @@ from rota.kinds.graphs.manager import GraphManager
 from rota.reports import runs as run_reports
 from tests.engine.harness import at
 from tests.kinds.graphs.harness import Graphs
-from tests.spans import Heard, trace_id
+from tests.spans import SpanRecorder, trace_id
 
 
 @pytest.fixture

@@ -116,15 +116,15 @@ def registry() -> Iterator[None]:
 
 @pytest.fixture
 async def harness(clean_url: str) -> AsyncIterator[TaskHarness]:
-    one = await open_task_harness(clean_url)
-    yield one
-    await one.check()
-    await one.close()
+    harness = await open_task_harness(clean_url)
+    yield harness
+    await harness.check()
+    await harness.close()
 
 
 @pytest.fixture
 async def isolated_harness(clean_url: str) -> AsyncIterator[TaskHarness]:
     """Harness of `isolated_program.py`, whose tasks run in their own processes."""
-    one = await open_task_harness(clean_url, ISOLATED_PROGRAM, artifact_limit=1000)
-    yield one
-    await one.close()
+    harness = await open_task_harness(clean_url, ISOLATED_PROGRAM, artifact_limit=1000)
+    yield harness
+    await harness.close()

@@ -249,8 +249,8 @@ async def test_state_is_each_handlers_own(clean_url: str) -> None:
 async def test_a_program_that_starts_again_leaves_its_producers_planned(clean_url: str) -> None:
     for _ in range(2):
         async with world(make_inbox().app, database_url=clean_url) as rota:
-            found, _ = await rota.engine.db.read(lambda tx: schedule_reports.list_schedules(tx, rota.org_id))
-            assert [(plan["name"], plan["paused"]) for plan in found] == [("inbox.poll", False)]
+            schedules, _ = await rota.engine.db.read(lambda tx: schedule_reports.list_schedules(tx, rota.org_id))
+            assert [(plan["name"], plan["paused"]) for plan in schedules] == [("inbox.poll", False)]
 
 
 async def test_a_producer_whose_schedule_was_deleted_is_planned_again(clean_url: str) -> None:
