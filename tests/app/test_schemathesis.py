@@ -71,8 +71,15 @@ def test_the_document_is_kept(live: LiveApi) -> None:
 def test_the_examples_of_the_document_work(live: LiveApi) -> None:
     known = populate(live)
     document = httpx.get(f"{live.url}/openapi.json", timeout=60).json()
-    paths = [(path, found) for path, found in document["paths"].items() if path.startswith("/api/v1")]
-    calls = [(path, method, one) for path, methods in paths for method, one in methods.items() if "requestBody" in one]
+    paths = [
+        (path, methods_of_path) for path, methods_of_path in document["paths"].items() if path.startswith("/api/v1")
+    ]
+    calls = [
+        (path, method, operation)
+        for path, methods in paths
+        for method, operation in methods.items()
+        if "requestBody" in operation
+    ]
     with httpx.Client(base_url=live.url, headers=live.headers, timeout=60) as client:
         client.post("/api/v1/tasks", json={"name": "report", "command": "true"})
         for path, method, operation in sorted(calls, key=lambda call: ORDER[call[1]]):

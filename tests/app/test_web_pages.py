@@ -480,8 +480,8 @@ def test_what_a_page_follows_ends_with_the_session(clean_url: str, monkeypatch: 
     with LiveApi(clean_url) as live, httpx.Client(base_url=live.url, timeout=20) as web:
         body = {"name": "short", "role": "viewer"}
         made = httpx.post(f"{live.url}/api/v1/api-keys", json=body, headers=live.headers, timeout=60).json()
-        mine = {"authorization": f"Bearer {made['key']}"}
-        web.get(httpx.post(f"{live.url}/api/v1/login-links", headers=mine, timeout=60).json()["url"])
+        headers = {"authorization": f"Bearer {made['key']}"}
+        web.get(httpx.post(f"{live.url}/api/v1/login-links", headers=headers, timeout=60).json()["url"])
         with web.stream("GET", "/live/events") as stream:
             lines = stream.iter_lines()
             assert next(lines) == "retry: 2000"
