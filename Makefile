@@ -27,10 +27,10 @@ up: $(VENV)/.installed
 	$(BIN)/rota up $(APP)
 
 test: lint chromium
-	$(BIN)/python -m pytest -n 4 --maxschedchunk 1 -m "not long" $(ARGS)
+	$(BIN)/python -m pytest -n 6 --maxschedchunk 1 -m "not long" $(ARGS)
 
 test-long: $(VENV)/.installed-dev chromium
-	$(BIN)/python -m pytest -n 4 --maxschedchunk 1 -m long $(ARGS)
+	$(BIN)/python -m pytest -n 6 --maxschedchunk 1 -m long $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -64,7 +64,7 @@ constraints:
 		--no-header --no-annotate --upgrade; } > constraints.txt
 
 coverage: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 4 --maxschedchunk 1 -m "not long" --cov=rota --cov-report=term:skip-covered $(ARGS)
+	$(BIN)/python -m pytest -n 6 --maxschedchunk 1 -m "not long" --cov=rota --cov-report=term:skip-covered $(ARGS)
 
 diagrams: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.diagrams

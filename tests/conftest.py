@@ -45,9 +45,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run long tests first, to keep all test processes busy; before them those that fork, while no library has started
-    threads whose locks a child would inherit."""
-    items.sort(key=lambda item: (item.path.name not in FORKING, "acceptance" not in item.path.parts))
+    """Spread the tests of processes, which mostly wait, evenly over the first two thirds of the others, so that no core
+    is idle. Tests that fork run first, while no library has started threads whose locks a child would inherit."""
+    waiting = [item for item in items if "acceptance" in item.path.parts]
+    others = [item for item in items if "acceptance" not in item.path.parts]
+    position = {item: number / len(waiting) * 2 / 3 for number, item in enumerate(waiting)}
+    position |= {item: number / len(others) for number, item in enumerate(others)}
+    items.sort(key=lambda item: (item.path.name not in FORKING, position[item]))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
