@@ -123,11 +123,11 @@ async def test_inside_a_process_that_runs_it_a_task_makes_more_jobs(clean_url: s
 
     @program.task
     async def parent() -> str:
-        return await program.enqueue(child, who="async")
+        return await program.enqueue(child, label="async")
 
     @program.task
     def sync_parent() -> str:  # in a thread with its own event loop
-        return asyncio.run(program.enqueue(child, who="sync"))
+        return asyncio.run(program.enqueue(child, label="sync"))
 
     @program.task
     def child(label: str) -> None:

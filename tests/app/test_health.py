@@ -76,8 +76,12 @@ async def test_not_ready_while_the_database_does_not_answer(api: Api, monkeypatc
 
 
 async def test_not_ready_with_another_schema(api: Api) -> None:
+    before = await api.db.read(lambda tx: tx.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one())
     await api.execute("UPDATE alembic_version SET version_num = 'newer'")
-    assert await ready(api) == (503, ["schema_mismatch"])
+    try:
+        assert await ready(api) == (503, ["schema_mismatch"])
+    finally:  # tests share the database
+        await api.execute("UPDATE alembic_version SET version_num = :version", version=before)
 
 
 @pytest.fixture
@@ -87,9 +91,12 @@ async def read_only(api: Api) -> AsyncIterator[Database]:
     if isinstance(db, SqliteDatabase):
         await db.tx(lambda tx: tx.exec_driver_sql("PRAGMA query_only = ON"))
     else:
-        await api.execute(f'ALTER DATABASE "{db.url.rpartition("/")[2]}" SET default_transaction_read_only = on')
+        name = db.url.rpartition("/")[2]
+        await api.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
     yield db
     await db.close()
+    if not isinstance(db, SqliteDatabase):  # tests share the database
+        await api.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
 
 
 async def test_not_ready_while_the_database_cannot_be_written(api: Api, read_only: Database) -> None:

@@ -1,15 +1,15 @@
 """Route to change the caller's password."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from rota.access.api.models import PasswordBody
 from rota.access.api.password_rules import check_not_address
 from rota.access.password_thread import in_password_thread
 from rota.access.store import accounts, logins
 from rota.core.errors import Conflict, Refused
-from rota.frame.http.auth import Role, Viewer, address_of
+from rota.frame.http.auth import Caller, Role, Viewer, address_of
 from rota.frame.http.contract import engine_of
 from rota.frame.http.guessing import Bucket, FailedAttempts, network_of
 from rota.frame.http.models import BodyRoute
@@ -17,14 +17,21 @@ from rota.frame.http.models import BodyRoute
 router = APIRouter(route_class=BodyRoute)
 
 
+async def unnarrowed(caller: Viewer) -> Caller:
+    """Dependency: the caller, who may write users with a key of no scopes. Checked before the body is validated."""
+    caller.check(Role.VIEWER, "users", writes=True)
+    caller.check_unnarrowed("changing a password")
+    return caller
+
+
 @router.post("/users/me/$password", status_code=204, tags=["users"])
-async def change_own_password(request: Request, caller: Viewer, body: PasswordBody) -> Response:
+async def change_own_password(
+    request: Request, caller: Annotated[Caller, Depends(unnarrowed)], body: PasswordBody
+) -> Response:
     """Change the caller's own password: `{current_password, new_password}`. Ends all login sessions of the user.
 
     Wrong current passwords are counted like those of a login.
     """
-    caller.check(Role.VIEWER, "users", writes=True)
-    caller.check_unnarrowed("changing a password")
     engine = engine_of(request)
     user = await engine.db.read(logins.account, caller.org_id, caller.user_id)
     if user is None or user.password_hash is None:
