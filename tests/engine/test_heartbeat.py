@@ -13,19 +13,19 @@ from rota.core.ids import new_id
 from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx, database_now
 from rota.engine import workers
-from rota.engine.heartbeat import LeaseKeeper
+from rota.engine.heartbeat import Heartbeat
 
 LEASE = timedelta(seconds=30)
 
 
 @asynccontextmanager
-async def registered(url: str) -> AsyncIterator[tuple[Database, SystemClock, LeaseKeeper]]:
+async def registered(url: str) -> AsyncIterator[tuple[Database, SystemClock, Heartbeat]]:
     db, clock, worker = open_database(url), SystemClock(), new_id()
     clock.sync(await db.tx(workers.measure))
     terms: dict[str, Any] = {"pid": 1, "version": "1", "concurrency": 1, "kinds": [], "routes": [], "queues": None}
     await db.tx(lambda tx: workers.register(tx, worker=worker, lease=LEASE, now=clock.now(), **terms))
     try:
-        yield db, clock, LeaseKeeper(url, clock, worker, LEASE, lambda _: None, lambda: None)
+        yield db, clock, Heartbeat(url, clock, worker, LEASE, lambda _: None, lambda: None)
     finally:
         await db.close()
 

@@ -160,7 +160,7 @@ class Node:
         worker = self.worker = scheduler.worker = Worker(
             engine, self.settings.queues, self.settings.orgs, active=self.active_runs
         )
-        maintenance = Maintenance(engine, worker.id, lambda: worker.keeper is None or worker.keeper.may_judge)
+        maintenance = Maintenance(engine, worker.id, lambda: worker.heartbeat is None or worker.heartbeat.may_judge)
         worker_task = asyncio.ensure_future(worker.run())
         maintenance_task = start_supervised("maintenance", maintenance.run)
         drain_task = asyncio.ensure_future(shutdown.drain.wait())

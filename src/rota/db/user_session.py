@@ -14,7 +14,7 @@ __all__ = ["AsyncSession", "Database"]
 
 
 class Session(AsyncSession):
-    """A session that closes quickly if nobody asked it anything: without a transaction it holds no connection."""
+    """A session that closes quickly if it was not used: without a transaction it holds no connection."""
 
     async def aclose(self) -> None:
         if self.in_transaction():

@@ -16,10 +16,10 @@ from rota.core.errors import RotaError
 from rota.db.connection import Database, open_database
 from rota.engine import workers
 
-log = structlog.get_logger("rota.keeper")
+log = structlog.get_logger("rota.heartbeat")
 
 
-class LeaseKeeper:
+class Heartbeat:
     def __init__(
         self,
         url: str,
@@ -36,7 +36,7 @@ class LeaseKeeper:
         self.quiet_until = self._renewed + min(2.0, lease.total_seconds() / 3)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
-        self._thread = threading.Thread(target=self._main, name="rota-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._main, name="rota-heartbeat", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

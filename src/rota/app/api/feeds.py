@@ -145,6 +145,6 @@ async def read_page(engine: Engine, org_id: str, *after: Any) -> tuple[list[dict
 
 
 def change_of(row: dict[str, Any]) -> Change:
-    """Build a change; the revision in its key tells two changes of one schedule apart."""
+    """Build a change; the revision in its key distinguishes two changes of one schedule."""
     key = row["type"], f"{row['id']}:{row.get('revision', '')}"
     return Change(row["type"], row["at"], key, orjson.dumps(row))

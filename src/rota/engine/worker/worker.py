@@ -21,7 +21,7 @@ from rota.core.states import Move, Status
 from rota.db.retry import retry_until_available
 from rota.engine import orgs, runs, workers
 from rota.engine.commands import Engine
-from rota.engine.heartbeat import LeaseKeeper
+from rota.engine.heartbeat import Heartbeat
 from rota.engine.runner import Learns
 from rota.engine.supervision import start_supervised
 from rota.engine.worker.active_run import ActiveRuns
@@ -55,7 +55,7 @@ class Worker:
         self.completer = Completer(registration, self.prefetch)
         self.executor = Executor(registration, self.active, self.prefetch, self.completer)
         self.cancellation = Cancellation(registration, self.active, self.prefetch.waiting, self.completer)
-        self.keeper: LeaseKeeper | None = None
+        self.heartbeat: Heartbeat | None = None
         self.learned: tuple[int, float] = (-1, 0.0)  # at which change and when `learn` last read
 
     @property
@@ -104,8 +104,8 @@ class Worker:
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
-            if self.keeper is not None:
-                await asyncio.to_thread(self.keeper.stop)
+            if self.heartbeat is not None:
+                await asyncio.to_thread(self.heartbeat.stop)
             log.info("worker stopped", worker=self.id, lease_lost=self.registration.lost)
 
     async def register(self) -> None:
@@ -117,12 +117,12 @@ class Worker:
         await self.learn()
         await self.registration.store()
         if isinstance(clock, SystemClock):
-            self.keeper = self.start_keeper(clock)
+            self.heartbeat = self.start_heartbeat(clock)
 
-    def start_keeper(self, clock: SystemClock) -> LeaseKeeper:
+    def start_heartbeat(self, clock: SystemClock) -> Heartbeat:
         """Renew the lease in a thread, which reports cancel requests and the loss of the lease to this loop."""
         loop = asyncio.get_running_loop()
-        keeper = LeaseKeeper(
+        heartbeat = Heartbeat(
             self.engine.db.url,
             clock,
             self.id,
@@ -130,8 +130,8 @@ class Worker:
             on_cancel=lambda requests: call_in(loop, self.cancellation.cancel, requests),
             on_lost=lambda: call_in(loop, self.abandon),
         )
-        keeper.start()
-        return keeper
+        heartbeat.start()
+        return heartbeat
 
     async def learn(self) -> bool:
         """Read which orgs share this worker, and what can run here; True if the routes changed."""
