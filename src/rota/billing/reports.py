@@ -4,12 +4,12 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Literal, TypedDict, Unpack
 
-from sqlalchemy import BigInteger, Column, ColumnElement, Numeric, Row, Select, and_, cast, false, func, select
+from sqlalchemy import BigInteger, Column, ColumnElement, Numeric, and_, cast, false, func, select
 from sqlalchemy.types import NullType
 
 from rota.billing.store import CHARGE
 from rota.core.errors import NotFound
-from rota.db.dialect import Tx, day_of
+from rota.db.dialect import Query, ResultRow, Tx, day_of
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, page_by, within
 from rota.db.tables import billing_accounts, charge_receipts, credit_ledger, grants, schedules, users, virtual_keys
 from rota.engine import grants as engine_grants
@@ -35,7 +35,7 @@ RECEIPT = (
 # accounts
 
 
-def accounts() -> Select[Any]:
+def accounts() -> Query:
     default = and_(v.billing_account_id == b.id, v.is_default)
     joined = billing_accounts.join(users, users.c.id == b.owner_id).outerjoin(virtual_keys, default)
     return select(*ACCOUNT).select_from(joined)
@@ -168,11 +168,11 @@ def usage(
 
 def charged(
     tx: Tx,
-    stmt: Select[Any],
+    stmt: Query,
     org_id: str,
     account_id: str | None,
     **filters: Unpack[ReceiptFilters],
-) -> Select[Any]:
+) -> Query:
     """Keep the receipts of an account, or of the whole org, that match the filters."""
     schedule_id = filters.get("schedule_id")
     if schedule_id is not None:
@@ -191,7 +191,7 @@ def total(column: Column[int]) -> ColumnElement[int]:
     return cast(func.sum(column), BigInteger).label(column.name)  # PostgreSQL sums to decimals
 
 
-def usage_record(row: Row[Any]) -> Record:
+def usage_record(row: ResultRow) -> Record:
     return {**dict_of(row), "key": row.key or None, "cost_usd": f"{Decimal(row.cost_usd or 0):.10f}"}
 
 
@@ -208,7 +208,7 @@ def grant(tx: Tx, org_id: str, grant_id: str) -> Record:
     return grant_record(engine_grants.get(tx, org_id, grant_id))
 
 
-def grant_record(grant: engine_grants.Grant | Row[Any]) -> Record:
+def grant_record(grant: engine_grants.Grant | ResultRow) -> Record:
     limits = {"per_day": grant.budget_per_day, "total": grant.budget_total}
     return {
         "id": grant.id,

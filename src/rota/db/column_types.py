@@ -21,7 +21,7 @@ class Instant(TypeDecorator[datetime]):
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         return dialect.type_descriptor(BigInteger() if dialect.name == "sqlite" else DateTime(timezone=True))
 
-    def bind_processor(self, dialect: Dialect) -> Callable[[datetime | None], Any] | None:
+    def bind_processor(self, dialect: Dialect) -> Callable[[datetime | None], object] | None:
         return ticks_of if dialect.name == "sqlite" else None
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], datetime | None] | None:  # noqa: ARG002
@@ -36,24 +36,24 @@ def instant_of(ticks: int | None) -> datetime | None:
     return None if ticks is None else EPOCH + timedelta(microseconds=ticks)
 
 
-class Json(TypeDecorator[Any]):
+class Json(TypeDecorator[object]):
     """A JSON text, the same bytes on both databases; the database does not parse it."""
 
     impl = Text
     cache_ok = True
 
-    def bind_processor(self, dialect: Dialect) -> Callable[[Any], str | None]:  # noqa: ARG002
+    def bind_processor(self, dialect: Dialect) -> Callable[[object], str | None]:  # noqa: ARG002
         return json_text
 
-    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[str | None], Any]:  # noqa: ARG002
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[str | None], object]:  # noqa: ARG002
         return json_value
 
 
-def json_text(value: Any) -> str | None:
+def json_text(value: object) -> str | None:
     return None if value is None else orjson.dumps(value).decode()
 
 
-def json_value(text: str | None) -> Any:
+def json_value(text: str | None) -> object:
     try:
         return None if text is None else orjson.loads(text)
     except orjson.JSONDecodeError:

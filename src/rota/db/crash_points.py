@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
@@ -14,13 +13,13 @@ from rota.db.statement import statement_listeners
 def at_each_statement(reached: Callable[[str], None]) -> Iterator[None]:
     """While this lasts, `reached` is called with the statement that comes next, or `COMMIT`."""
 
-    def statement(*args: Any) -> None:
-        reached(args[2])
+    def statement(*args: object) -> None:
+        reached(str(args[2]))
 
-    def commit(_: Any) -> None:
+    def commit(_: object) -> None:
         reached("COMMIT")
 
-    def driver_statement(text: str, _: Any) -> None:
+    def driver_statement(text: str, _: object) -> None:
         reached(text)
 
     event.listen(Engine, "before_cursor_execute", statement)

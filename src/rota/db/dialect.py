@@ -9,6 +9,8 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
+    Row,
+    Select,
     Table,
     Text,
     any_,
@@ -24,6 +26,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from rota.db.column_types import EPOCH
 
 Tx = Connection
+ResultRow = Row[*tuple[object, ...]]  # read by column name
+Query = Select[*tuple[object, ...]]
 
 CHANNEL = "rota"
 NOTIFIED_TOPICS = "notified_topics"  # key of `Tx.info`: the topics that a transaction on SQLite notifies

@@ -6,10 +6,10 @@ import binascii
 import functools
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVarTuple
 
 import orjson
-from sqlalchemy import ColumnElement, Integer, Select, or_
+from sqlalchemy import ColumnElement, Integer, Row, Select, or_
 
 from rota.core.errors import Invalid
 from rota.core.timing.triggers import parse_instant
@@ -18,15 +18,17 @@ from rota.db.dialect import Tx
 
 Record = dict[str, Any]
 Page = tuple[list[Record], str | None]
+Ts = TypeVarTuple("Ts")  # the columns of a statement
 
 PAGE_ROWS = 50
 PAGE_ROWS_MAX = 200
 INTEGER_DIGITS_MAX = 18  # of a number in a cursor: both databases store it in 64 bits
 
 
-def dict_of(row: Any) -> Record:
+def dict_of(row: Row[*Ts]) -> Record:
     """Return a row as a dict by column name."""
-    return dict(zip(plain_names(row._fields), row, strict=True))
+    values: Sequence[object] = row
+    return dict(zip(plain_names(row._fields), values, strict=True))
 
 
 @functools.lru_cache
@@ -37,11 +39,11 @@ def plain_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def page_by(
     tx: Tx,
-    stmt: Select[Any],
-    order: ColumnElement[Any] | Sequence[ColumnElement[Any]],
+    stmt: Select[*Ts],
+    order: ColumnElement[object] | Sequence[ColumnElement[object]],
     limit: int,
     cursor: str | None,
-    record: Callable[[Any], Record] = dict_of,
+    record: Callable[[Row[*Ts]], Record] = dict_of,
     *,
     descending: bool = False,
 ) -> Page:
@@ -59,7 +61,7 @@ def page_by(
 
 
 def rows_after(
-    last: Sequence[Any], columns: Sequence[ColumnElement[Any]], descending: bool
+    last: Sequence[object], columns: Sequence[ColumnElement[object]], descending: bool
 ) -> list[ColumnElement[bool]]:
     """Return conditions for rows after `last`. Of two columns, an index can serve the condition on the first alone."""
     after = [column < key if descending else column > key for column, key in zip(columns, last, strict=True)]
@@ -68,11 +70,11 @@ def rows_after(
     return [columns[0] <= last[0] if descending else columns[0] >= last[0], or_(*after)]
 
 
-def text_of(key: Any) -> str:
+def text_of(key: object) -> str:
     return key.isoformat() if isinstance(key, datetime) else str(key)
 
 
-def key_of(text: str, column: ColumnElement[Any], cursor: str) -> Any:
+def key_of(text: str, column: ColumnElement[object], cursor: str) -> object:
     """Return a part of a cursor as a value of its column. Raises Invalid."""
     if isinstance(column.type, Instant):
         return parse_instant(text, "cursor")
@@ -102,12 +104,14 @@ def invalid_cursor(text: str | None) -> Invalid:
     return Invalid("cursor", text, "is not a cursor of this list; use next_cursor of the previous page")
 
 
-def matching(stmt: Select[Any], *filters: tuple[ColumnElement[Any], Any]) -> Select[Any]:
+def matching(stmt: Select[*Ts], *filters: tuple[ColumnElement[Any], object]) -> Select[*Ts]:
     """Keep rows whose columns equal the values; a value of None does not filter."""
     return stmt.where(*(column == value for column, value in filters if value is not None))
 
 
-def within(stmt: Select[Any], time: ColumnElement[Any], since: datetime | None, until: datetime | None) -> Select[Any]:
+def within(
+    stmt: Select[*Ts], time: ColumnElement[object], since: datetime | None, until: datetime | None
+) -> Select[*Ts]:
     """Keep rows with `since` <= `time` < `until`; None is no bound."""
     if since is not None:
         stmt = stmt.where(time >= since)

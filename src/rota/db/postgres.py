@@ -3,7 +3,7 @@
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import create_engine
 from sqlalchemy.util import greenlet_spawn
@@ -22,7 +22,7 @@ STATEMENT_TIMEOUT_MS = 30_000
 # A connection keeps its plans. A plan made while the queue was short would scan the whole table when it is long, so
 # every row is looked up by an index.
 PLANNER_SETTINGS = {"enable_seqscan": "off", "enable_mergejoin": "off", "jit": "off"}
-CONNECT_ARGUMENTS: dict[str, Any] = {
+CONNECT_ARGUMENTS: dict[str, object] = {
     "timeout": 5,
     "command_timeout": STATEMENT_TIMEOUT_MS / 1000 + 5,
     "server_settings": {
@@ -70,7 +70,7 @@ class PostgresDatabase:
         action()
 
     async def _run(
-        self, begin: Callable[[], AbstractContextManager[Tx]], step: Callable[..., R], *args: Any, **kwargs: Any
+        self, begin: Callable[[], AbstractContextManager[Tx]], step: Step[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         def run_step() -> R:
             with begin() as connection:
@@ -78,7 +78,7 @@ class PostgresDatabase:
 
         return await self._retry_deadlocks(greenlet_spawn, run_step)
 
-    async def _retry_deadlocks(self, go: Callable[..., Awaitable[R]], *args: Any, **kwargs: Any) -> R:
+    async def _retry_deadlocks(self, go: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a transaction; repeat it when it lost to a deadlock. Raises Unavailable or DataRefused."""
         for attempt in range(1, DEADLOCK_ATTEMPTS + 1):
             try:

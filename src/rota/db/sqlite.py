@@ -126,7 +126,7 @@ class SqliteDatabase:
         return f"the database cannot be written: {holder} has held the write lock of {self.path} for {seconds:.0f} s"
 
     def _write(
-        self, pending: PendingWrite, notified: list[str], step: Callable[..., R], *args: Any, **kwargs: Any
+        self, pending: PendingWrite, notified: list[str], step: Step[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         with self.writing(notified, pending) as connection:
             return step(connection, *args, **kwargs)
@@ -156,7 +156,7 @@ class SqliteDatabase:
             notified.extend(topics)
             self._checkpoint(connection)
 
-    def _read(self, step: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+    def _read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         connection = self._connection()
         connection.exec_driver_sql("BEGIN")
         try:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, ColumnElement[object]]
 Processor = Callable[[Any], object] | None  # converts a value of a column to or from the driver; None: not needed
-Row = Sequence[Any]
+Row = Sequence[object]
 Listener = Callable[[str, Sequence[object]], None]
 
 SQLITE_BATCH_ROWS = 512  # rows of one VALUES list; larger batches are split
@@ -197,7 +197,7 @@ def run_driver(tx: Tx, sql: str, values: Sequence[object]) -> list[Row]:
         listener(sql, values)
     driver = cast("sqlite3.Connection", tx.connection.dbapi_connection)
     cursor = driver.execute(sql, values)
-    rows: list[Row] = cursor.fetchall()
+    rows = cursor.fetchall()
     if cursor.description and cursor.description[0][0] == "json_rows":
         rows = orjson.loads(rows[0][0])
     return rows

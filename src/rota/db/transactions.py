@@ -7,7 +7,7 @@ import contextlib
 import queue
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 from sqlalchemy.util import greenlet_spawn
@@ -49,16 +49,16 @@ class PostgresTransaction:
         return await self._try(step, *args, **kwargs)
 
     async def commit(self) -> None:
-        await self._try(lambda connection: connection.commit())
+        await self._try(Tx.commit)
         await self._release()
 
     async def rollback(self) -> None:
         await self._release()
 
-    async def _try(self, step: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+    async def _try(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         assert self._connection is not None, "the transaction has ended"
         try:
-            return await greenlet_spawn(step, self._connection, *args, **kwargs)
+            return await greenlet_spawn(lambda connection: step(connection, *args, **kwargs), self._connection)
         except DATABASE_ERRORS as error:
             if is_deadlock(error):
                 raise Deadlock("the database ended this transaction, which waited for another; try again") from error
@@ -82,7 +82,7 @@ class SqliteTransaction:
         self._db = db
         self._notified: list[str] = []
         self._begun: Future[None] = Future()
-        self._steps: queue.SimpleQueue[tuple[Future[Any], Callable[[Tx], Any]] | bool] = queue.SimpleQueue()
+        self._steps: queue.SimpleQueue[Callable[[Tx], None] | bool] = queue.SimpleQueue()
         self._pending = PendingWrite()
         self._ended = db.writer_thread.submit(self._hold)
 
@@ -93,7 +93,14 @@ class SqliteTransaction:
         if self._ended.done():
             raise Unavailable("the transaction was rolled back: it took too long; try again")
         answer: Future[R] = Future()
-        self._steps.put((answer, lambda connection: step(connection, *args, **kwargs)))
+
+        def run_step(connection: Tx) -> None:
+            try:
+                answer.set_result(step(connection, *args, **kwargs))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        self._steps.put(run_step)
         return await self._db.answer(answer)
 
     async def commit(self) -> None:
@@ -114,12 +121,8 @@ class SqliteTransaction:
         try:
             with self._db.writing(self._notified, self._pending) as connection:
                 self._begun.set_result(None)
-                while isinstance(item := self._next(), tuple):
-                    answer, step = item
-                    try:
-                        answer.set_result(step(connection))
-                    except BaseException as error:
-                        answer.set_exception(error)
+                while not isinstance(item := self._next(), bool):
+                    item(connection)
                 if not item:
                     raise RolledBack
         except BaseException as error:
@@ -127,7 +130,7 @@ class SqliteTransaction:
                 self._begun.set_exception(error)
             raise
 
-    def _next(self) -> tuple["Future[Any]", Callable[[Tx], Any]] | bool:
+    def _next(self) -> Callable[[Tx], None] | bool:
         try:
             return self._steps.get(timeout=STATEMENT_TIMEOUT_MS / 1000)
         except queue.Empty:  # its caller is gone, or waits for this thread

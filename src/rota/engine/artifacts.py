@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from sqlalchemy import Select, func, select
+from sqlalchemy import func, select
 
 from rota.core.errors import Invalid, NotFound
 from rota.core.kinds import traits_of
-from rota.db.dialect import Tx
+from rota.db.dialect import Query, ResultRow, Tx
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, page_by
 from rota.db.tables import artifacts, runs
 
@@ -51,7 +51,7 @@ def get(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> Record:
     started = r.started_at.is_not(None)
     run = tx.execute(select(runs).where(r.org_id == org_id, r.id == artifact_id, started)).one_or_none()
     content_of = None if run is None else traits_of(run.kind).run_artifact
-    if content_of is None:
+    if run is None or content_of is None:
         raise NotFound(f"artifact {artifact_id!r} not found")
     data = content_of(tx, run, public)
     return {**run_brief(run), "size": len(orjson.dumps(data)), "data": data}
@@ -72,7 +72,7 @@ def list_all(
     parent_id: str | None = None, label: str | None = None,
 ) -> Page:  # fmt: skip
     """Return a page of the artifacts that runs saved, newest first."""
-    stmt: Select[Any] = select(*BRIEF).where(a.org_id == org_id)
+    stmt: Query = select(*BRIEF).where(a.org_id == org_id)
     stmt = matching(stmt, (a.run_id, run_id), (a.parent_id, parent_id), (a.label, label))
     return page_by(tx, stmt, a.id, limit, cursor, brief, descending=True)
 
@@ -92,20 +92,20 @@ def tree(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> Record:
     return root
 
 
-def brief(row: Any) -> Record:
+def brief(row: ResultRow) -> Record:
     record = dict_of(row)
     record.pop("content", None)
     return {**record, "updated_at": row.created_at}
 
 
-def run_brief(run: Any) -> Record:
+def run_brief(run: ResultRow) -> Record:
     return {
         "id": run.id, "run_id": run.id, "parent_id": None, "level": 0, "label": "execution", "content_type": JSON,
         "created_at": run.started_at, "updated_at": run.finished_at,
     }  # fmt: skip
 
 
-def readable(content_type: str, data: bytes) -> Any:
+def readable(content_type: str, data: bytes) -> object:
     """Return JSON parsed and text decoded; None for other content, which can be downloaded, and for content that does
     not match its content type."""
     try:

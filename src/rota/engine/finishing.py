@@ -6,7 +6,6 @@ NO_MOVE_WITHOUT_THE_LEASE: each write about a leased job has its fence in the WH
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import and_, select, update
 
@@ -14,7 +13,7 @@ from rota.core.errors import LeaseLost
 from rota.core.model import SERIAL_ROUTE_PREFIX, Attempt, AttemptResult, FinishResult, Job
 from rota.core.policy import QUARANTINE_CRASHES, RECONCILIATION
 from rota.core.states import Move, State, Status, state_after, states_before
-from rota.db.dialect import Tx, lock_keys, notify
+from rota.db.dialect import ResultRow, Tx, lock_keys, notify
 from rota.db.tables import jobs
 from rota.engine import runs, statements
 from rota.engine.claiming import claim_next
@@ -162,7 +161,7 @@ def rescue(
     return len(rows), len(keys) == limit, crashed
 
 
-def culprit_of(rows: Sequence[Any]) -> str | None:
+def culprit_of(rows: Sequence[ResultRow]) -> str | None:
     """Return the job that the death of its worker is evidence against: the only one of the worker, or the only one that
     ran without other suspects because three workers had died while running it. None if others may be the cause."""
     suspects = rows if len(rows) == 1 else [row for row in rows if job_of(row).alone]
@@ -170,7 +169,7 @@ def culprit_of(rows: Sequence[Any]) -> str | None:
     return begun[0] if len(begun) == 1 else None
 
 
-def crash_of(row: Any, now: datetime, counts: bool) -> AttemptResult:
+def crash_of(row: ResultRow, now: datetime, counts: bool) -> AttemptResult:
     """Return how an attempt ended whose worker died; a crash that counts may be the last one."""
     job = job_of(row)
     error = {"code": "crash", "type": "WorkerLost", "message": "the worker that ran this died", "traceback": None}

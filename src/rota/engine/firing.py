@@ -45,7 +45,7 @@ def next_due_at(tx: Tx, kinds: Collection[str], after: datetime) -> datetime | N
 
 def read_due(
     tx: Tx, kinds: Collection[str], now: datetime, limit: int, only_orgs: Collection[str] | None = None
-) -> list[tuple[Any, ...]]:
+) -> list[tuple[object, ...]]:
     """Return the rows of due schedules, longest overdue first; of all orgs, or of the orgs with these slugs."""
     return statements.DUE_SCHEDULES.run(
         tx, kinds=list(kinds), now=now, any_org=only_orgs is None, slugs=list(only_orgs or ()), count=limit
@@ -75,7 +75,7 @@ def fire(tx: Tx, planned: Sequence[tuple[DueSchedule, Plan]], now: datetime, lea
     return apply_plans(tx, unchanged, now, None if any(limited for _, limited, *_ in locked) else lease)
 
 
-def state_as_read(due: DueSchedule) -> list[Any]:
+def state_as_read(due: DueSchedule) -> list[object]:
     """Return what LOCK_CLOCKS returns behind `limited`, if the schedule did not change since it was read."""
     return [due.next_slot, due.schedule.revision, True, due.frozen_at, due.frozen_until]
 
@@ -164,7 +164,7 @@ def skips_for_overlap(schedule: Schedule, busy: Mapping[str, Sequence[QueuedJob]
     return schedule.overlap is Overlap.SKIP and bool(busy.get(schedule.id))
 
 
-def slot_row(schedule: Schedule, fire: Fire, job_id: str, busy: Mapping[str, Sequence[QueuedJob]]) -> dict[str, Any]:
+def slot_row(schedule: Schedule, fire: Fire, job_id: str, busy: Mapping[str, Sequence[QueuedJob]]) -> dict[str, object]:
     skipped = skips_for_overlap(schedule, busy)
     return {
         "schedule_id": schedule.id,
@@ -262,7 +262,7 @@ def repair_clocks(tx: Tx, now: datetime) -> list[str]:
 def run_now(
     tx: Tx,
     schedule: Schedule,
-    payload: Any,
+    payload: object,
     overlap: Overlap,
     trace: str | None,
     now: datetime,

@@ -1,7 +1,6 @@
 """SQL expressions about the state of jobs."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from sqlalchemy import ColumnElement, literal_column
 
@@ -18,6 +17,6 @@ def is_in(state: ColumnElement[str], states: Iterable[State]) -> ColumnElement[b
     return state == values[0] if len(values) == 1 else state.in_(values)
 
 
-def lease_values(move: Move, worker: str | None, fence: int) -> dict[str, Any]:
+def lease_values(move: Move, worker: str | None, fence: int) -> dict[str, object]:
     """Return the columns that a lease sets; the move is LEASE or ADOPT. `statements.CLAIM` sets the same."""
     return {"state": state_after(move).value, "lease_owner": worker, "fence": fence, "solo_key": None}

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, and_, bindparam, delete, func, literal, or_, select, tuple_, update
 
@@ -156,7 +156,7 @@ def find(tx: Tx, org_id: str, key: str) -> JobRow | None:
     return None
 
 
-def payload_of(tx: Tx, job_id: str) -> Any:
+def payload_of(tx: Tx, job_id: str) -> object:
     """Return the input of a job."""
     return tx.execute(select(c.payload).where(c.id == job_id)).scalar()
 

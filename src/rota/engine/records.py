@@ -38,7 +38,7 @@ class JobRow:
     fence: int
     cancel_requested_at: datetime | None
     cancel_reason: str | None
-    terms: Any
+    terms: object
     trace: str | None
 
 
@@ -62,8 +62,8 @@ class RunRow:
     retry_of: str | None
     status: str
     reason: str | None
-    error: Any
-    outcome: Any
+    error: object
+    outcome: object
     queued_at: datetime
     started_at: datetime | None
     finished_at: datetime
@@ -73,7 +73,7 @@ class RunRow:
     trace_id: str | None
     artifact_id: str | None
     grant_id: str | None
-    usage: Any
+    usage: object
     lost_fence: int
 
 

@@ -11,7 +11,7 @@ from rota.core.ids import trace_id_of, traceparent
 from rota.core.kinds import registered, traits_of
 from rota.core.model import AttemptResult, RunInfo
 from rota.core.states import Status, Verdict, verdict_of
-from rota.db.dialect import Tx
+from rota.db.dialect import ResultRow, Tx
 from rota.db.statement import insert_rows
 from rota.db.tables import artifacts, jobs, logs, orgs, runs, slots
 from rota.engine import statements
@@ -123,7 +123,7 @@ def log_size(tx: Tx, run_id: str, line_cost: int) -> int:
     return int(tx.execute(select(size).where(logs.c.run_id == run_id)).scalar_one())
 
 
-def read_logs(tx: Tx, run_id: str, after: int, limit: int) -> list[Any]:
+def read_logs(tx: Tx, run_id: str, after: int, limit: int) -> Sequence[ResultRow]:
     stmt = select(logs).where(logs.c.run_id == run_id, logs.c.id > after).order_by(logs.c.id).limit(limit)
     return list(tx.execute(stmt))
 

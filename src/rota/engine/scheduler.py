@@ -13,7 +13,6 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
-from typing import Any
 
 import structlog
 
@@ -270,7 +269,7 @@ class Scheduler:
 
 def read_due(
     tx: Tx, kinds: Sequence[str], soon: datetime, orgs: Sequence[str] | None = None
-) -> tuple[Sequence[tuple[Any, ...]], datetime | None, datetime | None, bool]:
+) -> tuple[Sequence[tuple[object, ...]], datetime | None, datetime | None, bool]:
     """The rows of schedules that are due by `soon`; when the first delayed job is due, and the first schedule after
     `soon`; and whether there are more rows than one poll reads."""
     rows = firing.read_due(tx, kinds, soon, POLL_LIMIT_ROWS, orgs)

@@ -5,14 +5,13 @@ events it has seen.
 """
 
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, case, literal, or_, select
+from sqlalchemy import ColumnElement, and_, case, literal, or_, select
 
 from rota.core.kinds import registered
 from rota.core.policy import FailureClass
 from rota.core.states import Status
-from rota.db.dialect import Tx
+from rota.db.dialect import Query, Tx
 from rota.db.paging import Record, dict_of
 from rota.db.tables import audit_log, hosts, jobs, logs, runs, schedules, workers
 from rota.reports.runs import STARTED
@@ -34,7 +33,7 @@ def since(tx: Tx, org_id: str, at: datetime, key: str = "", limit: int = FEED_RO
     return [event for event in merged if (event["at"], event["id"]) <= min(edges)], True
 
 
-def sources(org_id: str, at: datetime, key: str) -> list[Select[Any]]:
+def sources(org_id: str, at: datetime, key: str) -> list[Query]:
     job = (j.id.label("job_id"), j.schedule_id, j.slot, j.kind, j.target)
     ended = (r.job_id, r.schedule_id, r.slot, r.kind, r.target, r.attempt, r.status, r.reason)
     changed = case(
@@ -76,9 +75,7 @@ def sources(org_id: str, at: datetime, key: str) -> list[Select[Any]]:
     ]  # fmt: skip
 
 
-def behind(
-    stmt: Select[Any], time: ColumnElement[Any], name: ColumnElement[Any], at: datetime, key: str
-) -> Select[Any]:
+def behind(stmt: Query, time: ColumnElement[object], name: ColumnElement[object], at: datetime, key: str) -> Query:
     later = and_(time >= at, or_(time > at, name > key))
     return stmt.add_columns(time.label("at"), name.label("id")).where(later).order_by(time, name)
 

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import or_, select
 
 from rota.core.errors import NotFound
-from rota.db.dialect import Tx
+from rota.db.dialect import ResultRow, Tx
 from rota.db.paging import Page, Record, dict_of
 from rota.db.tables import jobs, runs
 from rota.engine.runs import BY_ATTEMPT
@@ -19,7 +19,7 @@ JOB_FIELDS = (
 )  # fmt: skip
 
 
-def job_rows(tx: Tx, org_id: str, job_id: str) -> tuple[Any | None, list[Any]]:
+def job_rows(tx: Tx, org_id: str, job_id: str) -> tuple[ResultRow | None, list[ResultRow]]:
     """Return the row of a job, None once it ended, and the rows of its runs by attempt. The job is read first: a run
     that ends between the two reads is in the second."""
     row = tx.execute(select(jobs).where(j.org_id == org_id, j.id == job_id)).one_or_none()
@@ -36,7 +36,7 @@ def job_id_of(tx: Tx, org_id: str, key: str) -> str:
     return str(job_id)
 
 
-def attempts_of(tx: Tx, org_id: str, job_id: str) -> tuple[Any | None, list[Record]]:
+def attempts_of(tx: Tx, org_id: str, job_id: str) -> tuple[ResultRow | None, list[Record]]:
     """Return the row of a job, None once it ended, and its attempts: those that ended, then the current or next one.
     Raises NotFound."""
     living, run_rows = job_rows(tx, org_id, job_id)

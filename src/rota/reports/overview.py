@@ -3,12 +3,11 @@ history."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import Select, Text, func, literal, literal_column, select, type_coerce
+from sqlalchemy import ColumnElement, ScalarSelect, Text, func, literal, literal_column, select, type_coerce
 
 from rota.core.states import State, Status
-from rota.db.dialect import Tx
+from rota.db.dialect import Query, Tx
 from rota.db.paging import Record, dict_of
 from rota.db.tables import clocks, jobs, runs, schedules
 from rota.engine import pauses
@@ -91,7 +90,7 @@ def due(tx: Tx, org_id: str, kinds: Sequence[str]) -> list[Record]:
     return [{**record, "words": timing_record(record["timing"])["words"]} for record in records]
 
 
-def next_due(tx: Tx, kinds: Sequence[str], stmt: Select[Any]) -> list[Record]:
+def next_due(tx: Tx, kinds: Sequence[str], stmt: Query) -> list[Record]:
     """Return the first schedules of a statement by due time, read kind by kind: the order of the scheduler's index."""
     stmt = stmt.select_from(clocks.join(schedules, s.id == k.schedule_id)).order_by(k.next_run_at).limit(LIST_ROWS)
     records = [dict_of(row) for kind in kinds for row in tx.execute(stmt.where(k.kind == kind))]
@@ -122,7 +121,7 @@ def counts(tx: Tx, org_id: str, since: datetime) -> dict[str, int]:
     """Return the number of attempts by status, up to COUNT_MAX each; transient failures are `retried`. Successes have
     no index: they are the rest of all attempts, and omitted when another count reaches COUNT_MAX."""
 
-    def count(most: int, *conditions: Any) -> Any:
+    def count(most: int, *conditions: ColumnElement[bool]) -> ScalarSelect[int]:
         of_day = (r.org_id == org_id, r.recorded_at >= since, *conditions)
         matching = select(literal(1).label("one")).where(*of_day).limit(most)
         return select(func.count()).select_from(matching.subquery()).scalar_subquery()
@@ -139,6 +138,6 @@ def counts(tx: Tx, org_id: str, since: datetime) -> dict[str, int]:
     return {Status.SUCCESS.value: max(0, total - sum(numbers)), **counted}
 
 
-def ended_as(status: Status) -> tuple[Any, ...]:
+def ended_as(status: Status) -> tuple[ColumnElement[bool], ...]:
     """Match a status as a literal: a partial index serves no parameter."""
     return r.status == literal_column(f"'{status.value}'"), r.status != literal_column("'success'")

@@ -12,7 +12,7 @@ from rota.core.ids import trace_id_of
 from rota.core.kinds import registered, traits_of
 from rota.core.redact import redacted
 from rota.core.states import State, Status
-from rota.db.dialect import Tx
+from rota.db.dialect import ResultRow, Tx
 from rota.db.paging import (
     PAGE_ROWS,
     PAGE_ROWS_MAX,
@@ -208,7 +208,7 @@ def with_kind_details(tx: Tx, records: list[Record]) -> list[Record]:
     return [{**record, **details.get(record["id"], {})} for record in records]
 
 
-def is_started(row: Any) -> bool:
+def is_started(row: ResultRow) -> bool:
     """Return whether the current attempt of a job has started; a claimed job may still wait in its worker."""
     return row.state == State.RUNNING and row.run_id is not None
 
@@ -222,7 +222,7 @@ def run_logs(tx: Tx, org_id: str, run_id: str, *, after: int = 0, limit: int = P
     return lines[:limit], str(lines[limit - 1]["id"]) if len(lines) > limit else None
 
 
-def living_run(row: Any) -> Record:
+def living_run(row: ResultRow) -> Record:
     """Return a run that has not ended, from its job. It has no id before it starts."""
     started = is_started(row)
     return {
@@ -237,7 +237,7 @@ def living_run(row: Any) -> Record:
     }  # fmt: skip
 
 
-def ended_run(row: Any) -> Record:
+def ended_run(row: ResultRow) -> Record:
     """Return a run that ended. If its kind makes it an artifact, that has the id of the run."""
     record = dict_of(row)
     record.pop("recorded_at", None)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import Select, Text, and_, func, or_, select, type_coerce
+from sqlalchemy import Text, and_, func, or_, select, type_coerce
 
 from rota.core import schedule_form
 from rota.core.errors import Invalid, NotFound
@@ -16,7 +16,7 @@ from rota.core.redact import redacted
 from rota.core.timing import triggers
 from rota.core.timing.triggers import Once, Timing
 from rota.db.column_types import EPOCH
-from rota.db.dialect import Tx
+from rota.db.dialect import Query, ResultRow, Tx
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, page_by
 from rota.db.tables import clocks, schedule_stats, schedules, trigger_spans
 from rota.engine.schedules import by_id_or_name, schedule_filters
@@ -91,14 +91,14 @@ def schedule_id_of(tx: Tx, org_id: str, key: str) -> str | None:
     return tx.execute(select(s.id).where(known).order_by(s.id != key)).scalars().first()
 
 
-def schedule_query() -> Select[Any]:
+def schedule_query() -> Query:
     # timing as text: a row whose timing cannot be parsed is still listed
     return select(*PLAIN, type_coerce(s.timing, Text).label("timing_text")).select_from(
         schedules.join(clocks, k.schedule_id == s.id).join(schedule_stats, st.schedule_id == s.id)
     )
 
 
-def schedule_record(row: Any) -> Record:
+def schedule_record(row: ResultRow) -> Record:
     record = with_redacted_input(dict_of(row))
     timing = timing_record(record.pop("timing_text"))
     return {**record, "paused": row.paused_at is not None, **timing, **origin(row.source)}

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, case, func, literal_column, select
+from sqlalchemy import ColumnElement, and_, case, func, literal_column, select
 
 from rota.core.states import RAN, Status, Verdict
-from rota.db.dialect import Tx
+from rota.db.dialect import Query, ResultRow, Tx
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, page_by
 from rota.db.tables import jobs, runs, schedules, slots
 from rota.reports.schedules import schedule_id_of
@@ -17,7 +16,7 @@ MISSED_SEARCHED = 10_000  # newest missed slots of all orgs in which those of an
 
 s, j, r, t = schedules.c, jobs.c, runs.c, slots.c
 
-verdict_of_slot: ColumnElement[Any] = case(  # of a fired slot it follows from its job and last run
+verdict_of_slot: ColumnElement[object] = case(  # of a fired slot it follows from its job and last run
     (t.verdict.is_not(None), t.verdict),
     (j.id.is_not(None), None),
     (r.status.in_(sorted(RAN)), Verdict.RAN.value),
@@ -45,7 +44,7 @@ def list_slots(
     return page_by(tx, stmt, (t.slot, t.schedule_id), limit, cursor, slot_record, descending=True)
 
 
-def slot_query(since: datetime | None, until: datetime | None) -> Select[Any]:
+def slot_query(since: datetime | None, until: datetime | None) -> Query:
     """Return the statement for slots and gaps between two times; None is no bound."""
     attempts = select(func.max(r.attempt)).where(r.job_id == t.job_id, r.lost_fence == 0)
     last = attempts.correlate(slots).scalar_subquery()
@@ -65,7 +64,7 @@ def slot_query(since: datetime | None, until: datetime | None) -> Select[Any]:
     return stmt if until is None else stmt.where(t.slot < until)
 
 
-def slot_record(row: Any) -> Record:
+def slot_record(row: ResultRow) -> Record:
     record = dict_of(row)
     job_id, run_id = record.pop("living"), record.pop("running")
     if job_id is not None:

@@ -2,7 +2,6 @@
 
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any
 
 from sqlalchemy import and_, func, select
 
@@ -10,7 +9,7 @@ from rota.core import explain
 from rota.core.errors import NotFound
 from rota.core.redact import redacted
 from rota.core.states import HEADS, State
-from rota.db.dialect import Tx
+from rota.db.dialect import ResultRow, Tx
 from rota.db.paging import PAGE_ROWS_MAX, Record, dict_of
 from rota.db.tables import jobs, queues, schedules, slots
 from rota.engine import workers
@@ -64,7 +63,7 @@ def of_job(tx: Tx, org_id: str, job_id: str, now: datetime, runners: Runners) ->
     living = named[0] if named else None
     first: Record = living or ended[0]
     status = ended[-1]["status"] if living is None else living["state"]
-    blockers = waits(tx, row, now, runners) if living else []
+    blockers = waits(tx, row, now, runners) if row is not None else []
     sentences = explain.explain_run(
         ended, living, schedule_of(tx, first["schedule_id"]), blockers, requested_by(tx, org_id, job_id, first)
     )
@@ -83,7 +82,7 @@ def requested_by(tx: Tx, org_id: str, job_id: str, job: Record) -> str:
     return "A user"
 
 
-def waits(tx: Tx, job: Any, now: datetime, runners: Runners) -> list[str]:
+def waits(tx: Tx, job: ResultRow, now: datetime, runners: Runners) -> list[str]:
     """Return sentences on what keeps a job from starting."""
     if job.state == State.BLOCKED:
         head = tx.execute(select(j.id, j.state).where(j.serial_key == job.serial_key, is_in(j.state, HEADS))).first()
@@ -104,7 +103,7 @@ def waits(tx: Tx, job: Any, now: datetime, runners: Runners) -> list[str]:
     return sentences
 
 
-def no_worker(tx: Tx, runners: Runners, job: Any, now: datetime) -> str:
+def no_worker(tx: Tx, runners: Runners, job: ResultRow, now: datetime) -> str:
     """Return why no live worker can run a job: as its kind explains, or that no worker registers its route."""
     for runner in runners.values():
         reason = runner.why_no_worker(tx, job.org_id, job.route, now) if isinstance(runner, ExplainsRoutes) else None

@@ -11,13 +11,13 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
-from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, delete, func, or_, select, update
 
 from rota.core.errors import Conflict, NotFound, Refused
 from rota.core.ids import new_id
-from rota.db.dialect import Tx
+from rota.db.dialect import Query, ResultRow, Tx
 from rota.db.statement import insert_new, insert_rows
 from rota.db.tables import api_keys, grants, login_sessions, orgs, users
 from rota.engine.orgs import org_by_slug, system_user
@@ -214,14 +214,14 @@ def first_key(tx: Tx, now: datetime) -> Key | None:
     return None if row is None else key_of(row)
 
 
-def key_of(row: Row[Any]) -> Key:
+def key_of(row: ResultRow) -> Key:
     """Return the key of a row of `key_query`."""
     columns = row._asdict()
     del columns["hash"]
     return Key(**columns)
 
 
-def key_query() -> Select[Any]:
+def key_query() -> Query:
     columns = (
         k.hash,
         k.id,

@@ -3,15 +3,14 @@
 import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import ColumnElement, Select, delete, select, update
+from sqlalchemy import ColumnElement, delete, select, update
 
 from rota.access.store import accounts
 from rota.core.errors import NotFound
 from rota.core.ids import new_id
 from rota.db import paging
-from rota.db.dialect import Tx
+from rota.db.dialect import Query, Tx
 from rota.db.statement import insert_rows
 from rota.db.tables import api_keys, login_links, login_sessions, orgs, users
 
@@ -116,7 +115,7 @@ def several_orgs(tx: Tx) -> bool:
     return len(tx.execute(select(orgs.c.id).limit(2)).all()) > 1
 
 
-def account_query() -> Select[Any]:
+def account_query() -> Query:
     columns = (u.id.label("user_id"), u.org_id, u.name, u.role, u.password_hash, orgs.c.name.label("org_name"))
     return select(*columns).join(orgs, orgs.c.id == u.org_id).where(u.deleted_at.is_(None))
 

@@ -1,8 +1,6 @@
 """Metadata of the tables and helpers for indexes."""
 
-from typing import Any
-
-from sqlalchemy import Index, MetaData, Sequence, String, text
+from sqlalchemy import ColumnElement, Index, MetaData, Sequence, String, TextClause, text
 
 from rota.core.states import State
 
@@ -20,10 +18,15 @@ metadata = MetaData(
 fences = Sequence("fences", metadata=metadata)  # SQLite keeps it in `counters`
 
 
-def where_state(*states: State) -> Any:
+def where_state(*states: State) -> TextClause:
     quoted = [f"'{state.value}'" for state in states]
     return text(f"state = {quoted[0]}" if len(quoted) == 1 else f"state IN ({', '.join(quoted)})")
 
 
-def partial_index(name: str, *columns: Any, where: Any, unique: bool = False) -> Index:
+def partial_index(
+    name: str,
+    *columns: str | ColumnElement[object],
+    where: TextClause | ColumnElement[bool],
+    unique: bool = False,
+) -> Index:
     return Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)

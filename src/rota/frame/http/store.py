@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import and_, delete, func, select, update
 
 from rota.core.errors import KeyInUse, KeyMismatch
-from rota.db.dialect import Tx
+from rota.db.dialect import ResultRow, Tx
 from rota.db.statement import insert_new
 from rota.db.tables import idempotency_keys
 
@@ -83,7 +83,7 @@ def find(tx: Tx, org_id: str, key: str, route: str, fingerprint: str, now: datet
     return None if row is None else answered(row, route, fingerprint)
 
 
-def answered(row: Any, route: str, fingerprint: str) -> StoredAnswer | None:
+def answered(row: ResultRow, route: str, fingerprint: str) -> StoredAnswer | None:
     if (row.route, row.fingerprint) != (route, fingerprint):
         raise KeyMismatch(f"Idempotency-Key {row.key} was already used for another request; use a new key")
     return StoredAnswer(row.status, row.headers, row.body) if row.state == State.DONE else None

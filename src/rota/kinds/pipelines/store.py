@@ -8,16 +8,15 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, delete, literal_column, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, and_, delete, literal_column, or_, select, tuple_, update
 
 from rota.core.errors import Conflict, Invalid, NotFound
 from rota.core.ids import new_id
 from rota.core.model import AttemptResult, Job, NewJob, serial_key_of_target
 from rota.core.states import Status
 from rota.db import tables
-from rota.db.dialect import Tx, lock_keys
+from rota.db.dialect import Query, ResultRow, Tx, lock_keys
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, page_by
 from rota.db.statement import insert_new, insert_rows
 from rota.db.tables import pipeline_triggers, pipeline_upstreams, pipeline_versions, pipelines
@@ -129,7 +128,7 @@ def save_version(tx: Tx, row: Mapping[str, object], now: datetime) -> None:
 # lists and details
 
 
-def record(row: Row[Any] | PipelineRow) -> Record:
+def record(row: ResultRow | PipelineRow) -> Record:
     names = (name for name in PipelineRow.__slots__ if name not in ("org_id", "deleted_at"))
     fields = {name: getattr(row, name) for name in names}
     namespace, layer, name = row.path.split("/")
@@ -196,7 +195,7 @@ def graph(tx: Tx, org_id: str) -> Record:
     return {"nodes": nodes, "edges": sorted(edges, key=lambda edge: (edge["to"], edge["from"], edge["kind"]))}
 
 
-def links(org_id: str) -> Select[Any]:
+def links(org_id: str) -> Query:
     stmt = select(t.pipeline_id, u.pipeline_id.label("upstream_id"), t.type)
     return stmt.join(pipeline_upstreams, u.trigger_id == t.id).where(t.org_id == org_id)
 
@@ -413,7 +412,7 @@ def prune(tx: Tx, pipeline: PipelineRow, now: datetime, limit: int) -> int:
     of_kind = r.kind == literal_column("'pipeline'")  # a literal: the planner uses a partial index only for constants
     of_pipeline = select(tables.runs).where(of_kind, r.org_id == pipeline.org_id, r.target == pipeline.path)
     newest = of_pipeline.order_by(r.recorded_at.desc(), r.id.desc()).limit(limit)
-    expired: list[Row[Any]] = []
+    expired: list[ResultRow] = []
     if pipeline.max_age_days is not None:
         expired = list(tx.execute(newest.where(r.recorded_at < now - timedelta(days=pipeline.max_age_days))))
     if pipeline.max_runs is not None and not expired:

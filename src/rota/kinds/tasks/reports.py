@@ -1,12 +1,10 @@
 """Tasks as records with the field names of the API. Reads only."""
 
-from typing import Any
-
 from sqlalchemy import and_, or_, select
 
 from rota.core.errors import NotFound
 from rota.core.redact import public_task, redacted
-from rota.db.dialect import Tx
+from rota.db.dialect import ResultRow, Tx
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, page_by
 from rota.db.tables import schedules, task_versions, tasks
 from rota.kinds.tasks.store import TaskRow
@@ -61,7 +59,7 @@ def task_record(record: Record) -> Record:
     return {**record, **{name: options.get(name) for name in TASK_OPTIONS}}
 
 
-def run_artifact(tx: Tx, run: Any, public: bool) -> Record:
+def run_artifact(tx: Tx, run: ResultRow, public: bool) -> Record:
     """Return what a run of a task ran, and its result or how it failed; with `public`, secrets are hidden."""
     known = snapshot(tx, run.org_id, run.target_name, run.target_version) or {"name": run.target_name}
     task = {**known, "version": run.target_version}

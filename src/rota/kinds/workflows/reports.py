@@ -5,9 +5,8 @@ Phases, handlers and flags are not in the first view; `list_handlers` and `list_
 
 from collections.abc import Collection
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Row, Select, and_, func, literal_column, select, union_all
+from sqlalchemy import and_, func, literal_column, select, union_all
 
 from rota.core.policy import RECONCILIATION
 from rota.core.redact import redacted
@@ -15,7 +14,7 @@ from rota.core.states import Phase, State
 from rota.core.timing import triggers
 from rota.core.timing.describe import listing, plural, short_span
 from rota.db import tables
-from rota.db.dialect import Tx
+from rota.db.dialect import Query, ResultRow, Tx
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, page_by
 from rota.engine import jobs, serial_keys
 from rota.kinds.workflows.rules import (
@@ -197,7 +196,7 @@ def recent_runs(tx: Tx, row: WorkflowRow) -> list[Record]:
     return [run for run in shown if run["text"]][:RECENT_RUNS]
 
 
-def run_in_words(run: Row[*tuple[Any, ...]]) -> str | None:
+def run_in_words(run: ResultRow) -> str | None:
     """Return what a run did, or None if it had nothing to do."""
     outcome = run.outcome or {}
     if run.status != "success":
@@ -223,7 +222,7 @@ def count_stale_inputs(tx: Tx, row: WorkflowRow, now: datetime) -> int:
     return int(tx.execute(select(func.count()).select_from(tables.events).where(stale)).scalar_one())
 
 
-def open_inputs(workflow_id: str) -> Select[Any]:
+def open_inputs(workflow_id: str) -> Query:
     """Select the ids of inputs that are not done: they, or events derived from them, are pending or reserved."""
     own = select(e.id, e.source).where(e.workflow_id == workflow_id)
     reserved = own.where(events.is_in_status("reserved", "skipped"), e.status == EventStatus.RESERVED)

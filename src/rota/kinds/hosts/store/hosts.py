@@ -9,9 +9,8 @@ import secrets
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from itertools import count
-from typing import Any
 
-from sqlalchemy import Row, Select, and_, delete, exists, func, literal, literal_column, or_, select, tuple_, update
+from sqlalchemy import and_, delete, exists, func, literal, literal_column, or_, select, tuple_, update
 
 from rota.access.store.accounts import hash_of
 from rota.core.errors import Conflict, NotFound, SessionOver
@@ -22,7 +21,7 @@ from rota.core.policy import RECONCILIATION
 from rota.core.redact import redacted
 from rota.core.states import Move, State, WorkerState, states_before
 from rota.db import tables
-from rota.db.dialect import Tx, draw_fence, lock_keys
+from rota.db.dialect import Query, ResultRow, Tx, draw_fence, lock_keys
 from rota.db.paging import Page, Record, dict_of, matching, page_by
 from rota.db.statement import insert_new, insert_rows
 from rota.db.tables import hosts, orgs, pairing_tokens, queues, server_instances
@@ -381,7 +380,7 @@ def lock_job(tx: Tx, org_id: str, job_id: str) -> ClaimedJob | None:
     return next(iter(claimed_jobs(rows)), None)
 
 
-def claimed_jobs(rows: Iterable[Row[*tuple[Any, ...]]]) -> list[ClaimedJob]:
+def claimed_jobs(rows: Iterable[ResultRow]) -> list[ClaimedJob]:
     """Build the records of rows of `jobs.JOB_COLUMNS` and CLAIM_COLUMNS."""
     names = [column.name for column in CLAIM_COLUMNS]
     return [ClaimedJob(jobs.job_of(row), **{name: getattr(row, name) for name in names}) for row in rows]
@@ -421,7 +420,7 @@ def parked_for_reconciliation(tx: Tx, org_id: str, limit: int) -> list[str]:
     )
 
 
-def host_query(now: datetime) -> Select[Any]:
+def host_query(now: datetime) -> Query:
     live_session = and_(w.host_id == h.id, ALIVE, w.lease_until >= now)
     servers = select(func.count()).where(v.host_id == h.id).correlate(hosts).scalar_subquery()
     online = exists(select(literal(1)).select_from(tables.workers).where(live_session).correlate(hosts))
