@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-Record = dict[str, Any]
+Record = dict[str, object]
 Tx = Any  # an open transaction, whose type is above this layer
 
 DEFAULT_KIND = "task"  # of requests that name none

@@ -22,11 +22,11 @@ TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 class Form:
     """Reads the fields of a request body and collects their errors."""
 
-    def __init__(self, body: Mapping[str, Any], known: frozenset[str]) -> None:
+    def __init__(self, body: Mapping[str, object], known: frozenset[str]) -> None:
         self.body = body
         self.errors = [Invalid(str(field), body[field], "is an unknown field") for field in body if field not in known]
 
-    def take(self, field: str, read: Callable[[Any, str], T], default: T | None) -> T | None:
+    def take(self, field: str, read: Callable[[object, str], T], default: T | None) -> T | None:
         """Return the value of a field, or the default if it is absent or null."""
         value = self.body.get(field)
         if value is None:
@@ -37,7 +37,7 @@ class Form:
             self.errors.extend(error.all)
             return default
 
-    def need(self, field: str, read: Callable[[Any, str], T]) -> T | None:
+    def need(self, field: str, read: Callable[[object, str], T]) -> T | None:
         """Return the value of a required field."""
         if self.body.get(field) is None:
             self.errors.append(Invalid(field, None, "is missing"))
@@ -65,7 +65,7 @@ def wrong_names(schema: Mapping[str, Any], members: Mapping[str, Any], field: st
     return wrong
 
 
-def name(value: Any, field: str) -> str:
+def name(value: object, field: str) -> str:
     """Return a name of a resource, usable in a path: a label without `/` that does not look like an id."""
     text_value = label(value, field)
     if "/" in text_value:
@@ -75,7 +75,7 @@ def name(value: Any, field: str) -> str:
     return text_value
 
 
-def label(value: Any, field: str) -> str:
+def label(value: object, field: str) -> str:
     """Return a short printable text, such as a tag or a key."""
     text_value = text(value, field, NAME_LIMIT, required=True)
     if not text_value.isprintable() or text_value != text_value.strip():
@@ -83,7 +83,7 @@ def label(value: Any, field: str) -> str:
     return text_value
 
 
-def text(value: Any, field: str, limit: int, required: bool = False) -> str:
+def text(value: object, field: str, limit: int, required: bool = False) -> str:
     if not isinstance(value, str):
         raise Invalid(field, value, "is not text")
     if len(value) > limit:
@@ -101,7 +101,7 @@ def traceparent(value: str | None) -> str | None:
     return value if match and match[1] != "0" * 32 and match[2] != "0" * 16 else None
 
 
-def ulid(value: Any, field: str) -> str:
+def ulid(value: object, field: str) -> str:
     if not isinstance(value, str) or not ULID.fullmatch(value):
         raise Invalid(field, value, "is not a ULID: 26 digits and capital letters without I, L, O and U")
     return value
@@ -118,23 +118,23 @@ def payload(value: Any, field: str) -> Any:
     return value
 
 
-def whole(value: Any, field: str, low: int, high: int) -> int:
+def whole(value: object, field: str, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise Invalid(field, value, f"is not a whole number from {low} to {high}")
     return value
 
 
-def span(value: Any, field: str) -> timedelta:
+def span(value: object, field: str) -> timedelta:
     return timedelta(seconds=whole(value, field, 1, 366 * 86_400))
 
 
-def flag(value: Any, field: str) -> bool:
+def flag(value: object, field: str) -> bool:
     if not isinstance(value, bool):
         raise Invalid(field, value, "is neither true nor false")
     return value
 
 
-def one_of(value: Any, field: str, known: list[str]) -> str:
+def one_of(value: object, field: str, known: list[str]) -> str:
     if value not in known:
         raise Invalid(field, value, f"is not one of {', '.join(known)}")
     return str(value)

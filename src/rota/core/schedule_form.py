@@ -53,12 +53,12 @@ EXAMPLE = {
 }  # fmt: skip
 
 
-def checked_interval(value: Any, field: str) -> Any:
+def checked_interval(value: object, field: str) -> object:
     triggers.parse_interval(value, field)
     return value
 
 
-def checked_time(value: Any, field: str) -> Any:
+def checked_time(value: object, field: str) -> object:
     parse_time_of_day(value, field)
     return value
 
@@ -181,7 +181,7 @@ class Defaults:
 
 
 def parse_schedule(
-    body: Mapping[str, Any] | ScheduleBody,
+    body: Mapping[str, object] | ScheduleBody,
     *,
     org_id: str,
     defaults: Mapping[str, Defaults],
@@ -235,7 +235,7 @@ def parse_schedule(
 
 
 def parse_patch(
-    old: Schedule, changes: Mapping[str, Any], *, defaults: Mapping[str, Defaults], now: datetime
+    old: Schedule, changes: Mapping[str, object], *, defaults: Mapping[str, Defaults], now: datetime
 ) -> Schedule:
     """Return an edited schedule: fields not in `changes` stay, and all are validated again. Raises Invalid."""
     check_fixed(old, changes)
@@ -263,7 +263,9 @@ def parse_patch(
     return same_schedule(old, fresh, timing, named="name" in body)
 
 
-def parse_put(old: Schedule, body: Mapping[str, Any], *, defaults: Mapping[str, Defaults], now: datetime) -> Schedule:
+def parse_put(
+    old: Schedule, body: Mapping[str, object], *, defaults: Mapping[str, Defaults], now: datetime
+) -> Schedule:
     """Return a replaced schedule: fields not in `body` get defaults, except name, kind and, if the interval stays,
     the anchor, so that the replacement is idempotent. Raises Invalid."""
     check_fixed(old, body)
@@ -275,12 +277,12 @@ def parse_put(old: Schedule, body: Mapping[str, Any], *, defaults: Mapping[str, 
     return same_schedule(old, fresh, timing, named="name" in named)
 
 
-def without_old_name(old: Schedule, body: Mapping[str, Any]) -> dict[str, Any]:
+def without_old_name(old: Schedule, body: Mapping[str, object]) -> dict[str, object]:
     """Return the body of an edit without an unchanged name, which may be older than the rules for names."""
     return {field: value for field, value in body.items() if field != "name" or value not in (None, old.name)}
 
 
-def check_fixed(old: Schedule, body: Mapping[str, Any]) -> None:
+def check_fixed(old: Schedule, body: Mapping[str, object]) -> None:
     for field in FIXED_FIELDS:
         if body.get(field) is not None and body[field] != getattr(old, field):
             raise Invalid(
@@ -299,7 +301,7 @@ def same_schedule(old: Schedule, fresh: Schedule, timing: Timing, *, named: bool
     return replace(fresh, **kept)
 
 
-def parse_timing(body: Mapping[str, Any] | WholeTiming, *, now: datetime) -> Timing:
+def parse_timing(body: Mapping[str, object] | WholeTiming, *, now: datetime) -> Timing:
     """Parse only the timing fields, to preview a schedule that is not saved. Raises Invalid."""
     timing = timing_of(WholeTiming.read(body), now)
     triggers.check_timing(timing, now)
@@ -344,7 +346,7 @@ def seconds(value: int | None) -> timedelta | None:
     return None if value is None else timedelta(seconds=value)
 
 
-def flat(schedule: Schedule) -> dict[str, Any]:
+def flat(schedule: Schedule) -> dict[str, object]:
     """Return a schedule in its flat form, which `parse_schedule` reads."""
     return {
         "name": schedule.name,
@@ -370,9 +372,9 @@ def flat(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def flat_timing(timing: Timing) -> dict[str, Any]:
+def flat_timing(timing: Timing) -> dict[str, object]:
     window = timing.window
-    fields: dict[str, Any] = {
+    fields: dict[str, object] = {
         "schedule_type": None, "cron_expression": None, "interval_seconds": None, "anchor": None, "run_at": None,
         "timezone": timing.zone, "window_start": window.start.isoformat("minutes") if window else None,
         "window_end": window.end.isoformat("minutes") if window else None, "starts_at": timing.starts_at,

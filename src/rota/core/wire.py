@@ -33,7 +33,7 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
     @classmethod
-    def read(cls, body: "Mapping[str, Any] | Self") -> Self:
+    def read(cls, body: "Mapping[str, object] | Self") -> Self:
         """Return the body as this model. Raises Invalid with all wrong fields."""
         if isinstance(body, cls):
             return body
@@ -42,7 +42,7 @@ class RequestBody(BaseModel):
         except ValidationError as error:
             raise together(invalid_fields(cls, error.errors(include_url=False))) from None
 
-    def sent(self) -> dict[str, Any]:
+    def sent(self) -> dict[str, object]:
         """Return the fields that the body has, also those that are null."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
@@ -66,7 +66,7 @@ def example(value: Mapping[str, Any]) -> ConfigDict:
 def checked(parser: Callable[[Any, str], Any]) -> Callable[[Any], Any]:
     """Return a parser of the domain as a validator of pydantic. The parser may name another field of the model."""
 
-    def validate(value: Any) -> Any:
+    def validate(value: object) -> object:
         try:
             return parser(value, "")
         except TooMuchEffort:
@@ -77,7 +77,7 @@ def checked(parser: Callable[[Any, str], Any]) -> Callable[[Any], Any]:
     return validate
 
 
-def json_object(value: Any, field: str) -> Any:
+def json_object(value: object, field: str) -> object:
     if not isinstance(value, dict):
         raise Invalid(field, value, "is not an object")
     return value
@@ -98,7 +98,7 @@ ID_SCHEMA: JsonSchema = {"type": "string", "description": "a ULID", "examples": 
 Instant = Annotated[datetime, PlainValidator(checked(triggers.parse_instant)), WithJsonSchema(AT_SCHEMA)]
 Name = Annotated[str, PlainValidator(checked(parse.name)), WithJsonSchema(NAME_SCHEMA)]
 Label = Annotated[str, PlainValidator(checked(parse.label)), WithJsonSchema(NAME_SCHEMA)]
-Payload = Annotated[Any, PlainValidator(checked(parse.payload)), WithJsonSchema({})]
+Payload = Annotated[object, PlainValidator(checked(parse.payload)), WithJsonSchema({})]
 Id = Annotated[str, WithJsonSchema(ID_SCHEMA)]
 StorableText = AfterValidator(checked(lambda value, field: parse.text(value, field, len(value))))
 Reason = Annotated[str, Field(max_length=1000, examples=["maintenance"]), StorableText]
@@ -184,7 +184,7 @@ def remedy(annotation: Any, error: Mapping[str, Any]) -> str:
             return str(error["msg"])
 
 
-def number_remedy(annotation: Any) -> str:
+def number_remedy(annotation: object) -> str:
     kinds, bounds = set(leaves(annotation)), list(constraints(annotation))
     noun = "whole number" if int in kinds else "number"
     low = next((bound.ge for bound in bounds if isinstance(bound, Ge)), None)
@@ -193,7 +193,7 @@ def number_remedy(annotation: Any) -> str:
     return f"is not a {noun}{limits}"
 
 
-def choices(annotation: Any) -> list[str]:
+def choices(annotation: object) -> list[str]:
     """Return the values of an enumeration or a Literal."""
     names: list[str] = []
     for kind in leaves(annotation):
@@ -215,9 +215,9 @@ def required_at(model: type[BaseModel] | None, path: Sequence[str | int]) -> boo
     return bool(path) and path[-1] in fields and fields[str(path[-1])].is_required()
 
 
-def annotation_at(model: type[BaseModel] | None, path: Sequence[str | int]) -> Any:
+def annotation_at(model: type[BaseModel] | None, path: Sequence[str | int]) -> object:
     """Return the annotation of the field at a path of a body, with its constraints; None if there is none."""
-    annotation: Any = None
+    annotation: object = None
     for part in path:
         if isinstance(part, int):
             continue
@@ -238,11 +238,11 @@ def annotations_of(model: type[BaseModel]) -> dict[str, Any]:
     return annotations
 
 
-def models_in(annotation: Any) -> list[type[BaseModel]]:
+def models_in(annotation: object) -> list[type[BaseModel]]:
     return [kind for kind in leaves(annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)]
 
 
-def leaves(annotation: Any) -> Iterator[Any]:
+def leaves(annotation: object) -> Iterator[object]:
     """Yield the types inside Annotated, unions and lists."""
     origin = get_origin(annotation)
     if origin is None or origin is Literal or origin is dict:
