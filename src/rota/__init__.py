@@ -1,7 +1,7 @@
 """Rota: a durable scheduler. Public names are imported on first use, from the modules in `HOMES`."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rota.version import __version__
 
@@ -96,7 +96,7 @@ HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a public name on first use, so that `rota --help` does not wait for a database driver."""
     if name not in HOMES:
         raise AttributeError(f"module 'rota' has no attribute {name!r}")

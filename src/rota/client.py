@@ -146,7 +146,7 @@ class Client:
             if (cursor := page["next_cursor"]) is None:
                 return
 
-    def create_schedule(self, **fields: Any) -> Schedule:
+    def create_schedule(self, **fields: object) -> Schedule:
         return self.call("POST", "/schedules", fields)
 
     def schedule(self, key: str) -> Schedule:
@@ -155,13 +155,13 @@ class Client:
     def schedules(self, **filters: Any) -> Iterator[Schedule]:
         return self.pages("/schedules", **filters)
 
-    def edit_schedule(self, key: str, *, if_match: int | None = None, **fields: Any) -> Schedule:
+    def edit_schedule(self, key: str, *, if_match: int | None = None, **fields: object) -> Schedule:
         return self.call("PATCH", f"/schedules/{quoted(key)}", fields, if_match=if_match)
 
     def delete_schedule(self, key: str) -> None:
         self.call("DELETE", f"/schedules/{quoted(key)}")
 
-    def run_schedule(self, key: str, **fields: Any) -> str:
+    def run_schedule(self, key: str, **fields: object) -> str:
         """Run a schedule now; return the job's id. Fields: input (default: the schedule's), overlap."""
         return str(self.call("POST", f"/schedules/{quoted(key)}/$run", fields)["job_id"])
 
@@ -171,7 +171,7 @@ class Client:
     def resume_schedule(self, key: str, gap: str = "skip") -> Schedule:
         return self.call("POST", f"/schedules/{quoted(key)}/$resume", {"gap": gap})
 
-    def add_job(self, target: str, **fields: Any) -> str:
+    def add_job(self, target: str, **fields: object) -> str:
         """Enqueue a task, or with `kind` a graph, a pipeline or a host job; return the job's id. Fields: input, queue,
         priority, run_at, job_key, key_mode."""
         return str(self.call("POST", "/jobs", {"target": target, **fields})["job_id"])
@@ -259,7 +259,7 @@ class AsyncClient:
             if (cursor := page["next_cursor"]) is None:
                 return
 
-    async def create_schedule(self, **fields: Any) -> Schedule:
+    async def create_schedule(self, **fields: object) -> Schedule:
         return await self.call("POST", "/schedules", fields)
 
     async def schedule(self, key: str) -> Schedule:
@@ -268,13 +268,13 @@ class AsyncClient:
     def schedules(self, **filters: Any) -> AsyncIterator[Schedule]:
         return self.pages("/schedules", **filters)
 
-    async def edit_schedule(self, key: str, *, if_match: int | None = None, **fields: Any) -> Schedule:
+    async def edit_schedule(self, key: str, *, if_match: int | None = None, **fields: object) -> Schedule:
         return await self.call("PATCH", f"/schedules/{quoted(key)}", fields, if_match=if_match)
 
     async def delete_schedule(self, key: str) -> None:
         await self.call("DELETE", f"/schedules/{quoted(key)}")
 
-    async def run_schedule(self, key: str, **fields: Any) -> str:
+    async def run_schedule(self, key: str, **fields: object) -> str:
         """Run a schedule now; return the job's id. Fields: input (default: the schedule's), overlap."""
         return str((await self.call("POST", f"/schedules/{quoted(key)}/$run", fields))["job_id"])
 
@@ -284,7 +284,7 @@ class AsyncClient:
     async def resume_schedule(self, key: str, gap: str = "skip") -> Schedule:
         return await self.call("POST", f"/schedules/{quoted(key)}/$resume", {"gap": gap})
 
-    async def add_job(self, target: str, **fields: Any) -> str:
+    async def add_job(self, target: str, **fields: object) -> str:
         """Enqueue a task, or with `kind` a graph, a pipeline or a host job; return the job's id. Fields: input, queue,
         priority, run_at, job_key, key_mode."""
         return str((await self.call("POST", "/jobs", {"target": target, **fields}))["job_id"])
@@ -332,7 +332,7 @@ def request_of(
     http: httpx.Client | httpx.AsyncClient,
     method: str,
     path: str,
-    body: Any,
+    body: object,
     query: Mapping[str, Any],
     if_match: int | None,
 ) -> httpx.Request:

@@ -1,7 +1,6 @@
 """HTTP connections: uvicorn's protocol with limits on duration and size of the request head (slowloris)."""
 
 import asyncio
-from typing import Any
 
 import h11
 from uvicorn import Config
@@ -20,7 +19,7 @@ class Connection(H11Protocol):
         self,
         config: Config,
         server_state: ServerState,
-        app_state: dict[str, Any],
+        app_state: dict[str, object],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)

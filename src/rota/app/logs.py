@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import sys
-from typing import Any, TextIO, cast
+from typing import TextIO, cast
 
 import structlog
 
@@ -31,7 +31,7 @@ class LossyStream:
         with contextlib.suppress(OSError, ValueError):
             self._stream.flush()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
 

@@ -48,7 +48,7 @@ class BuiltInSerializer:
     dump: Callable[[Any], bytes]
 
 
-def to_parquet(value: Any) -> bytes:
+def to_parquet(value: object) -> bytes:
     """A pandas or Arrow table; the library that made it is installed, and writes it."""
     out = io.BytesIO()
     if hasattr(value, "to_parquet"):

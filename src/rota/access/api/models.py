@@ -18,7 +18,7 @@ EMAIL = re.compile(r"[^@\s]{1,64}@[^@\s]{1,255}")
 MAX_RUNNING = 1_000_000
 
 
-def read_slug(value: Any, field: str) -> str:
+def read_slug(value: object, field: str) -> str:
     if not isinstance(value, str) or not SLUG.fullmatch(value):
         raise Invalid(field, value, "is not a slug: a-z, 0-9 and inner dashes, at most 60 characters")
     return value
@@ -34,7 +34,7 @@ def read_role(value: Any, field: str) -> str:
     return parse.one_of(value, field, ROLES)
 
 
-def read_current_password(value: Any, field: str) -> str:
+def read_current_password(value: object, field: str) -> str:
     """Return a password to compare, which may be older than the rules. Raises Invalid without naming it."""
     if not isinstance(value, str) or len(value) > PASSWORD_CHARACTERS[1]:
         raise Invalid(field, "…", f"is not a text of at most {PASSWORD_CHARACTERS[1]} characters")
@@ -178,7 +178,7 @@ class Act(Answer):
     resource: str
     resource_id: str | None
     resource_name: str | None
-    before: Any
-    after: Any
+    before: object
+    after: object
     address: str | None
     request_id: str | None

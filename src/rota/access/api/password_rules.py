@@ -2,7 +2,6 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from rota.core import parse
 from rota.core.errors import Invalid
@@ -12,7 +11,7 @@ DIFFERENT_CHARACTERS = 3  # at least
 COMMON_PASSWORDS = Path(__file__).parent / "common_passwords.txt"
 
 
-def read_password(value: Any, field: str) -> str:
+def read_password(value: object, field: str) -> str:
     """Raises Invalid for a password that is too short, too long, too simple or widely used, without naming it."""
     low, high = PASSWORD_CHARACTERS
     if not isinstance(value, str) or not low <= len(value) <= high:

@@ -1,6 +1,6 @@
 """Route to change the caller's password."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
@@ -9,6 +9,7 @@ from rota.access.api.password_rules import check_not_address
 from rota.access.password_thread import in_password_thread
 from rota.access.store import accounts, logins
 from rota.core.errors import Conflict, Refused
+from rota.db.dialect import Tx
 from rota.frame.http.auth import Caller, Role, Viewer, address_of
 from rota.frame.http.contract import engine_of
 from rota.frame.http.guessing import Bucket, FailedAttempts, network_of
@@ -47,7 +48,7 @@ async def change_own_password(
     check_not_address(body.new_password, email or "", "new_password")
     hashed = await in_password_thread(accounts.hash_password, body.new_password)
 
-    def step(tx: Any) -> str:
+    def step(tx: Tx) -> str:
         accounts.edit_user(tx, caller.org_id, caller.user_id, {"password_hash": hashed}, now)
         return caller.user_id
 

@@ -1,7 +1,5 @@
 """Routes of orgs, users, API keys, login links and the audit log."""
 
-from typing import Any
-
 from fastapi import APIRouter, Request, Response
 
 from rota.access import reports
@@ -45,7 +43,7 @@ async def edit_org(request: Request, _: InstanceAdmin, slug: str, body: models.O
     """Change `shell`, the permission for shell tasks, or `max_running`, the maximum concurrent runs of the org (null:
     no limit). Omitted fields are not changed. Needs an instance admin key."""
     engine = engine_of(request)
-    changes: dict[str, Any] = {} if body.shell is None else {"shell": body.shell}
+    changes: dict[str, object] = {} if body.shell is None else {"shell": body.shell}
     if "max_running" in body.sent():
         changes["max_running"] = body.max_running
     if changes:
@@ -81,8 +79,11 @@ async def list_users(
     email: str | None = None,
     role: str | None = None,
 ) -> Response:
-    filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "email": email, "role": role}
-    return answer_page(await engine_of(request).db.read(reports.list_users, caller.org_id, **filters))
+    return answer_page(
+        await engine_of(request).db.read(
+            reports.list_users, caller.org_id, limit=limit, cursor=cursor, email=email, role=role
+        )
+    )
 
 
 @router.get("/users/{user_id}", tags=["users"], response_model=models.User)
@@ -132,8 +133,16 @@ async def create_key(request: Request, caller: Admin, body: models.KeyBody) -> R
     if body.expires_at is not None and body.expires_at <= now:
         raise Invalid("expires_at", body.expires_at.isoformat(), "is not in the future")
     caller.check_new_key(scopes, body.expires_at)
-    attributes: dict[str, Any] = {"user_id": caller.user_id, "scopes": scopes, "expires_at": body.expires_at}
-    key_id, text = await engine.db.tx(accounts.issue_key, caller.org_id, body.name, body.role, now, **attributes)
+    key_id, text = await engine.db.tx(
+        accounts.issue_key,
+        caller.org_id,
+        body.name,
+        body.role,
+        now,
+        user_id=caller.user_id,
+        scopes=scopes,
+        expires_at=body.expires_at,
+    )
     key = await engine.db.read(reports.api_key, caller.org_id, key_id)
     return answer({**key, "key": text}, 201, {**NO_STORE, "location": f"/api/v1/api-keys/{key_id}"})
 
@@ -143,8 +152,9 @@ async def list_keys(
     request: Request, caller: Admin, limit: Limit = 50, cursor: Cursor = None, user_id: str | None = None
 ) -> Response:
     """List keys, including revoked and expired ones; only the first characters of each key are stored."""
-    filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "user_id": user_id}
-    return answer_page(await engine_of(request).db.read(reports.list_keys, caller.org_id, **filters))
+    return answer_page(
+        await engine_of(request).db.read(reports.list_keys, caller.org_id, limit=limit, cursor=cursor, user_id=user_id)
+    )
 
 
 @router.get("/api-keys/{key_id}", tags=["api-keys"], response_model=models.Key)
@@ -196,17 +206,20 @@ async def list_audit(
     until: Timestamp = None,
 ) -> Response:
     """List the audit log, newest first: who changed what."""
-    filters: dict[str, Any] = {
-        "limit": limit,
-        "cursor": cursor,
-        "action": action,
-        "resource": resource,
-        "resource_id": resource_id,
-        "user_id": user_id,
-        "key_id": key_id,
-        **time_span(since, until),
-    }
-    return answer_page(await engine_of(request).db.read(audit_reports.list_audit, caller.org_id, **filters))
+    return answer_page(
+        await engine_of(request).db.read(
+            audit_reports.list_audit,
+            caller.org_id,
+            limit=limit,
+            cursor=cursor,
+            action=action,
+            resource=resource,
+            resource_id=resource_id,
+            user_id=user_id,
+            key_id=key_id,
+            **time_span(since, until),
+        )
+    )
 
 
 def check_scopes(scopes: list[str], known_resources: set[str]) -> list[str]:

@@ -1,7 +1,5 @@
 """Routes of artifacts: results and files that runs saved."""
 
-from typing import Any
-
 from fastapi import APIRouter, Request, Response
 
 from rota.app.api import models
@@ -24,14 +22,17 @@ async def list_all(
     label: str | None = None,
 ) -> Response:
     """Artifacts, newest first, without content. The result of a task's run has the run's id."""
-    filters: dict[str, Any] = {
-        "limit": limit,
-        "cursor": cursor,
-        "run_id": run_id,
-        "parent_id": parent_id,
-        "label": label,
-    }
-    return answer_page(await engine_of(request).db.read(artifacts.list_all, caller.org_id, **filters))
+    return answer_page(
+        await engine_of(request).db.read(
+            artifacts.list_all,
+            caller.org_id,
+            limit=limit,
+            cursor=cursor,
+            run_id=run_id,
+            parent_id=parent_id,
+            label=label,
+        )
+    )
 
 
 @router.get("/{artifact_id}", response_model=models.Artifact)

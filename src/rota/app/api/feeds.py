@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 import structlog
 
 from rota.core.clock import real_sleep
 from rota.core.errors import Unavailable
+from rota.db.paging import Record
 from rota.engine.commands import Engine
 from rota.reports import event_feed
 
@@ -139,12 +140,12 @@ async def pages(engine: Engine, org_id: str, since: datetime) -> AsyncIterator[l
         yield [change_of(row) for row in rows]
 
 
-async def read_page(engine: Engine, org_id: str, *after: Any) -> tuple[list[dict[str, Any]], bool]:
+async def read_page(engine: Engine, org_id: str, at: datetime, key: str = "") -> tuple[list[Record], bool]:
     """Read a page, shielded from cancellation: a cancelled read would cost the pool its connection."""
-    return await asyncio.shield(asyncio.ensure_future(engine.db.read(event_feed.since, org_id, *after)))
+    return await asyncio.shield(asyncio.ensure_future(engine.db.read(event_feed.since, org_id, at, key)))
 
 
-def change_of(row: dict[str, Any]) -> Change:
+def change_of(row: Record) -> Change:
     """Build a change; the revision in its key distinguishes two changes of one schedule."""
     key = row["type"], f"{row['id']}:{row.get('revision', '')}"
     return Change(row["type"], row["at"], key, orjson.dumps(row))

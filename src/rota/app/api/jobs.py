@@ -24,7 +24,7 @@ async def create(request: Request, caller: Operator, body: JobBody) -> Response:
     """Enqueue a job: `{target, kind?, input?, queue?, priority?, run_at?, job_key?, key_mode?}`. While another job has
     the same `job_key`, `key_mode` decides: `reject` (409, the default), `preserve` (returns that job) or `replace`
     (replaces it if it has not started). A graph runs under a grant created for this job."""
-    options: dict[str, Any] = {
+    options: dict[str, object] = {
         "queue_name": body.queue or "default",
         "priority": body.priority or 0,
         "run_at": body.run_at,

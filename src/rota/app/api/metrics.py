@@ -1,7 +1,6 @@
 """`/metrics` for Prometheus: counters of this process, gauges of the whole installation. No label names an org."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -10,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from rota.core.clock import stopwatch, system_time
 from rota.core.errors import Unavailable
+from rota.db.paging import Record
 from rota.engine.commands import Engine
 from rota.engine.metrics import LATENESS_BUCKETS, Metrics
 from rota.frame.http.auth import authenticate
@@ -77,7 +77,7 @@ def counters(metrics: Metrics) -> Iterator[Metric]:
         )
 
 
-def gauge_families(gauges: dict[str, Any], offset: float) -> Iterator[Metric]:
+def gauge_families(gauges: Record, offset: float) -> Iterator[Metric]:
     yield GaugeMetricFamily("rota_database_up", "whether the database can be reached", gauges["up"])
     yield GaugeMetricFamily(
         "rota_database_time_offset_seconds", "offset of the database's clock from this machine's", offset

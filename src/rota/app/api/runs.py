@@ -1,6 +1,6 @@
 """Routes of runs (attempts) and of the jobs that they belong to."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Request, Response
 
@@ -46,21 +46,24 @@ async def list_all(
     until: Timestamp = None,
 ) -> Response:
     """Runs, newest first; pending and running ones before those that ended."""
-    filters: dict[str, Any] = {
-        "limit": limit,
-        "cursor": cursor,
-        "schedule_id": schedule_id,
-        "job_id": job_id,
-        "reason": reason,
-        "kind": kind,
-        "status": status,
-        "target": target,
-        "namespace": namespace,
-        "layer": layer,
-        "pipeline": pipeline,
-        **time_span(since, until),
-    }
-    return answer_page(await engine_of(request).db.read(run_reports.list_runs, caller.org_id, **filters))
+    return answer_page(
+        await engine_of(request).db.read(
+            run_reports.list_runs,
+            caller.org_id,
+            limit=limit,
+            cursor=cursor,
+            schedule_id=schedule_id,
+            job_id=job_id,
+            reason=reason,
+            kind=kind,
+            status=status,
+            target=target,
+            namespace=namespace,
+            layer=layer,
+            pipeline=pipeline,
+            **time_span(since, until),
+        )
+    )
 
 
 @router.get("/runs/{run_id}", response_model=models.Run)
@@ -142,8 +145,11 @@ async def list_jobs(
     target: str | None = None,
 ) -> Response:
     """Jobs, newest first; waiting and running ones before those that ended."""
-    filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "status": status, "kind": kind, "target": target}
-    return answer_page(await engine_of(request).db.read(job_reports.list_jobs, caller.org_id, **filters))
+    return answer_page(
+        await engine_of(request).db.read(
+            job_reports.list_jobs, caller.org_id, limit=limit, cursor=cursor, status=status, kind=kind, target=target
+        )
+    )
 
 
 @router.get("/jobs/{job_id}", tags=["jobs"], response_model=answers.Job)

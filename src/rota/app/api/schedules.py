@@ -65,7 +65,7 @@ async def preview(request: Request, _: Viewer, body: models.PreviewBody) -> Resp
     now = engine_of(request).clock.now()
     after = body.after or now
 
-    def search() -> dict[str, Any]:
+    def search() -> dict[str, object]:
         timing = schedule_form.parse_timing(body, now=now)
         return views.preview_slots(timing, after, body.count or 10, since=min(now, after))
 
@@ -124,18 +124,21 @@ async def list_all(
     sort: Literal["name", "-name", "id", "-id"] = "name",
 ) -> Response:
     """Schedules that are not deleted, by name or, with `sort=id`, by creation; `-` reverses the order."""
-    filters: dict[str, Any] = {
-        "limit": limit,
-        "cursor": cursor,
-        "name": name,
-        "kind": kind,
-        "tag": tag,
-        "enabled": enabled,
-        "paused": paused,
-        "condition": condition,
-        "sort": sort,
-    }
-    return answer_page(await engine_of(request).db.read(schedule_reports.list_schedules, caller.org_id, **filters))
+    return answer_page(
+        await engine_of(request).db.read(
+            schedule_reports.list_schedules,
+            caller.org_id,
+            limit=limit,
+            cursor=cursor,
+            name=name,
+            kind=kind,
+            tag=tag,
+            enabled=enabled,
+            paused=paused,
+            condition=condition,
+            sort=sort,
+        )
+    )
 
 
 @router.get("/{key}", response_model=answers.Schedule)
@@ -252,14 +255,18 @@ async def runs(
     """Runs of a schedule, newest first."""
     db = engine_of(request).db
     schedule_id = await known_id(request, caller.org_id, key)
-    filters: dict[str, Any] = {
-        "limit": limit,
-        "cursor": cursor,
-        "status": status,
-        "reason": reason,
-        **time_span(since, until),
-    }
-    return answer_page(await db.read(run_reports.list_runs, caller.org_id, schedule_id=schedule_id, **filters))
+    return answer_page(
+        await db.read(
+            run_reports.list_runs,
+            caller.org_id,
+            schedule_id=schedule_id,
+            limit=limit,
+            cursor=cursor,
+            status=status,
+            reason=reason,
+            **time_span(since, until),
+        )
+    )
 
 
 @router.get("/{key}/slots", response_model=page_of(models.Slot))
@@ -276,11 +283,20 @@ async def slots(
     """Slots of a schedule with their verdicts, newest first."""
     db = engine_of(request).db
     schedule_id = await known_id(request, caller.org_id, key)
-    filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **time_span(since, until)}
-    return answer_page(await db.read(slot_reports.list_slots, caller.org_id, schedule=schedule_id, **filters))
+    return answer_page(
+        await db.read(
+            slot_reports.list_slots,
+            caller.org_id,
+            schedule=schedule_id,
+            limit=limit,
+            cursor=cursor,
+            verdict=verdict,
+            **time_span(since, until),
+        )
+    )
 
 
-def new_schedules(made: list[Schedule]) -> list[dict[str, Any]]:
+def new_schedules(made: list[Schedule]) -> list[dict[str, object]]:
     with effort.unlimited():  # they are stored already: an error would come too late
         return [schedule_reports.new_schedule(schedule) for schedule in made]
 
@@ -302,7 +318,7 @@ async def server_id(request: Request, caller: Caller, target: str) -> str:
     return await HostManager(engine_of(request), caller.org_id).target_id(target)
 
 
-def filters_of(body: models.Selection) -> dict[str, Any]:
+def filters_of(body: models.Selection) -> dict[str, object]:
     """Return the tag or the filter of a body as filters. Raises Invalid if both or none are there."""
     if (body.tag is None) == (body.filter is None):
         raise Invalid("filter", body.filter, "or `tag` is required; the filter `{}` matches every schedule of the org")

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import datetime, timedelta
-from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
@@ -33,7 +32,7 @@ STREAMS_PER_KEY = 20  # open streams of a key, or of a user who is logged in, on
 TICK = timedelta(microseconds=1)
 OPEN_STATUSES = (Status.PENDING, Status.RUNNING)
 
-Event = tuple[str, str, Any]  # name, id, data
+Event = tuple[str, str, object]  # name, id, data
 EventBatches = AsyncGenerator[list[Event], None]
 
 router = APIRouter()
@@ -96,7 +95,7 @@ async def follow_job(request: Request, org_id: str, job_id: str) -> EventBatches
     last = request.headers.get("last-event-id")
     async for _ in poll_ticks(request):
         steps = await read_shielded(request, job_reports.job_steps, org_id, job_id)
-        events = [("status", f"{step['attempt']}.{step['status']}", step) for step in steps]
+        events: list[Event] = [("status", f"{step['attempt']}.{step['status']}", step) for step in steps]
         ids = [event_id for _, event_id, _ in events]
         yield (fresh := events[ids.index(last) + 1 :] if last in ids else events)
         last = fresh[-1][1] if fresh else last
@@ -201,7 +200,7 @@ def last_event_id(request: Request) -> int | None:
     return int(text)
 
 
-def encode(name: str, key: str, data: Any) -> bytes:
+def encode(name: str, key: str, data: object) -> bytes:
     text = data if isinstance(data, bytes) else orjson.dumps(data)
     return f"id: {key}\nevent: {name}\ndata: ".encode() + text + b"\n\n"
 

@@ -1,12 +1,13 @@
 """Routes of slots and their audit, workers, queues, the freeze, health."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Query, Request, Response
 
 from rota.app.api import models
 from rota.core import parse
 from rota.core.timing import triggers
+from rota.db.paging import Record
 from rota.engine import pauses
 from rota.engine.slot_audit import audit
 from rota.frame.http.answers import Health
@@ -43,9 +44,18 @@ async def list_slots(
     until: Timestamp = None,
 ) -> Response:
     """Slots with their verdicts, newest first."""
-    filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "verdict": verdict, **time_span(since, until)}
     db = engine_of(request).db
-    return answer_page(await db.read(slot_reports.list_slots, caller.org_id, schedule=schedule, **filters))
+    return answer_page(
+        await db.read(
+            slot_reports.list_slots,
+            caller.org_id,
+            schedule=schedule,
+            limit=limit,
+            cursor=cursor,
+            verdict=verdict,
+            **time_span(since, until),
+        )
+    )
 
 
 @router.get("/slots/$audit", tags=["slots"], response_model=models.SlotAudit)
@@ -82,8 +92,11 @@ async def list_workers(
 ) -> Response:
     """Worker processes, newest first. `running` counts the jobs of the caller's org, of all orgs for the first key of
     the installation; `host` and `pid` are null for other orgs than `default`."""
-    filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "state": state}
-    return answer_page(await engine_of(request).db.read(installation.list_workers, caller.sees_org, **filters))
+    return answer_page(
+        await engine_of(request).db.read(
+            installation.list_workers, caller.sees_org, limit=limit, cursor=cursor, state=state
+        )
+    )
 
 
 @router.get("/queues", tags=["queues"], response_model=page_of(models.Queue))
@@ -113,7 +126,7 @@ async def edit_queue(request: Request, caller: Operator, name: str, body: models
 
 
 async def change_queue(
-    request: Request, caller: Operator, name: str, body: models.QueueBody, before: dict[str, Any]
+    request: Request, caller: Operator, name: str, body: models.QueueBody, before: Record
 ) -> Response:
     engine = engine_of(request)
     limit = body.max_running if "max_running" in body.sent() else before["max_running"]

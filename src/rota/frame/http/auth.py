@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
 from hashlib import sha256
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Protocol
 
 import structlog
 from fastapi import BackgroundTasks, Depends, Request
@@ -124,7 +124,7 @@ class Caller:
         if not self.holds_shell:
             raise Refused("shell tasks need an admin key, or an operator key with the scope shell")
 
-    def check_job_type(self, job_type: Any) -> None:
+    def check_job_type(self, job_type: object) -> None:
         """Raises Refused if a host job of this type needs the scope `host-shell` and the caller lacks it."""
         needed = isinstance(job_type, str) and job_type in HOST_SHELL_TYPES
         if needed and self.role < Role.ADMIN and not self.scopes & ADDING_SCOPES:

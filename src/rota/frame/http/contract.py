@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import orjson
 import structlog
@@ -52,7 +52,7 @@ def trace_of(request: Request) -> str | None:
 # requests
 
 
-async def read_json(request: Request, *, optional: bool = False) -> dict[str, Any] | None:
+async def read_json(request: Request, *, optional: bool = False) -> dict[str, object] | None:
     """Return the body as a JSON object, None if it is optional and empty."""
     raw = await read_bytes(request)
     if not raw and optional:
@@ -127,16 +127,18 @@ def expected_revision(request: Request) -> int | None:
 # responses
 
 
-def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def answer(data: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(orjson.dumps(data), status, headers, "application/json")
 
 
-def answer_with_etag(record: dict[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def answer_with_etag(
+    record: dict[str, object], status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     """Return a record as JSON, with its revision as ETag."""
     return answer(record, status, {"etag": f'"{record["revision"]}"', **(headers or {})})
 
 
-def answer_page(page: tuple[list[dict[str, Any]], str | None]) -> Response:
+def answer_page(page: tuple[list[dict[str, object]], str | None]) -> Response:
     return answer({"items": page[0], "next_cursor": page[1]})
 
 
@@ -246,7 +248,12 @@ class RequestMiddleware:
                 await problem(500, "internal", detail)(scope, receive, send_with_id)
 
 
-def time_span(since: str | None, until: str | None) -> dict[str, datetime | None]:
+class TimeSpan(TypedDict):
+    since: datetime | None
+    until: datetime | None
+
+
+def time_span(since: str | None, until: str | None) -> TimeSpan:
     """Parse the query parameters `since` and `until`. Raises Invalid for a time that is not RFC 3339."""
     return {
         "since": None if since is None else triggers.parse_instant(since, "since"),

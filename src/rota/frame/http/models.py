@@ -27,7 +27,7 @@ NextCursor = Annotated[str, Field(description="`cursor` of the next page")]
 class BodyRoute(APIRoute):
     """Route whose body is read with the limits of `read_json`, for authenticated callers only."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    def get_route_handler(self) -> Callable[[Request], Coroutine[object, object, Response]]:
         handler = super().get_route_handler()
         if self.body_field is None:
             return handler
@@ -43,14 +43,14 @@ class BodyRoute(APIRoute):
 class JsonRequest(Request):
     """Request whose body was read and parsed before; an optional body that was not sent is None."""
 
-    def __init__(self, request: Request, parsed: dict[str, Any] | None) -> None:
+    def __init__(self, request: Request, parsed: dict[str, object] | None) -> None:
         super().__init__(request.scope, request.receive)
         self.parsed = parsed
 
     async def body(self) -> bytes:
         return b"" if self.parsed is None else b"{}"  # FastAPI only looks whether there is one
 
-    async def json(self) -> Any:
+    async def json(self) -> object:
         return self.parsed
 
 
