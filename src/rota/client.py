@@ -30,6 +30,7 @@ from rota.client_types import Status as Status
 from rota.core.clock import blocking_sleep, real_sleep, stopwatch
 from rota.core.ids import new_id
 
+QueryValue = str | int | float | bool | None  # None is not sent
 DEFAULT_TRIES = 4
 MAX_RETRY_AFTER_SECONDS = 30.0  # a longer `Retry-After` is not waited for
 RETRIED_STATUSES = (429, 502, 503, 504)
@@ -121,7 +122,9 @@ class Client:
     def close(self) -> None:
         self.http.close()
 
-    def call(self, method: str, path: str, body: Any = None, *, if_match: int | None = None, **query: Any) -> Any:
+    def call(
+        self, method: str, path: str, body: object = None, *, if_match: int | None = None, **query: QueryValue
+    ) -> Any:
         """Call a route below /api/v1; return its JSON or raise one of the errors of this module. `if_match` is the
         revision that was read: raises Conflict if a newer one exists."""
         request = request_of(self.http, method, path, body, query, if_match)
@@ -137,11 +140,11 @@ class Client:
             blocking_sleep(delay)
         raise AssertionError("unreachable")
 
-    def pages(self, path: str, **query: Any) -> Iterator[Any]:
+    def pages(self, path: str, **query: QueryValue) -> Iterator[Any]:
         """Iterate over all items of a list; fetches page by page."""
         cursor = None
         while True:
-            page: Page = self.call("GET", path, **{**query, "cursor": cursor})
+            page: Page = self.call("GET", path, None, if_match=None, **{**query, "cursor": cursor})
             yield from page["items"]
             if (cursor := page["next_cursor"]) is None:
                 return
@@ -152,7 +155,7 @@ class Client:
     def schedule(self, key: str) -> Schedule:
         return self.call("GET", f"/schedules/{quoted(key)}")
 
-    def schedules(self, **filters: Any) -> Iterator[Schedule]:
+    def schedules(self, **filters: QueryValue) -> Iterator[Schedule]:
         return self.pages("/schedules", **filters)
 
     def edit_schedule(self, key: str, *, if_match: int | None = None, **fields: object) -> Schedule:
@@ -182,7 +185,7 @@ class Client:
     def run(self, run_id: str) -> Run:
         return self.call("GET", f"/runs/{quoted(run_id)}")
 
-    def runs(self, **filters: Any) -> Iterator[Run]:
+    def runs(self, **filters: QueryValue) -> Iterator[Run]:
         return self.pages("/runs", **filters)
 
     def logs(self, run_id: str, after: int = 0) -> Iterator[LogLine]:
@@ -233,7 +236,9 @@ class AsyncClient:
     async def close(self) -> None:
         await self.http.aclose()
 
-    async def call(self, method: str, path: str, body: Any = None, *, if_match: int | None = None, **query: Any) -> Any:
+    async def call(
+        self, method: str, path: str, body: object = None, *, if_match: int | None = None, **query: QueryValue
+    ) -> Any:
         """Call a route below /api/v1; return its JSON or raise one of the errors of this module. `if_match` is the
         revision that was read: raises Conflict if a newer one exists."""
         request = request_of(self.http, method, path, body, query, if_match)
@@ -249,11 +254,11 @@ class AsyncClient:
             await real_sleep(delay)
         raise AssertionError("unreachable")
 
-    async def pages(self, path: str, **query: Any) -> AsyncIterator[Any]:
+    async def pages(self, path: str, **query: QueryValue) -> AsyncIterator[Any]:
         """Iterate over all items of a list; fetches page by page."""
         cursor = None
         while True:
-            page: Page = await self.call("GET", path, **{**query, "cursor": cursor})
+            page: Page = await self.call("GET", path, None, if_match=None, **{**query, "cursor": cursor})
             for item in page["items"]:
                 yield item
             if (cursor := page["next_cursor"]) is None:
@@ -265,7 +270,7 @@ class AsyncClient:
     async def schedule(self, key: str) -> Schedule:
         return await self.call("GET", f"/schedules/{quoted(key)}")
 
-    def schedules(self, **filters: Any) -> AsyncIterator[Schedule]:
+    def schedules(self, **filters: QueryValue) -> AsyncIterator[Schedule]:
         return self.pages("/schedules", **filters)
 
     async def edit_schedule(self, key: str, *, if_match: int | None = None, **fields: object) -> Schedule:
@@ -295,7 +300,7 @@ class AsyncClient:
     async def run(self, run_id: str) -> Run:
         return await self.call("GET", f"/runs/{quoted(run_id)}")
 
-    def runs(self, **filters: Any) -> AsyncIterator[Run]:
+    def runs(self, **filters: QueryValue) -> AsyncIterator[Run]:
         return self.pages("/runs", **filters)
 
     async def logs(self, run_id: str, after: int = 0) -> AsyncIterator[LogLine]:
@@ -333,7 +338,7 @@ def request_of(
     method: str,
     path: str,
     body: object,
-    query: Mapping[str, Any],
+    query: Mapping[str, QueryValue],
     if_match: int | None,
 ) -> httpx.Request:
     headers = {"idempotency-key": new_id()} if method == "POST" else {}

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
 from sqlalchemy import BigInteger, Column, ColumnElement, Numeric, and_, cast, false, func, select
 from sqlalchemy.types import NullType
@@ -148,7 +148,7 @@ def usage(
         "grant": c.grant_id,
         "day": day_of(tx, c.created_at),
     }
-    group: Any = columns[by]
+    group = columns[by]
     sums = select(
         func.coalesce(group, "").label("key"),
         func.count(c.run_id.distinct()).label("runs"),

@@ -98,7 +98,7 @@ ID_SCHEMA: JsonSchema = {"type": "string", "description": "a ULID", "examples": 
 Instant = Annotated[datetime, PlainValidator(checked(triggers.parse_instant)), WithJsonSchema(AT_SCHEMA)]
 Name = Annotated[str, PlainValidator(checked(parse.name)), WithJsonSchema(NAME_SCHEMA)]
 Label = Annotated[str, PlainValidator(checked(parse.label)), WithJsonSchema(NAME_SCHEMA)]
-Payload = Annotated[object, PlainValidator(checked(parse.payload)), WithJsonSchema({})]
+Payload = Annotated[Any, PlainValidator(checked(parse.payload)), WithJsonSchema({})]
 Id = Annotated[str, WithJsonSchema(ID_SCHEMA)]
 StorableText = AfterValidator(checked(lambda value, field: parse.text(value, field, len(value))))
 Reason = Annotated[str, Field(max_length=1000, examples=["maintenance"]), StorableText]

@@ -2,7 +2,6 @@
 `runs`; the artifacts that it saved are below it."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import orjson
 from sqlalchemy import func, select
@@ -22,7 +21,7 @@ BRIEF = (
 )  # fmt: skip
 
 
-def insert(tx: Tx, row: Mapping[str, Any], labels: Mapping[int, str]) -> Record:
+def insert(tx: Tx, row: Record, labels: Mapping[int, str]) -> Record:
     """Store an artifact below its parent, if it has one; returns its record."""
     level = 0 if row["parent_id"] is None else level_of(tx, row["org_id"], row["parent_id"], row["run_id"]) + 1
     label = row["label"] or labels.get(level, f"level_{level}")

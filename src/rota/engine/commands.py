@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import TypedDict
 
 from rota.core import parse
 from rota.core.errors import Conflict, Invalid, NotFound, Refused
@@ -14,6 +15,19 @@ from rota.engine import backfill, billing_accounts, grants, jobs, runs, schedule
 from rota.engine.authority import check_may_begin, check_owner
 from rota.engine.billing_accounts import MAX_CREDITS
 from rota.engine.schedule_commands import ScheduleCommands, at_item
+
+
+class EnqueueOptions(TypedDict, total=False):
+    """Options of `Engine.enqueue` for callers that pass them on."""
+
+    run_at: datetime | None
+    queue_name: str
+    priority: int
+    serial_key: str | None
+    job_key: str | None
+    key_mode: str
+    terms: Terms | None
+    trigger: str
 
 
 class Engine(ScheduleCommands):

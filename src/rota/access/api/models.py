@@ -24,13 +24,14 @@ def read_slug(value: object, field: str) -> str:
     return value
 
 
-def read_email(value: Any, field: str) -> str:
-    if not EMAIL.fullmatch(parse.text(value, field, 320)) or not value.isprintable():
+def read_email(value: object, field: str) -> str:
+    email = parse.text(value, field, 320)
+    if not EMAIL.fullmatch(email) or not email.isprintable():
         raise Invalid(field, value, "is not an e-mail address")
-    return str(value).lower()
+    return email.lower()
 
 
-def read_role(value: Any, field: str) -> str:
+def read_role(value: object, field: str) -> str:
     return parse.one_of(value, field, ROLES)
 
 
@@ -178,7 +179,7 @@ class Act(Answer):
     resource: str
     resource_id: str | None
     resource_name: str | None
-    before: object
-    after: object
+    before: Any
+    after: Any
     address: str | None
     request_id: str | None

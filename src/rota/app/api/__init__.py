@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import Lifespan
 
 from rota.access.api import passwords, people, sessions
 from rota.access.authentication import StoredCredentials
@@ -48,7 +48,7 @@ def create_api(
     service_token: str = "",
     exposure: Exposure = NO_EXPOSURE,
     title: str = "Rota",
-    lifespan: Any = None,
+    lifespan: Lifespan[FastAPI] | None = None,
     guarded_hosts: Collection[str] | None = None,
 ) -> FastAPI:
     """Create the API of an engine. `loops` returns the problems of this process, if it has a scheduler and worker.

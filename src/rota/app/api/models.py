@@ -170,8 +170,8 @@ class Run(RunRecord):
     handler_type: HandlerKind = ABSENT
     phase: Phase = ABSENT
     mutation_outcome: Outcome | None = ABSENT
-    prepare_result: object = ABSENT
-    mutation_result: object = ABSENT
+    prepare_result: Any = ABSENT
+    mutation_result: Any = ABSENT
     updated_at: At = ABSENT
 
 
@@ -336,7 +336,7 @@ class ArtifactBrief(Answer):
 
 
 class Artifact(ArtifactBrief):
-    data: object
+    data: Any
 
 
 class Expanded(Artifact):
@@ -344,4 +344,4 @@ class Expanded(Artifact):
 
 
 class Tree(Artifact):
-    children: list[dict[str, object]]
+    children: list[dict[str, Any]]

@@ -17,6 +17,7 @@ import typer
 from rota.core.addresses import is_loopback
 from rota.frame.cli.terminal import visible
 
+QueryValue = str | int | float | bool | None  # None is not sent
 Answer = dict[str, Any]  # a JSON object of the server; the API describes its members
 
 
@@ -61,7 +62,7 @@ class Connection:
     output: Output
     profile: str | None = None
 
-    def get(self, path: str, **query: object) -> Answer:
+    def get(self, path: str, **query: QueryValue) -> Answer:
         return self.call("GET", path, query=query)
 
     def post(self, path: str, body: Mapping[str, object] | None = None) -> Answer:
@@ -76,7 +77,9 @@ class Connection:
     def delete(self, path: str) -> None:
         self.call("DELETE", path)
 
-    def call(self, method: str, path: str, body: object = None, query: Mapping[str, object] | None = None) -> Answer:
+    def call(
+        self, method: str, path: str, body: object = None, query: Mapping[str, QueryValue] | None = None
+    ) -> Answer:
         """Return the answer. Prints an error and exits if the server refuses or cannot be reached."""
         try:
             return self.try_call(method, path, body, query)
@@ -88,7 +91,7 @@ class Connection:
         method: str,
         path: str,
         body: object = None,
-        query: Mapping[str, object] | None = None,
+        query: Mapping[str, QueryValue] | None = None,
         if_match: int | None = None,
     ) -> Answer:
         """Return the answer. Raises ApiRefusal if the server refuses; exits if it cannot be reached."""

@@ -105,15 +105,15 @@ class RunRecord(Answer):
     status: Status
     reason: str | None
     error: Error | None
-    outcome: object
+    outcome: Any
     queued_at: At
     started_at: At | None
     finished_at: At | None
     worker: Id | None
     artifact_id: Id | None
     trace_id: str | None
-    usage: object
-    input: object
+    usage: Any
+    input: Any
     retry_at: At | None
 
 

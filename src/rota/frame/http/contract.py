@@ -142,7 +142,7 @@ def answer_page(page: tuple[list[dict[str, object]], str | None]) -> Response:
     return answer({"items": page[0], "next_cursor": page[1]})
 
 
-def answer_slice(items: Sequence[Any], limit: int, cursor: str | None) -> Response:
+def answer_slice(items: Sequence[dict[str, object]], limit: int, cursor: str | None) -> Response:
     """Return one page of a list that is held in memory; the cursor is a position."""
     start = int(position) if cursor and (position := read_cursor(cursor)[0]).isdecimal() else 0
     end = start + limit
@@ -155,7 +155,7 @@ def problem(
     detail: str,
     errors_found: Sequence[Invalid] = (),
     headers: Mapping[str, str] | None = None,
-    **more: Any,
+    **more: object,
 ) -> Response:
     body = {
         "type": f"urn:rota:problem:{code}",

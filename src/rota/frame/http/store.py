@@ -3,9 +3,8 @@
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
 
-from sqlalchemy import and_, delete, func, select, update
+from sqlalchemy import ColumnElement, and_, delete, func, select, update
 
 from rota.core.errors import KeyInUse, KeyMismatch
 from rota.db.dialect import ResultRow, Tx
@@ -132,5 +131,5 @@ def prune_excess(tx: Tx, limit: int) -> int:
     return deleted
 
 
-def held(lease: KeyLease) -> Any:
+def held(lease: KeyLease) -> ColumnElement[bool]:
     return and_(c.org_id == lease.org_id, c.key == lease.key, c.lease_until == lease.lease_until)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from math import ceil
-from typing import Any
+from typing import Unpack
 
 from rota.access.store import accounts
 from rota.core import parse, schedule_form
@@ -15,7 +15,7 @@ from rota.db.dialect import Tx
 from rota.db.paging import Record
 from rota.engine import orgs, schedules, workers
 from rota.engine.audit_log import AuditEntry
-from rota.engine.commands import Engine
+from rota.engine.commands import Engine, EnqueueOptions
 from rota.kinds.pipelines import store
 from rota.kinds.pipelines.executor import Executor
 from rota.kinds.pipelines.records import PipelineRow
@@ -83,7 +83,9 @@ class PipelineManager:
 
     # work
 
-    async def run(self, path: str, payload: object = None, trace: str | None = None, **options: Any) -> str:
+    async def run(
+        self, path: str, payload: object = None, trace: str | None = None, **options: Unpack[EnqueueOptions]
+    ) -> str:
         """Enqueue a job, with the options of `Engine.enqueue`; returns its id."""
         await self.row(path)
         (job_id,) = await self.engine.enqueue(self.org_id, "pipeline", path, [payload], trace=trace, **options)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Unpack
 
 import structlog
 
@@ -12,7 +12,7 @@ from rota.core.redact import HIDDEN, has_hidden
 from rota.db.dialect import Tx
 from rota.db.paging import Record
 from rota.engine import orgs, schedules, workers
-from rota.engine.commands import Engine
+from rota.engine.commands import Engine, EnqueueOptions
 from rota.kinds.tasks import reports, store
 from rota.kinds.tasks.registry import COMMAND_OPTIONS, OPTIONS, task_options
 from rota.kinds.tasks.runner import DISABLED_ROUTE, TaskRunner, row_route
@@ -158,7 +158,13 @@ class TaskManager:
 
     # work
 
-    async def execute_task(self, key: str, parameters: Mapping[str, object] | None = None, **options: Any) -> str:
+    async def execute_task(
+        self,
+        key: str,
+        parameters: Mapping[str, object] | None = None,
+        trace: str | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> str:
         """Enqueue a job of a task, with the options of `Engine.enqueue`; returns its id. Raises NotRunnable if the task
         is unknown, disabled, or without a running program that has its function."""
         try:
@@ -170,7 +176,7 @@ class TaskManager:
         if row.task_type == "python" and row.command not in await self.functions():
             raise NotRunnable(f"Cannot execute task {row.id}: no running program has its function {row.command}")
         await self.runner.check(row, parameters, "parameters")
-        return (await self.engine.enqueue(self.org_id, "task", row.id, [parameters], **options))[0]
+        return (await self.engine.enqueue(self.org_id, "task", row.id, [parameters], trace=trace, **options))[0]
 
     async def schedule(self, key: str, body: Mapping[str, object]) -> Record:
         """Create a schedule of a task from the fields of a schedule."""
