@@ -428,7 +428,7 @@ async def make_batch(api: Api, name: str) -> str:
 
 async def make_grant(api: Api, name: str) -> str:
     owner = await api.db.tx(orgs.system_user, api.org_id, NINE)
-    return await api.engine.create_grant(api.org_id, {"scopes": [f"task:execute:{name}"]}, owner)
+    return await api.engine.create_grant(api.org_id, owner, [f"task:execute:{name}"])
 
 
 async def make_account(api: Api, name: str) -> str:

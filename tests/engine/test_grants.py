@@ -15,7 +15,7 @@ from tests.engine.harness import HOUR, MINUTE, NINE, Harness, at
 
 async def grant(harness: Harness, scope: str = "task:execute:job", **fields: Any) -> str:
     owner = await harness.db.tx(orgs.system_user, harness.org_id, NINE)
-    return await harness.engine.create_grant(harness.org_id, {"scopes": [scope], **fields}, owner)
+    return await harness.engine.create_grant(harness.org_id, owner, [scope], **fields)
 
 
 async def test_work_under_a_grant_that_holds_runs(harness: Harness) -> None:
@@ -46,7 +46,7 @@ async def test_a_grant_taken_back_between_enqueue_and_start_is_noticed(harness: 
 
 
 async def test_a_grant_that_ends_stops_work_from_then_on(harness: Harness) -> None:
-    await harness.schedule(grant_id=await grant(harness, expires_at=(NINE + 15 * MINUTE).isoformat()))
+    await harness.schedule(grant_id=await grant(harness, expires_at=NINE + 15 * MINUTE))
     await harness.run_until(at("9:20"))
     assert await harness.verdicts() == ["9:10 ran", "9:20 skipped: grant_expired"]
 
@@ -89,7 +89,7 @@ async def test_revoking_a_grant_lets_a_running_run_finish_unless_asked(harness: 
 async def test_the_forecast_names_what_will_not_run(harness: Harness) -> None:
     from rota.engine.grants import lapsing
 
-    soon = await grant(harness, expires_at=(NINE + timedelta(days=3)).isoformat())
+    soon = await grant(harness, expires_at=NINE + timedelta(days=3))
     await harness.schedule("lasting", target="job", grant_id=await grant(harness))
     await harness.schedule("soon", target="job", grant_id=soon)
     gone = await grant(harness)

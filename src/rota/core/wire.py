@@ -83,9 +83,17 @@ def json_object(value: object, field: str) -> object:
     return value
 
 
+def not_blank(value: str, field: str) -> str:
+    return parse.text(value, field, len(value), required=True)
+
+
+def payload_object(value: Any, field: str) -> Any:
+    return parse.payload(json_object(value, field), field)
+
+
 def domain_error(wrong: Sequence[Invalid]) -> PydanticCustomError:
     """Return errors for a validator of pydantic to raise. Their fields are siblings of the validated one, which itself
-    may be named by an empty text."""
+    may be named by an empty text, and its members by `.name`."""
     return PydanticCustomError(DOMAIN_ERROR, "is invalid", {"wrong": wrong})
 
 
@@ -99,8 +107,11 @@ Instant = Annotated[datetime, PlainValidator(checked(triggers.parse_instant)), W
 Name = Annotated[str, PlainValidator(checked(parse.name)), WithJsonSchema(NAME_SCHEMA)]
 Label = Annotated[str, PlainValidator(checked(parse.label)), WithJsonSchema(NAME_SCHEMA)]
 Payload = Annotated[Any, PlainValidator(checked(parse.payload)), WithJsonSchema({})]
+PayloadObject = Annotated[dict[str, Any], PlainValidator(checked(payload_object)), WithJsonSchema({"type": "object"})]
 Id = Annotated[str, WithJsonSchema(ID_SCHEMA)]
+Ulid = Annotated[str, PlainValidator(checked(parse.ulid)), WithJsonSchema(ID_SCHEMA)]
 StorableText = AfterValidator(checked(lambda value, field: parse.text(value, field, len(value))))
+NotBlank = AfterValidator(checked(not_blank))
 Reason = Annotated[str, Field(max_length=1000, examples=["maintenance"]), StorableText]
 SpanSeconds = Annotated[int, Field(ge=1, le=SPAN_SECONDS_MAX)]
 Priority = Annotated[int, Field(ge=-100, le=100)]
@@ -132,7 +143,9 @@ def invalid_of(model: type[BaseModel] | None, error: Mapping[str, Any]) -> Itera
     path, value = list(error["loc"]), error.get("input")
     if error["type"] == DOMAIN_ERROR:
         for invalid in error["ctx"]["wrong"]:
-            yield Invalid(field_name([*path[:-1], invalid.field or path[-1]]), invalid.value, invalid.right)
+            is_member = invalid.field.startswith(".")
+            name = [*path, invalid.field[1:]] if is_member else [*path[:-1], invalid.field or path[-1]]
+            yield Invalid(field_name(name), invalid.value, invalid.right)
         return
     if error["type"] == "missing" or (value is None and required_at(model, path)):
         yield Invalid(field_name(path), None, MISSING)

@@ -13,7 +13,6 @@ from rota.core.states import State, Status
 from rota.db.dialect import Tx, lock_keys
 from rota.engine import backfill, billing_accounts, grants, jobs, runs, schedules
 from rota.engine.authority import check_may_begin, check_owner
-from rota.engine.billing_accounts import MAX_CREDITS
 from rota.engine.schedule_commands import ScheduleCommands, at_item
 
 
@@ -47,18 +46,21 @@ class Engine(ScheduleCommands):
         await self.db.read(check_may_begin, job, targets, self.settings.billing, now)
 
     async def create_grant(
-        self, org_id: str, body: Mapping[str, object], owner_id: str, *, any_account: bool = True
+        self,
+        org_id: str,
+        owner_id: str,
+        scopes: Sequence[str],
+        *,
+        expires_at: datetime | None = None,
+        billing_account_id: str | None = None,
+        budget: Mapping[str, int] | None = None,
+        any_account: bool = True,
     ) -> str:
-        """Create a grant, under which work runs without its owner; returns its id. Raises Refused for the billing
-        account of another user unless `any_account`."""
-        now = self.clock.now()
-        form = parse.Form(body, frozenset({"scopes", "expires_at", "billing_account_id", "consent", "budget"}))
-        consent = form.take("consent", parse.flag, False) is True
-        scopes = form.need("scopes", lambda value, _: grants.parse_scopes(value, consent)) or []
-        expires_at = form.take("expires_at", lambda value, field: self.future(value, field, now), None)
-        account = form.take("billing_account_id", parse.ulid, None)
-        budget = form.take("budget", read_budget, None)
-        form.done()
+        """Create a grant, under which work runs without its owner; returns its id. `budget` has `per_day` and `total`
+        in credits. Raises Invalid for an expiry in the past, Refused for the billing account of another user unless
+        `any_account`."""
+        now, account = self.clock.now(), billing_account_id
+        expires_at = self.future(expires_at, "expires_at", now)
 
         def step(tx: Tx) -> str:
             if account and not any_account and billing_accounts.get(tx, org_id, account).owner_id != owner_id:
@@ -189,16 +191,3 @@ class Engine(ScheduleCommands):
         """Set how many jobs of a queue may run at once, and whether any may start; returns its name."""
         now = self.clock.now()
         return await self.write_and_wake(lambda tx: jobs.set_queue(tx, org_id, name, max_running, paused, now))
-
-
-def read_budget(value: object, field: str) -> dict[str, int]:
-    """Parse `{per_day, total}` in credits. Raises Invalid."""
-    if not isinstance(value, Mapping) or not value:
-        raise Invalid(field, value, "is not an object like {per_day, total}, in credits")
-    form = parse.Form(value, frozenset({"per_day", "total"}))
-    budget = {
-        name: form.take(name, lambda value, name: parse.whole(value, f"{field}.{name}", 0, MAX_CREDITS), None)
-        for name in ("per_day", "total")
-    }
-    form.done()
-    return {name: value for name, value in budget.items() if value is not None}

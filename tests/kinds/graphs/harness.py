@@ -12,6 +12,7 @@ from rota.core.clock import ManualClock
 from rota.db.connection import Database
 from rota.db.tables import charge_receipts, grants, logs, runs
 from rota.engine import billing_accounts, orgs
+from rota.engine.grants import parse_scopes
 from rota.engine.runner import Runner
 from rota.graphs import AssistantFinal, GraphRequest, LlmCaller, TextDelta, UsageReport
 from rota.kinds.graphs.registry import GraphRegistry
@@ -36,10 +37,10 @@ class Graphs:
     async def schedule(self, name: str = "job", target: str = "python:poet", **fields: Any) -> str:
         return await self.harness.schedule(name, target=target, kind="graph", **fields)
 
-    async def grant(self, *scopes: str, **fields: Any) -> str:
+    async def grant(self, *scopes: str, consent: bool = False, **fields: Any) -> str:
         owner = await self.harness.db.tx(orgs.system_user, self.harness.org_id, NINE)
-        body = {"scopes": list(scopes) or ["graph:execute:python:poet"], **fields}
-        return await self.harness.engine.create_grant(self.harness.org_id, body, owner)
+        allowed = parse_scopes(list(scopes) or ["graph:execute:python:poet"], consent)
+        return await self.harness.engine.create_grant(self.harness.org_id, owner, allowed, **fields)
 
     async def top_up(self, amount: int) -> None:
         account = await self.account()

@@ -573,8 +573,7 @@ async def test_a_schedule_may_run_under_a_grant_for_its_pipeline(harness: Pipeli
     await harness.pipeline(ORDERS)
     owner = await harness.db.tx(orgs.system_user, harness.org_id, NINE)
     grants = [
-        await harness.engine.create_grant(harness.org_id, {"scopes": [f"pipeline:run:{path}"]}, owner)
-        for path in (ORDERS, TOTALS)
+        await harness.engine.create_grant(harness.org_id, owner, [f"pipeline:run:{path}"]) for path in (ORDERS, TOTALS)
     ]
     with pytest.raises(Invalid, match="grant_scope"):
         await harness.plan(ORDERS, grant_id=grants[1])

@@ -611,8 +611,7 @@ async def test_consumers_stop_with_the_grant_of_their_workflow_and_go_on_with_an
         owner = await engine.db.tx(orgs.system_user, org_id, rota.clock.now())
         flow_id = (await rota.workflow("inbox"))["id"]
         first, second = [
-            await engine.create_grant(org_id, {"scopes": [f"workflow:run:{name}"]}, owner)
-            for name in ("inbox", flow_id)
+            await engine.create_grant(org_id, owner, [f"workflow:run:{name}"]) for name in ("inbox", flow_id)
         ]
         await engine.edit_schedule(org_id, "inbox.poll", {"grant_id": first})
         await rota.publish("inbox", "mail", message_id="1", payload="a")
@@ -639,7 +638,7 @@ async def test_consumers_of_one_run_after_the_other_look_at_the_grant_each_time(
         await rota.drain()
         engine, org_id = rota.engine, rota.org_id
         owner = await engine.db.tx(orgs.system_user, org_id, rota.clock.now())
-        grant = await engine.create_grant(org_id, {"scopes": ["workflow:run:inbox"]}, owner)
+        grant = await engine.create_grant(org_id, owner, ["workflow:run:inbox"])
         await engine.edit_schedule(org_id, "inbox.poll", {"grant_id": grant})
 
         async def revoke(step: str) -> None:

@@ -260,8 +260,8 @@ async def test_a_producer_whose_schedule_was_deleted_is_planned_again(clean_url:
         engine, org_id = rota.engine, rota.org_id
         grant = await engine.create_grant(
             org_id,
-            {"scopes": ["workflow:run:inbox"]},
             await engine.db.tx(orgs.system_user, org_id, rota.clock.now()),
+            ["workflow:run:inbox"],
         )
         await engine.edit_schedule(org_id, "inbox.poll", {"grant_id": grant})
         first = await engine.db.read(schedules.get, org_id, "inbox.poll")

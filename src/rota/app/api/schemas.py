@@ -78,7 +78,6 @@ ANY: Schema = {}
 TEXT, WHOLE, NUMBER, FLAG = a("string"), a("integer"), a("number"), a("boolean")
 ID = a("string", description="a ULID", examples=["01KQRS3Z5T8M0A2N6Y4V7W9XCD"])
 AT = a("string", format="date-time", examples=["2026-05-04T09:00:00+00:00"])
-USD = a("string", description="a decimal number of US dollars", examples=["0.0041"])
 NAME = a("string", minLength=1, maxLength=200, examples=["nightly"])
 KEY = a("string", minLength=1, maxLength=200, description="an id or a name", examples=ID["examples"])
 REASON = a("string", maxLength=1000, examples=["maintenance"])
@@ -109,12 +108,6 @@ TASK = {
     "memory_mb": a("integer", minimum=16, maximum=1_048_576),
     "delete_with_schedule": a("boolean", description="whether the task goes with the last schedule that runs it"),
 }
-BUDGET = {name: maybe(a("integer", minimum=0, maximum=2**53)) for name in ("per_day", "total")}
-GRANT = {
-    "id": ID, "owner_id": ID, "billing_account_id": ID, "scopes": listed(TEXT), "schedule_id": maybe(ID),
-    "expires_at": maybe(AT), "revoked_at": maybe(AT), "budget": maybe(a("object", properties=BUDGET)), "spent": WHOLE,
-    "created_at": AT,
-}  # fmt: skip
 SLUG = a("string", pattern="^[a-z][a-z0-9_-]{0,59}$")
 LAYER = among(("bronze", "silver", "gold"))
 PATH = a("string", examples=["sales/silver/daily_totals"])
@@ -155,58 +148,6 @@ SCHEMAS: dict[str, Schema] = {
     "ExecuteBody": takes({"parameters": {"day": "today"}}, parameters=maybe(a("object"))),
     "Executed": gives(job_id=ID, message=TEXT),
     "Parameters": a("object", description="a JSON Schema"),
-    # grants
-    "GrantBody": takes(
-        {"scopes": ["graph:execute:langgraph:poet"], "expires_at": "2027-01-01T00:00:00Z"}, ("scopes",),
-        scopes=a("array", items=a("string", maxLength=300), minItems=1, maxItems=100), expires_at=maybe(AT),
-        billing_account_id=maybe(ID), consent=maybe(FLAG), budget=maybe(a("object", properties=BUDGET)),
-    ),
-    "Grant": gives(**GRANT),
-    "GrantUse": gives(**GRANT, schedules=listed(NAME)),
-    "RevokeBody": takes({"cancel_running": False}, cancel_running=FLAG),
-    "Forecast": gives(
-        items=listed(
-            gives(
-                schedule_id=ID, schedule_name=NAME, kind=TEXT, target=TEXT, grant_id=ID, lapses_at=maybe(AT),
-                reason=among(("grant_revoked", "grant_expired", "grant_not_found")),
-            )
-        ),
-        next_cursor=NEXT,
-    ),
-    # billing
-    "Account": gives(
-        {
-            "id": ID["examples"][0], "owner_id": ID["examples"][0], "owner_name": "Ada", "balance_credits": 50_000_000,
-            "default_virtual_key_id": ID["examples"][0], "created_at": AT["examples"][0], "closed_at": None,
-        },
-        id=ID, owner_id=ID, owner_name=NAME, balance_credits=WHOLE, default_virtual_key_id=maybe(ID), created_at=AT,
-        closed_at=maybe(AT),
-    ),
-    "CreditBody": takes(
-        {"amount_credits": 50_000_000, "reason": "top_up", "reference": "invoice 7"}, ("amount_credits", "reference"),
-        amount_credits=a("integer", minimum=1, maximum=2**53, description="10,000,000 are one US dollar"),
-        reason=maybe(a("string", minLength=1, maxLength=40)), reference=NAME, account_id=maybe(ID),
-    ),
-    "Entry": gives(
-        id=ID, billing_account_id=ID, virtual_key_id=maybe(ID), amount=WHOLE, balance_after=WHOLE, reason=TEXT,
-        reference=TEXT, created_at=AT,
-    ),
-    "Receipt": gives(
-        id=ID, billing_account_id=ID, virtual_key_id=ID, grant_id=maybe(ID), schedule_id=maybe(ID),
-        target=a("string", examples=["langgraph:poet"]), run_id=ID, attempt=WHOLE, unit=TEXT, model=maybe(TEXT),
-        input_tokens=WHOLE, output_tokens=WHOLE, charged_credits=WHOLE, cost_usd=maybe(USD), source_system=TEXT,
-        source_reference=TEXT, created_at=AT,
-    ),
-    "Usage": gives(
-        {
-            "name": "poems", "key": ID["examples"][0], "runs": 5, "units": 12, "input_tokens": 900,
-            "output_tokens": 4000, "charged_credits": 820_000, "cost_usd": "0.0410000000",
-        },
-        name=maybe(NAME), key=maybe(a("string", description="an id, a graph or a day")), runs=WHOLE, units=WHOLE,
-        input_tokens=WHOLE, output_tokens=WHOLE, charged_credits=WHOLE, cost_usd=USD,
-    ),
-    "VirtualKeyBody": takes({"label": "Research"}, ("label",), label=NAME, account_id=maybe(ID)),
-    "VirtualKey": gives(id=ID, billing_account_id=ID, label=NAME, is_default=FLAG, active=FLAG, created_at=AT),
     # graphs
     "Graphs": gives(
         items=listed(
@@ -377,7 +318,7 @@ SCHEMAS["TaskScheduleBody"] = takes(
 )
 SCHEMAS["TaskSchedule"] = gives(**properties(Schedule), task_id=ID)
 PAGED = (
-    *("Task", "TaskSchedule", "Grant", "Account", "Entry", "Receipt", "Usage", "VirtualKey", "Pipeline", "Workflow"),
+    *("Task", "TaskSchedule", "Pipeline", "Workflow"),
     *("TopicEvent", "Input", "Output", "Host", "Server", "BatchBrief", "WorkflowVersion"),
 )
 for _name in PAGED:
@@ -396,23 +337,6 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "GET /tasks/{key}/$schedules": (None, 200, "TaskSchedulePage"),
     "PATCH /tasks/{key}/$schedules/{schedule_id}": ("TaskScheduleBody", 200, "TaskSchedule"),
     "DELETE /tasks/{key}/$schedules/{schedule_id}": (None, 204, None),
-    "POST /grants": ("GrantBody", 201, "Grant"),
-    "GET /grants": (None, 200, "GrantPage"),
-    "GET /grants/$forecast": (None, 200, "Forecast"),
-    "GET /grants/{grant_id}": (None, 200, "GrantUse"),
-    "POST /grants/{grant_id}/$revoke": ("RevokeBody", 200, "Grant"),
-    "GET /billing/account": (None, 200, "Account"),
-    "GET /billing/accounts": (None, 200, "AccountPage"),
-    "POST /billing/accounts/{account_id}/$close": (None, 200, "Account"),
-    "POST /billing/accounts/{account_id}/$reopen": (None, 200, "Account"),
-    "POST /billing/credits": ("CreditBody", 201, "Entry"),
-    "GET /billing/ledger": (None, 200, "EntryPage"),
-    "GET /billing/receipts": (None, 200, "ReceiptPage"),
-    "GET /billing/usage": (None, 200, "UsagePage"),
-    "GET /billing/virtual-keys": (None, 200, "VirtualKeyPage"),
-    "POST /billing/virtual-keys": ("VirtualKeyBody", 201, "VirtualKey"),
-    "POST /billing/virtual-keys/{virtual_key_id}/$make-default": (None, 200, "VirtualKey"),
-    "POST /billing/virtual-keys/{virtual_key_id}/$deactivate": (None, 200, "VirtualKey"),
     "GET /graphs": (None, 200, "Graphs"),
     "POST /graphs/{graph_id}/$run": ("GraphBody", 202, "JobRef"),
     "POST /pipelines": ("PipelineBody", 201, "Pipeline"),
@@ -475,7 +399,7 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "POST /batches/{batch_id}/$cancel": (None, 202, "BatchRef"),
 }
 OPTIONAL = (  # bodies that may be left out
-    *("TokenBody", "PipelineRunBody", "DraftBody", "RevokeBody", "GraphBody", "ExecuteBody", "StopBody"),
+    *("TokenBody", "PipelineRunBody", "DraftBody", "GraphBody", "ExecuteBody", "StopBody"),
 )
 
 

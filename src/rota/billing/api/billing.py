@@ -9,15 +9,15 @@ from fastapi import APIRouter, Query, Request, Response
 
 from rota.access.store import logins
 from rota.billing import reports, store
-from rota.core import parse
+from rota.billing.api import models
 from rota.core.errors import Refused
 from rota.db.connection import Database
 from rota.engine import billing_accounts
-from rota.engine.billing_accounts import MAX_CREDITS
 from rota.frame.http.auth import Admin, Caller, Operator, Role, Viewer
-from rota.frame.http.contract import Cursor, Limit, Timestamp, answer, answer_page, engine_of, read_body, time_span
+from rota.frame.http.contract import Cursor, Limit, Timestamp, answer, answer_page, engine_of, time_span
+from rota.frame.http.models import BodyRoute, page_of
 
-router = APIRouter(prefix="/billing", tags=["billing"])
+router = APIRouter(prefix="/billing", tags=["billing"], route_class=BodyRoute)
 
 AccountId = Annotated[str | None, Query(description="id of a billing account; admins may use any account of the org")]
 Schedule = Annotated[str | None, Query(description="id or name of the schedule")]
@@ -29,7 +29,7 @@ FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")  # cells that spreadsheets e
 # accounts
 
 
-@router.get("/account")
+@router.get("/account", response_model=models.Account)
 async def read_account(request: Request, caller: Viewer, owner_id: str | None = None) -> Response:
     """Return the caller's billing account, which is created on first use; for admins, of any user of the org."""
     if owner_id not in (None, caller.user_id):
@@ -38,20 +38,20 @@ async def read_account(request: Request, caller: Viewer, owner_id: str | None = 
     return answer(await engine_of(request).db.read(reports.account, caller.org_id, account_id))
 
 
-@router.get("/accounts")
+@router.get("/accounts", response_model=page_of(models.Account))
 async def list_accounts(request: Request, caller: Admin, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """List the billing accounts of the org, oldest first."""
     db = engine_of(request).db
     return answer_page(await db.read(reports.list_accounts, caller.org_id, limit=limit, cursor=cursor))
 
 
-@router.post("/accounts/{account_id}/$close")
+@router.post("/accounts/{account_id}/$close", response_model=models.Account)
 async def close(request: Request, caller: Admin, account_id: str) -> Response:
     """Close an account: its runs are skipped and top-ups refused. Its ledger is kept. Idempotent."""
     return await change_account(request, caller, account_id, engine_of(request).clock.now())
 
 
-@router.post("/accounts/{account_id}/$reopen")
+@router.post("/accounts/{account_id}/$reopen", response_model=models.Account)
 async def reopen(request: Request, caller: Admin, account_id: str) -> Response:
     """Reopen a closed account. Idempotent."""
     return await change_account(request, caller, account_id, None)
@@ -64,35 +64,32 @@ async def change_account(request: Request, caller: Caller, account_id: str, clos
     return answer(await db.read(reports.account, caller.org_id, account_id))
 
 
-@router.post("/credits", status_code=201)
-async def top_up(request: Request, caller: Admin) -> Response:
+@router.post("/credits", status_code=201, response_model=models.Entry)
+async def top_up(request: Request, caller: Admin, body: models.CreditBody) -> Response:
     """Add credits to an account: `{amount_credits, reference, reason?, account_id?}`; 10,000,000 equal one US dollar.
     Idempotent by `reference`, such as an invoice number: a repeat has no effect. In an installation with several orgs
     this needs an instance admin key, which may use an account of any org."""
     engine = engine_of(request)
-    form = parse.Form(await read_body(request), frozenset({"amount_credits", "reason", "reference", "account_id"}))
-    amount = form.need("amount_credits", lambda value, field: parse.whole(value, field, 1, MAX_CREDITS)) or 0
-    reason = form.take("reason", lambda value, field: parse.text(value, field, 40, required=True), None) or "top_up"
-    reference = form.need("reference", parse.label) or ""
-    account_id = form.take("account_id", parse.ulid, None)
-    form.done()
     if not caller.instance_admin and await engine.db.read(logins.several_orgs):
         raise Refused(
             "in an installation with several orgs, credits need an instance admin key, such as admin.key in the "
             "data directory of the server"
         )
+    account_id = body.account_id
     named_org_id = await engine.db.read(store.org_of, account_id) if account_id and caller.instance_admin else None
     org_id = named_org_id or caller.org_id
     account_id = account_id if named_org_id and account_id else await readable_account(request, caller, account_id)
     now = engine.clock.now()
-    await engine.db.tx(store.credit, org_id, account_id, amount, reason, reference, now)
-    return answer(await engine.db.read(reports.top_up_entry, account_id, reference), 201)
+    await engine.db.tx(
+        store.credit, org_id, account_id, body.amount_credits, body.reason or "top_up", body.reference, now
+    )
+    return answer(await engine.db.read(reports.top_up_entry, account_id, body.reference), 201)
 
 
 # ledger, receipts, usage
 
 
-@router.get("/ledger")
+@router.get("/ledger", response_model=page_of(models.Entry))
 async def list_ledger(
     request: Request,
     caller: Viewer,
@@ -108,7 +105,7 @@ async def list_ledger(
     return answer_page(await engine_of(request).db.read(reports.list_ledger, account_id, **filters))
 
 
-@router.get("/receipts")
+@router.get("/receipts", response_model=page_of(models.Receipt))
 async def list_receipts(
     request: Request,
     caller: Viewer,
@@ -134,7 +131,7 @@ async def list_receipts(
     return answer_page(await engine_of(request).db.read(reports.list_receipts, caller.org_id, account, **filters))
 
 
-@router.get("/usage")
+@router.get("/usage", response_model=page_of(models.Usage))
 async def usage(
     request: Request,
     caller: Viewer,
@@ -174,7 +171,7 @@ def escape_formula(cell: Any) -> Any:
 # virtual keys
 
 
-@router.get("/virtual-keys")
+@router.get("/virtual-keys", response_model=page_of(models.VirtualKey))
 async def list_keys(
     request: Request, caller: Viewer, limit: Limit = 50, cursor: Cursor = None, account_id: AccountId = None
 ) -> Response:
@@ -183,25 +180,22 @@ async def list_keys(
     return answer_page(await engine_of(request).db.read(reports.list_keys, account_id, limit=limit, cursor=cursor))
 
 
-@router.post("/virtual-keys", status_code=201)
-async def add_key(request: Request, caller: Operator) -> Response:
+@router.post("/virtual-keys", status_code=201, response_model=models.VirtualKey)
+async def add_key(request: Request, caller: Operator, body: models.VirtualKeyBody) -> Response:
     """Create a virtual key `{label, account_id?}`."""
     engine = engine_of(request)
-    form = parse.Form(await read_body(request), frozenset({"label", "account_id"}))
-    label, account_id = form.need("label", parse.label) or "", form.take("account_id", parse.ulid, None)
-    form.done()
-    account_id = await readable_account(request, caller, account_id)
-    key_id = await engine.db.tx(store.add_key, caller.org_id, account_id, label, engine.clock.now())
+    account_id = await readable_account(request, caller, body.account_id)
+    key_id = await engine.db.tx(store.add_key, caller.org_id, account_id, body.label, engine.clock.now())
     return answer(await engine.db.read(reports.key, caller.org_id, key_id), 201)
 
 
-@router.post("/virtual-keys/{virtual_key_id}/$make-default")
+@router.post("/virtual-keys/{virtual_key_id}/$make-default", response_model=models.VirtualKey)
 async def make_default(request: Request, caller: Operator, virtual_key_id: str) -> Response:
     """Make a virtual key the default for new charges of its account."""
     return await change_key(request, caller, virtual_key_id, store.make_default)
 
 
-@router.post("/virtual-keys/{virtual_key_id}/$deactivate")
+@router.post("/virtual-keys/{virtual_key_id}/$deactivate", response_model=models.VirtualKey)
 async def deactivate(request: Request, caller: Operator, virtual_key_id: str) -> Response:
     """Deactivate a virtual key (409 for the default key). Idempotent."""
     return await change_key(request, caller, virtual_key_id, store.deactivate)

@@ -24,8 +24,11 @@ NameText = Annotated[str, WithJsonSchema(NAME_SCHEMA)]
 NextCursor = Annotated[str, Field(description="`cursor` of the next page")]
 
 
-class BodyRoute(APIRoute):
-    """Route whose body is read with the limits of `read_json`, for authenticated callers only."""
+class OpenBodyRoute(APIRoute):
+    """Route whose body is read with the limits of `read_json`. A subclass authenticates the request before."""
+
+    async def authenticate(self, request: Request) -> None:
+        """Identify who sends the request before its body is read. Raises Unauthenticated."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[object, object, Response]]:
         handler = super().get_route_handler()
@@ -34,10 +37,17 @@ class BodyRoute(APIRoute):
         optional = not self.body_field.field_info.is_required()
 
         async def handle(request: Request) -> Response:
-            request.scope[CALLER_SCOPE_KEY] = await authenticate(request)
+            await self.authenticate(request)
             return await handler(JsonRequest(request, await read_json(request, optional=optional)))
 
         return handle
+
+
+class BodyRoute(OpenBodyRoute):
+    """Route whose body is read only for callers with an API key or a login session."""
+
+    async def authenticate(self, request: Request) -> None:
+        request.scope[CALLER_SCOPE_KEY] = await authenticate(request)
 
 
 class JsonRequest(Request):
