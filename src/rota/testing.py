@@ -124,8 +124,7 @@ class World:
 
     async def publish(self, workflow: str, topic: str, *, message_id: str, payload: object = None) -> str:
         """Publish an event from outside; return `created`, `replaced` or `kept`."""
-        body = {"message_id": message_id, "payload": payload}
-        return (await self.workflows.publish(workflow, topic, body))[1]
+        return (await self.workflows.publish(workflow, topic, message_id=message_id, payload=payload))[1]
 
     async def workflow(self, name: str) -> Record:
         """Return a workflow as the API shows it."""

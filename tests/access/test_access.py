@@ -328,7 +328,7 @@ async def fill(api: Api, path: str) -> str:
         path = path.replace("{trigger}", (await manager.add_trigger(name, {"type": "webhook"}))[0]["id"])
     if "{event}" in path:
         flow = await make_workflow(api, f"{CANARY}-{next(numbers)}")
-        event, _ = await WorkflowManager(api.engine, api.org_id).publish(flow, "in", {"message_id": "1"})
+        event, _ = await WorkflowManager(api.engine, api.org_id).publish(flow, "in", message_id="1")
         path = path.replace("{our_workflow}", flow).replace("{event}", event)
     for name, make in makers.items():
         if f"{{{name}}}" in path:

@@ -233,7 +233,7 @@ async def test_a_script_gets_no_further_than_its_query(clean_url: str, shop: Pat
     app = Rota()
     app.connector("shop", Sql(f"sqlite:///{shop}"))
     async with world(app, database_url=clean_url) as rota:
-        await rota.workflows.upload(None, {"script": SCRIPT}, "ada")
+        await rota.workflows.upload(None, SCRIPT, "ada")
         await rota.drain()
         runs = [run for run in await rota.runs(kind="workflow") if run.get("handler_id") == "steal"]
         assert [(run["status"], run["reason"]) for run in runs] == [("failed", "logic")]

@@ -52,7 +52,7 @@ def program(sheets: Sheets | None = None) -> Rota:
 
 
 async def deploy(rota: World, script: str = SCRIPT, key: str | None = None) -> str:
-    return await rota.workflows.upload(key, {"script": script}, "ada")
+    return await rota.workflows.upload(key, script, "ada")
 
 
 async def send(rota: World, message: str, **payload: Any) -> None:

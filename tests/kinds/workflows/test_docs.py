@@ -51,7 +51,7 @@ async def test_the_script_on_the_page_sends_letters() -> None:
     app = Rota()
     app.connector("letters", Letters())
     async with world(app) as rota:
-        await rota.workflows.upload(None, {"script": SCRIPT}, None)
+        await rota.workflows.upload(None, SCRIPT, None)
         await rota.publish("greetings", "names", message_id="1", payload={"name": "Ada"})
         await rota.drain()
         assert (await rota.workflow("greetings"))["issue"] is None
@@ -66,7 +66,7 @@ def test_the_page_names_all_modules_that_a_script_can_import() -> None:
 async def test_the_example_of_a_script_is_repaired_by_the_example_of_a_repairer() -> None:
     repairer = CommandRepairer(f"{sys.executable} {EXAMPLES / 'repair.py'}")
     async with world(Rota(), repairer=repairer) as rota:
-        await rota.workflows.upload(None, {"script": (EXAMPLES / "greetings.py").read_text()}, None)
+        await rota.workflows.upload(None, (EXAMPLES / "greetings.py").read_text(), None)
         await rota.publish("greetings", "names", message_id="1", payload={"full_name": "Ada"})
         await rota.drain()
         seen = await rota.workflow("greetings")

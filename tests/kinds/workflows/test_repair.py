@@ -186,12 +186,12 @@ async def test_where_a_person_is_asked_nothing_happens_without_them(clean_url: s
         assert await history(rota) == [FAILED]
         assert "version 1.1 would repair it: accept or reject it" in (await rota.workflow("letters"))["issue"]
         with pytest.raises(Conflict, match=r"version 1\.0 of workflow 'letters' is accepted"):
-            await rota.workflows.decide("letters", "1.0", True, None, "ada")
+            await rota.workflows.decide("letters", "1.0", True, "", "ada")
         await rota.workflows.decide("letters", "1.1", False, "it changes nothing", "ada")
         await rota.drain()
         proposals = json.loads((tmp_path / "asked-1").read_text())["proposals"]
         assert [(each["outcome"], each["why"]) for each in proposals] == [("rejected", "it changes nothing")]
-        await rota.workflows.decide("letters", "1.2", True, None, "ada")
+        await rota.workflows.decide("letters", "1.2", True, "", "ada")
         await rota.drain()
         assert await history(rota) == [FAILED, ("1.2", "success", "committed")]
         assert (await rota.workflows.version("letters", "1.2"))["decided_by"] == "ada"
@@ -206,7 +206,7 @@ async def test_a_deployment_by_a_person_wins_over_a_repair(clean_url: str, tmp_p
         await rota.workflows.resume("letters")
         await rota.drain()
         with pytest.raises(Conflict, match=r"no longer needs version 1\.1"):
-            await rota.workflows.decide("letters", "1.1", True, None, "ada")
+            await rota.workflows.decide("letters", "1.1", True, "", "ada")
         assert (await rota.workflow("letters"))["version"] == "2.0"
 
 
@@ -293,7 +293,7 @@ def test_a_crash_at_every_step_of_a_repair(clean_url: str, sqlite_template: Path
 
     async def play(folder: Folder, answers: CommandRepairer) -> None:
         async with world(folder_app(folder), database_url=clean_url, repairer=answers) as rota:
-            await rota.workflows.upload(None, {"script": wrong}, "ada")
+            await rota.workflows.upload(None, wrong, "ada")
             await rota.drain()
             count_from_here()
             await rota.publish("copy", "in", message_id="a")
@@ -304,7 +304,7 @@ def test_a_crash_at_every_step_of_a_repair(clean_url: str, sqlite_template: Path
         async with world(folder_app(folder), database_url=clean_url, start=later, repairer=answers) as rota:
             await rota.take_over()
             with suppress(Conflict):  # it may have died before that
-                await rota.workflows.upload(None, {"script": wrong}, "ada")
+                await rota.workflows.upload(None, wrong, "ada")
             await rota.publish("copy", "in", message_id="a")  # the caller may not have got an answer
             await rota.advance(minutes=10)
             await check(rota)

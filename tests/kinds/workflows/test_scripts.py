@@ -89,7 +89,7 @@ async def test_what_cannot_work_is_refused_and_nothing_is_stored(clean_url: str)
             with pytest.raises(Invalid, match=wrong):
                 await deploy(rota, script)
         with pytest.raises(Invalid, match="not the name that the script declares"):
-            await rota.workflows.upload(None, {"script": SCRIPT, "name": "other"}, "ada")
+            await rota.workflows.upload(None, SCRIPT, "ada", name="other")
         with pytest.raises(NotFound):
             await rota.workflow("letters")
         await deploy(rota)

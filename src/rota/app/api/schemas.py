@@ -11,14 +11,6 @@ from rota.app.api.shared_openapi import header, refusals, without_noise
 from rota.core.schedule_form import EXAMPLE, ScheduleChanges
 from rota.core.states import Status
 from rota.frame.http.answers import Schedule
-from rota.kinds.workflows.rules import (
-    REPAIR_MODES,
-    EffectStatus,
-    EventStatus,
-    HandlerKind,
-    Resolution,
-    VersionOutcome,
-)
 
 Schema = dict[str, Any]
 
@@ -80,7 +72,6 @@ ID = a("string", description="a ULID", examples=["01KQRS3Z5T8M0A2N6Y4V7W9XCD"])
 AT = a("string", format="date-time", examples=["2026-05-04T09:00:00+00:00"])
 NAME = a("string", minLength=1, maxLength=200, examples=["nightly"])
 KEY = a("string", minLength=1, maxLength=200, description="an id or a name", examples=ID["examples"])
-REASON = a("string", maxLength=1000, examples=["maintenance"])
 SPAN = a("integer", minimum=1, maximum=366 * 86_400)
 RETRY = {"$ref": "#/components/schemas/Retry"}
 TASK = {
@@ -248,69 +239,6 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "AgentAnswer": a("object"),
 }  # fmt: skip
-SCRIPT = """from rota import Prepare, Workflow
-
-flow = Workflow("greet", topics=["names"])
-
-@flow.consumer(subscribe=["names"])
-class Greet:
-    async def prepare(self, ctx, state):
-        return Prepare()
-"""
-FILE = a("string", minLength=1, maxLength=60_000)
-VERSION = {
-    "version": a("string", examples=["1.0"]), "live": FLAG, "outcome": among(VersionOutcome), "why": maybe(TEXT),
-    "run_id": maybe(ID), "created_by": maybe(TEXT), "decided_by": maybe(TEXT), "created_at": AT,
-    "decided_at": maybe(AT),
-}  # fmt: skip
-SCHEMAS |= {
-    "Workflow": gives(
-        id=ID, name=NAME, description=TEXT, status=among(("running", "idle", "needs_attention", "stopped")),
-        issue=maybe(a("string", examples=["waiting for you: reconnect Gmail"])), schedule=maybe(TEXT),
-        next_check_at=maybe(AT), next_check=maybe(a("string", examples=["in 3m"])),
-        recent=listed(gives(at=AT, run_id=ID, text=TEXT)), pending=WHOLE, stale_inputs=WHOLE, attention=WHOLE,
-        paused_at=maybe(AT), pause_reason=maybe(TEXT), version=TEXT, source=TEXT, topics=listed(TEXT), created_at=AT,
-        updated_at=AT,
-    ),
-    "Handlers": gives(
-        items=listed(gives(
-            name=TEXT, type=among(HandlerKind), state=ANY, dirty=FLAG, wake_at=maybe(AT), schedule_id=maybe(ID),
-            held_run_id=maybe(ID), next_run_at=maybe(AT), subscribe=listed(TEXT), publishes=listed(TEXT),
-            schedule=maybe(a("object")),
-        )),
-        next_cursor=maybe(TEXT),
-    ),
-    "TopicEvent": gives(
-        id=ID, topic=TEXT, message_id=TEXT, payload=ANY, title=maybe(TEXT), status=among(EventStatus),
-        source=maybe(TEXT), reserved_by=maybe(ID), created_by=maybe(ID), attempt=WHOLE, caused_by=listed(ID),
-        created_at=AT, updated_at=AT,
-    ),
-    "Input": gives(
-        id=ID, topic=TEXT, source=TEXT, message_id=TEXT, title=maybe(TEXT),
-        status=among(("pending", "done", "skipped")), stale=FLAG, created_at=AT,
-    ),
-    "Output": gives(
-        id=ID, run_id=ID, call=TEXT, params=ANY, title=maybe(TEXT), status=among(EffectStatus), result=ANY,
-        inputs=WHOLE, resolved_by=maybe(TEXT), warning=maybe(TEXT), created_at=AT, updated_at=AT,
-    ),
-    "EventBody": takes(
-        {"message_id": "mail-17", "payload": {"from": "ada"}}, ("message_id",),
-        message_id=a("string", minLength=1, maxLength=500), payload=ANY, title=maybe(a("string", maxLength=500)),
-    ),
-    "PublishedEvent": gives(id=ID, result=among(("created", "replaced", "kept"))),
-    "StopBody": takes({"reason": "holiday"}, reason=maybe(REASON)),
-    "ResolveBody": takes({"resolution": "approve"}, ("resolution",), resolution=among(Resolution), result=ANY),
-    "JobRefs": gives(job_ids=listed(ID)),
-    "ScriptBody": takes({"script": SCRIPT}, ("script",), name=maybe(NAME), script=FILE),
-    "FileBody": takes({"script": SCRIPT}, ("script",), script=FILE),
-    "RollbackBody": takes({"version": "1.0"}, ("version",), version=TEXT),
-    "Declared": gives(
-        name=NAME, description=TEXT, topics=listed(TEXT), isolate=FLAG, handlers=listed(a("object")),
-        connectors=listed(TEXT), repair=among(REPAIR_MODES),
-    ),
-    "WorkflowVersion": gives(**VERSION),
-    "WorkflowFile": gives(**VERSION, source=maybe(TEXT), against=maybe(TEXT), diff=TEXT),
-}  # fmt: skip
 OF_TASK = {name for name in ScheduleChanges.model_fields if name not in ("kind", "target")}
 SCHEMAS["TaskScheduleBody"] = takes(
     {name: value for name, value in EXAMPLE.items() if name in OF_TASK},
@@ -318,8 +246,8 @@ SCHEMAS["TaskScheduleBody"] = takes(
 )
 SCHEMAS["TaskSchedule"] = gives(**properties(Schedule), task_id=ID)
 PAGED = (
-    *("Task", "TaskSchedule", "Pipeline", "Workflow"),
-    *("TopicEvent", "Input", "Output", "Host", "Server", "BatchBrief", "WorkflowVersion"),
+    *("Task", "TaskSchedule", "Pipeline"),
+    *("Host", "Server", "BatchBrief"),
 )
 for _name in PAGED:
     SCHEMAS[f"{_name}Page"] = page(_name)
@@ -355,28 +283,6 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "PATCH /pipelines/{namespace}/{layer}/{name}/triggers/{trigger_id}": ("TriggerChanges", 200, "Trigger"),
     "DELETE /pipelines/{namespace}/{layer}/{name}/triggers/{trigger_id}": (None, 204, None),
     "POST /webhooks": (None, 202, "JobRef"),
-    "GET /workflows": (None, 200, "WorkflowPage"),
-    "POST /workflows": ("ScriptBody", 201, "Workflow"),
-    "POST /workflows/$check": ("FileBody", 200, "Declared"),
-    "GET /workflows/{key}": (None, 200, "Workflow"),
-    "PUT /workflows/{key}": ("FileBody", 200, "Workflow"),
-    "DELETE /workflows/{key}": (None, 204, None),
-    "GET /workflows/{key}/versions": (None, 200, "WorkflowVersionPage"),
-    "GET /workflows/{key}/versions/{version}": (None, 200, "WorkflowFile"),
-    "POST /workflows/{key}/versions/{version}/$accept": (None, 200, "Workflow"),
-    "POST /workflows/{key}/versions/{version}/$reject": ("StopBody", 200, "Workflow"),
-    "POST /workflows/{key}/$rollback": ("RollbackBody", 200, "Workflow"),
-    "GET /workflows/{key}/handlers": (None, 200, "Handlers"),
-    "GET /workflows/{key}/runs": (None, 200, "RunPage"),
-    "GET /workflows/{key}/events": (None, 200, "TopicEventPage"),
-    "GET /workflows/{key}/inputs": (None, 200, "InputPage"),
-    "GET /workflows/{key}/outputs": (None, 200, "OutputPage"),
-    "POST /workflows/{key}/topics/{topic}/events": ("EventBody", 201, "PublishedEvent"),
-    "POST /workflows/{key}/$run": (None, 202, "JobRefs"),
-    "POST /workflows/{key}/$pause": ("StopBody", 200, "Workflow"),
-    "POST /workflows/{key}/$resume": (None, 200, "Workflow"),
-    "POST /workflows/{key}/$resolve": ("ResolveBody", 200, "Workflow"),
-    "POST /workflows/{key}/events/{event_id}/$skip": (None, 200, "Workflow"),
     "POST /pairing-tokens": ("TokenBody", 201, "Token"),
     "GET /hosts": (None, 200, "HostPage"),
     "GET /hosts/{host_id}": (None, 200, "Host"),
@@ -399,7 +305,7 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "POST /batches/{batch_id}/$cancel": (None, 202, "BatchRef"),
 }
 OPTIONAL = (  # bodies that may be left out
-    *("TokenBody", "PipelineRunBody", "DraftBody", "GraphBody", "ExecuteBody", "StopBody"),
+    *("TokenBody", "PipelineRunBody", "DraftBody", "GraphBody", "ExecuteBody"),
 )
 
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rota.core import parse
 from rota.core.errors import Conflict, Invalid
 from rota.core.model import Schedule
 from rota.core.policy import choice
@@ -21,7 +20,6 @@ from rota.kinds.workflows.runner import WorkflowRunner, route_of
 from rota.kinds.workflows.scripts import store as scripts_store
 from rota.kinds.workflows.scripts.diff import script_diff
 from rota.kinds.workflows.scripts.library import Scripts
-from rota.kinds.workflows.scripts.sandbox import SCRIPT_LIMIT
 from rota.kinds.workflows.store import deployment, operators, workflows
 
 
@@ -32,11 +30,11 @@ class WorkflowManager:
     engine: Engine
     org_id: str
 
-    async def publish(self, key: str, topic: str, body: Mapping[str, object]) -> tuple[str, str]:
+    async def publish(
+        self, key: str, topic: str, *, message_id: str, payload: object = None, title: str | None = None
+    ) -> tuple[str, str]:
         """Publish an event from outside; returns its id, and `created`, `replaced` or `kept`."""
-        form = parse.Form(body, frozenset({"message_id", "payload", "title"}))
-        form.done()
-        event = read_event(topic, body.get("message_id"), body.get("payload"), body.get("title"))
+        event = read_event(topic, message_id, payload, title)
         now = self.engine.clock.now()
         event_id, result, wakes = await self.engine.db.tx(operators.publish, self.org_id, key, topic, event, now)
         if wakes:
@@ -48,8 +46,8 @@ class WorkflowManager:
         return await self.engine.write_and_wake(lambda tx: operators.run_now(tx, self.org_id, key, now))
 
     async def pause(self, key: str, reason: str) -> str:
-        text, now = parse.text(reason, "reason", 1000), self.engine.clock.now()
-        return await self.engine.write_and_wake(lambda tx: operators.pause(tx, self.org_id, key, text, now))
+        now = self.engine.clock.now()
+        return await self.engine.write_and_wake(lambda tx: operators.pause(tx, self.org_id, key, reason, now))
 
     async def resume(self, key: str) -> str:
         now = self.engine.clock.now()
@@ -59,11 +57,10 @@ class WorkflowManager:
         now = self.engine.clock.now()
         return await self.engine.write_and_wake(lambda tx: operators.skip_event(tx, self.org_id, key, event_id, now))
 
-    async def resolve(self, key: str, resolution: object, result: object, by: str) -> str:
+    async def resolve(self, key: str, resolution: str, result: object, by: str) -> str:
         chosen, now = choice(Resolution, resolution, "resolution"), self.engine.clock.now()
-        payload = parse.payload(result, "result")
         return await self.engine.write_and_wake(
-            lambda tx: operators.resolve(tx, self.org_id, key, chosen, payload, by, now)
+            lambda tx: operators.resolve(tx, self.org_id, key, chosen, result, by, now)
         )
 
     async def deploy(self, workflow: Workflow, source: str, org: str) -> str | None:
@@ -100,33 +97,33 @@ class WorkflowManager:
         assert isinstance(runner, WorkflowRunner)
         return runner.scripts
 
-    async def check(self, source: object) -> Workflow:
+    async def check(self, script: str) -> Workflow:
         """Return what a script declares; stores nothing. Raises Invalid with the line and the reason."""
-        return await self.scripts.declared_in(parse.text(source, "script", SCRIPT_LIMIT, required=True), self.org_id)
+        return await self.scripts.declared_in(script, self.org_id)
 
-    async def upload(self, key: str | None, body: Mapping[str, object], by: str | None) -> str:
-        """Deploy a script: a new workflow, or the next major version of the one named by `key`; returns its id."""
+    async def upload(self, key: str | None, script: str, by: str | None, *, name: str | None = None) -> str:
+        """Deploy a script: a new workflow, or the next major version of the one named by `key`; returns its id. Raises
+        Invalid if the script declares another `name`."""
         if key is not None:
             await self.engine.db.read(workflows.get, self.org_id, key)
-        workflow = await self.check(body.get("script"))
-        if body.get("name") not in (None, workflow.name):
-            raise Invalid("name", body["name"], f"is not the name that the script declares: {workflow.name}")
+        workflow = await self.check(script)
+        if name not in (None, workflow.name):
+            raise Invalid("name", name, f"is not the name that the script declares: {workflow.name}")
         route = await self.engine.db.read(scripts_store.route_for, self.org_id, workflow.dump())
         fields, producers = self.declared_rows(workflow, workflows.SCRIPT, workflow.dump() | {"route": route})
-        now, source = self.engine.clock.now(), str(body["script"])
+        now = self.engine.clock.now()
         return await self.engine.write_and_wake(
-            lambda tx: scripts_store.deploy(tx, self.org_id, key, fields, producers, source, by, now)
+            lambda tx: scripts_store.deploy(tx, self.org_id, key, fields, producers, script, by, now)
         )
 
-    async def roll_back(self, key: str, version: object, by: str | None) -> str:
+    async def roll_back(self, key: str, version: str, by: str | None) -> str:
         """Deploy the file of an earlier version as the next major version."""
-        number = parse.text(version, "version", 20, required=True)
         row = await self.engine.db.read(
-            lambda tx: scripts_store.get_version(tx, workflows.get(tx, self.org_id, key), number)
+            lambda tx: scripts_store.get_version(tx, workflows.get(tx, self.org_id, key), version)
         )
         if row.source is None:
-            raise Conflict(f"version {number} of workflow {key!r} has no file")
-        return await self.upload(key, {"script": row.source}, by)
+            raise Conflict(f"version {version} of workflow {key!r} has no file")
+        return await self.upload(key, row.source, by)
 
     async def version(self, key: str, version: str, against: str | None = None) -> Record:
         """Return a version with its file, and its diff against the one that was live before it, or another."""
@@ -149,9 +146,9 @@ class WorkflowManager:
         now = self.engine.clock.now()
         return await self.engine.write_and_wake(lambda tx: scripts_store.delete(tx, self.org_id, key, now))
 
-    async def decide(self, key: str, version: str, accept: bool, why: object, by: str) -> str:
+    async def decide(self, key: str, version: str, accept: bool, reason: str, by: str) -> str:
         """Accept or reject a repair that waits for an operator."""
-        now, reason = self.engine.clock.now(), parse.text(why or "", "reason", 1000)
+        now = self.engine.clock.now()
         return await self.engine.write_and_wake(
             lambda tx: scripts_store.decide(tx, self.org_id, key, version, accept, reason, by, now)
         )

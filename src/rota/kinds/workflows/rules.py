@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal, get_args
 
 from rota.core.errors import Invalid
 from rota.core.model import serial_key_of_target
@@ -120,7 +120,8 @@ class VersionOutcome(StrEnum):
 
 
 REPAIRS_PER_FAILURE = 2  # tried before an operator is asked: the third failure in a row needs a decision
-REPAIR_MODES = ("auto", "ask", "off")
+RepairMode = Literal["auto", "ask", "off"]
+REPAIR_MODES = get_args(RepairMode)
 
 
 @dataclass(frozen=True, slots=True)
