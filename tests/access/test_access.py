@@ -148,7 +148,7 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "POST /api/v1/workflows": (row(403, 422, 422, 422), {"script": " "}),  # what a right one does: test_scripts_api.py
     "POST /api/v1/workflows/$check": (row(403, 422, 422, 422), {"script": " "}),
     "GET /api/v1/workflows/{workflow}": (READ, None),
-    "PUT /api/v1/workflows/{workflow}": (row(403, 422, 422, 404), {"script": " "}),
+    "PUT /api/v1/workflows/{workflow}": (row(403, 422, 422, 404), {"script": "("}),  # a blank one: 422 to all
     "DELETE /api/v1/workflows/{script}": (row(403, 204, 204, 404), None),
     "GET /api/v1/workflows/{script}/versions": (READ, None),
     "GET /api/v1/workflows/{script}/versions/{version}": (READ, None),
@@ -418,12 +418,12 @@ async def make_server(api: Api, name: str) -> str:
 
 
 async def make_host_job(api: Api, name: str) -> str:
-    return await HostManager(api.engine, api.org_id).run({"server_instance_id": await make_server(api, name), **SHELL})
+    return await HostManager(api.engine, api.org_id).run(await make_server(api, name), SHELL)
 
 
 async def make_batch(api: Api, name: str) -> str:
     ids = [await make_server(api, name)]
-    return await HostManager(api.engine, api.org_id).run_batch({"server_instance_ids": ids, **SHELL})
+    return await HostManager(api.engine, api.org_id).run_batch(SHELL, servers=ids)
 
 
 async def make_grant(api: Api, name: str) -> str:

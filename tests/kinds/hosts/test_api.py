@@ -8,6 +8,7 @@ import pytest
 
 from rota.engine.maintenance import Maintenance
 from rota.engine.scheduler import Scheduler
+from rota.frame.http.limits import MAX_BODY_BYTES
 from tests.app.harness import NINE, Api
 from tests.kinds.hosts.agents import make_server, pair_agent, run_job
 
@@ -78,6 +79,50 @@ async def test_a_user_key_opens_nothing_for_agents_and_an_agent_key_nothing_for_
         assert (await agent.ask(verb, {}, key=api.key)).status_code == 401
     answer = await api.client.get("/api/v1/hosts", headers={"authorization": f"Bearer {agent.key}"})
     assert answer.status_code == 401
+
+
+async def test_the_body_of_an_agent_is_read_after_its_key_is_checked_and_has_limits(api: Api) -> None:
+    agent = await pair_agent(api)
+    deep = b'{"metrics": ' + b"[" * 200 + b"]" * 200 + b"}"
+    for verb in ("register", "poll", "progress", "result"):
+        for kind, content, status in (
+            ("text/plain", b"x", 415),
+            ("application/json", b"[]", 422),
+            ("application/json", deep, 422),
+            ("application/json", b" " * (MAX_BODY_BYTES + 1), 413),
+        ):
+            for key, expected in ((agent.key, status), ("rota_wrong", 401)):
+                headers = {"authorization": f"Bearer {key}", "content-type": kind}
+                answer = await api.client.post(f"/api/agent/{verb}", content=content, headers=headers)
+                assert answer.status_code == expected, (verb, kind, key, answer.text)
+
+
+@pytest.mark.parametrize(
+    ("verb", "changes", "field"),
+    [
+        ("register", {"room": 65}, "room"),
+        ("register", {"journal": [{"job_id": "0" * 26, "fence": 1, "state": "x"}]}, "journal[0].state"),
+        ("register", {"job_types": {"x": {"read_only": 1, "schema": {}}}}, "job_types.x.read_only"),
+        ("poll", {"session": "x"}, "session"),
+        ("poll", {"known": ["x" * 101]}, "known"),
+        ("poll", {"wait_seconds": 61}, "wait_seconds"),
+        ("poll", {"colour": 1}, "colour"),
+        ("result", {"lines": [["stdin", "x"]]}, "lines"),
+        ("result", {"lines": [["stdout", "x"]] * 5001}, "lines"),
+        ("result", {"error": {"reason": "x"}}, "error.reason"),
+        ("result", {"fence": -1}, "fence"),
+    ],
+)
+async def test_a_wrong_field_of_an_agent_is_named(api: Api, verb: str, changes: dict[str, Any], field: str) -> None:
+    agent = await pair_agent(api)
+    bodies: dict[str, dict[str, Any]] = {
+        "register": {"version": "1", "pid": 7, "room": 8, "job_types": {}, "journal": []},
+        "poll": {"session": agent.session, "room": 8, "known": [], "stopping": []},
+        "result": {"job_id": "0" * 26, "fence": 1, "status": "success"},
+    }
+    refused = await agent.ask(verb, {**bodies[verb], **changes})
+    assert refused.status_code == 422, refused.text
+    assert [error["field"] for error in refused.json()["errors"]] == [field]
 
 
 async def test_a_host_is_online_while_its_agent_speaks_and_offline_after(api: Api) -> None:

@@ -84,6 +84,7 @@ def create_api(
     app.include_router(metrics.router)
     app.include_router(internal.router)
     app.include_router(webhooks.router)
+    app.include_router(agents.pairing)
     app.include_router(agents.router)
     app.state.anyone = None  # the caller of requests without a key, if they are allowed
     for router in routers:

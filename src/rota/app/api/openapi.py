@@ -63,7 +63,7 @@ def document(app: FastAPI) -> Schema:
             elif path.startswith(INTERNAL):
                 schemas.complete_internal(operation, method.upper())
             elif path.startswith(AGENT):
-                schemas.complete_agent(operation, path)
+                complete_agent(operation, path, components)
             elif path in OPEN:
                 complete_open(operation, path)
     return made
@@ -125,6 +125,15 @@ def complete_body(operation: Schema, components: Schema) -> None:
         return
     body["content"] = {"application/json": {"schema": {"$ref": model_ref}, "example": model["examples"][0]}}
     body.setdefault("required", False)
+
+
+def complete_agent(operation: Schema, path: str, components: Schema) -> None:
+    """Add what follows from the path for routes of agents. Only pairing needs no key."""
+    complete_body(operation, components)
+    status, good = next(answer for answer in operation["responses"].items() if answer[0].startswith("2"))
+    good["description"] = "done"
+    operation["responses"] = {status: good, **refusals([401, 404, 409, 413, 415, 422, 429, 503])}
+    operation["security"] = [] if path.endswith("pair") else [{"bearer": []}]
 
 
 def complete_open(operation: Schema, path: str) -> None:

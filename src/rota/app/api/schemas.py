@@ -9,7 +9,6 @@ from pydantic import BaseModel
 
 from rota.app.api.shared_openapi import header, refusals, without_noise
 from rota.core.schedule_form import EXAMPLE, ScheduleChanges
-from rota.core.states import Status
 from rota.frame.http.answers import Schedule
 
 Schema = dict[str, Any]
@@ -71,8 +70,6 @@ TEXT, WHOLE, NUMBER, FLAG = a("string"), a("integer"), a("number"), a("boolean")
 ID = a("string", description="a ULID", examples=["01KQRS3Z5T8M0A2N6Y4V7W9XCD"])
 AT = a("string", format="date-time", examples=["2026-05-04T09:00:00+00:00"])
 NAME = a("string", minLength=1, maxLength=200, examples=["nightly"])
-KEY = a("string", minLength=1, maxLength=200, description="an id or a name", examples=ID["examples"])
-SPAN = a("integer", minimum=1, maximum=366 * 86_400)
 RETRY = {"$ref": "#/components/schemas/Retry"}
 TASK = {
     "id": ID,
@@ -113,16 +110,6 @@ TRIGGER = {
     "id": ID, "type": among(TRIGGERS), "upstreams": listed(PATH), "cron_expression": maybe(TEXT),
     "cooldown_seconds": WHOLE, "enabled": FLAG, "last_triggered_at": maybe(AT), "last_job_id": maybe(ID),
     "source": TEXT, "created_at": AT,
-}  # fmt: skip
-
-LABELS = a("object", additionalProperties=TEXT, examples=[{"role": "web"}])
-SERVER = {"name": NAME, "type": NAME, "config": a("object"), "labels": LABELS}
-ASKED = {"job_type": NAME, "payload": maybe(a("object")), "timeout_seconds": maybe(SPAN), "retry": maybe(RETRY)}
-BATCH = {
-    "id": ID, "target": TEXT, "job_type": NAME, "max_parallel": WHOLE, "stop_on_failure": FLAG,
-    "status": among(("running", "completed", "completed_with_failures", "canceled")), "created_at": AT,
-    "finished_at": maybe(AT), "total": WHOLE, "waiting": WHOLE, "running": WHOLE, "succeeded": WHOLE, "failed": WHOLE,
-    "canceled": WHOLE, "skipped": WHOLE,
 }  # fmt: skip
 
 SCHEMAS: dict[str, Schema] = {
@@ -196,48 +183,6 @@ SCHEMAS: dict[str, Schema] = {
     "Trigger": gives(**TRIGGER),
     "NewTrigger": gives(**TRIGGER, token=maybe(TEXT)),
     "Triggers": gives(items=listed(gives(**TRIGGER)), next_cursor=NEXT),
-    # hosts
-    "TokenBody": takes({"ttl_seconds": 900}, ttl_seconds=maybe(a("integer", minimum=60, maximum=86_400))),
-    "Token": gives(id=ID, token=TEXT, expires_at=AT),
-    "HostChanges": takes({"labels": {"zone": "eu"}}, name=maybe(NAME), labels=maybe(LABELS)),
-    "Host": gives(
-        id=ID, name=NAME, status=among(("unknown", "online", "offline")), labels=LABELS, key_version=WHOLE,
-        agent_version=maybe(TEXT), job_types=maybe(a("object")), metrics=ANY, last_heartbeat_at=maybe(AT),
-        servers=WHOLE, created_at=AT, updated_at=AT,
-    ),
-    "HostKey": gives(host_id=ID, agent_key=TEXT),
-    "Paired": gives(host_id=ID, name=NAME, agent_key=TEXT),
-    "ServerBody": takes(
-        {"host_id": ID["examples"][0], "name": "web-1", "type": "nginx", "labels": {"role": "web"}},
-        ("host_id", "name"),
-        **{name: maybe(schema) for name, schema in SERVER.items()} | {"host_id": KEY, "name": NAME},
-    ),
-    "ServerChanges": takes({"labels": {"role": "web"}}, **{name: maybe(schema) for name, schema in SERVER.items()}),
-    "Server": gives(id=ID, host_id=ID, **SERVER, created_at=AT, updated_at=AT),
-    "HostJobBody": takes(
-        {"server_instance_id": ID["examples"][0], "job_type": "shell", "payload": {"command": "systemctl restart web"}},
-        ("server_instance_id", "job_type"), server_instance_id=KEY, **ASKED,
-    ),
-    "HostJob": gives(
-        id=ID, submitted_at=AT, status=among(Status), kind=TEXT, target_name=TEXT, attempt=WHOLE, started_at=maybe(AT),
-        finished_at=maybe(AT), error=one_of(ref("Error")), artifact_id=maybe(ID), run_ids=listed(ID),
-        server_instance_id=TEXT, job_type=NAME, payload=a("object"), waits_for=maybe(TEXT),
-    ),
-    "HostResolveBody": takes(
-        {"resolution": "applied"}, ("resolution",), resolution=among(("applied", "not_applied")), result=ANY,
-    ),
-    "BatchBody": takes(
-        {"labels": {"role": "web"}, "job_type": "shell", "payload": {"command": "systemctl restart web"},
-         "max_parallel": 2, "stop_on_failure": True},
-        ("job_type",), server_instance_ids=maybe(a("array", items=KEY, minItems=1)), labels=maybe(LABELS), **ASKED,
-        max_parallel=maybe(a("integer", minimum=1, maximum=1000)), stop_on_failure=maybe(FLAG),
-    ),
-    "BatchRef": gives({"batch_id": ID["examples"][0]}, batch_id=ID),
-    "BatchBrief": gives(**BATCH),
-    "Batch": gives(
-        **BATCH, members=listed(gives(server_instance_id=ID, name=NAME, job_id=maybe(ID), status=TEXT)),
-    ),
-    "AgentAnswer": a("object"),
 }  # fmt: skip
 OF_TASK = {name for name in ScheduleChanges.model_fields if name not in ("kind", "target")}
 SCHEMAS["TaskScheduleBody"] = takes(
@@ -245,10 +190,7 @@ SCHEMAS["TaskScheduleBody"] = takes(
     **{name: schema for name, schema in properties(ScheduleChanges).items() if name in OF_TASK},
 )
 SCHEMAS["TaskSchedule"] = gives(**properties(Schedule), task_id=ID)
-PAGED = (
-    *("Task", "TaskSchedule", "Pipeline"),
-    *("Host", "Server", "BatchBrief"),
-)
+PAGED = (*("Task", "TaskSchedule", "Pipeline"),)
 for _name in PAGED:
     SCHEMAS[f"{_name}Page"] = page(_name)
 
@@ -283,29 +225,9 @@ ROUTES: dict[str, tuple[str | None, int, str | None]] = {  # what it takes, its 
     "PATCH /pipelines/{namespace}/{layer}/{name}/triggers/{trigger_id}": ("TriggerChanges", 200, "Trigger"),
     "DELETE /pipelines/{namespace}/{layer}/{name}/triggers/{trigger_id}": (None, 204, None),
     "POST /webhooks": (None, 202, "JobRef"),
-    "POST /pairing-tokens": ("TokenBody", 201, "Token"),
-    "GET /hosts": (None, 200, "HostPage"),
-    "GET /hosts/{host_id}": (None, 200, "Host"),
-    "PATCH /hosts/{host_id}": ("HostChanges", 200, "Host"),
-    "DELETE /hosts/{host_id}": (None, 204, None),
-    "POST /hosts/{host_id}/$rotate-key": (None, 200, "HostKey"),
-    "GET /server-instances": (None, 200, "ServerPage"),
-    "POST /server-instances": ("ServerBody", 201, "Server"),
-    "GET /server-instances/{server_instance_id}": (None, 200, "Server"),
-    "PATCH /server-instances/{server_instance_id}": ("ServerChanges", 200, "Server"),
-    "DELETE /server-instances/{server_instance_id}": (None, 204, None),
-    "POST /host-jobs": ("HostJobBody", 202, "JobRef"),
-    "GET /host-jobs": (None, 200, "JobBriefPage"),
-    "GET /host-jobs/{host_job_id}": (None, 200, "HostJob"),
-    "POST /host-jobs/{host_job_id}/$cancel": (None, 202, "JobRef"),
-    "POST /host-jobs/{host_job_id}/$resolve": ("HostResolveBody", 202, "JobRef"),
-    "POST /batches": ("BatchBody", 202, "BatchRef"),
-    "GET /batches": (None, 200, "BatchBriefPage"),
-    "GET /batches/{batch_id}": (None, 200, "Batch"),
-    "POST /batches/{batch_id}/$cancel": (None, 202, "BatchRef"),
 }
 OPTIONAL = (  # bodies that may be left out
-    *("TokenBody", "PipelineRunBody", "DraftBody", "GraphBody", "ExecuteBody"),
+    *("PipelineRunBody", "DraftBody", "GraphBody", "ExecuteBody"),
 )
 
 
@@ -335,14 +257,3 @@ def complete_internal(operation: Schema, method: str) -> None:
         content = {"schema": ref("GraphOrder"), "example": SCHEMAS["GraphOrder"]["examples"][0]}
         operation["requestBody"] = {"required": True, "content": {"application/json": content}}
         operation.setdefault("parameters", []).append(header("Idempotency-Key", required=True))
-
-
-def complete_agent(operation: Schema, path: str) -> None:
-    """Add what agents send; the fields are described in words."""
-    pairing = path.endswith("pair")
-    schema = ref("Paired" if pairing else "AgentAnswer")
-    good = {"description": "done", "content": {"application/json": {"schema": schema}}}
-    problems = [401, 404, 409, 413, 415, 422, 429, 503]
-    operation["responses"] = {"201" if pairing else "200": good, **refusals(problems)}
-    operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": a("object")}}}
-    operation["security"] = [] if pairing else [{"bearer": []}]

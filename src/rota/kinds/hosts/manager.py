@@ -1,12 +1,11 @@
 """Commands for hosts: run a job on a server, a batch on several, resolve jobs of unknown outcome."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rota.core import parse
 from rota.core.errors import Invalid, NotFound
 from rota.core.model import NewJob
-from rota.core.policy import Terms, parse_retry
+from rota.core.policy import NO_TERMS, Terms
 from rota.core.redact import redacted
 from rota.db.dialect import Tx
 from rota.db.paging import Record
@@ -17,12 +16,6 @@ from rota.kinds.hosts.runner import BATCH_ROUTE, open_batch, servers_of
 from rota.kinds.hosts.store import hosts
 from rota.reports import jobs as job_reports
 
-ORDER_FIELDS = ("job_type", "payload")
-JOB_FIELDS = frozenset({"server_instance_id", *ORDER_FIELDS, "timeout_seconds", "retry"})
-BATCH_FIELDS = frozenset(
-    {*ORDER_FIELDS, "server_instance_ids", "labels", "max_parallel", "stop_on_failure", "timeout_seconds", "retry"}
-)
-
 
 @dataclass(frozen=True, slots=True)
 class HostManager:
@@ -31,34 +24,32 @@ class HostManager:
     engine: Engine
     org_id: str
 
-    async def run(self, body: Mapping[str, object], trace: str | None = None) -> str:
-        """Enqueue a job on a server; returns its id. Raises Invalid or NotFound."""
-        form = parse.Form(body, JOB_FIELDS)
-        server, terms = form.need("server_instance_id", parse.label) or "", read_terms(form)
-        form.need("job_type", parse.label)
-        form.done()
+    async def run(
+        self, server: str, order: Mapping[str, object], terms: Terms = NO_TERMS, trace: str | None = None
+    ) -> str:
+        """Enqueue a job on a server, by its id or name; returns the id of the job. `order` has `job_type` and
+        `payload`. Raises Invalid or NotFound."""
         server_id = await self.engine.db.read(hosts.server_id_of, self.org_id, server)
         if server_id is None:
             raise NotFound(f"server instance '{server}' not found")
-        order = {name: body[name] for name in ORDER_FIELDS if body.get(name) is not None}
         job_ids = await self.engine.enqueue(self.org_id, hosts.KIND, server_id, [order], terms=terms, trace=trace)
         return job_ids[0]
 
-    async def run_batch(self, body: Mapping[str, object]) -> str:
-        """Enqueue the same job on several servers; returns the id of the batch. Raises Invalid."""
-        form = parse.Form(body, BATCH_FIELDS)
-        labels = form.take("labels", read_labels, None)
-        ids = form.take("server_instance_ids", read_server_keys, None)
-        form.need("job_type", parse.label)
-        terms = read_terms(form)
-        form.done()
-        if bool(labels) == bool(ids):
-            raise Invalid("server_instance_ids", ids, "and labels: exactly one of the two is needed")
+    async def run_batch(
+        self,
+        order: Mapping[str, object],
+        terms: Terms = NO_TERMS,
+        *,
+        servers: Sequence[str] | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> str:
+        """Enqueue the same job on several servers, by their ids or names or by labels; returns the id of the batch.
+        Raises Invalid."""
+        if bool(labels) == bool(servers):
+            raise Invalid("server_instance_ids", servers, "and labels: exactly one of the two is needed")
         selector = ",".join(f"{name}={value}" for name, value in (labels or {}).items())
-        named = await self.target_id(f"servers:{','.join(ids or [])}")
+        named = await self.target_id(f"servers:{','.join(servers or [])}")
         target = f"labels:{selector}" if labels else f"servers:{','.join(dict.fromkeys(named[8:].split(',')))}"
-        fields = (*ORDER_FIELDS, "max_parallel", "stop_on_failure")
-        order = {name: body[name] for name in fields if body.get(name) is not None}
         await self.engine.runners[hosts.KIND].resolve(self.org_id, target, order)
         if not await self.engine.db.read(servers_of, self.org_id, target):
             raise Invalid("labels", selector, "match no server; only a schedule may have labels without servers")
@@ -107,25 +98,3 @@ def host_job(tx: Tx, org_id: str, job_id: str) -> Record:
     waits = living.parked_reason if living is not None else None
     server_id = job.pop("target")
     return {**job, "server_instance_id": server_id, **fields, "waits_for": waits}
-
-
-def read_server_keys(value: object, field: str) -> list[str]:
-    """Return a list of ids or names of server instances. Raises Invalid."""
-    if not isinstance(value, list) or any("," in parse.label(key, field) for key in value):
-        raise Invalid(field, value, "is not a list of ids or names of server instances")
-    return value
-
-
-def read_terms(form: parse.Form) -> Terms:
-    timeout = form.take("timeout_seconds", parse.span, None)
-    return Terms(timeout=timeout, retry=form.take("retry", lambda value, _: parse_retry(value), None))
-
-
-def read_labels(value: object, field: str) -> dict[str, str]:
-    if not isinstance(value, Mapping) or len(value) > 50:
-        raise Invalid(field, value, "is not an object of at most 50 labels")
-    for name, label in value.items():
-        parse.label(name, field)
-        if set("=,") & {*name, *parse.text(label, f"{field}.{name}", 200)}:
-            raise Invalid(field, name, "has = or , in its name or value")
-    return dict(value)

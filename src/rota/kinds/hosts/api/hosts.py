@@ -1,35 +1,36 @@
 """Routes of hosts, server instances, host jobs and batches."""
 
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Body, Request, Response
 
 from rota.access.api.people import NO_STORE
 from rota.core import parse
-from rota.core.errors import Invalid, NotFound
+from rota.core.errors import NotFound
 from rota.core.states import Status
+from rota.frame.http.answers import JobBrief, JobRef
 from rota.frame.http.auth import Admin, Caller, Operator, Viewer
-from rota.frame.http.contract import Cursor, Limit, answer, answer_page, engine_of, read_body
-from rota.kinds.hosts.manager import HostManager, read_labels
+from rota.frame.http.contract import Cursor, Limit, answer, answer_page, engine_of
+from rota.frame.http.models import BodyRoute, NoFields, page_of
+from rota.kinds.hosts.api import models
+from rota.kinds.hosts.manager import HostManager
 from rota.kinds.hosts.store import batches, hosts
 from rota.reports import jobs as job_reports
 
-router = APIRouter(tags=["hosts"])
+router = APIRouter(tags=["hosts"], route_class=BodyRoute)
 
-PAIRING_TTL_SECONDS = (60, 86_400)  # minimum and maximum
 DEFAULT_PAIRING_TTL_SECONDS = 900
-SERVER_FIELDS = frozenset({"host_id", "name", "type", "config", "labels"})
 
 
-@router.post("/pairing-tokens", status_code=201, tags=["pairing-tokens"])
-async def create_token(request: Request, caller: Admin) -> Response:
+@router.post("/pairing-tokens", status_code=201, tags=["pairing-tokens"], response_model=models.Token)
+async def create_token(
+    request: Request, caller: Admin, body: Annotated[models.TokenBody, Body(default_factory=models.TokenBody)]
+) -> Response:
     """Create a token that pairs one machine with the org: `{ttl_seconds?}` (60 to 86400, default 900). Shown only
     here."""
-    engine, form = engine_of(request), parse.Form(await read_body(request, optional=True), frozenset({"ttl_seconds"}))
-    ttl = form.take("ttl_seconds", lambda value, field: parse.whole(value, field, *PAIRING_TTL_SECONDS), None)
-    form.done()
-    now, span = engine.clock.now(), timedelta(seconds=ttl or DEFAULT_PAIRING_TTL_SECONDS)
+    engine, ttl = engine_of(request), body.ttl_seconds or DEFAULT_PAIRING_TTL_SECONDS
+    now, span = engine.clock.now(), timedelta(seconds=ttl)
     token_id, text = await engine.db.tx(hosts.make_token, caller.org_id, caller.user_id, span, now)
     return answer({"id": token_id, "token": text, "expires_at": now + span}, 201, NO_STORE)
 
@@ -37,7 +38,7 @@ async def create_token(request: Request, caller: Admin) -> Response:
 # hosts
 
 
-@router.get("/hosts")
+@router.get("/hosts", response_model=page_of(models.Host))
 async def list_hosts(request: Request, caller: Viewer, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """Hosts of the org, with the status, job types and metrics of their agents."""
     engine = engine_of(request)
@@ -45,22 +46,19 @@ async def list_hosts(request: Request, caller: Viewer, limit: Limit = 50, cursor
     return answer_page(page)
 
 
-@router.get("/hosts/{host_id}")
+@router.get("/hosts/{host_id}", response_model=models.Host)
 async def read_host(request: Request, caller: Viewer, host_id: str) -> Response:
     """Read a host by its id or name."""
     engine = engine_of(request)
     return answer(await engine.db.read(hosts.host, caller.org_id, host_id, engine.clock.now()))
 
 
-@router.patch("/hosts/{host_id}")
-async def edit_host(request: Request, caller: Operator, host_id: str) -> Response:
+@router.patch("/hosts/{host_id}", response_model=models.Host)
+async def edit_host(request: Request, caller: Operator, host_id: str, body: models.HostChanges) -> Response:
     """Change its `name` or `labels`."""
-    engine, form = engine_of(request), parse.Form(await read_body(request), frozenset({"name", "labels"}))
-    changes = {"name": form.take("name", parse.name, None), "labels": form.take("labels", read_labels, None)}
-    form.done()
-    changes = {field: value for field, value in changes.items() if value is not None}
+    engine = engine_of(request)
     now, host_id = engine.clock.now(), await known_host(request, caller, host_id)
-    await engine.db.tx(hosts.edit_host, caller.org_id, host_id, changes, now)
+    await engine.db.tx(hosts.edit_host, caller.org_id, host_id, body.present(), now)
     return answer(await engine.db.read(hosts.host, caller.org_id, host_id, now))
 
 
@@ -72,19 +70,18 @@ async def delete_host(request: Request, caller: Admin, host_id: str) -> Response
     return Response(status_code=204)
 
 
-@router.post("/hosts/{host_id}/$rotate-key")
-async def rotate_key(request: Request, caller: Admin, host_id: str) -> Response:
+@router.post("/hosts/{host_id}/$rotate-key", response_model=models.HostKey)
+async def rotate_key(request: Request, caller: Admin, host_id: str, _: NoFields) -> Response:
     """Replace the key of its agent, shown only here; the old one is invalid at once."""
-    await read_body(request, [], optional=True)
     engine, host_id = engine_of(request), await known_host(request, caller, host_id)
-    _, key = await engine.db.tx(hosts.rotate_key, caller.org_id, host_id, engine.clock.now())
+    host_id, key = await engine.db.tx(hosts.rotate_key, caller.org_id, host_id, engine.clock.now())
     return answer({"host_id": host_id, "agent_key": key}, headers=NO_STORE)
 
 
 # servers
 
 
-@router.get("/server-instances", tags=["server-instances"])
+@router.get("/server-instances", tags=["server-instances"], response_model=page_of(models.Server))
 async def list_servers(
     request: Request,
     caller: Viewer,
@@ -99,36 +96,32 @@ async def list_servers(
     return answer_page(await engine_of(request).db.read(hosts.list_servers, caller.org_id, **filters))
 
 
-@router.post("/server-instances", status_code=201, tags=["server-instances"])
-async def create_server(request: Request, caller: Operator) -> Response:
+@router.post("/server-instances", status_code=201, tags=["server-instances"], response_model=models.Server)
+async def create_server(request: Request, caller: Operator, body: models.ServerBody) -> Response:
     """Create a server instance on a host: `{host_id, name, type?, config?, labels?}`. Its agent gets `config`.
     `host_id` may be a name."""
-    engine, form = engine_of(request), parse.Form(await read_body(request), SERVER_FIELDS)
-    fields = {"host_id": form.need("host_id", parse.label), "name": form.need("name", parse.name), **read_traits(form)}
-    form.done()
-    fields["host_id"] = await known_host(request, caller, fields["host_id"] or "")
-    new = {"type": "server", "config": {}, "labels": {}} | {k: v for k, v in fields.items() if v is not None}
+    engine, host_id = engine_of(request), await known_host(request, caller, body.host_id)
+    new = {"type": "server", "config": {}, "labels": {}, **body.present(), "host_id": host_id}
     server_id = await engine.db.tx(hosts.add_server, caller.org_id, new, engine.clock.now())
     return answer(
         await server_record(request, caller, server_id), 201, {"location": f"/api/v1/server-instances/{server_id}"}
     )
 
 
-@router.get("/server-instances/{server_instance_id}", tags=["server-instances"])
+@router.get("/server-instances/{server_instance_id}", tags=["server-instances"], response_model=models.Server)
 async def read_server(request: Request, caller: Viewer, server_instance_id: str) -> Response:
     """Read a server instance by its id or name."""
     return answer(await server_record(request, caller, await known_server(request, caller, server_instance_id)))
 
 
-@router.patch("/server-instances/{server_instance_id}", tags=["server-instances"])
-async def edit_server(request: Request, caller: Operator, server_instance_id: str) -> Response:
+@router.patch("/server-instances/{server_instance_id}", tags=["server-instances"], response_model=models.Server)
+async def edit_server(
+    request: Request, caller: Operator, server_instance_id: str, body: models.ServerChanges
+) -> Response:
     """Change some of `{name, type, config, labels}`."""
-    engine, form = engine_of(request), parse.Form(await read_body(request), SERVER_FIELDS - {"host_id"})
-    fields = {"name": form.take("name", parse.name, None), **read_traits(form)}
-    form.done()
-    changes = {field: value for field, value in fields.items() if value is not None}
+    engine = engine_of(request)
     server_id = await known_server(request, caller, server_instance_id)
-    await engine.db.tx(hosts.edit_server, caller.org_id, server_id, changes, engine.clock.now())
+    await engine.db.tx(hosts.edit_server, caller.org_id, server_id, body.present(), engine.clock.now())
     return answer(await server_record(request, caller, server_id))
 
 
@@ -143,17 +136,17 @@ async def delete_server(request: Request, caller: Operator, server_instance_id: 
 # jobs
 
 
-@router.post("/host-jobs", status_code=202, tags=["host-jobs"])
-async def create_job(request: Request, caller: Operator) -> Response:
+@router.post("/host-jobs", status_code=202, tags=["host-jobs"], response_model=JobRef)
+async def create_job(request: Request, caller: Operator, body: models.HostJobBody) -> Response:
     """Enqueue a job on a server now: `{server_instance_id, job_type, payload?, timeout_seconds?, retry?}`. The job
     types `shell` and `python` need the scope `host-shell`."""
     trace = parse.traceparent(request.headers.get("traceparent"))
-    body = await read_body(request)
-    caller.check_job_type(body.get("job_type"))
-    return answer({"job_id": await manager(request, caller).run(body, trace)}, 202)
+    caller.check_job_type(body.job_type)
+    job_id = await manager(request, caller).run(body.server_instance_id, body.order(), body.terms(), trace)
+    return answer({"job_id": job_id}, 202)
 
 
-@router.get("/host-jobs", tags=["host-jobs"])
+@router.get("/host-jobs", tags=["host-jobs"], response_model=page_of(JobBrief))
 async def list_jobs(
     request: Request,
     caller: Viewer,
@@ -170,46 +163,41 @@ async def list_jobs(
     )
 
 
-@router.get("/host-jobs/{host_job_id}", tags=["host-jobs"])
+@router.get("/host-jobs/{host_job_id}", tags=["host-jobs"], response_model=models.HostJob)
 async def read_job(request: Request, caller: Viewer, host_job_id: str) -> Response:
     """Read a host job with its server, job type and payload; secrets are hidden."""
     return answer(await manager(request, caller).job(host_job_id))
 
 
-@router.post("/host-jobs/{host_job_id}/$cancel", status_code=202, tags=["host-jobs"])
-async def cancel_job(request: Request, caller: Operator, host_job_id: str) -> Response:
+@router.post("/host-jobs/{host_job_id}/$cancel", status_code=202, tags=["host-jobs"], response_model=JobRef)
+async def cancel_job(request: Request, caller: Operator, host_job_id: str, _: NoFields) -> Response:
     """Cancel a job: at once if it is queued, through its agent if it runs."""
-    await read_body(request, [], optional=True)
     return answer({"job_id": await manager(request, caller).cancel(host_job_id)}, 202)
 
 
-@router.post("/host-jobs/{host_job_id}/$resolve", status_code=202, tags=["host-jobs"])
-async def resolve_job(request: Request, caller: Operator, host_job_id: str) -> Response:
+@router.post("/host-jobs/{host_job_id}/$resolve", status_code=202, tags=["host-jobs"], response_model=JobRef)
+async def resolve_job(request: Request, caller: Operator, host_job_id: str, body: models.HostResolveBody) -> Response:
     """Resolve a job that waits for reconciliation, because its agent was lost: `{resolution: "applied"|"not_applied",
     result?}`. Applied, it has succeeded; not applied, it is tried again."""
-    form = parse.Form(await read_body(request), frozenset({"resolution", "result"}))
-    resolutions = ["applied", "not_applied"]
-    resolution = form.need("resolution", lambda value, field: parse.one_of(value, field, resolutions))
-    outcome = form.take("result", parse.payload, None)
-    form.done()
-    job_id = await manager(request, caller).resolve(host_job_id, resolution == "applied", outcome)
+    job_id = await manager(request, caller).resolve(host_job_id, body.resolution == "applied", body.result)
     return answer({"job_id": job_id}, 202)
 
 
 # batches
 
 
-@router.post("/batches", status_code=202, tags=["batches"])
-async def create_batch(request: Request, caller: Operator) -> Response:
+@router.post("/batches", status_code=202, tags=["batches"], response_model=models.BatchRef)
+async def create_batch(request: Request, caller: Operator, body: models.BatchBody) -> Response:
     """Enqueue the same job on several servers: `{server_instance_ids | labels, job_type, payload?, max_parallel?,
     stop_on_failure?, timeout_seconds?, retry?}`. The job types `shell` and `python` need the scope `host-shell`."""
-    body = await read_body(request)
-    caller.check_job_type(body.get("job_type"))
-    batch_id = await manager(request, caller).run_batch(body)
+    caller.check_job_type(body.job_type)
+    batch_id = await manager(request, caller).run_batch(
+        body.order(), body.terms(), servers=body.server_instance_ids, labels=body.labels
+    )
     return answer({"batch_id": batch_id}, 202, {"location": f"/api/v1/batches/{batch_id}"})
 
 
-@router.get("/batches", tags=["batches"])
+@router.get("/batches", tags=["batches"], response_model=page_of(models.BatchBrief))
 async def list_batches(request: Request, caller: Viewer, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """Batches with their counters, newest first."""
     return answer_page(
@@ -217,16 +205,15 @@ async def list_batches(request: Request, caller: Viewer, limit: Limit = 50, curs
     )
 
 
-@router.get("/batches/{batch_id}", tags=["batches"])
+@router.get("/batches/{batch_id}", tags=["batches"], response_model=models.Batch)
 async def read_batch(request: Request, caller: Viewer, batch_id: str) -> Response:
     """Read a batch with its members: server, job and status."""
     return answer(await engine_of(request).db.read(batches.batch, caller.org_id, batch_id))
 
 
-@router.post("/batches/{batch_id}/$cancel", status_code=202, tags=["batches"])
-async def cancel_batch(request: Request, caller: Operator, batch_id: str) -> Response:
+@router.post("/batches/{batch_id}/$cancel", status_code=202, tags=["batches"], response_model=models.BatchRef)
+async def cancel_batch(request: Request, caller: Operator, batch_id: str, _: NoFields) -> Response:
     """Cancel a batch: queued jobs are withdrawn, running ones asked to stop."""
-    await read_body(request, [], optional=True)
     return answer({"batch_id": await manager(request, caller).cancel(batch_id)}, 202)
 
 
@@ -256,18 +243,3 @@ async def known_server(request: Request, caller: Caller, key: str) -> str:
 
 async def server_record(request: Request, caller: Caller, server_id: str) -> dict[str, Any]:
     return hosts.server_record(await engine_of(request).db.read(hosts.server, caller.org_id, server_id))
-
-
-def read_traits(form: parse.Form) -> dict[str, Any]:
-    return {
-        "type": form.take("type", parse.label, None),
-        "config": form.take("config", read_config, None),
-        "labels": form.take("labels", read_labels, None),
-    }
-
-
-def read_config(value: Any, field: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise Invalid(field, value, "is not an object")
-    config: dict[str, Any] = parse.payload(value, field)
-    return config
