@@ -97,7 +97,7 @@ def domain_error(wrong: Sequence[Invalid]) -> PydanticCustomError:
     return PydanticCustomError(DOMAIN_ERROR, "is invalid", {"wrong": wrong})
 
 
-# types of fields
+# types of fields of requests
 
 AT_SCHEMA: JsonSchema = {"type": "string", "format": "date-time", "examples": ["2026-05-04T09:00:00+00:00"]}
 NAME_SCHEMA: JsonSchema = {"type": "string", "minLength": 1, "maxLength": NAME_LIMIT, "examples": ["nightly"]}
@@ -108,7 +108,6 @@ Name = Annotated[str, PlainValidator(checked(parse.name)), WithJsonSchema(NAME_S
 Label = Annotated[str, PlainValidator(checked(parse.label)), WithJsonSchema(NAME_SCHEMA)]
 Payload = Annotated[Any, PlainValidator(checked(parse.payload)), WithJsonSchema({})]
 PayloadObject = Annotated[dict[str, Any], PlainValidator(checked(payload_object)), WithJsonSchema({"type": "object"})]
-Id = Annotated[str, WithJsonSchema(ID_SCHEMA)]
 Ulid = Annotated[str, PlainValidator(checked(parse.ulid)), WithJsonSchema(ID_SCHEMA)]
 StorableText = AfterValidator(checked(lambda value, field: parse.text(value, field, len(value))))
 NotBlank = AfterValidator(checked(not_blank))
@@ -116,6 +115,18 @@ Reason = Annotated[str, Field(max_length=1000, examples=["maintenance"]), Storab
 SpanSeconds = Annotated[int, Field(ge=1, le=SPAN_SECONDS_MAX)]
 Priority = Annotated[int, Field(ge=-100, le=100)]
 Choice = Field(strict=False)  # an enumeration by its value
+Ulid = Annotated[str, PlainValidator(checked(parse.ulid)), WithJsonSchema(ID_SCHEMA)]
+JsonObject = Annotated[
+    dict[str, Any],
+    PlainValidator(checked(lambda value, field: parse.payload(json_object(value, field), field))),
+    WithJsonSchema({"type": "object"}),
+]
+
+# types of fields of answers
+
+At = Annotated[str, WithJsonSchema(AT_SCHEMA)]
+Id = Annotated[str, WithJsonSchema(ID_SCHEMA)]
+NameText = Annotated[str, WithJsonSchema(NAME_SCHEMA)]
 
 
 class Retry(RequestBody):

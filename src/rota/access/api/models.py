@@ -8,9 +8,8 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 from rota.access.api.password_rules import PASSWORD_CHARACTERS, read_password
 from rota.core import parse
 from rota.core.errors import Invalid
-from rota.core.wire import Answer, Instant, Label, Name, RequestBody, checked, example
+from rota.core.wire import Answer, At, Id, Instant, Label, Name, NameText, RequestBody, checked, example
 from rota.frame.http.auth import Role
-from rota.frame.http.models import At, Id, NameText
 
 ROLES = [role.name.lower() for role in Role]
 SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,58}[a-z0-9])?")

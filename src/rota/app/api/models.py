@@ -12,10 +12,13 @@ from rota.core.states import Condition, Phase, State, Status, Verdict, WorkerSta
 from rota.core.wire import (
     ABSENT,
     Answer,
+    At,
     Choice,
+    Id,
     Instant,
     Label,
     Name,
+    NameText,
     Payload,
     Priority,
     Reason,
@@ -25,7 +28,6 @@ from rota.core.wire import (
     json_object,
 )
 from rota.frame.http.answers import Error, RunRecord, Schedule
-from rota.frame.http.models import At, Id, NameText
 from rota.kinds.workflows.rules import HandlerKind, Outcome
 
 Gap = Annotated[Misfire, Choice]

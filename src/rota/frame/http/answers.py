@@ -6,8 +6,7 @@ from pydantic import ConfigDict, Field, create_model
 
 from rota.core.schedule_form import ScheduleChanges
 from rota.core.states import Condition, Status
-from rota.core.wire import ABSENT, EXAMPLE_ID, Answer, annotations_of, example
-from rota.frame.http.models import At, Id
+from rota.core.wire import ABSENT, EXAMPLE_ID, Answer, At, Id, annotations_of, example
 
 NEVER_NULL = frozenset(
     {

@@ -10,17 +10,12 @@ from typing import Annotated, Any
 
 from fastapi import Body, Request, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, Field, WithJsonSchema, create_model
+from pydantic import BaseModel, Field, create_model
 
-from rota.core.wire import AT_SCHEMA, ID_SCHEMA, NAME_SCHEMA, Answer, RequestBody
+from rota.core.wire import Answer, RequestBody
 from rota.frame.http.auth import CALLER_SCOPE_KEY, authenticate
 from rota.frame.http.contract import read_json
 
-# types of fields of answers
-
-At = Annotated[str, WithJsonSchema(AT_SCHEMA)]
-Id = Annotated[str, WithJsonSchema(ID_SCHEMA)]
-NameText = Annotated[str, WithJsonSchema(NAME_SCHEMA)]
 NextCursor = Annotated[str, Field(description="`cursor` of the next page")]
 
 
