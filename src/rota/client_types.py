@@ -38,8 +38,6 @@ class Schedule(TypedDict):
     jitter_seconds: float | None
     schedule_type: Literal["cron", "interval", "once"] | None
     name: str
-    kind: str
-    target: str
     input: Any
     max_runs: int | None
     misfire: Literal["skip", "once", "all"]
@@ -54,6 +52,8 @@ class Schedule(TypedDict):
     tags: list[str]
     description: str
     grant_id: str | None
+    kind: str
+    target: str
     id: str
     next_run_at: str | None
     next_slot: str | None

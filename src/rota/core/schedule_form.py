@@ -141,14 +141,10 @@ class WholeTiming(TimingFields):
         raise domain_error(wrong_trigger_fields(schedule_type, types, info.data))
 
 
-class ScheduleChanges(TimingFields):
-    """An edit of a schedule: absent fields stay, or get their defaults if the whole schedule is replaced."""
-
-    model_config = example(EXAMPLE)
+class ScheduleFields(TimingFields):
+    """The fields of a schedule, except those that name its work."""
 
     name: OldName | None = None
-    kind: Annotated[str, Field(examples=[DEFAULT_KIND])] | None = None
-    target: Target | None = None
     input: Payload | None = None
     max_runs: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     misfire: Annotated[Misfire, Choice] | None = None
@@ -163,6 +159,15 @@ class ScheduleChanges(TimingFields):
     tags: Annotated[list[Label], Field(max_length=50)] | None = None
     description: Annotated[str, Field(max_length=2000), StorableText] | None = None
     grant_id: Annotated[str, Field(max_length=26), StorableText] | None = None
+
+
+class ScheduleChanges(ScheduleFields):
+    """An edit of a schedule: absent fields stay, or get their defaults if the whole schedule is replaced."""
+
+    model_config = example(EXAMPLE)
+
+    kind: Annotated[str, Field(examples=[DEFAULT_KIND])] | None = None
+    target: Target | None = None
 
 
 class ScheduleBody(ScheduleChanges, WholeTiming):

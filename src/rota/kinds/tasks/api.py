@@ -1,8 +1,8 @@
 """Routes of tasks: stored commands and functions, their schedules and parameters."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Body, Request, Response
 
 from rota.core.errors import NotFound
 from rota.core.redact import public_task
@@ -16,17 +16,29 @@ from rota.frame.http.contract import (
     answer_with_etag,
     engine_of,
     expected_revision,
-    read_body,
     trace_of,
 )
+from rota.frame.http.models import BodyRoute, page_of
 from rota.kinds.tasks import reports
-from rota.kinds.tasks.manager import TaskManager, check_own
+from rota.kinds.tasks.manager import TaskManager
+from rota.kinds.tasks.models import (
+    ExecuteBody,
+    Executed,
+    Parameters,
+    Task,
+    TaskBody,
+    TaskChanges,
+    TaskReplacement,
+    TaskSchedule,
+    TaskScheduleBody,
+    TaskScheduleChanges,
+)
 from rota.reports import schedules as schedule_reports
 
-router = APIRouter(prefix="/tasks", tags=["tasks"])
+router = APIRouter(prefix="/tasks", tags=["tasks"], route_class=BodyRoute)
 
 
-@router.get("")
+@router.get("", response_model=page_of(Task))
 async def list_all(
     request: Request,
     caller: Viewer,
@@ -40,33 +52,32 @@ async def list_all(
     return answer_page(([visible_task(item, caller) for item in items], next_cursor))
 
 
-@router.post("", status_code=201)
-async def create(request: Request, caller: Operator) -> Response:
+@router.post("", status_code=201, response_model=Task)
+async def create(request: Request, caller: Operator, body: TaskBody) -> Response:
     """Create a task: a command, or with `task_type: "python"` a function that a program registered. A command can run
     anything on the workers, so it needs the scope `shell`."""
-    body = await read_body(request)
-    if body.get("task_type", "shell") != "python":
+    if body.task_type != "python":
         caller.check_shell()
     task = await manager(request, caller).create(body)
     return answer(visible_task(task, caller), 201, {"location": f"/api/v1/tasks/{task['id']}"})
 
 
-@router.get("/{key}")
+@router.get("/{key}", response_model=Task)
 async def read(request: Request, caller: Viewer, key: str) -> Response:
     """Read a task by its id or name. Without the scope `shell`, values of `env`, `stdin` and secrets are `***`."""
     return answer(visible_task(await manager(request, caller).find(key), caller))
 
 
-@router.put("/{key}")
-async def put(request: Request, caller: Operator, key: str) -> Response:
+@router.put("/{key}", response_model=Task)
+async def put(request: Request, caller: Operator, key: str, body: TaskReplacement) -> Response:
     """Replace a task: omitted fields get their defaults, but name and type stay."""
-    return await change(request, caller, key, whole=True)
+    return await change(request, caller, key, body, whole=True)
 
 
-@router.patch("/{key}")
-async def edit(request: Request, caller: Operator, key: str) -> Response:
+@router.patch("/{key}", response_model=Task)
+async def edit(request: Request, caller: Operator, key: str, body: TaskChanges) -> Response:
     """Change some fields of a task; omitted fields stay."""
-    return await change(request, caller, key, whole=False)
+    return await change(request, caller, key, body, whole=False)
 
 
 @router.delete("/{key}", status_code=204)
@@ -79,7 +90,7 @@ async def delete(request: Request, caller: Operator, key: str) -> Response:
     return Response(status_code=204)
 
 
-@router.get("/{key}/$schema")
+@router.get("/{key}/$schema", response_model=Parameters)
 async def schema(request: Request, caller: Viewer, key: str) -> Response:
     """The JSON Schema of its function's parameters."""
     parameters = await manager(request, caller).schema(key)
@@ -90,23 +101,24 @@ async def schema(request: Request, caller: Viewer, key: str) -> Response:
     return answer(parameters)
 
 
-@router.post("/{key}/$execute", status_code=202)
-async def execute(request: Request, caller: Operator, key: str) -> Response:
+@router.post("/{key}/$execute", status_code=202, response_model=Executed)
+async def execute(
+    request: Request, caller: Operator, key: str, body: Annotated[ExecuteBody, Body(default_factory=ExecuteBody)]
+) -> Response:
     """Enqueue a job now; `{parameters?}` override the task's own. A `traceparent` header sets the trace id of its
     run."""
-    body = await read_body(request, ["parameters"], optional=True)
-    job_id = await manager(request, caller).execute_task(key, body.get("parameters"), trace=trace_of(request))
+    job_id = await manager(request, caller).execute_task(key, body.parameters, trace=trace_of(request))
     return answer({"job_id": job_id, "message": f"Task submitted for execution. Job ID: {job_id}"}, 202)
 
 
-@router.post("/{key}/$schedule", status_code=201)
-async def create_schedule(request: Request, caller: Operator, key: str) -> Response:
+@router.post("/{key}/$schedule", status_code=201, response_model=TaskSchedule)
+async def create_schedule(request: Request, caller: Operator, key: str, body: TaskScheduleBody) -> Response:
     """Create a schedule of this task: the fields of a schedule without `kind` and `target`."""
-    schedule = await manager(request, caller).schedule(key, await read_body(request))
+    schedule = await manager(request, caller).schedule(key, body)
     return answer_with_etag(schedule, 201, {"location": f"/api/v1/schedules/{schedule['id']}"})
 
 
-@router.get("/{key}/$schedules")
+@router.get("/{key}/$schedules", response_model=page_of(TaskSchedule))
 async def schedules(request: Request, caller: Viewer, key: str, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """The schedules of this task."""
     row = await manager(request, caller).row(key)
@@ -116,13 +128,16 @@ async def schedules(request: Request, caller: Viewer, key: str, limit: Limit = 5
     return answer_page(([{**item, "task_id": row.id} for item in items], next_cursor))
 
 
-@router.patch("/{key}/$schedules/{schedule_id}")
-async def edit_schedule(request: Request, caller: Operator, key: str, schedule_id: str) -> Response:
+@router.patch("/{key}/$schedules/{schedule_id}", response_model=TaskSchedule)
+async def edit_schedule(
+    request: Request, caller: Operator, key: str, schedule_id: str, body: TaskScheduleChanges
+) -> Response:
     """Change a schedule of this task, for example `{enabled}`."""
     tasks = manager(request, caller)
-    schedule_id, body = await tasks.schedule_of(key, schedule_id), await read_body(request)
-    check_own(body)
-    changed = await tasks.engine.edit_schedule(caller.org_id, schedule_id, body, expected=expected_revision(request))
+    schedule_id = await tasks.schedule_of(key, schedule_id)
+    changed = await tasks.engine.edit_schedule(
+        caller.org_id, schedule_id, body.sent(), expected=expected_revision(request)
+    )
     schedule = await tasks.engine.db.read(schedule_reports.schedule, caller.org_id, changed.id)
     return answer_with_etag({**schedule, "task_id": (await tasks.row(key)).id})
 
@@ -140,10 +155,11 @@ def manager(request: Request, caller: Caller) -> TaskManager:
     return TaskManager(engine_of(request), caller.org_id, caller.user_id)
 
 
-async def change(request: Request, caller: Caller, key: str, *, whole: bool) -> Response:
-    tasks, body = manager(request, caller), await read_body(request)
-    types = ((await tasks.find(key))["task_type"], body.get("task_type"))
-    if "shell" in types and (whole or body.keys() - {"enabled"}):  # an operator may disable and enable any task
+async def change(request: Request, caller: Caller, key: str, body: TaskChanges, *, whole: bool) -> Response:
+    tasks = manager(request, caller)
+    types = ((await tasks.find(key))["task_type"], body.task_type)
+    only_enabled = not whole and body.model_fields_set <= {"enabled"}  # any operator may disable and enable a task
+    if "shell" in types and not only_enabled:
         caller.check_shell()
     return answer(visible_task(await tasks.edit(key, body, whole=whole), caller))
 

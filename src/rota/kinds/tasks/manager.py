@@ -14,14 +14,13 @@ from rota.db.paging import Record
 from rota.engine import orgs, schedules, workers
 from rota.engine.commands import Engine, EnqueueOptions
 from rota.kinds.tasks import reports, store
-from rota.kinds.tasks.registry import COMMAND_OPTIONS, OPTIONS, task_options
+from rota.kinds.tasks.models import TaskBody, TaskChanges, TaskReplacement, TaskScheduleBody
+from rota.kinds.tasks.registry import COMMAND_OPTIONS, OPTIONS
 from rota.kinds.tasks.runner import DISABLED_ROUTE, TaskRunner, row_route
 from rota.kinds.tasks.store import TaskRow
 from rota.reports import schedules as schedule_reports
 
-COMMAND_CHARACTERS = 100_000
 STORED_OPTIONS = tuple(name for name in OPTIONS if name != "version")  # Rota numbers the versions of stored tasks
-TASK_FIELDS = frozenset({"id", "name", "command", "task_type", "parameters", "enabled", *STORED_OPTIONS})
 NULLABLE_FIELDS = frozenset({"parameters", *STORED_OPTIONS})  # null removes these; of other fields it is ignored
 
 log = structlog.get_logger("rota.tasks")
@@ -40,7 +39,7 @@ class TaskIn:
     options: Mapping[str, object] | None = None
 
     def body(self) -> dict[str, object]:
-        """The flat form that `read_task` accepts."""
+        """The flat form that `TaskBody` reads."""
         names = ("id", "name", "command", "task_type", "parameters", "enabled")
         fields = {name: getattr(self, name) for name in names}
         return {**{name: value for name, value in fields.items() if value is not None}, **(self.options or {})}
@@ -56,9 +55,9 @@ class TaskManager:
 
     # rows
 
-    async def create(self, body: Mapping[str, object]) -> Record:
+    async def create(self, body: TaskBody | Mapping[str, object]) -> Record:
         """Store a task. Raises Invalid if it is enabled and no running program has its function."""
-        fields = read_task(body, body.get("id"))
+        fields = task_columns(TaskBody.read(body).stored())
         await self.check_function(fields)
 
         def step(tx: Tx) -> str:
@@ -68,18 +67,21 @@ class TaskManager:
 
         return await self.write(step)
 
-    async def edit(self, key: str, body: Mapping[str, object], *, whole: bool = False) -> Record:
+    async def edit(self, key: str, body: TaskChanges | Mapping[str, object], *, whole: bool = False) -> Record:
         """Change the fields of `body`; the others stay or, with `whole`, get their defaults. Name and type always stay
         unless sent. Raises Conflict for what a program declares, and for the name of a task whose schedules use it."""
+        form: type[TaskChanges] = TaskReplacement if whole else TaskChanges
         old = await self.row(key)
         before = {name: getattr(old, name) for name in ("name", "command", "task_type", "parameters", "enabled")}
         base = {"task_type": old.task_type, "name": old.name} if whole else {**before, **(old.options or {})}
         changes = {
             name: value
-            for name, value in body.items()
+            for name, value in form.read(body).stored().items()
             if name != "id" and (value is not None or name in NULLABLE_FIELDS)
         }
-        fields = read_task({**base, **changes}, old.name)
+        if changes.get("name", old.name) != old.name:  # an old name may be an id, or older than today's rules for names
+            parse.name(changes["name"], "name")
+        fields = task_columns({**base, **changes})
         new_version = any(fields[name] != getattr(old, name) for name in store.VERSIONED_FIELDS)
         if old.source == store.CODE and new_version:
             raise Conflict(f"task {old.name!r} is declared by a program; change it there. It can only be disabled here")
@@ -122,7 +124,7 @@ class TaskManager:
 
     async def save(self, task: TaskIn) -> Record:
         """Store a task, or replace the one with its id."""
-        fields = read_task(task.body(), task.id)
+        fields = task_columns(TaskBody.read(task.body()).stored())
         now = self.engine.clock.now()
 
         def step(tx: Tx) -> str:
@@ -178,15 +180,14 @@ class TaskManager:
         await self.runner.check(row, parameters, "parameters")
         return (await self.engine.enqueue(self.org_id, "task", row.id, [parameters], trace=trace, **options))[0]
 
-    async def schedule(self, key: str, body: Mapping[str, object]) -> Record:
+    async def schedule(self, key: str, body: TaskScheduleBody | Mapping[str, object]) -> Record:
         """Create a schedule of a task from the fields of a schedule."""
-        row = await self.row(key)
-        check_own(body)
+        row, fields = await self.row(key), TaskScheduleBody.read(body).sent()
         limit = self.engine.settings.max_schedules_per_task
         if limit is not None and len(await self.engine.db.read(reports.schedules_of, self.org_id, row)) >= limit:
             raise Conflict(f"task {row.name!r} has {limit} schedules, the maximum; delete one first")
         (schedule,) = await self.engine.create_schedules(
-            self.org_id, [{**body, "kind": "task", "target": row.id}], by=self.by
+            self.org_id, [{**fields, "kind": "task", "target": row.id}], by=self.by
         )
         return {**schedule_reports.new_schedule(schedule), "task_id": row.id}
 
@@ -257,34 +258,14 @@ class TaskManager:
         return await self.find(task_id)
 
 
-def check_own(schedule: Mapping[str, object]) -> None:
-    """Raises Invalid if the body of a task's schedule names a kind or a target."""
-    for name in ("kind", "target"):
-        if name in schedule:
-            raise Invalid(name, schedule[name], "cannot be set: the schedule belongs to this task")
-
-
-def read_task(body: Mapping[str, object], old_name: object = None) -> Record:
-    """Return the columns of a task from its flat form. `old_name` is not validated again: it may be an id, or older
-    than today's rules for names. Raises Invalid."""
-    form = parse.Form(body, TASK_FIELDS)
-    fields = {
-        "id": form.take("id", parse.ulid, None),
-        "name": form.take("name", lambda value, field: value if value == old_name else parse.name(value, field), None),
-        "command": form.need(
-            "command", lambda value, field: parse.text(value, field, COMMAND_CHARACTERS, required=True)
-        ),
-        "task_type": form.take(
-            "task_type", lambda value, field: parse.one_of(value, field, ["shell", "python"]), "shell"
-        ),
-        "parameters": form.take("parameters", read_parameters, None),
-        "enabled": form.take("enabled", parse.flag, True),
-    }
+def task_columns(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a task from its flat form. Raises Invalid for fields that do not fit together."""
     options = {name: body[name] for name in STORED_OPTIONS if body.get(name) is not None}
-    form.check(lambda: check_options(options, str(fields["task_type"])))
-    form.check(lambda: check_not_hidden({**options, "parameters": fields["parameters"]}))
-    form.done()
-    return {**fields, "options": options or None}
+    fields = {name: body.get(name) for name in ("id", "name", "command", "parameters")}
+    task_type, enabled = body.get("task_type") or "shell", body.get("enabled") is not False
+    check_options(options, task_type)
+    check_not_hidden({**options, "parameters": fields["parameters"]})
+    return {**fields, "task_type": task_type, "enabled": enabled, "options": options or None}
 
 
 def check_not_hidden(fields: Mapping[str, object]) -> None:
@@ -295,16 +276,8 @@ def check_not_hidden(fields: Mapping[str, object]) -> None:
 
 
 def check_options(options: Mapping[str, object], task_type: str) -> None:
-    """Raises Invalid for invalid options, and for options of commands in a task of type python."""
-    task_options(options)
+    """Raises Invalid for options of commands in a task of type python."""
     wrong = [name for name in COMMAND_OPTIONS if name in options] if task_type == "python" else []
     if wrong:
         reason = "is an option of commands, not of functions; null removes it"
         raise together([Invalid(name, options[name], reason) for name in wrong])
-
-
-def read_parameters(value: object, field: str) -> Record:
-    if not isinstance(value, dict):
-        raise Invalid(field, value, "is not an object of parameters")
-    parse.payload(value, field)
-    return value
