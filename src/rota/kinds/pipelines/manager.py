@@ -8,8 +8,8 @@ from math import ceil
 from typing import Unpack
 
 from rota.access.store import accounts
-from rota.core import parse, schedule_form
-from rota.core.errors import Conflict, Invalid, NotFound, RotaError
+from rota.core import schedule_form
+from rota.core.errors import MISSING, Conflict, Invalid, NotFound, RotaError, together
 from rota.core.model import Schedule
 from rota.db.dialect import Tx
 from rota.db.paging import Record
@@ -18,17 +18,13 @@ from rota.engine.audit_log import AuditEntry
 from rota.engine.commands import Engine, EnqueueOptions
 from rota.kinds.pipelines import store
 from rota.kinds.pipelines.executor import Executor
+from rota.kinds.pipelines.models import PipelineBody, PipelineChanges, TriggerBody, TriggerChanges
 from rota.kinds.pipelines.records import PipelineRow
-from rota.kinds.pipelines.registry import DeclaredPipeline, PipelineRegistry, path_of, read_path
+from rota.kinds.pipelines.registry import DeclaredPipeline, PipelineRegistry
 from rota.kinds.pipelines.runner import PipelineRunner
 
-SQL_CHARACTERS = 100_000
 PREVIEW_ROWS = 50
 WEBHOOK_TOKEN_BYTES = 32
-PIPELINE_FIELDS = frozenset(
-    {"namespace", "layer", "name", "type", "sql", "function", "description", "max_runs", "max_age_days"}
-)
-TRIGGER_FIELDS = frozenset({"type", "upstream", "upstreams", "cron_expression", "timezone", "cooldown_seconds"})
 
 
 class CooldownActive(RotaError):
@@ -51,20 +47,20 @@ class PipelineManager:
 
     # pipelines
 
-    async def create(self, body: Mapping[str, object]) -> Record:
+    async def create(self, body: PipelineBody | Mapping[str, object]) -> Record:
         """Store a pipeline; it can run at once. Raises Invalid or Conflict."""
-        fields = await self.read({"type": "sql", **body})
+        form = PipelineBody.read(body)
+        fields = await self.columns(f"{form.namespace}/{form.layer}/{form.name}", form.type or "sql", form)
         columns = {**fields, "owner_id": self.by, "source": "api"}
         pipeline_id = await self.engine.db.tx(store.insert, self.org_id, columns, self.engine.clock.now())
         return await self.find(pipeline_id)
 
-    async def edit(self, path: str, body: Mapping[str, object]) -> Record:
+    async def edit(self, path: str, body: PipelineChanges | Mapping[str, object]) -> Record:
         """Replace a pipeline, as a new version if it runs something else. Raises Conflict if a program declares it."""
-        row = await self.row(path)
+        row, form = await self.row(path), PipelineChanges.read(body)
         if row.source == "code":
             raise Conflict(f"pipeline {path!r} is declared by a program; change it there")
-        namespace, layer, name = path.split("/")
-        fields = await self.read({"type": row.type, **body, "namespace": namespace, "layer": layer, "name": name})
+        fields = await self.columns(path, form.type or row.type, form)
         now = self.engine.clock.now()
 
         def step(tx: Tx) -> str:
@@ -91,13 +87,13 @@ class PipelineManager:
         (job_id,) = await self.engine.enqueue(self.org_id, "pipeline", path, [payload], trace=trace, **options)
         return job_id
 
-    async def preview(self, path: str, sql: object = None) -> Record:
+    async def preview(self, path: str, sql: str | None = None) -> Record:
         """Return columns and first rows of a pipeline's SQL, or of a draft. Writes nothing."""
         text = await self.draft(path, sql)
         columns, rows = await self.executor.preview(self.org_id, text, PREVIEW_ROWS)
         return {"columns": columns, "rows": rows}
 
-    async def validate(self, path: str, sql: object = None) -> Record:
+    async def validate(self, path: str, sql: str | None = None) -> Record:
         """Return whether a pipeline's SQL, or a draft, could run now: its reads and columns, or its error."""
         text = await self.draft(path, sql)
         try:
@@ -109,27 +105,21 @@ class PipelineManager:
 
     # triggers
 
-    async def add_trigger(self, path: str, body: Mapping[str, object]) -> tuple[Record, str | None]:
+    async def add_trigger(self, path: str, body: TriggerBody | Mapping[str, object]) -> tuple[Record, str | None]:
         """Create a trigger; returns it, and the token of a webhook, which is not stored. Raises Invalid."""
-        now, row = self.engine.clock.now(), await self.row(path)
-        form = parse.Form(body, TRIGGER_FIELDS)
-        types = [store.SUCCESS, store.DEPENDENCY, store.WEBHOOK]
-        trigger_type = form.need("type", lambda value, field: parse.one_of(value, field, types))
-        cooldown = form.take("cooldown_seconds", read_cooldown, 0)
-        upstreams = form.take("upstreams", read_paths, None) or []
-        upstreams += form.take("upstream", lambda value, field: [read_path(value, field)], None) or []
-        form.done()
-        if bool(upstreams) == (trigger_type == store.WEBHOOK) or (trigger_type == store.SUCCESS and len(upstreams) > 1):
+        now, row, form = self.engine.clock.now(), await self.row(path), TriggerBody.read(body)
+        upstreams = [*(form.upstreams or []), *([form.upstream] if form.upstream else [])]
+        if bool(upstreams) == (form.type == store.WEBHOOK) or (form.type == store.SUCCESS and len(upstreams) > 1):
             expected = {store.SUCCESS: "one upstream", store.DEPENDENCY: "upstreams", store.WEBHOOK: "no upstream"}
-            raise Invalid("upstreams", upstreams, f"does not fit: {trigger_type} needs {expected[str(trigger_type)]}")
-        schedule = self.schedule_of(row, body, now) if trigger_type == store.DEPENDENCY else None
-        if schedule is None and (cron := body.get("cron_expression")) is not None:
-            raise Invalid("cron_expression", cron, f"is only for triggers of type {store.DEPENDENCY}")
-        token = secrets.token_urlsafe(WEBHOOK_TOKEN_BYTES) if trigger_type == store.WEBHOOK else None
+            raise Invalid("upstreams", upstreams, f"does not fit: {form.type} needs {expected[form.type]}")
+        schedule = self.schedule_of(row, form, now) if form.type == store.DEPENDENCY else None
+        if schedule is None and form.cron_expression is not None:
+            raise Invalid("cron_expression", form.cron_expression, f"is only for triggers of type {store.DEPENDENCY}")
+        token = secrets.token_urlsafe(WEBHOOK_TOKEN_BYTES) if form.type == store.WEBHOOK else None
         if schedule is not None:
             schedule = replace(schedule, route=await self.engine.resolve(schedule))
         fields = {
-            "type": trigger_type, "cooldown_seconds": cooldown, "upstreams": upstreams,
+            "type": form.type, "cooldown_seconds": form.cooldown_seconds or 0, "upstreams": upstreams,
             "token_hash": accounts.hash_of(token) if token else None, "schedule_id": schedule.id if schedule else None,
         }  # fmt: skip
 
@@ -141,15 +131,9 @@ class PipelineManager:
 
         return await self.trigger(path, await self.engine.write_and_wake(step)), token
 
-    async def edit_trigger(self, path: str, trigger_id: str, body: Mapping[str, object]) -> Record:
+    async def edit_trigger(self, path: str, trigger_id: str, body: TriggerChanges | Mapping[str, object]) -> Record:
+        changes = TriggerChanges.read(body).present()
         await self.trigger(path, trigger_id)
-        form = parse.Form(body, frozenset({"enabled", "cooldown_seconds"}))
-        fields = {
-            "enabled": form.take("enabled", parse.flag, None),
-            "cooldown_seconds": form.take("cooldown_seconds", read_cooldown, None),
-        }
-        form.done()
-        changes = {name: value for name, value in fields.items() if value is not None}
         now = self.engine.clock.now()
         if changes:
             await self.engine.write_and_wake(lambda tx: store.change_trigger(tx, self.org_id, trigger_id, changes, now))
@@ -180,34 +164,37 @@ class PipelineManager:
     async def row(self, path: str) -> PipelineRow:
         return await self.engine.db.read(store.get, self.org_id, path)
 
-    async def draft(self, path: str, sql: object) -> str:
+    async def draft(self, path: str, sql: str | None) -> str:
         """Return the draft, or without one the SQL of the pipeline. Raises Invalid for a function."""
         if sql is not None:
-            return parse.text(sql, "sql", SQL_CHARACTERS, required=True)
+            return sql
         row = await self.row(path)
         if row.sql is None:
             raise Invalid("sql", None, f"is missing: pipeline {path} is a function, which has no preview; run it")
         return row.sql
 
-    async def read(self, body: Mapping[str, object]) -> Record:
-        """Return the columns of a pipeline from its flat form. Raises Invalid."""
-        form = parse.Form(body, PIPELINE_FIELDS)
-        path = path_of(body.get("namespace"), body.get("layer"), body.get("name"))
-        pipeline_type = form.need("type", lambda value, field: parse.one_of(value, field, ["sql", "python"]))
+    async def columns(self, path: str, pipeline_type: str, form: PipelineChanges) -> Record:
+        """Return the columns of a pipeline. Raises Invalid for SQL or a function that is missing, wrong or too much."""
         work, other = ("sql", "function") if pipeline_type == "sql" else ("function", "sql")
-        text = form.need(work, lambda value, field: parse.text(value, field, SQL_CHARACTERS, required=True))
-        if body.get(other) is not None:
-            form.errors.append(Invalid(other, body[other], f"is not a field of type {pipeline_type}"))
-        fields = {
-            "path": path, "type": pipeline_type, "sql": None, "function": None, work: text,
-            "description": form.take("description", lambda value, field: parse.text(value, field, 2000), "") or "",
-            "max_runs": form.take("max_runs", lambda value, field: parse.whole(value, field, 1, 1_000_000), None),
-            "max_age_days": form.take("max_age_days", lambda value, field: parse.whole(value, field, 1, 36_500), None),
-        }  # fmt: skip
-        form.done()
+        text, wrong = getattr(form, work), []
+        if text is None:
+            wrong.append(Invalid(work, None, MISSING))
+        if getattr(form, other) is not None:
+            wrong.append(Invalid(other, getattr(form, other), f"is not a field of type {pipeline_type}"))
+        if wrong:
+            raise together(wrong)
         if pipeline_type == "python":
-            await self.check_function(str(text))
-        return {**fields, "reads": await self.check(str(text), path) if pipeline_type == "sql" else []}
+            await self.check_function(text)
+        return {
+            "path": path,
+            "type": pipeline_type,
+            "sql": form.sql,
+            "function": form.function,
+            "description": form.description or "",
+            "max_runs": form.max_runs,
+            "max_age_days": form.max_age_days,
+            "reads": await self.check(text, path) if pipeline_type == "sql" else [],
+        }
 
     async def check(self, sql: str, path: str) -> list[str]:
         """Return the pipelines whose tables a query reads. Raises Invalid for its own table, and for unknown ones."""
@@ -227,10 +214,10 @@ class PipelineManager:
         if route not in {*routes, *(self.runner.routes() if self.runner.org == slug else ())}:
             raise Invalid("function", function, "is not a pipeline function of a running program")
 
-    def schedule_of(self, row: PipelineRow, body: Mapping[str, object], now: datetime) -> Schedule:
+    def schedule_of(self, row: PipelineRow, form: TriggerBody, now: datetime) -> Schedule:
         """Return the schedule of a cron_dependency. Raises Invalid."""
-        cron = {name: body.get(name) for name in ("cron_expression", "timezone")}
-        if cron["cron_expression"] is None:
+        cron = {"cron_expression": form.cron_expression, "timezone": form.timezone}
+        if form.cron_expression is None:
             raise Invalid("cron_expression", None, f"is missing: {store.DEPENDENCY} needs one")
         fields = {"kind": "pipeline", "target": row.path, "schedule_type": "cron", **cron}
         return schedule_form.parse_schedule(
@@ -283,13 +270,3 @@ def row_of(manager: PipelineManager, pipeline: DeclaredPipeline, owner_id: str) 
         "source": "code",
         "after": list(pipeline.after),
     }
-
-
-def read_cooldown(value: object, field: str) -> int:
-    return parse.whole(value, field, 0, 366 * 86_400)
-
-
-def read_paths(value: object, field: str) -> list[str]:
-    if not isinstance(value, list) or not 1 <= len(value) <= 100:
-        raise Invalid(field, value, "is not a list of 1 to 100 paths of pipelines")
-    return sorted({read_path(path, field) for path in value})

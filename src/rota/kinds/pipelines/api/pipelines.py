@@ -2,29 +2,48 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Body, Path, Request, Response
 
 from rota.core import parse
+from rota.frame.http.answers import JobRef
 from rota.frame.http.auth import Caller, Operator, Viewer
-from rota.frame.http.contract import Cursor, Limit, answer, answer_page, answer_slice, engine_of, read_body
+from rota.frame.http.contract import Cursor, Limit, answer, answer_page, answer_slice, engine_of
+from rota.frame.http.models import BodyRoute, page_of
 from rota.kinds.pipelines import store
 from rota.kinds.pipelines.manager import PipelineManager
+from rota.kinds.pipelines.models import (
+    DraftBody,
+    Namespace,
+    NewTrigger,
+    Pipeline,
+    PipelineBody,
+    PipelineChanges,
+    PipelineGraph,
+    PipelinePreview,
+    PipelineRunBody,
+    PipelineVersion,
+    Trigger,
+    TriggerBody,
+    TriggerChanges,
+    Validation,
+)
 
-router = APIRouter(prefix="/pipelines", tags=["pipelines"])
+router = APIRouter(prefix="/pipelines", tags=["pipelines"], route_class=BodyRoute)
 
 PIPELINE_PATH = "/{namespace}/{layer}/{name}"
 Slug = Annotated[str, Path(max_length=200)]
+Draft = Annotated[DraftBody, Body(default_factory=DraftBody)]
 
 
-@router.post("", status_code=201)
-async def create(request: Request, caller: Operator) -> Response:
+@router.post("", status_code=201, response_model=Pipeline)
+async def create(request: Request, caller: Operator, body: PipelineBody) -> Response:
     """Create `{namespace, layer, name, type, sql | function, description?, max_runs?, max_age_days?}`. Of its runs only
     the newest `max_runs` are kept, and none older than `max_age_days`."""
-    pipeline = await manager(request, caller).create(await read_body(request))
+    pipeline = await manager(request, caller).create(body)
     return answer(pipeline, 201, {"location": f"/api/v1/pipelines/{pipeline['path']}"})
 
 
-@router.get("")
+@router.get("", response_model=page_of(Pipeline))
 async def list_all(
     request: Request,
     caller: Viewer,
@@ -39,28 +58,29 @@ async def list_all(
     return answer_page(await engine_of(request).db.read(store.list_pipelines, caller.org_id, **filters))
 
 
-@router.get("/$graph")
+@router.get("/$graph", response_model=PipelineGraph)
 async def graph(request: Request, caller: Viewer) -> Response:
     """The dependency graph: edges are triggers (their type) and tables that are read (`reads`)."""
     return answer(await engine_of(request).db.read(store.graph, caller.org_id))
 
 
-@router.get("/$namespaces")
+@router.get("/$namespaces", response_model=page_of(Namespace))
 async def namespaces(request: Request, caller: Viewer, limit: Limit = 200, cursor: Cursor = None) -> Response:
     """Namespaces that have pipelines."""
     items = await engine_of(request).db.read(store.namespaces, caller.org_id)
     return answer_slice(items, limit, cursor)
 
 
-@router.get(PIPELINE_PATH)
+@router.get(PIPELINE_PATH, response_model=Pipeline)
 async def read(request: Request, caller: Viewer, namespace: Slug, layer: Slug, name: Slug) -> Response:
     return answer(await manager(request, caller).find(f"{namespace}/{layer}/{name}"))
 
 
-@router.put(PIPELINE_PATH)
-async def edit(request: Request, caller: Operator, namespace: Slug, layer: Slug, name: Slug) -> Response:
+@router.put(PIPELINE_PATH, response_model=Pipeline)
+async def edit(
+    request: Request, caller: Operator, namespace: Slug, layer: Slug, name: Slug, body: PipelineChanges
+) -> Response:
     """Replace a pipeline; as a new version if it runs something else."""
-    body = await read_body(request, ["type", "sql", "function", "description", "max_runs", "max_age_days"])
     return answer(await manager(request, caller).edit(f"{namespace}/{layer}/{name}", body))
 
 
@@ -71,7 +91,7 @@ async def delete(request: Request, caller: Operator, namespace: Slug, layer: Slu
     return Response(status_code=204)
 
 
-@router.get(f"{PIPELINE_PATH}/versions")
+@router.get(f"{PIPELINE_PATH}/versions", response_model=page_of(PipelineVersion))
 async def versions(
     request: Request,
     caller: Viewer,
@@ -86,30 +106,38 @@ async def versions(
     return answer_slice(items, limit, cursor)
 
 
-@router.post(f"{PIPELINE_PATH}/$run", status_code=202)
-async def run(request: Request, caller: Operator, namespace: Slug, layer: Slug, name: Slug) -> Response:
+@router.post(f"{PIPELINE_PATH}/$run", status_code=202, response_model=JobRef)
+async def run(
+    request: Request,
+    caller: Operator,
+    namespace: Slug,
+    layer: Slug,
+    name: Slug,
+    body: Annotated[PipelineRunBody, Body(default_factory=PipelineRunBody)],
+) -> Response:
     """Enqueue a job now: `{input?}`, the parameters of a function. A `traceparent` header sets the trace of its run."""
-    body = await read_body(request, ["input"], optional=True)
     trace = parse.traceparent(request.headers.get("traceparent"))
-    job_id = await manager(request, caller).run(f"{namespace}/{layer}/{name}", body.get("input"), trace)
+    job_id = await manager(request, caller).run(f"{namespace}/{layer}/{name}", body.input, trace)
     return answer({"job_id": job_id}, 202)
 
 
-@router.post(f"{PIPELINE_PATH}/$preview")
-async def preview(request: Request, caller: Operator, namespace: Slug, layer: Slug, name: Slug) -> Response:
+@router.post(f"{PIPELINE_PATH}/$preview", response_model=PipelinePreview)
+async def preview(
+    request: Request, caller: Operator, namespace: Slug, layer: Slug, name: Slug, body: Draft
+) -> Response:
     """The first 50 rows of its SQL, or of a draft `{sql?}`. Writes nothing."""
-    body = await read_body(request, ["sql"], optional=True)
-    return answer(await manager(request, caller).preview(f"{namespace}/{layer}/{name}", body.get("sql")))
+    return answer(await manager(request, caller).preview(f"{namespace}/{layer}/{name}", body.sql))
 
 
-@router.post(f"{PIPELINE_PATH}/$validate")
-async def validate(request: Request, caller: Operator, namespace: Slug, layer: Slug, name: Slug) -> Response:
+@router.post(f"{PIPELINE_PATH}/$validate", response_model=Validation)
+async def validate(
+    request: Request, caller: Operator, namespace: Slug, layer: Slug, name: Slug, body: Draft
+) -> Response:
     """Whether its SQL, or a draft `{sql?}`, could run now; its reads and its columns."""
-    body = await read_body(request, ["sql"], optional=True)
-    return answer(await manager(request, caller).validate(f"{namespace}/{layer}/{name}", body.get("sql")))
+    return answer(await manager(request, caller).validate(f"{namespace}/{layer}/{name}", body.sql))
 
 
-@router.get(f"{PIPELINE_PATH}/triggers")
+@router.get(f"{PIPELINE_PATH}/triggers", response_model=page_of(Trigger))
 async def triggers(
     request: Request,
     caller: Viewer,
@@ -124,23 +152,29 @@ async def triggers(
     return answer_slice(items, limit, cursor)
 
 
-@router.post(f"{PIPELINE_PATH}/triggers", status_code=201)
-async def add_trigger(request: Request, caller: Operator, namespace: Slug, layer: Slug, name: Slug) -> Response:
+@router.post(f"{PIPELINE_PATH}/triggers", status_code=201, response_model=NewTrigger)
+async def add_trigger(
+    request: Request, caller: Operator, namespace: Slug, layer: Slug, name: Slug, body: TriggerBody
+) -> Response:
     """Create `{type: pipeline_success, upstream}`, `{type: cron_dependency, upstreams, cron_expression, timezone?}`
     (runs at a slot, or after it as soon as all upstreams have succeeded again) or `{type: webhook}`, whose `token` is
     shown only in this answer; each with `cooldown_seconds?`."""
-    path = f"{namespace}/{layer}/{name}"
-    trigger, token = await manager(request, caller).add_trigger(path, await read_body(request))
+    trigger, token = await manager(request, caller).add_trigger(f"{namespace}/{layer}/{name}", body)
     return answer({**trigger, "token": token}, 201, {"cache-control": "no-store"} if token else None)
 
 
-@router.patch(f"{PIPELINE_PATH}/triggers/{{trigger_id}}")
+@router.patch(f"{PIPELINE_PATH}/triggers/{{trigger_id}}", response_model=Trigger)
 async def edit_trigger(
-    request: Request, caller: Operator, namespace: Slug, layer: Slug, name: Slug, trigger_id: str
+    request: Request,
+    caller: Operator,
+    namespace: Slug,
+    layer: Slug,
+    name: Slug,
+    trigger_id: str,
+    body: TriggerChanges,
 ) -> Response:
     """Change `{enabled?, cooldown_seconds?}` of a trigger."""
-    path, body = f"{namespace}/{layer}/{name}", await read_body(request)
-    return answer(await manager(request, caller).edit_trigger(path, trigger_id, body))
+    return answer(await manager(request, caller).edit_trigger(f"{namespace}/{layer}/{name}", trigger_id, body))
 
 
 @router.delete(f"{PIPELINE_PATH}/triggers/{{trigger_id}}", status_code=204)

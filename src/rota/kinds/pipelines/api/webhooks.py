@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Request, Response
 
 from rota.core.errors import NotFound
+from rota.frame.http.answers import JobRef
 from rota.frame.http.auth import Unauthenticated, guess_bucket, key_text
 from rota.frame.http.contract import answer, engine_of, problem
 from rota.frame.http.guessing import FailedAttempts
@@ -11,7 +12,7 @@ from rota.kinds.pipelines.manager import CooldownActive, fire_webhook
 router = APIRouter(prefix="/api/v1/webhooks", tags=["pipelines"])
 
 
-@router.post("", status_code=202)
+@router.post("", status_code=202, response_model=JobRef)
 async def fire_trigger(request: Request) -> Response:
     """Enqueue a job of the pipeline whose trigger has the token of `X-Webhook-Token` or of a bearer; the body is
     ignored. 429 with `Retry-After` during the trigger's cooldown."""
