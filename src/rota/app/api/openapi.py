@@ -61,7 +61,7 @@ def document(app: FastAPI) -> Schema:
             if path.startswith(ROOT):
                 complete(operation, method.upper(), path.removeprefix(ROOT), components)
             elif path.startswith(INTERNAL):
-                schemas.complete_internal(operation, method.upper())
+                complete_internal(operation, method.upper(), components)
             elif path.startswith(AGENT):
                 complete_agent(operation, path, components)
             elif path in OPEN:
@@ -134,6 +134,18 @@ def complete_agent(operation: Schema, path: str, components: Schema) -> None:
     good["description"] = "done"
     operation["responses"] = {status: good, **refusals([401, 404, 409, 413, 415, 422, 429, 503])}
     operation["security"] = [] if path.endswith("pair") else [{"bearer": []}]
+
+
+def complete_internal(operation: Schema, method: str, components: Schema) -> None:
+    """Add what all routes for other services share."""
+    has_body = method == "POST"
+    problems = [400, 401, 403, 404, 409, 413, 415, 422, 429, 503] if has_body else [401, 429, 503]
+    good = {**operation["responses"]["200"], "description": "what was asked for"}
+    operation["responses"] = {"200": good, **refusals(problems)}
+    operation["security"] = [{"bearer": []}]
+    complete_body(operation, components)
+    if has_body:
+        operation["parameters"].append(header("Idempotency-Key", required=True))
 
 
 def complete_open(operation: Schema, path: str) -> None:

@@ -198,6 +198,12 @@ async def on_http_error(_: Request, error: Exception) -> Response:
 async def on_bad_parameter(request: Request, error: Exception) -> Response:
     """Return FastAPI's errors of parameters and of the body as a problem."""
     assert isinstance(error, RequestValidationError)
+    invalid = invalid_values(request, error)
+    return problem(422, Invalid.code, escape_surrogates(together(invalid).message), invalid)
+
+
+def invalid_values(request: Request, error: RequestValidationError) -> list[Invalid]:
+    """Return FastAPI's errors of parameters and of the body as `Invalid`."""
     invalid, in_body = [], []
     for field_error in error.errors():
         place, *path = field_error["loc"]
@@ -206,8 +212,7 @@ async def on_bad_parameter(request: Request, error: Exception) -> Response:
         else:
             invalid.append(Invalid(str(path[-1]), field_error.get("input"), field_error["msg"]))
     body_field = request.scope["route"].body_field
-    invalid += invalid_fields(body_field and body_field.field_info.annotation, in_body)
-    return problem(422, Invalid.code, escape_surrogates(together(invalid).message), invalid)
+    return invalid + invalid_fields(body_field and body_field.field_info.annotation, in_body)
 
 
 class RequestMiddleware:

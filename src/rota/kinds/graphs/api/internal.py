@@ -6,6 +6,7 @@ graph ran, and `ok` how it ended; any other status means that it did not run.
 """
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -14,11 +15,11 @@ from typing import Any
 import orjson
 import structlog
 from fastapi import APIRouter, Depends, Request, Response
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from rota.core import parse
 from rota.core.clock import stopwatch
-from rota.core.errors import Invalid, KeyInUse, NotFound, Refused
+from rota.core.errors import Invalid, KeyInUse, NotFound, Refused, together
 from rota.core.ids import new_id, trace_id_of, traceparent
 from rota.core.policy import classify
 from rota.db.dialect import Tx
@@ -28,9 +29,11 @@ from rota.engine.commands import Engine
 from rota.engine.runner import Canceled, RunLog, Skipped
 from rota.frame.http import store as http_store
 from rota.frame.http.auth import require_service_token
-from rota.frame.http.contract import answer, problem, read_body, trace_of
+from rota.frame.http.contract import answer, invalid_values, problem, trace_of
 from rota.frame.http.idempotency import KEY
+from rota.frame.http.models import OpenBodyRoute
 from rota.frame.http.store import KeyLease, StoredAnswer
+from rota.kinds.graphs.api.models import GraphIds, GraphOrderBody, GraphOutcome
 from rota.kinds.graphs.execution import Execution, GraphOrder
 from rota.kinds.graphs.port import Code
 from rota.kinds.graphs.runner import GraphRunner
@@ -40,7 +43,40 @@ KEY_CHARACTERS = 200
 
 log = structlog.get_logger("rota.graphs")
 
-router = APIRouter(prefix="/api/internal/graphs", tags=["internal"], dependencies=[Depends(require_service_token)])
+
+class ServiceRoute(OpenBodyRoute):
+    """Route whose body is read after the service token, the graph and the key were checked; 400 for a wrong body."""
+
+    async def authenticate(self, request: Request) -> None:
+        await require_service_token(request)
+        graph_id, key = request.path_params["graph_id"], request.headers.get("idempotency-key", "")
+        if graph_id not in graph_runner(request).registry:
+            raise NotFound(f"graph {graph_id!r} not found on this server")
+        if not KEY.fullmatch(key) or len(key) > KEY_CHARACTERS:
+            raise HTTPException(
+                400, f"this needs an Idempotency-Key of 1 to {KEY_CHARACTERS} printable ASCII characters"
+            )
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except RequestValidationError as error:
+                raise HTTPException(400, together(invalid_values(request, error)).message) from error
+            except Invalid as error:
+                raise HTTPException(400, error.message) from error
+
+        return handle
+
+
+router = APIRouter(
+    prefix="/api/internal/graphs",
+    tags=["internal"],
+    dependencies=[Depends(require_service_token)],
+    route_class=ServiceRoute,
+)
 
 
 class NotAdmitted(Refused):
@@ -52,27 +88,20 @@ class NotAdmitted(Refused):
         self.code = (failure and failure.code) or skipped.reason
 
 
-@router.get("")
+@router.get("", response_model=GraphIds)
 async def list_all(request: Request) -> Response:
     """The graphs that this server can run."""
     return answer({"items": [{"id": graph_id} for graph_id in sorted(graph_runner(request).registry.graphs)]})
 
 
-@router.post("/{graph_id}:run")
-async def run(request: Request, graph_id: str) -> Response:
+@router.post("/{graph_id}:run", response_model=GraphOutcome)
+async def run(request: Request, graph_id: str, body: GraphOrderBody) -> Response:
     """`{grant_id, input, run_id?}` → `{ok, run_id, trace_id, error_code?}`."""
     engine, runner = request.app.state.engine, graph_runner(request)
-    if graph_id not in runner.registry:
-        raise NotFound(f"graph {graph_id!r} not found on this server")
-    key = request.headers.get("idempotency-key", "")
-    if not KEY.fullmatch(key) or len(key) > KEY_CHARACTERS:
-        raise HTTPException(400, f"this needs an Idempotency-Key of 1 to {KEY_CHARACTERS} printable ASCII characters")
-    try:
-        order = read_order(await read_body(request, ["grant_id", "input", "run_id"]), graph_id, request)
-    except Invalid as error:
-        raise HTTPException(400, error.message) from error
+    order = order_of(body, graph_id, request)
     org_id = await engine.db.read(orgs.org_by_slug, runner.org)
-    key = f"graphs {key}"  # public keys have no blanks, so they cannot collide with this one
+    # public keys have no blanks, so they cannot collide with this one
+    key = f"graphs {request.headers['idempotency-key']}"
     fingerprint = orjson.dumps([order.graph_id, order.input, order.grant_id], option=orjson.OPT_SORT_KEYS)
     request_fields = (
         org_id,
@@ -89,8 +118,7 @@ async def run(request: Request, graph_id: str) -> Response:
         return problem(409, error.code, error.message, headers={"retry-after": "1"}, **running)
     if isinstance(ticket, StoredAnswer):
         return Response(ticket.body, ticket.status, {"idempotency-replayed": "true"}, "application/json")
-    body = await SupervisedRun(engine, runner, org_id, order, ticket).run()
-    return answer(body)
+    return answer(await SupervisedRun(engine, runner, org_id, order, ticket).run())
 
 
 @dataclass(slots=True)
@@ -172,18 +200,12 @@ def code_of(running: "asyncio.Future[Any]", run_log: RunLog) -> str | None:
     return str(failure.code or failure.failure_class.value)
 
 
-def read_order(body: dict[str, Any], graph_id: str, request: Request) -> GraphOrder:
-    form = parse.Form(body, frozenset({"grant_id", "input", "run_id"}))
-    grant_id = form.need("grant_id", parse.ulid) or ""
-    graph_input: Any = form.take("input", parse.payload, {})
-    run_id = form.take("run_id", parse.ulid, None) or new_id()
-    form.done()
-    if not isinstance(graph_input, dict):
-        raise Invalid("input", graph_input, "is not an object")
+def order_of(body: GraphOrderBody, graph_id: str, request: Request) -> GraphOrder:
+    run_id = body.run_id or new_id()
     trace = trace_of(request) or traceparent(trace_id_of(run_id))
     request_id = structlog.contextvars.get_contextvars().get("request_id") or run_id
     grace = request.app.state.engine.settings.cancel_grace
-    return GraphOrder("", graph_id, graph_input, grant_id, run_id, 1, trace, request_id, grace=grace)
+    return GraphOrder("", graph_id, body.input or {}, body.grant_id, run_id, 1, trace, request_id, grace=grace)
 
 
 def with_job(order: GraphOrder, org_id: str, job: Any) -> GraphOrder:
