@@ -193,6 +193,20 @@ async def test_the_endpoint_refuses_in_this_order(api: Api) -> None:
     assert await api.count("idempotency_keys") == 1  # what did not run is not remembered
 
 
+async def test_the_endpoint_reads_a_body_after_token_graph_and_key(api: Api) -> None:
+    headers = {**TOKEN, "idempotency-key": "k", "content-type": "application/json"}
+    for path, change, status in (
+        (RUN, {"authorization": "Bearer wrong"}, 401),
+        ("/api/internal/graphs/python:unknown:run", {}, 404),
+        (RUN, {"idempotency-key": "with blank"}, 400),
+        (RUN, {}, 400),
+        (RUN, {"content-type": "text/plain"}, 415),
+    ):
+        answer = await api.client.post(path, content=b"{oops", headers={**headers, **change})
+        assert answer.status_code == status, answer.text
+        assert ("is not JSON" in answer.text) is (change == {} and path == RUN)
+
+
 async def test_a_second_request_meets_the_first_while_it_runs(api: Api) -> None:
     gate, reached = asyncio.Event(), asyncio.Event()
 
