@@ -74,8 +74,7 @@ async def through(kind: DatabaseKind, names: list[str], events: int, limit: int)
     async with installation(kind) as here, working(here, app) as manager:
         begun = time.perf_counter()
         for number in range(events):
-            body = {"message_id": str(number), "payload": number}
-            await manager.publish(names[number % len(names)], "in", body)
+            await manager.publish(names[number % len(names)], "in", message_id=str(number), payload=number)
         await all_consumed(here, events)
         if seen.consumed != events:
             raise WrongCount(f"{kind.name}: {events} events, but {seen.consumed} were consumed")
@@ -104,7 +103,7 @@ async def workflows(kind: DatabaseKind, size: Size) -> AsyncIterator[Figure]:
         for number in range(size.paced):
             await asyncio.sleep(size.gap)
             called[str(number)] = time.perf_counter()
-            await manager.publish("one", "in", {"message_id": str(number)})
+            await manager.publish("one", "in", message_id=str(number))
         await all_consumed(here, size.paced)
     waits = [(seen.at[message_id] - at) * 1000 for message_id, at in called.items()]
     for part in (50, 99):
