@@ -115,12 +115,6 @@ Reason = Annotated[str, Field(max_length=1000, examples=["maintenance"]), Storab
 SpanSeconds = Annotated[int, Field(ge=1, le=SPAN_SECONDS_MAX)]
 Priority = Annotated[int, Field(ge=-100, le=100)]
 Choice = Field(strict=False)  # an enumeration by its value
-Ulid = Annotated[str, PlainValidator(checked(parse.ulid)), WithJsonSchema(ID_SCHEMA)]
-JsonObject = Annotated[
-    dict[str, Any],
-    PlainValidator(checked(lambda value, field: parse.payload(json_object(value, field), field))),
-    WithJsonSchema({"type": "object"}),
-]
 
 # types of fields of answers
 

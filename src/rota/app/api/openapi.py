@@ -1,14 +1,12 @@
 """The OpenAPI document: what FastAPI makes of the models, and what all routes share.
 
-Refusals, security and headers follow from method and path. Routes whose bodies and answers have no model yet are
-described in `schemas.py`.
+Refusals, security and headers follow from method and path.
 """
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from rota.app.api import schemas
 from rota.app.api.models import Event
 from rota.app.api.shared_openapi import REF, Schema, header, refusals, without_noise
 from rota.frame.http.answers import Health, Problem
@@ -53,7 +51,7 @@ def document(app: FastAPI) -> Schema:
     of_models = made.get("components", {}).get("schemas", {})
     shared = models_json_schema([(model, "validation") for model in (Problem, Event, Health)], ref_template=REF)[1]
     of_models.pop(NoBody.__name__, None)
-    components = {**schemas.SCHEMAS, **of_models, **shared["$defs"]}
+    components = {**of_models, **shared["$defs"]}
     made["components"] = {"schemas": {name: plain(schema) for name, schema in components.items()}}
     made["components"]["securitySchemes"] = keys
     for path, operations in made["paths"].items():
@@ -93,7 +91,6 @@ def complete(operation: Schema, method: str, path: str, components: Schema) -> N
         problems.append(400)
     if f"{method} {path}" in STREAMS:
         headers.append("Last-Event-ID")
-    schemas.complete_by_hand(operation, method, path)
     complete_body(operation, components)
     status, good = next(answer for answer in operation["responses"].items() if answer[0].startswith("2"))
     good["description"] = "done" if method != "GET" else "what was asked for"

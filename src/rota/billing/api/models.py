@@ -8,8 +8,11 @@ from rota.core.errors import Invalid, together
 from rota.core.wire import (
     EXAMPLE_ID,
     Answer,
+    At,
+    Id,
     Instant,
     Label,
+    NameText,
     NotBlank,
     RequestBody,
     StorableText,
@@ -20,7 +23,6 @@ from rota.core.wire import (
 )
 from rota.engine import grants
 from rota.engine.billing_accounts import MAX_CREDITS
-from rota.frame.http.models import At, Id, NameText
 
 Usd = Annotated[
     str,

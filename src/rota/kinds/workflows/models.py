@@ -7,8 +7,11 @@ from pydantic import Field
 from rota.core.states import Phase
 from rota.core.wire import (
     Answer,
+    At,
     Choice,
+    Id,
     Name,
+    NameText,
     NotBlank,
     Payload,
     Reason,
@@ -17,7 +20,6 @@ from rota.core.wire import (
     example,
 )
 from rota.frame.http.answers import RunRecord
-from rota.frame.http.models import At, Id, NameText
 from rota.kinds.workflows.rules import (
     EffectStatus,
     EventStatus,

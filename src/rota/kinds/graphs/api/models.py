@@ -1,6 +1,6 @@
 """Bodies and answers of the routes of graphs, and of the internal endpoint that runs them for other services."""
 
-from rota.core.wire import ABSENT, EXAMPLE_ID, Answer, Id, JsonObject, NameText, RequestBody, Ulid, example
+from rota.core.wire import ABSENT, EXAMPLE_ID, Answer, Id, NameText, PayloadObject, RequestBody, Ulid, example
 
 
 class Graph(Answer):
@@ -15,7 +15,7 @@ class Graph(Answer):
 class GraphBody(RequestBody):
     model_config = example({"input": {"messages": [{"role": "user", "content": "spring"}]}})
 
-    input: JsonObject | None = None
+    input: PayloadObject | None = None
     grant_id: Ulid | None = None
 
 
@@ -31,7 +31,7 @@ class GraphOrderBody(RequestBody):
     model_config = example({"grant_id": EXAMPLE_ID, "input": {"messages": []}})
 
     grant_id: Ulid
-    input: JsonObject | None = None
+    input: PayloadObject | None = None
     run_id: Ulid | None = None
 
 

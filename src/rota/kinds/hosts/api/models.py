@@ -14,9 +14,12 @@ from rota.core.wire import (
     EXAMPLE_ID,
     NAME_SCHEMA,
     Answer,
+    At,
+    Id,
     JsonSchema,
     Label,
     Name,
+    NameText,
     Payload,
     PayloadObject,
     RequestBody,
@@ -28,7 +31,6 @@ from rota.core.wire import (
     example,
 )
 from rota.frame.http.answers import Error
-from rota.frame.http.models import At, Id, NameText
 from rota.kinds.hosts.job_types import read_types
 from rota.kinds.hosts.runner import MAX_PARALLEL
 
