@@ -27,12 +27,11 @@ SPANS_SHOWN = 20
 TIMINGS_MAX = 20_000  # different timings that are read
 COUNTED_MAX = 10_000  # schedules that are counted
 
-PLAIN = (  # columns that stand on the wire as they are
-    s.name, s.kind, s.target, s.input, s.max_runs, s.misfire, s.catch_up_limit, s.overlap, s.start_deadline_seconds,
-    s.timeout_seconds, s.retry, s.priority, s.queue, s.enabled, s.tags, s.description, s.grant_id, s.id, k.next_run_at,
-    k.next_slot, st.last_run_at, st.last_run_id, st.last_job_id, st.last_run_status, k.fired.label("run_count"),
-    st.failure_count, st.skipped_count, s.revision, s.condition, s.condition_reason, s.paused_at, s.paused_until,
-    s.pause_reason, s.source, s.created_at, s.updated_at, s.owner_id, s.created_by,
+PLAIN = (  # columns that stand on the wire as they are: first the fields of a request that have a column
+    *(s[name] for name in schedule_form.ScheduleChanges.model_fields if name in s),
+    s.id, k.next_run_at, k.next_slot, st.last_run_at, st.last_run_id, st.last_job_id, st.last_run_status,
+    k.fired.label("run_count"), st.failure_count, st.skipped_count, s.revision, s.condition, s.condition_reason,
+    s.paused_at, s.paused_until, s.pause_reason, s.source, s.created_at, s.updated_at, s.owner_id, s.created_by,
 )  # fmt: skip
 NO_TIMING = dict.fromkeys(schedule_form.flat_timing(Timing(Once(EPOCH))))
 
