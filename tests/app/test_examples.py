@@ -1,5 +1,6 @@
 """Runs the examples as their docstrings describe."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -13,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
-from rota.client import Client
+from rota.client import ApiError, Client
+from rota.core.errors import Invalid
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -161,6 +164,43 @@ def test_tasks_with_things_injected(tmp_path: Path) -> None:
             assert [rota.wait(job_id, 60)["status"] for job_id in fanned["outcome"]] == ["success", "success"]
             (page,) = rota.call("GET", "/artifacts", run_id=fanned["id"])["items"]
             assert page["content_type"] == "text/markdown"
+
+
+def test_a_kind_of_work_that_a_program_adds(tmp_path: Path) -> None:
+    with running(tmp_path, "rota.app.cli", "up", str(EXAMPLES / "sixth_kind.py"), "--port", "0"):
+        data = tmp_path / "data"
+        wait_until(lambda: (data / "server.json").exists() and (data / "admin.key").read_text())
+        url = httpx.Response(200, content=(data / "server.json").read_bytes()).json()["url"]
+        with Client(url, (data / "admin.key").read_text().strip()) as rota:
+            wait_until(lambda: rota.call("GET", "/workers")["items"])
+            (schedule,) = rota.call("GET", "/schedules", kind="sql_report")["items"]
+            assert (schedule["name"], schedule["source"]) == ("totals", "code")
+            scheduled = rota.call("POST", "/schedules/totals/$run")["job_id"]
+            body = {"input": {"minimum": 50}, "overlap": "queue_all"}
+            limited = rota.call("POST", "/schedules/totals/$run", body)["job_id"]
+            rows = {}
+            for job_id in (scheduled, limited):
+                assert rota.wait(job_id, 60)["status"] == "success"
+                (run,) = rota.runs(job_id=job_id)
+                rows[job_id] = run["outcome"]["rows"]
+            oslo = {"shop": "Oslo", "total": 70}
+            assert rows == {scheduled: [{"shop": "Bergen", "total": 45}, oslo], limited: [oslo]}
+            with pytest.raises(ApiError, match="is not one of totals"):
+                rota.call("POST", "/schedules", {"kind": "sql_report", "target": "unknown", "interval": "1h"})
+
+
+def test_a_kind_is_added_once() -> None:
+    spec = importlib.util.spec_from_file_location("sixth_kind", EXAMPLES / "sixth_kind.py")
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    runner = example.app.runners["sql_report"]
+    with pytest.raises(Invalid, match="declared twice"):
+        example.app.kind(runner)
+    runner.kind = "task"
+    with pytest.raises(Invalid, match="declared twice"):
+        example.app.kind(runner)
 
 
 def test_pipelines_in_three_layers(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from rota.engine import orgs, workers
 from rota.engine.commands import Engine
 from rota.engine.extensions import Extensions
 from rota.engine.metrics import Metrics
+from rota.engine.runner import Runner
 from rota.frame.http.maintenance import prune_idempotency_keys
 from rota.kinds.graphs.registry import GraphOptions, GraphRegistry
 from rota.kinds.graphs.runner import GraphRunner
@@ -45,6 +46,9 @@ from rota.user_code.services import Serializer
 
 F = TypeVar("F", bound=Callable[..., object])
 PACKAGE = str(Path(__file__).parents[1])
+BUILT_IN_KINDS = frozenset(
+    runner.kind for runner in (TaskRunner, GraphRunner, PipelineRunner, WorkflowRunner, RepairRunner, HostRunner)
+)
 
 
 class Rota:
@@ -66,6 +70,7 @@ class Rota:
         self.workflows: dict[str, Workflow] = {}
         self.connectors = Connectors()
         self.injector = Injector()
+        self.runners: dict[str, Runner] = {}  # of kinds that the program adds
         self.schedules: list[dict[str, object]] = []
         self.schedule_places: dict[str, str] = {}  # by name: file and line of the declaration
         self._engine: tuple[Engine, asyncio.AbstractEventLoop] | None = None
@@ -126,6 +131,12 @@ class Rota:
         """Register an object whose methods marked `@read` and `@mutation` workflows may call as `name.method`."""
         self.connectors.add(name, connector)
 
+    def kind(self, runner: Runner) -> None:
+        """Add a kind of work, `runner.kind`. Raises Invalid if the program or Rota has that kind already."""
+        if runner.kind in self.runners or runner.kind in BUILT_IN_KINDS:
+            raise Invalid("kind", runner.kind, "is declared twice")
+        self.runners[runner.kind] = runner
+
     def provide(self, wanted: type, factory: Callable[..., object], scope: str = "run") -> None:
         """Inject the factory's result into task parameters of type `wanted`: created once per `run` or `process`."""
         self.injector.provide(wanted, factory, scope)
@@ -151,8 +162,8 @@ class Rota:
         retry: Retry | dict[str, object] | None = None,
         **fields: object,
     ) -> None:
-        """Schedule a task, or a graph or pipeline (`kind="graph"`, `"pipeline"`): by `cron`, by interval (`every`) or
-        once (`at`); other fields as in the API. Raises Invalid if the name is declared twice."""
+        """Schedule a task, or another kind of work (`kind="graph"`, `"pipeline"` or an added one): by `cron`, by
+        interval (`every`) or once (`at`); other fields as in the API. Raises Invalid if the name is declared twice."""
         task = self.registry.name_of(target)
         body: dict[str, object] = {"name": name, "kind": "task", "target": task, "input": params, **fields}
         if cron is not None:
@@ -302,13 +313,14 @@ def make_engine(
     workflows = WorkflowRunner(
         program.workflows, program.connectors, db, program.org, Sandbox(settings.trust_scripts), repairer is not None
     )
-    runners = (
+    runners: tuple[Runner, ...] = (
         TaskRunner(program.registry, db, app, settings.concurrency, program.injector, program.org, settings.orgs),
         GraphRunner(program.graphs, db, clock, program.org, remote, app),
         PipelineRunner(program.pipelines, db, executor, program.org, program.injector),
         workflows,
         RepairRunner(workflows.scripts, repairer),
         HostRunner(db, clock),
+        *program.runners.values(),
     )
     return Engine(
         db, clock, wake, {runner.kind: runner for runner in runners}, settings.engine_settings(), metrics, EXTENSIONS
