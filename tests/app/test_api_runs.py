@@ -200,6 +200,19 @@ async def test_a_fired_slot_has_the_verdict_of_its_run(api: Api) -> None:
     assert audit == {"ok": True, "schedules": 1, "slots": 1, "problems": [], "overdue": []}
 
 
+async def test_a_fired_slot_without_job_and_run_has_no_verdict(api: Api) -> None:
+    await api.schedule("works", cron_expression="0 * * * *")
+    api.clock.set(NINE + timedelta(hours=1))
+    while await Scheduler(api.engine).step():
+        pass
+    await api.execute("DELETE FROM jobs")
+    (slot,) = (await api.get("/slots"))["items"]
+    assert (slot["verdict"], slot["status"], slot["run_id"]) == (None, None, None)
+    assert (await api.get("/slots", verdict="ran"))["items"] == []
+    audit = await api.get("/slots/$audit")
+    assert audit["problems"] == ["schedule works: slot 2026-05-04T10:00:00+00:00 has neither a job nor a run"]
+
+
 async def test_pages_of_slots_show_each_once(api: Api) -> None:
     for name in ("a", "b", "c"):
         await api.schedule(name, cron_expression="0 * * * *")

@@ -20,7 +20,7 @@ verdict_of_slot: ColumnElement[object] = case(  # of a fired slot it follows fro
     (t.verdict.is_not(None), t.verdict),
     (j.id.is_not(None), None),
     (r.status.in_(sorted(RAN)), Verdict.RAN.value),
-    else_=func.coalesce(r.status, Verdict.RAN.value),  # no job and no run: retention pruned its runs
+    else_=r.status,  # null without job and run, which the slot audit reports: retention stores verdicts first
 )
 
 

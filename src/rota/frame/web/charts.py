@@ -95,14 +95,15 @@ TALL = {"success": 12, "failed": 16, "crashed": 16, "missed": 16, "skipped": 6, 
 def counted(slots: Sequence[Record]) -> list[tuple[str, int]]:
     counts: dict[str, int] = {}
     for slot in slots:
-        counts[str(slot["status"])] = counts.get(str(slot["status"]), 0) + 1
+        status = slot["status"] or "without verdict"
+        counts[status] = counts.get(status, 0) + 1
     return sorted(counts.items())
 
 
 def slot_words(slot: Record, times: "TimeFormat", zone: str | None) -> str:
     gap = f" to {times.at(slot['last_slot'], zone)} ({slot['count'] or '?'} slots)" if slot["last_slot"] else ""
     reason = f": {slot['reason']}" if slot["reason"] else ""
-    return f"{times.at(slot['slot'], zone)}{gap}: {slot['status']}{reason}"
+    return f"{times.at(slot['slot'], zone)}{gap}: {slot['status'] or 'without verdict'}{reason}"
 
 
 # runs
