@@ -152,7 +152,7 @@ class Job:
     attempt: int  # number of attempts started
     tries: int  # failed attempts that count against the retry policy
     crashes: int
-    rescues: int  # deaths of workers that ran it beside other jobs: not counted as its crashes
+    rescues: int  # deaths of workers that had it among other jobs: it may have been running, but is not to blame
     fence: int
     queued_at: datetime
     run_at: datetime
@@ -167,17 +167,17 @@ class Job:
 
     @property
     def suspect(self) -> bool:
-        """Whether a worker died while running it: its next start is recorded before it runs."""
+        """Whether a worker that had it died, started or not: its next start is recorded before it runs."""
         return self.crashes > 0 or self.rescues > 0
 
     @property
     def isolated(self) -> bool:
-        """Whether it runs in a child process, because it crashed or two workers died while running it."""
+        """Whether it runs in a child process, because it crashed or two workers that had it died."""
         return self.crashes > 0 or self.rescues >= 2
 
     @property
     def alone(self) -> bool:
-        """Whether no other suspect job runs beside it: three workers died, and the next death counts as its crash."""
+        """Whether no other suspect job runs beside it: three workers that had it died; the next death is its crash."""
         return self.rescues >= 3
 
     @property
