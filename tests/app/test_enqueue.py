@@ -16,6 +16,7 @@ from rota.db.connection import Database, open_database
 from rota.db.tables import jobs
 from rota.kinds.tasks import store as tasks_store
 from rota.kinds.tasks.registry import task_rows
+from rota.testing import world
 from rota.user_code.injection import Injector
 
 NOW = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
@@ -143,3 +144,14 @@ async def test_inside_a_process_that_runs_it_a_task_makes_more_jobs(clean_url: s
             assert await scheduler.wait(job_id, timeout=30) == "success"
         assert await asyncio.to_thread(both.wait, 30)
     assert ran == ["async", "sync"]
+
+
+@pytest.mark.parametrize("kind", ["letter", "repair"])
+async def test_an_unknown_kind_is_answered_with_those_that_can_be_scheduled(kind: str) -> None:
+    async with world(Rota()) as installation:
+        with pytest.raises(Invalid, match=rf"'{kind}' is not one of graph, task, workflow$"):
+            await installation.engine.create_schedules(
+                installation.org_id, [{"kind": kind, "target": "x", "interval": "5m"}]
+            )
+        with pytest.raises(Invalid, match=rf"'{kind}' is not one of graph, task, workflow$"):
+            await installation.engine.enqueue(installation.org_id, kind, "x", [None])

@@ -108,8 +108,8 @@ class Engine(ScheduleCommands):
         """Enqueue one job per payload; returns their ids."""
         now, trace = self.clock.now(), trace or self.current_trace()
         runner = self.runners.get(kind)
-        if runner is None:
-            raise Invalid("kind", kind, f"is not one of {', '.join(sorted(self.runners))}")
+        if runner is None or kind not in self.defaults:
+            raise Invalid("kind", kind, f"is not one of {', '.join(sorted(self.defaults))}")
         routes = []
         for position, payload in enumerate(payloads):
             try:

@@ -38,7 +38,7 @@ class EngineBase:
         self.metrics, self.extensions = metrics or Metrics(), extensions
         self.tracing = tracing.tracing_of_program()
         self.act: AuditEntry | None = None  # for whom it acts; None: the program itself
-        self.defaults = {kind: runner.defaults for kind, runner in runners.items()}
+        self.defaults = {kind: runner.defaults for kind, runner in runners.items() if runner.defaults is not None}
         self.describers = dict(extensions.describers)
         for runner in runners.values():
             if isinstance(runner, DescribesResources):

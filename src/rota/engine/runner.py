@@ -34,8 +34,12 @@ class Runner(Protocol):
     """Implements one kind of work."""
 
     kind: str
-    defaults: Defaults
     under_grant: bool  # its schedules always run under a grant; creating a schedule without a grant mints one
+
+    @property
+    def defaults(self) -> Defaults | None:
+        """The default policies of its schedules; None if it cannot be scheduled or enqueued by users."""
+        ...
 
     def routes(self) -> Collection[str]:
         """Return the routes of the jobs that this process can run."""

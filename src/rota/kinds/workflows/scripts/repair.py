@@ -14,7 +14,6 @@ import orjson
 
 from rota.core.errors import Invalid, LogicError
 from rota.core.process_groups import describe_exit
-from rota.core.schedule_form import Defaults
 from rota.db.dialect import Tx
 from rota.db.paging import Record
 from rota.db.retry import retry_until_available
@@ -56,7 +55,7 @@ class CommandRepairer:
 
 class RepairRunner:
     kind = store.REPAIR
-    defaults = Defaults()
+    defaults = None  # a repair follows a run that failed
     under_grant = False
 
     def __init__(self, scripts: Scripts, repairer: Repairer | None) -> None:
