@@ -6,7 +6,7 @@
 # make bench compares Rota with its peers and prints a table; ARGS="--quick --only w1 --peers huey" narrows it
 # make bench-check fails if Rota is slower than the kept figures; bench-keep replaces them
 # make constraints pins the newest versions that pyproject.toml allows (needs uv)
-# make coverage prints which lines the tests of core, db and engine reach
+# make coverage prints which lines of rota the tests reach
 # make diagrams writes the state diagrams of ARCHITECTURE.md
 # make clean removes all generated files
 

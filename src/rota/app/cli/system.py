@@ -57,7 +57,8 @@ def list_slots(
 
 @slots.command()
 def audit(ctx: typer.Context, schedule: Schedule = None, since: Since = None) -> None:
-    """Prove that every slot has exactly one verdict, and list overdue schedules. Exit code 1 if a problem is found."""
+    """Prove that every slot has exactly one verdict, and list overdue schedules. Exit code 1 if there is a problem or
+    an overdue schedule."""
     report = ctx.obj.get("/slots/$audit", schedule=schedule, since=since)
     if not print_data(ctx.obj, report):
         for problem in [*report["problems"], *report["overdue"]]:
