@@ -102,7 +102,7 @@ class SqliteDatabase:
     async def answer(self, future: "Future[R]", pending: PendingWrite | None = None) -> R:
         """The result of a thread. With a pending, raises Unavailable when another process keeps this one from writing
         for too long; the step is not carried out later."""
-        # shielded: a cancelled caller must not leave the thread's answer without a reader
+        # shielded: a canceled caller must not leave the thread's answer without a reader
         result = asyncio.wrap_future(future)
         try:
             while pending is not None:

@@ -25,7 +25,8 @@ LINE_LIMIT = 16 * 1024
 LogLine = tuple[str, datetime, str, str]  # run id, time, stream, text
 
 
-# Executes a run and returns its outcome as JSON, or `Written`. Cancelled, it ends all that it started before it raises.
+# Executes a run and returns its outcome as JSON, or `Written`. When canceled, it stops everything it started,
+# then raises.
 Work = Callable[[], Awaitable[object]]
 Prepare = Callable[["RunContext"], Awaitable[Work]]
 

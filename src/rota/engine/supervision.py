@@ -14,7 +14,7 @@ log = structlog.get_logger("rota.supervision")
 
 
 def start_supervised(name: str, loop: Callable[[], Awaitable[object]]) -> "asyncio.Task[None]":
-    """Start `loop` as a task that ends when the loop returns or the task is cancelled."""
+    """Start `loop` as a task that ends when the loop returns or the task is canceled."""
     return asyncio.create_task(supervise(name, loop), name=name)
 
 

@@ -71,7 +71,7 @@ async def invoke(
 
 
 class Interrupted(BaseException):
-    """Raised inside a thread that still runs when its run is cancelled for the second time, after the grace."""
+    """Raised inside a thread that still runs when its run is canceled for the second time, after the grace."""
 
 
 async def run_in_thread(threads: ThreadPoolExecutor, call: Callable[[], object]) -> object:

@@ -1,6 +1,6 @@
 """Processes that runs have to themselves: commands, and functions that must be killable.
 
-A process gets its input on stdin; its output goes to the run's log as it comes. A cancelled run is sent SIGTERM and,
+A process gets its input on stdin; its output goes to the run's log as it comes. A canceled run is sent SIGTERM and,
 after the grace, SIGKILL, with everything that it started, and ends only when all these processes are gone.
 """
 
@@ -121,7 +121,7 @@ async def start(
 
 async def supervise(ctx: RunContext, process: asyncio.subprocess.Process, stdin: bytes) -> dict[str, str]:
     """Write `stdin` to a process, log its output, and wait until it and what it started are gone. Returns the tails of
-    its output, by stream. Raises CancelledError if it was cancelled and did not exit with 0."""
+    its output, by stream. Raises CancelledError if it was canceled and did not exit with 0."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -145,7 +145,7 @@ async def supervise(ctx: RunContext, process: asyncio.subprocess.Process, stdin:
 
     ended = asyncio.ensure_future(wait_for_end())
     try:
-        while not ended.done():  # also when cancelled repeatedly: no process may be left behind
+        while not ended.done():  # also when canceled repeatedly: no process may be left behind
             try:
                 await asyncio.shield(ended)
             except asyncio.CancelledError:
@@ -233,7 +233,7 @@ def load_failure(fields: ChildFailure | None) -> Failure | None:
 
 
 async def wait_until_gone(leader: int, ctx: RunContext, canceled_at: float) -> None:
-    """Wait until every process of a cancelled run is gone; after the grace send SIGKILL to those that remain."""
+    """Wait until every process of a canceled run is gone; after the grace send SIGKILL to those that remain."""
     grace, poll_seconds = ctx.cancel_grace.total_seconds(), 0.01
     while (rest := processes_of_run(leader, ctx.run_id)) and stopwatch() - canceled_at < grace + KILL_TIMEOUT_SECONDS:
         if stopwatch() - canceled_at >= grace:

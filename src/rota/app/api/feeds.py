@@ -141,7 +141,7 @@ async def pages(engine: Engine, org_id: str, since: datetime) -> AsyncIterator[l
 
 
 async def read_page(engine: Engine, org_id: str, at: datetime, key: str = "") -> tuple[list[Record], bool]:
-    """Read a page, shielded from cancellation: a cancelled read would cost the pool its connection."""
+    """Read a page, shielded from cancellation: a canceled read would cost the pool its connection."""
     return await asyncio.shield(asyncio.ensure_future(engine.db.read(event_feed.since, org_id, at, key)))
 
 

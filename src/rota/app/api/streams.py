@@ -206,5 +206,5 @@ def encode(name: str, key: str, data: object) -> bytes:
 
 
 async def read_shielded(request: Request, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Read, shielded from the client's disconnect: a cancelled read would cost the pool its connection."""
+    """Read, shielded from the client's disconnect: a canceled read would cost the pool its connection."""
     return await asyncio.shield(asyncio.ensure_future(engine_of(request).db.read(step, *args, **kwargs)))

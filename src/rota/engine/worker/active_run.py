@@ -18,7 +18,7 @@ class ActiveRun:
     task: asyncio.Task[object] | None = None
     started: bool = False  # False while it waits for a place among isolated runs
     start_recorded: bool = False
-    stopped_for: str | None = None  # "timeout", "shutdown", "lost", or who cancelled it
+    stopped_for: str | None = None  # "timeout", "shutdown", "lost", or who canceled it
     timer: asyncio.TimerHandle | None = None
 
     def stop(self, reason: str) -> None:

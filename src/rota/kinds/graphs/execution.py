@@ -273,14 +273,14 @@ def estimate(graph_input: Mapping[str, object], markup: Decimal) -> int:
 
 
 async def finish_despite_cancel(step: Awaitable[T]) -> T:
-    """Await a step to its end, also when the run is cancelled in between; then raises CancelledError."""
+    """Await a step to its end, also when the run is canceled in between; then raises CancelledError."""
     task = asyncio.ensure_future(step)
-    cancelled = False
+    canceled = False
     while not task.done():
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
+            canceled = True
+    if canceled:
         raise asyncio.CancelledError
     return task.result()

@@ -193,7 +193,7 @@ class Stream:
             if self._closing:
                 log.warning("graph failed while it was being stopped", run=self._run_id, error=repr(failed))
                 return
-            if is_cancelled():  # the reader is cancelled, not only the graph
+            if is_canceled():  # the reader is canceled, not only the graph
                 self._end(False, code=Code.ABORTED)
                 raise asyncio.CancelledError from failed
             error = failed
@@ -215,7 +215,7 @@ class Stream:
             self.final.set_result(Final(ok, self._run_id, content, code, cause))
 
 
-def is_cancelled() -> bool:
+def is_canceled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -160,14 +160,14 @@ class DuckDB:
         return con
 
     async def run(self, con: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
-        """Run a statement in a thread; when cancelled, interrupt it until it has ended."""
+        """Run a statement in a thread; when canceled, interrupt it until it has ended."""
         future = asyncio.get_running_loop().run_in_executor(self.threads, call)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             while not future.done():
                 con.interrupt()
-                with contextlib.suppress(asyncio.CancelledError):  # already cancelled
+                with contextlib.suppress(asyncio.CancelledError):  # already canceled
                     await asyncio.wait([future], timeout=INTERRUPT_SECONDS)
             future.exception()  # retrieved, so that asyncio does not log it
             raise

@@ -64,23 +64,23 @@ class OutsideDatabase:
     async def fetch(self, statement: str, params: Mapping[str, object]) -> list[dict[str, object]]:
         """Return the rows of one statement that only reads, at most QUERY_ROWS. Raises LogicError if it would do
         anything else or returns too much, PermissionDenied if the connection has too many rights."""
-        cancelled = threading.Event()
+        canceled = threading.Event()
         try:
             async with asyncio.timeout(QUERY_SECONDS):
                 if self._path is None:
                     return await self._fetch_postgresql(statement, params)
-                return await asyncio.to_thread(self._fetch_sqlite, statement, params, cancelled)
+                return await asyncio.to_thread(self._fetch_sqlite, statement, params, canceled)
         except TimeoutError as error:
-            raise TransientError(f"the query took longer than {QUERY_SECONDS} s and was cancelled") from error
+            raise TransientError(f"the query took longer than {QUERY_SECONDS} s and was canceled") from error
         finally:
-            cancelled.set()
+            canceled.set()
 
     def _fetch_sqlite(
-        self, statement: str, params: Mapping[str, object], cancelled: threading.Event
+        self, statement: str, params: Mapping[str, object], canceled: threading.Event
     ) -> list[dict[str, object]]:
         with self._open_sqlite() as connection:
             connection.set_authorizer(lambda action, *_: int(action not in SQLITE_READS))  # 1 refuses the statement
-            connection.set_progress_handler(cancelled.is_set, SQLITE_STEPS)
+            connection.set_progress_handler(canceled.is_set, SQLITE_STEPS)
             cursor = connection.execute(statement, dict(params))
             if cursor.description is None:
                 raise LogicError("a query must return rows")
