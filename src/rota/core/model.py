@@ -269,7 +269,7 @@ class AttemptResult:
 class FinishResult(NamedTuple):
     """Result of recording ended attempts."""
 
-    recorded: set[str]  # run ids of attempts whose lease still held; nothing is written about the others
+    recorded: set[str]  # run ids of attempts whose lease still held; `runs.record_lost` records the others
     ready: bool  # a job became claimable
 
 

@@ -12,7 +12,7 @@ class State(StrEnum):
     READY = "ready"  # can be claimed
     RUNNING = "running"  # leased by a worker
     RETRY = "retry"  # waiting for its backoff, until run_at
-    PARKED = "parked"  # needs a person
+    PARKED = "parked"  # until a person acts, an agent reports, or a worker that can run it starts
 
 
 class Move(StrEnum):
@@ -26,7 +26,7 @@ class Move(StrEnum):
     PROMOTE = "promote"  # it is the new head of its serial key
     CLAIM = "claim"  # a worker leases it
     BACK_OFF = "back_off"  # the attempt failed and is retried later
-    HAND_BACK = "hand_back"  # its worker stops, or did not receive the answer to its claim
+    HAND_BACK = "hand_back"  # its worker stops, lost its lease, does not know the job, or has long runs on all places
     RESCUE = "rescue"  # its lease expired
     PARK = "park"  # the attempt needs a person
     YIELD = "yield"  # it goes behind another job with the same serial key

@@ -18,5 +18,5 @@ def is_in(state: ColumnElement[str], states: Iterable[State]) -> ColumnElement[b
 
 
 def lease_values(move: Move, worker: str | None, fence: int) -> dict[str, object]:
-    """Return the columns that a lease sets; the move is LEASE or ADOPT. `statements.CLAIM` sets the same."""
+    """Return the columns that a lease sets; the move is LEASE, CLAIM or ADOPT. `statements.CLAIM` sets the same."""
     return {"state": state_after(move).value, "lease_owner": worker, "fence": fence, "solo_key": None}

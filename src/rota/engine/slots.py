@@ -109,7 +109,7 @@ def past_slots(
 
 
 def skipped_jobs(tx: Tx, job_ids: Collection[str]) -> set[str]:
-    """Return which of these jobs were skipped: their deadline or window passed before they started."""
+    """Return which of these jobs ended as skipped, for any reason: a deadline, a grant, a newer job."""
     stmt = select(runs.c.job_id).where(runs.c.job_id.in_(job_ids), runs.c.status == Status.SKIPPED)
     return set(tx.execute(stmt).scalars())
 
