@@ -1,9 +1,12 @@
 """The project itself: what a fresh clone must keep."""
 
+import ast
+import io
 import os
 import re
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ REGISTRY = re.compile(
     r"\b(?:pypi|test\.pypi|files\.pythonhosted|registry|devpi|artifactory|nexus)(?:\.[a-z0-9-]+)*\.[a-z]{2,}\b(?=[:/])"
     r"|--(?:extra-)?index-url|--find-links"
 )
+INVARIANT = re.compile(r"\b(?!ROTA_|PR_)[A-Z]+(?:_[A-Z]+){2,}\b")
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +100,33 @@ def test_every_page_is_in_the_index(texts: dict[str, str]) -> None:
     index = texts["docs/index.md"]
     pages = [name for name in texts if re.fullmatch(r"docs/[\w-]+\.md", name) and name != "docs/index.md"]
     assert [name for name in pages if f"({Path(name).name})" not in index] == []
+
+
+def test_the_list_of_invariants_is_that_of_the_source() -> None:
+    page = (ROOT / "docs" / "design.md").read_text()
+    table = page[page.index("## Invariants") : page.index("## Considered")]
+    listed = {}
+    for name, code, test in re.findall(r"^\| `(\w+)` \|[^|]*\| ([^|]*) \| `([^|]*)` \|$", table, re.MULTILINE):
+        listed[name] = set(re.findall(r"`([^`]*)`", code))
+        assert name in (ROOT / test).read_text(), f"{test} does not name {name}"
+    assert listed == named_invariants()
+
+
+def named_invariants() -> dict[str, set[str]]:
+    """Return the invariants that comments and docstrings name, with the modules: names that no code defines."""
+    defined: set[str] = set()
+    mentioned: dict[str, set[str]] = {}
+    source = ROOT / "src" / "rota"
+    for path in source.rglob("*.py"):
+        text = path.read_text()
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+        defined |= {token.string for token in tokens if token.type == tokenize.NAME}
+        prose = [token.string for token in tokens if token.type == tokenize.COMMENT]
+        prose += [
+            ast.get_docstring(node) or ""
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        for name in INVARIANT.findall("\n".join(prose)):
+            mentioned.setdefault(name, set()).add(path.relative_to(source).as_posix())
+    return {name: paths for name, paths in mentioned.items() if name not in defined}

@@ -1,5 +1,5 @@
-"""A process that dies at any statement of firing, finishing, rescuing or recording a lost attempt: another one takes
-over, and every slot has one job with one success.
+"""FIRE_IS_ONE_TRANSACTION: a process dies at any statement of firing, finishing, rescuing or recording a lost attempt;
+another one takes over, and every slot has one job with one success.
 
 All points take minutes, so each test visits some, others on each database; ROTA_TEST_EVERY_POINT=1 visits all.
 """

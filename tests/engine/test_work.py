@@ -538,6 +538,7 @@ async def test_a_run_that_cannot_be_written_at_all_stops_no_loop(harness: Harnes
 
 
 async def test_a_slot_that_the_database_rejects_is_reported_and_the_rest_fire(harness: Harness) -> None:
+    """ONE_BAD_ROW_STOPS_NO_LOOP."""
     bodies = [{"name": f"job{n}", "target": f"job{n}", "cron_expression": "*/10 * * * *"} for n in range(7)]
     await harness.engine.create_schedules(harness.org_id, bodies)
     if harness.db.url.startswith("sqlite"):

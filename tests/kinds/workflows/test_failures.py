@@ -437,6 +437,7 @@ async def test_no_answer_and_the_service_knows_it_was_not_applied(clean_url: str
 
 
 async def test_an_unknown_outcome_is_reconciled_and_mutate_is_not_called_again(clean_url: str) -> None:
+    """UNKNOWN_IS_NOT_FAILED."""
     inbox = make_inbox()
     async with world(inbox.app, database_url=clean_url) as rota:
         inbox.sheets.breaks = [ConnectionError("cut")]

@@ -36,6 +36,7 @@ CONSUMER_PHASES = [phase for phase in Phase if phase not in (Phase.PENDING, Phas
 
 @pytest.mark.parametrize(("before", "after"), list(product(Phase, Phase)))
 def test_phases_only_move_forward(before: Phase, after: Phase) -> None:
+    """PHASE_MOVES_FORWARD."""
     if may_move(before, after):
         assert ORDER.index(after) > ORDER.index(before)
     assert may_move(before, after) or (before, after) not in PHASE_MOVES
