@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Record = dict[str, object]
-Tx = Any  # an open transaction, whose type is above this layer
+Tx = Any  # an open transaction, whose type belongs to a higher layer
 
 DEFAULT_KIND = "task"  # of requests that name none
 UNRESTRICTED = re.compile(r"[^\s*][^*]*")

@@ -226,7 +226,7 @@ class RunInfo:
     version: str | None = None
     resource: str | None = None  # what a grant must name, if not the target
     timeout: timedelta | None = None  # of the target; that of the job comes first
-    default_timeout: bool = True  # whether the installation's time limit holds, where job and target have none
+    default_timeout: bool = True  # whether the installation's default applies when job and target have none
     retry: Retry | None = None
     marked: bool = False  # its start is recorded
     delegates: bool = False  # timeout and retries apply to the jobs that it enqueues, not to itself
@@ -287,7 +287,7 @@ class Fire:
 
     slot: datetime
     run_at: datetime
-    solo: bool  # a newer slot may replace its job while that waits
+    solo: bool  # a newer slot may replace its job while the job waits
     trace: str | None = None
 
 

@@ -213,7 +213,7 @@ class GiveUp:
 
 
 def classify(error: BaseException) -> Failure:
-    """Return the failure for an exception of user code; its traceback starts behind the frames of Rota."""
+    """Return the failure for an exception of user code; its traceback starts after the frames of Rota."""
     match error:
         case TransientError() | ConnectionError() | TimeoutError():
             failure_class = FailureClass.TRANSIENT

@@ -67,7 +67,7 @@ class Wake:
         counters = db.write_lock.counters
         known, notified_at = counters.of_others(), 0.0
         written = asyncio.Event()
-        db.on_notify = self.signal  # the counters have the notifications of other processes, this those of our own
+        db.on_notify = self.signal  # the counters report other processes; this callback, our own
         with watch_writes(db.write_lock.path, written) as watching:
             self.signal("anything")  # notifications from before this listened
             while True:

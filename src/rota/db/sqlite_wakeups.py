@@ -38,7 +38,7 @@ class TopicCounters:
             os.pwrite(self._descriptor, COUNTERS.pack(*counts), 0)
 
     def of_others(self) -> list[int]:
-        """How often other processes raised each counter; `SqliteDatabase.on_notify` has the own ones."""
+        """How often other processes raised each counter; `SqliteDatabase.on_notify` reports this process's own."""
         return [count - own for count, own in zip(self._read(), self._own, strict=True)]
 
     def _read(self) -> list[int]:
@@ -67,7 +67,7 @@ def watch_writes(path: Path, written: asyncio.Event) -> Iterator[bool]:
 
 
 def open_inotify(path: Path) -> int | None:
-    """An inotify descriptor for an existing file, or None on other systems than Linux."""
+    """An inotify descriptor for an existing file, or None on systems other than Linux."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None, use_errno=True)

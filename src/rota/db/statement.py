@@ -50,7 +50,7 @@ class Statement:
     list, which is one parameter.
 
     On SQLite a statement may need several texts, which run in order. One that names columns of the batch as parameters
-    runs once per row. One that returns rows in number returns them as a JSON array named `json_rows`: the driver
+    runs once per row. One that may return many rows returns them as a JSON array named `json_rows`: the driver
     releases the GIL for each row that it reads, and may wait 5 ms to get it back while the event loop is busy.
     """
 
@@ -150,7 +150,7 @@ class Statement:
         return run_driver(tx, sql, [*values, *(params[name] for name in order)])
 
     def _sqlite_text(self, text: str, size: int) -> tuple[str, list[str]]:
-        """Return the text for a batch of `size` rows, and the names of its parameters behind those of the batch."""
+        """Return the text for a batch of `size` rows, and the names of its parameters after those of the batch."""
         if (text, size) not in self._sqlite_texts:
             names = self._batch_names(text)
             sql = PARAMETER.sub("?", text)
@@ -262,7 +262,7 @@ def insert_rows(tx: Tx, table: Table, rows: Sequence[Mapping[str, object]], noti
 def insert_new(
     tx: Tx, table: Table, rows: Sequence[Mapping[str, object]], returning: Sequence[str]
 ) -> list[tuple[Any, ...]]:
-    """Insert the rows that meet no conflict, and return columns of those: row counts of skipped inserts differ by
+    """Insert the rows that do not conflict; return these columns of them: row counts of skipped inserts differ by
     driver."""
     if not rows:
         return []

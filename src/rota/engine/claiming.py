@@ -25,17 +25,17 @@ def lanes(
     after: Lane | None = None,
     only_orgs: Collection[str] | None = None,
 ) -> list[Lane]:
-    """Return up to LANES_PER_CLAIM lanes with ready jobs, of all queues and orgs or only of these: those behind `after`
+    """Return up to LANES_PER_CLAIM lanes with ready jobs, of all queues and orgs or only of these: those after `after`
     and then those from the beginning, so that each of many lanes gets its turn."""
-    behind = lanes_behind(tx, only_queues, after, only_orgs)
-    if after is not None and len(behind) < LANES_PER_CLAIM:
-        seen = {(lane.org_id, lane.queue) for lane in behind}
-        first = lanes_behind(tx, only_queues, None, only_orgs)
-        behind += [lane for lane in first if (lane.org_id, lane.queue) not in seen]
-    return behind[:LANES_PER_CLAIM]
+    later = lanes_after(tx, only_queues, after, only_orgs)
+    if after is not None and len(later) < LANES_PER_CLAIM:
+        seen = {(lane.org_id, lane.queue) for lane in later}
+        first = lanes_after(tx, only_queues, None, only_orgs)
+        later += [lane for lane in first if (lane.org_id, lane.queue) not in seen]
+    return later[:LANES_PER_CLAIM]
 
 
-def lanes_behind(
+def lanes_after(
     tx: Tx, only_queues: Collection[str] | None, after: Lane | None, only_orgs: Collection[str] | None
 ) -> list[Lane]:
     rows = statements.LANES.run(

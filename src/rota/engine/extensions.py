@@ -31,7 +31,7 @@ log = structlog.get_logger("rota.maintenance")
 
 @dataclass(frozen=True, slots=True)
 class Extensions:
-    """What slices add that are no kind of work."""
+    """What slices that are not kinds of work add."""
 
     describers: Mapping[str, Describe] = field(default_factory=dict)  # for the audit log, by resource as in the path
     prunes: Sequence[Prune] = ()  # steps of maintenance that delete old rows
@@ -49,7 +49,7 @@ class Reconciles(Protocol):
     """A kind of work that repairs its own rows."""
 
     async def reconcile(self, engine: "Engine", now: datetime) -> None:
-        """Find what should not be, repair it and record that by `record_repair`. Called at start and every five
+        """Find inconsistent rows, repair them and record that by `record_repair`. Called at start and every five
         minutes."""
         ...
 

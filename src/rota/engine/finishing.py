@@ -119,8 +119,8 @@ def set_aside(tx: Tx, job: Job, move: Move, solo_key: str, reason: str | None = 
 
 
 def hand_back(tx: Tx, worker: str, job_ids: Collection[str] | None, known: Collection[str] = ()) -> int:
-    """Return leased jobs that did not start: these, or all of the worker except those it knows (`known`). It may own
-    others if the answer to a claim was lost. Returns their number."""
+    """Return leased jobs that did not start: `job_ids`, or all the worker's jobs except `known`. It may own others if
+    the answer to a claim was lost. Returns their number."""
     stmt = update(jobs).where(
         c.lease_owner == worker, is_in(c.state, states_before(Move.HAND_BACK)), c.run_id.is_(None)
     )
@@ -162,8 +162,8 @@ def rescue(
 
 
 def culprit_of(rows: Sequence[ResultRow]) -> str | None:
-    """Return the job that the death of its worker is evidence against: the only one of the worker, or the only one that
-    ran without other suspects because three workers had died while running it. None if others may be the cause."""
+    """Return the job that the death of its worker is evidence against: the only one of the worker, or the only
+    started job that was running alone (see `Job.alone`). None if others may be the cause."""
     suspects = rows if len(rows) == 1 else [row for row in rows if job_of(row).alone]
     begun = [row.id for row in suspects if row.run_id is not None]
     return begun[0] if len(begun) == 1 else None

@@ -76,7 +76,7 @@ def fire(tx: Tx, planned: Sequence[tuple[DueSchedule, Plan]], now: datetime, lea
 
 
 def state_as_read(due: DueSchedule) -> list[object]:
-    """Return what LOCK_CLOCKS returns behind `limited`, if the schedule did not change since it was read."""
+    """Return the columns that LOCK_CLOCKS returns after `limited`, if the schedule did not change since it was read."""
     return [due.next_slot, due.schedule.revision, True, due.frozen_at, due.frozen_until]
 
 

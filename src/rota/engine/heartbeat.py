@@ -32,7 +32,7 @@ class Heartbeat:
         self.url, self.clock, self.worker, self.lease = url, clock, worker, lease
         self.on_cancel, self.on_lost = on_cancel, on_lost
         self._renewed = stopwatch()
-        # no worker is declared dead before: those that waited for the database during our start renew first
+        # declare no worker dead before then: those that waited for the database during our start renew first
         self.quiet_until = self._renewed + min(2.0, lease.total_seconds() / 3)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
@@ -93,7 +93,7 @@ class Heartbeat:
             return False
         if sample.received - self._renewed > seconds / 2:
             self.quiet_until = sample.received + seconds
-        self._renewed = sample.sent  # the lease is counted from then on at the earliest, however late the answer came
+        self._renewed = sample.sent  # the lease began no earlier than when the request was sent
         off = self.clock.sync(sample)
         if abs(off) > CLOCK_JUMP:
             log.warning("the clock jumped; no lease is judged for a while", by=off.total_seconds())

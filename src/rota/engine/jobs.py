@@ -56,7 +56,7 @@ def add(
     lease: Lease | None = None,
     promoting: bool = True,
 ) -> list[Job]:
-    """Insert jobs; returns those that could start now and are leased to the worker of `lease`. The caller holds the
+    """Insert jobs; returns those that were leased to the worker of `lease`. The caller holds the
     locks of their serial keys and knows that their job keys are free. `free_keys` are serial keys without jobs: a
     single new job with one becomes its head at once. With `promoting` False the caller promotes the next heads."""
     if not new:
@@ -122,7 +122,7 @@ def within_org_room(org_room: Callable[[str], int | None] | None, new: Iterable[
 
 
 def request_cancel(tx: Tx, ids: Collection[str], reason: str, now: datetime) -> None:
-    """Request their workers to stop these jobs."""
+    """Ask the workers of these jobs to stop them."""
     stmt = update(jobs).where(c.id.in_(ids), is_in(c.state, [State.RUNNING]), c.cancel_requested_at.is_(None))
     if tx.execute(stmt.values(cancel_requested_at=now, cancel_reason=reason)).rowcount:
         notify(tx, "cancel")
@@ -137,7 +137,8 @@ def withdraw(
     tx: Tx, where: ColumnElement[bool], status: Status, reason: str | None, now: datetime, promoting: bool = True
 ) -> list[tuple[str, datetime | None]]:
     """Delete jobs that no worker has leased and append a run with the reason for each; returns (schedule id, slot) of
-    each. The caller holds the locks of their serial keys. With `promoting` False it promotes the next heads."""
+    each. The caller holds the locks of their serial keys. With `promoting` False the caller promotes the
+    next heads."""
     stmt = delete(jobs).where(where, is_in(c.state, WAITING_STATES)).returning(*JOB_COLUMNS)
     gone = [job_of(row) for row in tx.execute(stmt)]
     ended = [AttemptResult(job, status, reason, now, new_id(), job.attempt + 1) for job in gone]

@@ -79,7 +79,7 @@ class Maintenance:
         again here: this transaction may have waited long for its lock, and other workers for theirs to renew."""
         now = self.clock.now()
         jumped = isinstance(self.clock, SystemClock) and abs(workers.measure(tx).time - now) > CLOCK_JUMP
-        evidence = workers.is_alive(tx, worker)  # otherwise these are the rest of its jobs
+        evidence = workers.is_alive(tx, worker)  # False for later batches: the first one already used the evidence
         if self.may_judge() and not jumped:
             workers.declare_dead(tx, worker, now)
         return (

@@ -184,7 +184,8 @@ class RunLog:
             self._add(stream, text)
 
     def speak(self, stream: str, text: str) -> None:
-        """Append text of a stream that is shown as it comes, with its line ends: one entry per call of `take`."""
+        """Append text of a stream that is shown as it comes, with its line ends; stored as one entry each time
+        `take` is called."""
         with self._lock:
             if self._spoken[0] != stream or len(self._spoken[1]) + len(text) > LINE_LIMIT:
                 self._speak_out()
@@ -299,8 +300,8 @@ class SetAside(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Returned by work that stored its result itself, in the transaction that committed its effects. If it began the
-    next attempt of its serial key there too: that attempt, and what prepares it instead of its runner."""
+    """Returned by work that stored its result itself, in the transaction that committed its effects. `then` is
+    the next attempt, if it began one in the same transaction; `prepare` replaces that of its runner."""
 
     ended: AttemptResult
     then: Attempt | None = None

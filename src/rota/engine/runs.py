@@ -22,7 +22,7 @@ LogLine = tuple[str, datetime, str, str]  # run id, time, stream, text
 NO_INFO = RunInfo()
 BY_ATTEMPT = (runs.c.attempt, runs.c.lost_fence.desc())  # of two runs with one attempt number, the lost one came first
 
-RESULT_COLUMNS = tuple(statements.FINISH.batch)[2:]  # behind the job and its fence; values are in `result_values`
+RESULT_COLUMNS = tuple(statements.FINISH.batch)[2:]  # after the job and its fence; values are in `result_values`
 SET_VERDICT = (
     update(slots)
     .where(

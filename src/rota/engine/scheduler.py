@@ -79,7 +79,7 @@ class Scheduler:
 
     @property
     def kinds(self) -> list[str]:
-        """What can be run here. Slots of other kinds pass as if no process was up: no worker would run their jobs."""
+        """What can be run here. Slots of other kinds pass as if no process were up: no worker would run their jobs."""
         return sorted(kind for kind, runner in self.engine.runners.items() if runner.routes())
 
     def trouble(self) -> str | None:
@@ -143,7 +143,7 @@ class Scheduler:
         return max(0.0, min(ahead, self.polled_at + POLL_SECONDS - stopwatch()))
 
     async def fire_due(self, batch: DueBatch, early: timedelta = timedelta(0)) -> DueBatch | None:
-        """Fire what of a batch is due; schedules up to `early` before their due time, if the worker has places.
+        """Fire what is due in a batch; schedules up to `early` before their due time, if the worker has places.
         Returns what is left of the batch, or None if it is time to poll again."""
         batch = await self.release_jobs(batch)
         for schedule_id, revision, error in batch.broken:

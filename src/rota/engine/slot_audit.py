@@ -97,7 +97,7 @@ def compare(
         wrong += complaints
     for row, is_slot in zip(rows, claimed, strict=True):
         ruled = any(span.from_at < row.slot <= (span.until_at or now) for span in spans)
-        if not is_slot and (ruled or row.job_id is None):  # without a trigger span only a backfill can have fired it
+        if not is_slot and (ruled or row.job_id is None):  # outside all trigger spans, only a backfill can fire it
             wrong.append(f"{row.slot.isoformat()} is no slot of its triggers")
         if row.verdict is None and (row.job_id is None or row.job_id in orphaned):
             wrong.append(f"slot {row.slot.isoformat()} has neither a job nor a run")

@@ -29,7 +29,7 @@ RUN_OF_JOB = """
 OWNED = "jobs.id = batch.job_id AND jobs.fence = batch.of_fence AND jobs.state || '' = 'running'"
 
 LANES = Statement(
-    """Step from lane to lane, from behind (org_id, queue) on; returns lanes with ready jobs that are not paused, and
+    """Step from lane to lane, starting after (org_id, queue); returns lanes with ready jobs that are not paused, and
     their limits. Each step is two look-ups in the index of ready jobs. Comparing org and queue as a pair would be
     shorter, but SQLite then reads the whole lane that it stands in.""",
     """
@@ -307,7 +307,7 @@ LOCK_CLOCKS = Statement(
 )
 
 ADVANCE_CLOCKS = Statement(
-    """Set clocks to their next slots and add the slots that fired.""",
+    """Set clocks to their next slots and increase their number of fired slots.""",
     """
     UPDATE clocks SET next_slot = batch.next_slot, next_run_at = batch.next_run_at, fired = clocks.fired + batch.fires
     FROM batch WHERE clocks.schedule_id = batch.of_schedule

@@ -27,7 +27,7 @@ SPANS_SHOWN = 20
 TIMINGS_MAX = 20_000  # different timings that are read
 COUNTED_MAX = 10_000  # schedules that are counted
 
-PLAIN = (  # columns that stand on the wire as they are: first the fields of a request that have a column
+PLAIN = (  # columns returned by the API unchanged: first the fields of a request that have a column
     *(s[name] for name in schedule_form.ScheduleChanges.model_fields if name in s),
     s.id, k.next_run_at, k.next_slot, st.last_run_at, st.last_run_id, st.last_job_id, st.last_run_status,
     k.fired.label("run_count"), st.failure_count, st.skipped_count, s.revision, s.condition, s.condition_reason,

@@ -84,7 +84,7 @@ partial_index(
 partial_index("ix_schedules_grant", schedules.c.grant_id, where=text("grant_id IS NOT NULL AND deleted_at IS NULL"))
 Index("ix_schedules_updated", schedules.c.org_id, schedules.c.updated_at, schedules.c.id)
 
-clocks = Table(  # apart from schedules, so that firing and editing do not rewrite each other's rows
+clocks = Table(  # a separate table from schedules, so that firing and editing do not rewrite each other's rows
     "clocks",
     metadata,
     Column("schedule_id", Id, ForeignKey("schedules.id"), primary_key=True),

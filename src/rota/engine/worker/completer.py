@@ -140,7 +140,7 @@ def write_results(
     clock: Clock,
     follows: Mapping[str, Follows] | None = None,
 ) -> FinishResult:
-    """Write results, what their kinds make follow from them, and log lines of runs whose lease held."""
+    """Write results, what their kinds do in response, and log lines of runs whose lease held."""
     now = clock.now()  # read here: the transaction may have waited for the write lock
     kept, ready = finishing.finish(tx, batch, worker, now)
     for kind, runner in (follows or {}).items():

@@ -16,7 +16,7 @@ class LaneClaims:
     def __init__(self, registration: Registration, org_room: Callable[[str], int | None]) -> None:
         self.registration, self.db, self.org_room = registration, registration.engine.db, org_room
         self.turn = random.randrange(1000)  # rotates which lane is served first
-        self.after: Lane | None = None  # behind which the next claim looks, when there are too many lanes for one read
+        self.after: Lane | None = None  # the lane after which the next claim starts, if there are too many for one read
         self.sole: Lane | None = None  # the lane that had all ready jobs at the last claim
         self.unlimited = False  # no limit of an org or queue kept this worker from claiming more
 
@@ -49,7 +49,7 @@ class LaneClaims:
         self.unlimited = not shared and all(lane.cap is None for lane in lanes)
         is_sole = len(lanes) == 1 and self.unlimited and self.registration.serves_all
         self.sole = lanes[0] if is_sole else None
-        if len(lanes) == claiming.LANES_PER_CLAIM:  # the next claim goes on behind the lanes that get room now
+        if len(lanes) == claiming.LANES_PER_CLAIM:  # the next claim starts after the lanes that get room now
             self.after, self.turn = lanes[min(room, len(lanes)) - 1], 0
         else:
             self.after, self.turn = None, self.turn + 1

@@ -43,5 +43,5 @@ class OrgShares:
         return self.room(org_id) == 0
 
     def full_among(self, orgs: Collection[str]) -> Collection[str]:
-        """Those of these orgs of which no run may start."""
+        """Which of these orgs may start no further run."""
         return () if self.most is None else {org_id for org_id in orgs if self.is_full(org_id)}

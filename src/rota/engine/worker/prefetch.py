@@ -108,7 +108,7 @@ class Prefetch:
 
     @asynccontextmanager
     async def reserve(self, count: int, until: datetime) -> AsyncIterator["Reservation"]:
-        """Reserve places for up to `count` jobs, due until then, that the caller is about to insert. With the lease of
+        """Reserve places for up to `count` jobs, due by `until`, that the caller is about to insert. With the lease of
         the reservation they are inserted as running under this worker; those that are delivered start when the block
         ends. If the answer of the database is lost, the jobs are handed back."""
         if not self.registration.registered or self.registration.stopping or not self.reservable:
@@ -139,7 +139,7 @@ class Prefetch:
         )
 
     async def await_capacity(self, least: int) -> int:
-        """The capacity for jobs that are about to be fired; 0 while older jobs are ready in the queue. Waits shortly
+        """The capacity for jobs that are about to be fired; 0 while older jobs are ready in the queue. Waits briefly
         until there is capacity for `least` and half of the prefetched jobs have started."""
         until = stopwatch() + CAPACITY_WAIT_SECONDS
         while self.caught_up and self.capacity < max(least, self.size // 2) and stopwatch() < until:
@@ -179,7 +179,7 @@ class Prefetch:
             self._early_start = asyncio.get_running_loop().call_later(delay, self.start_waiting)
 
     def refill(self, now: datetime) -> None:
-        """A place became free: start the next job, and wake the claim loop while half of the prefetch still waits."""
+        """A place became free: start the next job, and wake the claim loop once no more than half of it is left."""
         if self.waiting:
             self.start_waiting(now)
         if len(self.waiting) <= self.size // 2 and not self.registration.draining and not self.caught_up:

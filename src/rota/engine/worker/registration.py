@@ -1,4 +1,4 @@
-"""A worker's registration: its id, what it serves, and whether it goes on. Shared by the parts of a worker.
+"""A worker's registration: its id, what it serves, and whether it is still active. Shared by the parts of a worker.
 
 A process whose worker loses its lease registers again, under a new id.
 """
@@ -57,8 +57,8 @@ class Registration:
                 log.warning("could not hand jobs back; their lease will expire", error=error.message)
 
     async def hand_back_all_but(self, known_jobs: Callable[[], Collection[str]]) -> None:
-        """Return every job that the database has under this registration and that did not start, but for the known
-        ones. Waits until the database is available."""
+        """Return every job that the database has under this registration and that did not start, except the
+        known ones. Waits until the database is available."""
         await retry_until_available(lambda: self.engine.db.tx(finishing.hand_back, self.id, None, known_jobs()))
 
     async def store(self) -> None:
