@@ -95,4 +95,4 @@ def run_context(engine: Engine) -> RunContext:
         trace=None,
     )
     run_id = new_id()
-    return RunContext(job, run_id, 1, "bench", RunLog(run_id, system_time), host=engine)
+    return RunContext(job, run_id, 1, "bench", RunLog(run_id, system_time), _engine=engine)

@@ -26,7 +26,7 @@ from rota.app.application import Rota, load_app
 from rota.core.clock import SystemClock
 from rota.db.connection import Database, open_database
 from rota.db.migrate import migrate
-from rota.db.notify import Wake
+from rota.db.wake import Wake
 from rota.engine import workers
 from rota.engine.commands import Engine
 from rota.engine.engine_settings import EngineSettings

@@ -15,7 +15,7 @@ from rota.core.ids import new_id
 from rota.core.model import AttemptResult, Job
 from rota.core.states import Status
 from rota.db.dialect import Tx
-from rota.db.notify import Wake
+from rota.db.wake import Wake
 from rota.engine import claiming, finishing
 from rota.engine.commands import Engine
 from rota.engine.engine_settings import EngineSettings

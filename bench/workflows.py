@@ -14,7 +14,7 @@ from typing import Any
 from bench.figures import Figure, Size, percentile
 from bench.installation import DatabaseKind, Installation, WrongCount, installation
 from rota import Prepare, Rota, Workflow
-from rota.db.notify import Wake
+from rota.db.wake import Wake
 from rota.engine.commands import Engine
 from rota.engine.engine_settings import EngineSettings
 from rota.engine.scheduler import Scheduler

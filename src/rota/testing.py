@@ -31,8 +31,8 @@ from rota.db.connection import open_database
 from rota.db.crash_points import at_each_statement
 from rota.db.dialect import Tx
 from rota.db.migrate import migrate
-from rota.db.notify import Wake
 from rota.db.paging import Record
+from rota.db.wake import Wake
 from rota.engine import orgs, workers
 from rota.engine.commands import Engine
 from rota.engine.engine_settings import EngineSettings
@@ -114,7 +114,7 @@ class World:
         """Rescue the jobs of a dead process, as a new one does after the lease of the old one has expired."""
         self.clock.set(self.clock.now() + self.engine.settings.lease)
         await self.engine.db.tx(workers.renew, self.worker.id, self.engine.settings.lease, self.clock.now())
-        await Maintenance(self.engine, self.worker.id).rescue()
+        await Maintenance(self.engine, self.worker.id).rescue_dead_workers()
 
     # workflows
 

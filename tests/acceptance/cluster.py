@@ -25,9 +25,9 @@ from rota.core.process_groups import die_with_parent
 from rota.db.connection import open_database
 from rota.db.dialect import Tx
 from rota.db.migrate import migrate
-from rota.db.notify import Wake
 from rota.db.tables import jobs, runs, schedules, slots
 from rota.db.tables import workers as worker_rows
+from rota.db.wake import Wake
 from rota.engine import workers
 from rota.engine.commands import Engine
 from rota.engine.engine_settings import EngineSettings

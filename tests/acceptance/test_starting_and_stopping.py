@@ -18,8 +18,8 @@ from sqlalchemy import func, select
 
 from rota.core.clock import ManualClock
 from rota.db.dialect import Tx
-from rota.db.notify import Wake
 from rota.db.tables import jobs, runs, schedules, slots
+from rota.db.wake import Wake
 from rota.engine.commands import Engine
 from rota.engine.engine_settings import EngineSettings
 from rota.engine.slot_audit import audit

@@ -23,7 +23,7 @@ from rota.core.model import Attempt, AttemptResult, Job
 from rota.core.states import Status
 from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx
-from rota.db.notify import Wake
+from rota.db.wake import Wake
 from rota.engine import claiming, finishing
 from rota.engine.commands import Engine
 from rota.engine.engine_settings import EngineSettings

@@ -15,7 +15,7 @@ from rota.app.asgi import create_site
 from rota.app.connections import HEAD_BYTES, Connection
 from rota.core.clock import SystemClock
 from rota.db.connection import open_database
-from rota.db.notify import Wake
+from rota.db.wake import Wake
 from rota.engine.commands import Engine
 from rota.engine.engine_settings import EngineSettings
 from rota.engine.runner import Runners

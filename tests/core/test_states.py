@@ -4,7 +4,7 @@ from rota.core.states import (
     HEADS,
     MOVES,
     PHASE_MOVES,
-    RAN,
+    STATUSES_THAT_RAN,
     Move,
     Phase,
     State,
@@ -41,7 +41,7 @@ def test_a_head_stays_a_head_until_it_leaves_the_queue_or_lets_another_go_first(
 def test_every_status_of_a_run_that_is_over_has_a_verdict() -> None:
     for status in set(Status) - {Status.PENDING, Status.RUNNING}:
         assert verdict_of(status) in Verdict
-    assert {verdict_of(status) for status in RAN} == {Verdict.RAN}
+    assert {verdict_of(status) for status in STATUSES_THAT_RAN} == {Verdict.RAN}
 
 
 def test_phases_only_move_forward() -> None:

@@ -14,14 +14,14 @@ from rota.core.clock import ManualClock
 from rota.core.ids import new_id
 from rota.core.model import Job
 from rota.core.schedule_form import Defaults
-from rota.core.states import RAN, State, Status
+from rota.core.states import STATUSES_THAT_RAN, State, Status
 from rota.core.timing import triggers
 from rota.core.timing.dst import TICK
 from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx
-from rota.db.notify import Wake
 from rota.db.statement import insert_rows
 from rota.db.tables import clocks, jobs, orgs, runs, schedule_stats, schedules, slots, trigger_spans
+from rota.db.wake import Wake
 from rota.engine import jobs as queue
 from rota.engine import workers
 from rota.engine.commands import Engine
@@ -337,7 +337,7 @@ def verdict_text(tx: Tx, row: Any) -> str:
     assert last is not None, f"slot {row.slot} has neither a job nor a run"
     status = Status(last.status)
     reason = f": {last.reason}" if last.reason else ""
-    return f"{span} ran" if status in RAN else f"{span} {status.value}{reason}"
+    return f"{span} ran" if status in STATUSES_THAT_RAN else f"{span} {status.value}{reason}"
 
 
 def count_slots(tx: Tx, now: datetime) -> None:

@@ -82,7 +82,7 @@ async def rescue(url: str) -> None:
         other = Worker(here.engine)
         await here.engine.db.tx(register_worker, other, here.engine)
         count_from_here()
-        assert await Maintenance(here.engine, other.id).rescue() == SCHEDULES
+        assert await Maintenance(here.engine, other.id).rescue_dead_workers() == SCHEDULES
         await end(here, gate)
 
 

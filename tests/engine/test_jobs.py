@@ -183,15 +183,15 @@ async def test_future_jobs_become_ready_when_due(db: Database) -> None:
         db, new(run_at=LATER), new(run_at=LATER, serial_key="k"), new(run_at=LATER, serial_key="k")
     )
     assert await db.read(queue.next_due) == LATER
-    assert await db.tx(queue.due, NOW) == 0
-    assert await db.tx(queue.due, LATER) == 3
+    assert await db.tx(queue.release_due, NOW) == 0
+    assert await db.tx(queue.release_due, LATER) == 3
     assert [await state_of(db, job_id) for job_id in (plain, keyed, behind)] == ["ready", "ready", "blocked"]
     assert await db.read(queue.next_due) is None
 
 
 async def test_letting_in_keeps_to_its_limit(db: Database) -> None:
     await add(db, *(new(run_at=LATER) for _ in range(30)))
-    assert await db.tx(queue.due, LATER, 10) == 10
+    assert await db.tx(queue.release_due, LATER, 10) == 10
     assert len([row for row in await rows(db) if row.state == "ready"]) == 10
 
 
@@ -435,7 +435,7 @@ async def test_a_lane_that_is_not_all_there_is_needs_another_look(db: Database, 
 # each pair of state and move
 
 STEPS: dict[Move, Callable[[Tx, str, Job], Any]] = {
-    Move.DUE: lambda tx, job_id, job: queue.due(tx, LATER),
+    Move.DUE: lambda tx, job_id, job: queue.release_due(tx, LATER),
     Move.CLAIM: lambda tx, job_id, job: claiming.claim(
         tx, claiming.lanes(tx) or [Lane("org", "default")], worker="v", routes=["task"], room=9, turn=0
     ),

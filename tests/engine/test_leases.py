@@ -33,7 +33,7 @@ async def enqueue(harness: Harness, count: int = 1, **how: Any) -> list[str]:
 async def rescue(harness: Harness) -> int:
     """Other processes declare the workers of this one dead."""
     harness.clock.set(harness.clock.now() + HOUR)
-    return await Maintenance(harness.engine).rescue()
+    return await Maintenance(harness.engine).rescue_dead_workers()
 
 
 async def new_registration(harness: Harness, active: ActiveRuns | None = None) -> Worker:
@@ -206,7 +206,7 @@ async def test_the_jobs_of_a_dead_worker_run_again_at_full_width_and_uncharged(h
     took = await harness.db.tx(claiming.claim, lanes, worker=dead.id, routes=["task"], room=20, turn=0)
     await harness.db.tx(finishing.mark_started, [Attempt(job, new_id(), 1, harness.clock.now()) for job in took])
     harness.clock.set(at("9:30"))
-    await Maintenance(harness.engine, harness.worker.id).rescue()
+    await Maintenance(harness.engine, harness.worker.id).rescue_dead_workers()
     harness.fake_runner.long = lambda job: True
     await harness.work()
     assert len(harness.fake_runner.gates) == 20  # all at once, in this process
@@ -261,7 +261,7 @@ async def lose(harness: Harness, count: int) -> None:
         finishing.mark_started, [Attempt(job, new_id(), job.attempt + 1, harness.clock.now()) for job in took]
     )
     harness.clock.set(harness.clock.now() + HOUR)
-    assert await Maintenance(harness.engine, harness.worker.id).rescue() == count
+    assert await Maintenance(harness.engine, harness.worker.id).rescue_dead_workers() == count
 
 
 async def test_a_child_process_that_dies_is_evidence(harness: Harness) -> None:

@@ -433,7 +433,7 @@ async def test_jobs_of_a_worker_that_vanished_go_to_others(harness: Harness) -> 
     assert len(await claim(harness, lost)) == 1
     harness.clock.set(at("9:01"))
     await harness.db.tx(workers.renew, harness.worker.id, MINUTE, harness.clock.now())
-    assert await Maintenance(harness.engine, harness.worker.id).rescue() == 1
+    assert await Maintenance(harness.engine, harness.worker.id).rescue_dead_workers() == 1
     await harness.work()
     assert await harness.history() == ["manual #1 success"]  # it never started: no trace
     (row,) = await harness.rows(select(worker_rows).where(worker_rows.c.id == lost.id))
@@ -445,7 +445,7 @@ async def test_a_worker_never_rescues_itself(harness: Harness) -> None:
     harness.fake_runner.long = lambda job: True
     await harness.work()
     harness.clock.set(at("9:30"))
-    assert await Maintenance(harness.engine, harness.worker.id).rescue() == 0
+    assert await Maintenance(harness.engine, harness.worker.id).rescue_dead_workers() == 0
     await harness.release()
     assert await harness.history() == ["manual #1 success"]
 
@@ -457,7 +457,7 @@ async def test_the_third_crash_quarantines(harness: Harness) -> None:
         (job,) = await claim(harness, lost)
         await harness.db.tx(finishing.mark_started, [Attempt(job, new_id(), job.attempt + 1, harness.clock.now())])
         harness.clock.set(harness.clock.now() + HOUR)
-        await Maintenance(harness.engine, harness.worker.id).rescue()
+        await Maintenance(harness.engine, harness.worker.id).rescue_dead_workers()
         assert len(await harness.queue()) == (1 if n < 3 else 0)
     assert await harness.history() == ["manual #1 crashed", "manual #2 crashed", "manual #3 failed: quarantined"]
     assert harness.engine.metrics.runs == {("task", "crashed"): 2, ("task", "failed"): 1}
@@ -469,7 +469,7 @@ async def test_a_crashed_run_is_followed_by_a_marked_isolated_attempt(harness: H
     (job,) = await claim(harness, lost)
     await harness.db.tx(finishing.mark_started, [Attempt(job, new_id(), 1, harness.clock.now())])
     harness.clock.set(at("9:30"))
-    await Maintenance(harness.engine, harness.worker.id).rescue()
+    await Maintenance(harness.engine, harness.worker.id).rescue_dead_workers()
     harness.fake_runner.long = lambda job: True
     await harness.work()
     (row,) = await harness.queue()

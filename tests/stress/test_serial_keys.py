@@ -15,8 +15,8 @@ from rota.core.model import Attempt, AttemptResult, Job, NewJob
 from rota.core.states import Move, Status
 from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx, lock_keys
-from rota.db.notify import Wake
 from rota.db.tables import jobs, runs, slots
+from rota.db.wake import Wake
 from rota.engine import claiming, finishing, serial_keys
 from rota.engine import jobs as queue
 from rota.engine.commands import Engine
@@ -56,7 +56,7 @@ async def work(url: str, worker: str, witness: Witness, total: int, done: list[i
             for job in took:
                 witness.begins(job)
             if not took:
-                await db.tx(queue.due, NOW + timedelta(hours=1))
+                await db.tx(queue.release_due, NOW + timedelta(hours=1))
                 await asyncio.sleep(0.002)
                 continue
             await asyncio.sleep(0)

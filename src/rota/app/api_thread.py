@@ -25,8 +25,8 @@ from rota.core.addresses import is_loopback
 from rota.core.clock import SystemClock
 from rota.core.errors import RotaError, Unavailable
 from rota.db.connection import open_database
-from rota.db.notify import Wake
 from rota.db.retry import retry_until_available
+from rota.db.wake import Wake
 from rota.engine.commands import Engine
 from rota.engine.metrics import Metrics
 from rota.engine.supervision import start_supervised

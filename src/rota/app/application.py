@@ -19,7 +19,7 @@ from rota.core.errors import Invalid, NotFound
 from rota.core.policy import Retry
 from rota.core.timing import triggers
 from rota.db.connection import Database, open_database
-from rota.db.notify import Wake
+from rota.db.wake import Wake
 from rota.engine import orgs, workers
 from rota.engine.commands import Engine
 from rota.engine.extensions import Extensions

@@ -16,8 +16,8 @@ from rota.core.clock import SystemClock, system_time
 from rota.core.model import Job
 from rota.core.policy import Billing, Terms, classify
 from rota.db.connection import Database, open_database
-from rota.db.notify import Wake
 from rota.db.retry import retry_until_available
+from rota.db.wake import Wake
 from rota.engine import runs, workers
 from rota.engine.commands import Engine
 from rota.engine.engine_settings import EngineSettings
@@ -131,7 +131,7 @@ def make_context(order: ChildOrder, engine: Engine) -> RunContext:
         trace=order.get("trace"),
     )
     log = RunLog(order["run_id"], system_time)
-    ctx = RunContext(job, order["run_id"], order["attempt"], order["worker"], log, host=engine)
+    ctx = RunContext(job, order["run_id"], order["attempt"], order["worker"], log, _engine=engine)
     ctx.info.name = order.get("name", job.target)
     return ctx
 

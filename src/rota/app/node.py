@@ -18,8 +18,8 @@ from rota.app.signals import Shutdown
 from rota.core.clock import SystemClock, real_sleep
 from rota.core.errors import Unavailable
 from rota.db.connection import Database, open_database
-from rota.db.notify import Wake
 from rota.db.retry import retry_until_available
+from rota.db.wake import Wake
 from rota.engine import orgs, warmup, workers
 from rota.engine.commands import Engine
 from rota.engine.maintenance import Maintenance

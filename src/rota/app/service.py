@@ -27,8 +27,8 @@ from rota.app.settings import Settings
 from rota.app.signals import Shutdown
 from rota.db.connection import open_database
 from rota.db.migrate import migrate
-from rota.db.notify import Wake
 from rota.db.user_session import Database
+from rota.db.wake import Wake
 from rota.engine import orgs, workers
 from rota.engine.commands import Engine
 from rota.engine.runner import capture_output

@@ -187,7 +187,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Lease:
+class LeaseOffer:
     """A worker that claims jobs in the transaction that inserts them: its id and what it can run now."""
 
     worker: str
@@ -278,7 +278,7 @@ class FireResult(NamedTuple):
 
     schedule_ids: Collection[str] = ()  # schedules that were unchanged since they were read
     fires: "Sequence[Fire]" = ()  # slots that became jobs
-    leased_jobs: Sequence[Job] = ()  # jobs that were inserted as running, leased by the worker of `Lease`
+    leased_jobs: Sequence[Job] = ()  # jobs that were inserted as running, leased by the worker of `LeaseOffer`
 
 
 @dataclass(slots=True)

@@ -95,12 +95,14 @@ class Verdict(StrEnum):
     COALESCED = "coalesced"
 
 
-RAN = frozenset({Status.SUCCESS, Status.FAILED, Status.CRASHED, Status.LOST, Status.CANCELED, Status.PAUSED})
+STATUSES_THAT_RAN = frozenset(
+    {Status.SUCCESS, Status.FAILED, Status.CRASHED, Status.LOST, Status.CANCELED, Status.PAUSED}
+)
 
 
 def verdict_of(status: Status) -> Verdict:
     """Return the verdict of a slot whose job left the queue; `status` is that of its last run."""
-    return Verdict.RAN if status in RAN else Verdict(status.value)
+    return Verdict.RAN if status in STATUSES_THAT_RAN else Verdict(status.value)
 
 
 class Condition(StrEnum):

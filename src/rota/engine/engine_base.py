@@ -11,7 +11,7 @@ from rota.core.model import Schedule
 from rota.core.timing import triggers
 from rota.db.connection import Database
 from rota.db.dialect import Tx
-from rota.db.notify import Wake
+from rota.db.wake import Wake
 from rota.engine import tracing
 from rota.engine.audit_log import AuditedDatabase, AuditEntry
 from rota.engine.engine_settings import EngineSettings

@@ -10,7 +10,7 @@ from sqlalchemy import and_, bindparam, func, or_, select, update
 from rota.core.errors import Conflict
 from rota.core.ids import new_id
 from rota.core.kinds import traits_of
-from rota.core.model import DueSchedule, Fire, FireResult, Lease, NewJob, Plan, Schedule
+from rota.core.model import DueSchedule, Fire, FireResult, LeaseOffer, NewJob, Plan, Schedule
 from rota.core.plan import next_run_at, passed_gap
 from rota.core.policy import Overlap, Terms
 from rota.core.states import Condition, State, Status, Verdict
@@ -43,7 +43,7 @@ def next_due_at(tx: Tx, kinds: Collection[str], after: datetime) -> datetime | N
     return min((at for at in firsts if at is not None), default=None)
 
 
-def read_due(
+def read_clocks(
     tx: Tx, kinds: Collection[str], now: datetime, limit: int, only_orgs: Collection[str] | None = None
 ) -> list[tuple[object, ...]]:
     """Return the rows of due schedules, longest overdue first; of all orgs, or of the orgs with these slugs."""
@@ -53,7 +53,7 @@ def read_due(
 
 
 def due_schedules_of(rows: Iterable[tuple[Any, ...]]) -> tuple[list[DueSchedule], list[tuple[str, int, str]]]:
-    """Return the records of rows of `read_due`, and the rows that cannot be parsed as (id, revision, error)."""
+    """Return the records of rows of `read_clocks`, and the rows that cannot be parsed as (id, revision, error)."""
     due: list[DueSchedule] = []
     broken: list[tuple[str, int, str]] = []
     for row in rows:
@@ -65,7 +65,9 @@ def due_schedules_of(rows: Iterable[tuple[Any, ...]]) -> tuple[list[DueSchedule]
     return due, broken
 
 
-def fire(tx: Tx, planned: Sequence[tuple[DueSchedule, Plan]], now: datetime, lease: Lease | None = None) -> FireResult:
+def fire(
+    tx: Tx, planned: Sequence[tuple[DueSchedule, Plan]], now: datetime, lease: LeaseOffer | None = None
+) -> FireResult:
     """FIRE_IS_ONE_TRANSACTION: carry out the plans whose schedule did not change since it was read. With a `lease` its
     worker claims the jobs in the same transaction, unless a limit of the org or queue has to be counted first. Slots
     that are not due yet are fired only with a lease."""
@@ -81,7 +83,7 @@ def state_as_read(due: DueSchedule) -> list[object]:
 
 
 def apply_plans(
-    tx: Tx, planned: Sequence[tuple[DueSchedule, Plan]], now: datetime, lease: Lease | None = None
+    tx: Tx, planned: Sequence[tuple[DueSchedule, Plan]], now: datetime, lease: LeaseOffer | None = None
 ) -> FireResult:
     """Write slots, jobs, gaps and clocks of plans. The caller has locked the clocks."""
     lock_keys(tx, [due.schedule.serial_key for due, _ in planned if due.schedule.serial_key])
@@ -89,19 +91,21 @@ def apply_plans(
     planned = list(due_or_startable(planned, busy, now, lease))
     if not planned:
         return FireResult()
-    fires = [(due.schedule, fire, new_id()) for due, plan in planned for fire in plan.fires]
-    rows = [slot_row(schedule, fire, job_id, busy) for schedule, fire, job_id in fires]
+    fires = [(due.schedule, slot_fire, new_id()) for due, plan in planned for slot_fire in plan.fires]
+    rows = [slot_row(schedule, slot_fire, job_id, busy) for schedule, slot_fire, job_id in fires]
     inserted = set(insert_new(tx, tables.slots, rows, ("schedule_id", "slot")))
     fires = [
-        (schedule, fire, job_id)
-        for schedule, fire, job_id in fires
-        if (schedule.id, fire.slot) in inserted and not skips_for_overlap(schedule, busy)
+        (schedule, slot_fire, job_id)
+        for schedule, slot_fire, job_id in fires
+        if (schedule.id, slot_fire.slot) in inserted and not skips_for_overlap(schedule, busy)
     ]
     replace_older(tx, fires, busy, now)
     # a serial key that only this schedule uses has no waiting job; jobs of others may wait on a shared one
     unshared = {f"schedule:{schedule.id}" for schedule, _, _ in fires if schedule.id not in busy}
     idle = {schedule.serial_key for schedule, _, _ in fires if schedule.serial_key in unshared}
-    claimed = jobs.add(tx, [new_job(schedule, fire, job_id) for schedule, fire, job_id in fires], now, idle, lease)
+    leased = jobs.add(
+        tx, [new_job(schedule, slot_fire, job_id) for schedule, slot_fire, job_id in fires], now, idle, lease
+    )
     slots.record_gaps(tx, [(due.schedule, gap) for due, plan in planned for gap in plan.gaps])
     skipped = [(due.schedule, plan) for due, plan in planned if plan.fires and skips_for_overlap(due.schedule, busy)]
     slots.count_skips(tx, [(schedule.id, len(plan.fires)) for schedule, plan in skipped])
@@ -118,14 +122,14 @@ def apply_plans(
     if resumed:
         unpaused = {"paused_at": None, "paused_until": None, "pause_reason": None}
         tx.execute(update(schedules).where(s.id.in_(resumed)).values(unpaused))
-    return FireResult({due.schedule.id for due, _ in planned}, [fire for _, fire, _ in fires], claimed)
+    return FireResult({due.schedule.id for due, _ in planned}, [slot_fire for _, slot_fire, _ in fires], leased)
 
 
 def due_or_startable(
     planned: Sequence[tuple[DueSchedule, Plan]],
     busy: Mapping[str, Sequence[QueuedJob]],
     now: datetime,
-    lease: Lease | None,
+    lease: LeaseOffer | None,
 ) -> Iterator[tuple[DueSchedule, Plan]]:
     """Yield plans that are due, and those ahead of time whose jobs the lease's worker could start when they are due."""
     room = lease.room if lease is not None else 0
@@ -141,7 +145,7 @@ def replace_older(
     tx: Tx, fires: Sequence[tuple[Schedule, Fire, str]], busy: Mapping[str, Sequence[QueuedJob]], now: datetime
 ) -> None:
     """Coalesce waiting jobs into newer slots; the policy `replace` also stops running jobs."""
-    into = {schedule.id: fire.slot for schedule, fire, _ in fires if fire.solo}
+    into = {schedule.id: slot_fire.slot for schedule, slot_fire, _ in fires if slot_fire.solo}
     older = {row.id: row for key in into for row in busy.get(key, []) if row.solo_key is not None}
     if older:
         withdrawn = jobs.withdraw(tx, tables.jobs.c.id.in_(list(older)), Status.COALESCED, None, now, promoting=False)

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, and_, bindparam, delete, func, literal, or
 
 from rota.core.errors import Conflict
 from rota.core.ids import new_id
-from rota.core.model import AttemptResult, Job, Lease, NewJob
+from rota.core.model import AttemptResult, Job, LeaseOffer, NewJob
 from rota.core.policy import Terms
 from rota.core.states import Move, State, Status, state_after, states_before
 from rota.db.dialect import Tx, draw_fence, lock_keys, notify, upsert
@@ -53,7 +53,7 @@ def add(
     new: Sequence[NewJob],
     now: datetime,
     free_keys: Collection[str] = (),
-    lease: Lease | None = None,
+    lease: LeaseOffer | None = None,
     promoting: bool = True,
 ) -> list[Job]:
     """Insert jobs; returns those that were leased to the worker of `lease`. The caller holds the
@@ -84,7 +84,7 @@ def add(
     return leased
 
 
-def due(tx: Tx, now: datetime, limit: int = DUE_BATCH_ROWS) -> int:
+def release_due(tx: Tx, now: datetime, limit: int = DUE_BATCH_ROWS) -> int:
     """Make jobs ready whose `run_at` has passed; returns their number."""
     waiting = and_(is_in(c.state, states_before(Move.DUE)), c.run_at <= now)
     # a job in state retry is the head of its key; one in state later may find another head

@@ -20,7 +20,6 @@ from rota.engine.extensions import Prunes, Reconciles, prune_in_chunks, record_r
 RECONCILE_EVERY = timedelta(minutes=5)
 UNROUTABLE_AFTER = timedelta(minutes=1)
 FORGET_WORKERS = timedelta(days=7)
-RESCUE_BATCH = 500
 
 log = structlog.get_logger("rota.maintenance")
 
@@ -36,7 +35,7 @@ class Maintenance:
         reconciled: datetime | None = None
         while not self.stopping:
             try:
-                await self.rescue()
+                await self.rescue_dead_workers()
                 now = self.clock.now()
                 if reconciled is None or now - reconciled >= RECONCILE_EVERY or now < reconciled:
                     await self.reconcile()
@@ -54,19 +53,20 @@ class Maintenance:
             ahead = longest if expiry is None else min(expiry - self.clock.now(), longest)
             await real_sleep(max(0.2, ahead.total_seconds() + 0.05))
 
-    async def rescue(self) -> int:
+    async def rescue_dead_workers(self) -> int:
         """Rescue jobs of workers whose lease expired; never its own, and not right after a clock jump."""
         if not self.may_judge():
             return 0
         rescued = 0
         for worker in await self.db.read(workers.expired, self.clock.now(), self.worker):
-            rescued += await self.take_from(worker)
+            rescued += await self.rescue_worker(worker)
         return rescued
 
-    async def take_from(self, worker: str) -> int:
+    async def rescue_worker(self, worker: str) -> int:
+        """Declare a worker dead and rescue all its jobs, in batches; returns their number."""
         taken, more = 0, True
         while more:
-            count, more, crashed = await self.db.tx(self.take_over, worker)
+            count, more, crashed = await self.db.tx(self.rescue_batch, worker)
             self.engine.metrics.ended(crashed, 0)
             taken += count
         if not await self.db.read(workers.is_alive, worker):
@@ -74,7 +74,7 @@ class Maintenance:
         self.engine.wake.signal("ready")
         return taken
 
-    def take_over(self, tx: Tx, worker: str) -> tuple[int, bool, list[AttemptResult]]:
+    def rescue_batch(self, tx: Tx, worker: str) -> tuple[int, bool, list[AttemptResult]]:
         """Declare a worker dead and rescue a batch of its jobs; no-op if it renewed its lease. Everything is checked
         again here: this transaction may have waited long for its lock, and other workers for theirs to renew."""
         now = self.clock.now()
@@ -82,18 +82,14 @@ class Maintenance:
         evidence = workers.is_alive(tx, worker)  # False for later batches: the first one already used the evidence
         if self.may_judge() and not jumped:
             workers.declare_dead(tx, worker, now)
-        return (
-            (0, False, [])
-            if workers.is_alive(tx, worker)
-            else finishing.rescue(tx, worker, now, RESCUE_BATCH, evidence)
-        )
+        return (0, False, []) if workers.is_alive(tx, worker) else finishing.rescue(tx, worker, now, evidence=evidence)
 
     async def reconcile(self) -> None:
         """RECONCILER_GUARANTEES_CHAIN: find inconsistent rows, repair and log them."""
         now = self.clock.now()
         record_repair(self.engine, "schedules without a next slot", len(await self.db.tx(firing.repair_clocks, now)))
         for worker in await self.db.read(workers.dead_with_jobs):
-            record_repair(self.engine, "jobs of workers that are gone", await self.take_from(worker))
+            record_repair(self.engine, "jobs of workers that are gone", await self.rescue_worker(worker))
         headless = await self.db.read(serial_keys.headless)
         if headless:
             record_repair(self.engine, "serial keys without a head", await self.db.tx(serial_keys.repair, headless))

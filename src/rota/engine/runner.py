@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LOG_LIMIT = 1024 * 1024  # characters of one run's log that are kept, half of them from its end
 LINE_LIMIT = 16 * 1024
+MAX_ISOLATED_RUNS = 4  # child processes at once: of jobs that may have killed a worker, and of tasks with isolation
 LogLine = tuple[str, datetime, str, str]  # run id, time, stream, text
 
 
@@ -89,7 +90,7 @@ class RunContext:
     isolated: bool = False  # its job crashed a worker: run it in a child process
     cancel_grace: timedelta = timedelta(seconds=10)
     info: RunInfo = field(default_factory=RunInfo)
-    host: "Engine | None" = None
+    _engine: "Engine | None" = None
     canceled: "StopFlag" = field(default_factory=lambda: StopFlag())
     has_room: Callable[[], bool] = lambda: False  # whether its worker has a free place: no other job waits for it
 
@@ -100,8 +101,8 @@ class RunContext:
     @property
     def engine(self) -> "Engine":
         """The engine, for services that are injected into the work."""
-        assert self.host is not None
-        return self.host
+        assert self._engine is not None
+        return self._engine
 
     @property
     def slot(self) -> datetime | None:

@@ -16,8 +16,7 @@ from rota.db.statement import insert_rows
 from rota.db.tables import artifacts, jobs, logs, orgs, runs, slots
 from rota.engine import statements
 from rota.engine.records import RunRow
-
-LogLine = tuple[str, datetime, str, str]  # run id, time, stream, text
+from rota.engine.runner import LogLine
 
 NO_INFO = RunInfo()
 BY_ATTEMPT = (runs.c.attempt, runs.c.lost_fence.desc())  # of two runs with one attempt number, the lost one came first

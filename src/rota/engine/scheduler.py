@@ -163,7 +163,7 @@ class Scheduler:
         now = self.clock.now()
         if batch.next_job_at is None or batch.next_job_at > now:
             return batch
-        if await self.db.tx(jobs.due, now) > 0:
+        if await self.db.tx(jobs.release_due, now) > 0:
             self.engine.wake.signal("ready")
         return replace(batch, next_job_at=None, next_schedule_at=now)
 
@@ -272,7 +272,7 @@ def read_due(
 ) -> tuple[Sequence[tuple[object, ...]], datetime | None, datetime | None, bool]:
     """The rows of schedules that are due by `soon`; when the first delayed job is due, and the first schedule after
     `soon`; and whether there are more rows than one poll reads."""
-    rows = firing.read_due(tx, kinds, soon, POLL_LIMIT_ROWS, orgs)
+    rows = firing.read_clocks(tx, kinds, soon, POLL_LIMIT_ROWS, orgs)
     truncated = len(rows) == POLL_LIMIT_ROWS
     return rows, jobs.next_due(tx), None if truncated else firing.next_due_at(tx, kinds, soon), truncated
 

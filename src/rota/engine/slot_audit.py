@@ -88,14 +88,14 @@ def compare(
 ) -> tuple[int, list[str]]:
     """Compare the slots of a schedule's spans with its rows; returns the number of slots, and the problems."""
     total, wrong = 0, []
-    claimed = [False] * len(rows)
+    matched = [False] * len(rows)
     for span in spans:
         start = max(span.from_at, floor) if floor is not None else span.from_at
         end = min(span.until_at, edge) if span.until_at is not None else edge
-        count, complaints = walk(triggers.load(span.timing), span.from_at, start, end, rows, claimed)
+        count, complaints = walk(triggers.load(span.timing), span.from_at, start, end, rows, matched)
         total += count
         wrong += complaints
-    for row, is_slot in zip(rows, claimed, strict=True):
+    for row, is_slot in zip(rows, matched, strict=True):
         ruled = any(span.from_at < row.slot <= (span.until_at or now) for span in spans)
         if not is_slot and (ruled or row.job_id is None):  # outside all trigger spans, only a backfill can fire it
             wrong.append(f"{row.slot.isoformat()} is no slot of its triggers")
@@ -105,7 +105,7 @@ def compare(
 
 
 def walk(
-    timing: Timing, since: datetime, start: datetime, end: datetime, rows: Sequence[SlotRow], claimed: list[bool]
+    timing: Timing, since: datetime, start: datetime, end: datetime, rows: Sequence[SlotRow], matched: list[bool]
 ) -> tuple[int, list[str]]:
     """Compare the slots of a span that began at `since` with the rows, both ascending. A gap row stands for all slots
     from its first to its last."""
@@ -121,7 +121,7 @@ def walk(
             slot = triggers.next_slot(timing, row.slot - TICK)
         if slot != row.slot:
             continue
-        claimed[position] = True
+        matched[position] = True
         inside = count_slots(timing, row.slot - TICK, last, 2_000_000)
         total += inside or 0
         if row.count is not None and row.count >= 0 and inside != row.count:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from rota.core import schedule_form
 from rota.core.ids import new_id
-from rota.core.model import Attempt, AttemptResult, DueSchedule, Lease
+from rota.core.model import Attempt, AttemptResult, DueSchedule, LeaseOffer
 from rota.core.plan import plan
 from rota.core.states import Status
 from rota.db.dialect import Tx
@@ -64,7 +64,7 @@ def run_job_path(tx: Tx, engine: Engine, org_id: str, now: datetime) -> None:
     ]
     worker = new_id()
     read_due(tx, [kind], began)
-    lease = Lease(worker, [WARM_UP_ROUTE], None, 1, 0, now)  # the other job is claimed
+    lease = LeaseOffer(worker, [WARM_UP_ROUTE], None, 1, 0, now)  # the other job is claimed
     planned = [(due_schedule, plan(due_schedule, now, timedelta(hours=1))) for due_schedule in due]
     fired = firing.fire(tx, planned, now, lease)
     lanes = claiming.lanes(tx, [WARM_UP_ROUTE])

@@ -62,12 +62,12 @@ def stop(tx: Tx, worker: str, now: datetime) -> None:
     tx.execute(update(workers).where(w.id == worker, ALIVE).values(state=WorkerState.STOPPED, stopped_at=now))
 
 
-def expired(tx: Tx, now: datetime, but: str | None) -> list[str]:
+def expired(tx: Tx, now: datetime, except_worker: str | None) -> list[str]:
     """Return live workers whose lease expired. A lease too far in the future was written before the clock was set
     back."""
     ahead = w.lease_until > now + LEASE_AHEAD_MAX
     stmt = select(w.id).where(ALIVE, or_(w.lease_until < now, ahead))
-    return [worker for worker in tx.execute(stmt.order_by(w.lease_until)).scalars() if worker != but]
+    return [worker for worker in tx.execute(stmt.order_by(w.lease_until)).scalars() if worker != except_worker]
 
 
 def declare_dead(tx: Tx, worker: str, now: datetime) -> bool:
@@ -96,10 +96,10 @@ def dead_with_jobs(tx: Tx, limit: int = 20) -> list[str]:
     return list(tx.execute(select(w.id).where(gone, owns).limit(limit)).scalars())
 
 
-def next_expiry(tx: Tx, but: str | None) -> datetime | None:
+def next_expiry(tx: Tx, except_worker: str | None) -> datetime | None:
     """Return when the first lease of another worker expires."""
     stmt = select(func.min(w.lease_until)).where(ALIVE)
-    return tx.execute(stmt if but is None else stmt.where(w.id != but)).scalar()
+    return tx.execute(stmt if except_worker is None else stmt.where(w.id != except_worker)).scalar()
 
 
 def live_routes(tx: Tx, now: datetime) -> set[str]:

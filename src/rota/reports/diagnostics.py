@@ -11,8 +11,8 @@ from rota.core.clock import stopwatch
 from rota.core.states import Condition
 from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx, notify, on_sqlite, upsert
-from rota.db.notify import Wake
 from rota.db.tables import clocks, counters, orgs, schedules
+from rota.db.wake import Wake
 
 OVERDUE_AFTER = timedelta(minutes=2)
 

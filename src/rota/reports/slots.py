@@ -5,7 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, and_, case, func, literal_column, select
 
-from rota.core.states import RAN, Status, Verdict
+from rota.core.states import STATUSES_THAT_RAN, Status, Verdict
 from rota.db.dialect import Query, ResultRow, Tx
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, page_by
 from rota.db.tables import jobs, runs, schedules, slots
@@ -19,7 +19,7 @@ s, j, r, t = schedules.c, jobs.c, runs.c, slots.c
 verdict_of_slot: ColumnElement[object] = case(  # of a fired slot it follows from its job and last run
     (t.verdict.is_not(None), t.verdict),
     (j.id.is_not(None), None),
-    (r.status.in_(sorted(RAN)), Verdict.RAN.value),
+    (r.status.in_(sorted(STATUSES_THAT_RAN)), Verdict.RAN.value),
     else_=r.status,  # null without job and run, which the slot audit reports: retention stores verdicts first
 )
 

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from rota.db.notify import Wake
 from rota.db.tables import charge_receipts, logs, runs
+from rota.db.wake import Wake
 from rota.engine import orgs, workers
 from rota.engine.commands import Engine
 from rota.engine.tracing import Tracing

@@ -284,7 +284,7 @@ async def test_a_paused_queue_and_a_limited_one_hold_for_hosts_too(api: Api) -> 
 
 async def lose(api: Api) -> None:
     await api.clock.advance(LOST)
-    await Maintenance(api.engine).rescue()
+    await Maintenance(api.engine).rescue_dead_workers()
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from rota.access.store import accounts
 from rota.app.application import Rota
 from rota.core.clock import ManualClock
 from rota.db.connection import open_database
-from rota.db.notify import Wake
 from rota.db.tables import jobs, runs
+from rota.db.wake import Wake
 from rota.engine import jobs as queue
 from rota.engine import orgs
 from rota.engine.commands import Engine

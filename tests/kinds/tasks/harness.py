@@ -12,7 +12,7 @@ from rota.access.store import accounts
 from rota.app.application import Rota, load_app
 from rota.core.clock import ManualClock
 from rota.db.connection import open_database
-from rota.db.notify import Wake
+from rota.db.wake import Wake
 from rota.engine import artifacts
 from rota.engine.commands import Engine
 from rota.engine.engine_settings import EngineSettings

@@ -19,14 +19,12 @@ from rota.core.ids import new_id
 from rota.core.model import Attempt, Job
 from rota.db.retry import retry_until_available
 from rota.engine import finishing
-from rota.engine.runner import Prepare, RunContext, RunLog, Skipped, Work, Written, current_log
+from rota.engine.runner import MAX_ISOLATED_RUNS, Prepare, RunContext, RunLog, Skipped, Work, Written, current_log
 from rota.engine.worker.active_run import ActiveRun, ActiveRuns
 from rota.engine.worker.completer import Completer
 from rota.engine.worker.outcome import LostBeforeStart, classify_outcome, internal_failure, timeout_of
 from rota.engine.worker.prefetch import Prefetch
 from rota.engine.worker.registration import Registration
-
-ISOLATED_PLACES = 4  # child processes at once for jobs that may have killed a worker
 
 log = structlog.get_logger("rota.worker")
 
@@ -40,7 +38,7 @@ class Executor:
         self.registration, self.engine, self.active = registration, registration.engine, active
         self.prefetch, self.completer = prefetch, completer
         self.launched = asyncio.Event()
-        self._isolated_places = asyncio.Semaphore(ISOLATED_PLACES)
+        self._isolated_places = asyncio.Semaphore(MAX_ISOLATED_RUNS)
         self._alone_place = asyncio.Semaphore(1)  # see Job.alone
 
     def start(self, job: Job, now: datetime) -> None:
@@ -68,7 +66,7 @@ class Executor:
             run_log,
             attempt.job.isolated,
             engine.settings.cancel_grace,
-            host=engine,
+            _engine=engine,
             has_room=self.prefetch.has_room,
         )
 

@@ -14,7 +14,7 @@ import structlog
 
 from rota.core.clock import real_sleep, stopwatch
 from rota.core.errors import Unavailable
-from rota.core.model import AttemptResult, Job, Lease
+from rota.core.model import AttemptResult, Job, LeaseOffer
 from rota.engine.worker.active_run import ActiveRun, ActiveRuns
 from rota.engine.worker.claim_gate import ClaimGate
 from rota.engine.worker.fair_queue import FairQueue
@@ -125,9 +125,9 @@ class Prefetch:
             await self.hand_back_unknown(error)
             raise
 
-    def lease(self, most: int, until: datetime) -> Lease:
+    def lease(self, most: int, until: datetime) -> LeaseOffer:
         start_now, registration = min(most, self.free_places), self.registration
-        return Lease(
+        return LeaseOffer(
             registration.id,
             registration.routes,
             registration.queues,
@@ -235,7 +235,7 @@ class Prefetch:
 class Reservation:
     """Places that a worker keeps for jobs about to be inserted; without a lease it keeps none."""
 
-    def __init__(self, lease: Lease | None) -> None:
+    def __init__(self, lease: LeaseOffer | None) -> None:
         self.lease = lease
         self.delivered: Sequence[Job] = ()
 

@@ -135,7 +135,7 @@ class Worker:
 
     async def learn(self) -> bool:
         """Read which orgs share this worker, and what can run here; True if the routes changed."""
-        self.learned = (self.engine.wake.tasks, stopwatch())
+        self.learned = (self.engine.wake.task_changes, stopwatch())
         limits = await self.engine.db.read(orgs.limits)
         self.prefetch.shares.update(len(limits) > 1, {org.id for org in limits if org.max_running is not None})
         slugs = self.registration.org_slugs
@@ -146,7 +146,7 @@ class Worker:
     async def learn_changes(self) -> None:
         """Announce what can run here after a change of rights or tasks, or after POLL_SECONDS."""
         change, learned_at = self.learned
-        if change == self.engine.wake.tasks and stopwatch() - learned_at < POLL_SECONDS:
+        if change == self.engine.wake.task_changes and stopwatch() - learned_at < POLL_SECONDS:
             return
         if await self.learn():
             await self.registration.announce()

@@ -27,7 +27,7 @@ from rota.db.dialect import Tx
 from rota.engine import orgs
 from rota.engine.commands import Engine
 from rota.engine.extensions import Describe
-from rota.engine.runner import RunContext, Skipped, Work, WorkFailed
+from rota.engine.runner import MAX_ISOLATED_RUNS, RunContext, Skipped, Work, WorkFailed
 from rota.kinds.tasks import reports, store
 from rota.kinds.tasks.registry import COMMAND_OPTIONS, VERSION_CHARACTERS, Task, TaskRegistry, task_options
 from rota.user_code import processes
@@ -37,7 +37,6 @@ from rota.user_code.injection import Injector
 DECLARED_ROUTE_PREFIX = "task"
 DISABLED_ROUTE = "disabled"  # jobs of disabled tasks: any worker skips them
 TASK_CACHE_SECONDS = 1.0  # of task rows, where no wake-up announced a change
-MAX_ISOLATED_RUNS = 4  # concurrent
 
 log = structlog.get_logger("rota.tasks")
 
@@ -245,13 +244,13 @@ class TaskRunner:
     def is_stale(self, ctx: RunContext) -> bool:
         """Whether a task may have been disabled since the last read of the disabled tasks."""
         last = self._disabled_read
-        return last is None or last[0] != ctx.engine.wake.tasks or stopwatch() - last[1] > TASK_CACHE_SECONDS
+        return last is None or last[0] != ctx.engine.wake.task_changes or stopwatch() - last[1] > TASK_CACHE_SECONDS
 
     async def refresh_disabled(self, ctx: RunContext) -> None:
         """Read the disabled tasks; concurrent runs share one read."""
         async with self._disabled_lock:
             if self.is_stale(ctx):
-                change, read_at = ctx.engine.wake.tasks, stopwatch()
+                change, read_at = ctx.engine.wake.task_changes, stopwatch()
                 self._disabled = await self.db.read(store.disabled)
                 self._disabled_read = (change, read_at)
 

@@ -33,14 +33,14 @@ class Wake:
         self.work = asyncio.Event()
         self.clock = asyncio.Event()
         self.cancel = asyncio.Event()
-        self.tasks = 0  # rises whenever a task may have changed
+        self.task_changes = 0  # rises whenever a task may have changed
         self.changed = asyncio.Event()  # replaced after each signal, so that any number can wait for the next one
 
     def signal(self, topic: str) -> None:
         """Wake the loops of a topic; an unknown topic wakes all of them."""
         for event in self._events(topic):
             event.set()
-        self.tasks += topic not in EVENT_OF_TOPIC
+        self.task_changes += topic not in EVENT_OF_TOPIC
         self.notify_followers()
         if self._forward is not None:
             self._forward(topic)

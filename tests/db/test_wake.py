@@ -10,8 +10,8 @@ import pytest
 from rota.db import sqlite_wakeups
 from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx, notify
-from rota.db.notify import Wake
 from rota.db.sqlite import SqliteDatabase
+from rota.db.wake import Wake
 
 
 class RecordingWake(Wake):
@@ -77,10 +77,10 @@ async def test_a_word_is_heard_once_it_is_committed(db: Database, other: Databas
 
 async def test_a_notification_without_an_event_of_its_own_wakes_every_loop(db: Database, other: Database) -> None:
     async with listening(db) as wake:
-        tasks = wake.tasks
+        tasks = wake.task_changes
         await other.tx(notifying("tasks"))
         await wake.until(2)
-        assert wake.tasks == tasks + 1
+        assert wake.task_changes == tasks + 1
 
 
 async def test_a_notification_during_a_burst_is_not_lost(db: Database, other: Database) -> None:
