@@ -21,7 +21,7 @@ from rota.frame.web.forms import body_of, by_schema, schema_of_model
 from rota.frame.web.pages import NavigationItem, engine_of, flash, page
 from rota.frame.web.sessions import Viewer, read_form
 from rota.kinds.graphs.manager import GraphManager
-from rota.kinds.hosts.store import hosts
+from rota.kinds.hosts import reports as host_reports
 from rota.kinds.pipelines import store as pipelines_store
 from rota.kinds.tasks import reports as tasks_reports
 from rota.reports import schedules as schedule_reports
@@ -130,7 +130,7 @@ async def targets_of(request: Request, caller: Caller) -> list[tuple[str, str]]:
         tables, _ = await engine.db.read(pipelines_store.list_pipelines, org_id, limit=MAX_OFFERED_TARGETS)
         targets += [(table["path"], "pipeline") for table in tables]
     if caller.reads("server-instances"):
-        servers, _ = await engine.db.read(hosts.list_servers, org_id, limit=MAX_OFFERED_TARGETS, cursor=None)
+        servers, _ = await engine.db.read(host_reports.list_servers, org_id, limit=MAX_OFFERED_TARGETS, cursor=None)
         targets += [(server["id"], server["name"]) for server in servers]
     return targets
 

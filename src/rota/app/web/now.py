@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse
 from rota.core.timing.triggers import parse_zone
 from rota.frame.web.pages import NavigationItem, engine_of, page, safe_redirect_path
 from rota.frame.web.sessions import SignedIn, Viewer, read_form, set_cookie
-from rota.kinds.hosts.store import hosts
+from rota.kinds.hosts import reports as host_reports
 from rota.reports.failing import FAILING_MOST
 from rota.reports.overview import COUNT_MAX, LIST_ROWS, overview
 
@@ -26,7 +26,7 @@ async def now(request: Request, caller: Viewer) -> Response:
     at, kinds, db = engine.clock.now(), sorted(engine.runners), engine.db
     grace = engine.settings.misfire_grace
     shown = await db.read(overview, caller.org_id, kinds, at, grace=grace, all_orgs=caller.instance_admin)
-    shown["offline"] = await db.read(hosts.offline, caller.org_id, at, LIST_ROWS)
+    shown["offline"] = await db.read(host_reports.offline, caller.org_id, at, LIST_ROWS)
     acknowledged = [row for row in shown["failing"] if row["acknowledged"]]
     shown["failing"] = [row for row in shown["failing"] if not row["acknowledged"]]
     return page(

@@ -27,6 +27,7 @@ from rota.db.paging import Record
 from rota.engine import jobs, serial_keys
 from rota.engine.extensions import Describe
 from rota.engine.runner import RunContext, Work, WorkFailed
+from rota.kinds.hosts import reports as host_reports
 from rota.kinds.hosts.job_types import check_payload, known_type
 from rota.kinds.hosts.store import batches, hosts
 from rota.kinds.hosts.store.records import ServerRow
@@ -44,7 +45,7 @@ class HostRunner:
     defaults = Defaults(misfire=Misfire.SKIP, overlap=Overlap.SKIP)  # a late restart of a server may do harm
     under_grant = False
     describers: Mapping[str, Describe] = MappingProxyType(
-        {"hosts": hosts.described, "server-instances": hosts.described_server}
+        {"hosts": host_reports.described, "server-instances": host_reports.described_server}
     )
     traits = register(
         kind,
@@ -64,7 +65,7 @@ class HostRunner:
         return {BATCH_ROUTE}
 
     def why_no_worker(self, tx: Tx, org_id: str, route: str, now: datetime) -> str | None:
-        host = hosts.host_of_route(tx, org_id, route, now)
+        host = host_reports.host_of_route(tx, org_id, route, now)
         if host is None:
             return None
         since = f" since {explain.at(host['last_heartbeat_at'])}" if host["last_heartbeat_at"] else ""

@@ -9,6 +9,7 @@ from rota.db.paging import Record
 from rota.frame.http.auth import Caller
 from rota.frame.web.pages import NavigationItem, engine_of, history, next_page_url, page, query_values
 from rota.frame.web.sessions import Viewer
+from rota.kinds.hosts import reports as host_reports
 from rota.kinds.hosts.manager import host_job
 from rota.kinds.hosts.store import batches, hosts
 
@@ -26,9 +27,11 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     """The hosts, the jobs that wait for reconciliation, and the last batches."""
     engine, db, query = engine_of(request), engine_of(request).db, query_values(request, "cursor")
     now = engine.clock.now()
-    items, cursor = await db.read(hosts.list_hosts, caller.org_id, now, limit=PAGE_ROWS, cursor=query["cursor"])
+    items, cursor = await db.read(host_reports.list_hosts, caller.org_id, now, limit=PAGE_ROWS, cursor=query["cursor"])
     parked = (
-        await db.read(hosts.parked_for_reconciliation, caller.org_id, LAST_JOBS) if caller.reads("host-jobs") else []
+        await db.read(host_reports.parked_for_reconciliation, caller.org_id, LAST_JOBS)
+        if caller.reads("host-jobs")
+        else []
     )
     last: list[Record] = []
     if caller.reads("batches"):
@@ -48,12 +51,14 @@ async def list_all(request: Request, caller: Viewer) -> Response:
 @router.get("/hosts/{key:path}")  # a name may have slashes
 async def read(request: Request, caller: Viewer, key: str) -> Response:
     engine, db, org_id = engine_of(request), engine_of(request).db, caller.org_id
-    host = await db.read(hosts.host, org_id, key, engine.clock.now())
+    host = await db.read(host_reports.host, org_id, key, engine.clock.now())
     servers: list[Record] = []
     if caller.reads("server-instances"):
-        servers, _ = await db.read(hosts.list_servers, org_id, limit=MAX_SERVERS, cursor=None, host_id=host["id"])
+        servers, _ = await db.read(
+            host_reports.list_servers, org_id, limit=MAX_SERVERS, cursor=None, host_id=host["id"]
+        )
     server_ids = [server["id"] for server in servers] if caller.reads("host-jobs") else []
-    ids = await db.read(hosts.jobs_of, org_id, server_ids, LAST_JOBS)
+    ids = await db.read(host_reports.jobs_of, org_id, server_ids, LAST_JOBS)
     return page(
         request,
         "host.html",
@@ -76,7 +81,7 @@ async def running_jobs(request: Request, caller: Caller, host_ids: list[str]) ->
     """The running jobs of each host; none for a caller who may not read host jobs."""
     if not caller.reads("host-jobs"):
         return {host_id: [] for host_id in host_ids}
-    return await engine_of(request).db.read(hosts.running_by_host, host_ids)
+    return await engine_of(request).db.read(host_reports.running_by_host, host_ids)
 
 
 async def jobs_of(request: Request, caller: Caller, ids: list[str]) -> list[Record]:

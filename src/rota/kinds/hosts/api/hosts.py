@@ -13,6 +13,7 @@ from rota.frame.http.answers import JobBrief, JobRef
 from rota.frame.http.auth import Admin, Caller, Operator, Viewer
 from rota.frame.http.contract import Cursor, Limit, answer, answer_page, engine_of
 from rota.frame.http.models import BodyRoute, NoFields, page_of
+from rota.kinds.hosts import reports as host_reports
 from rota.kinds.hosts.api import models
 from rota.kinds.hosts.manager import HostManager
 from rota.kinds.hosts.store import batches, hosts
@@ -42,7 +43,7 @@ async def create_token(
 async def list_hosts(request: Request, caller: Viewer, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """Hosts of the org, with the status, job types and metrics of their agents."""
     engine = engine_of(request)
-    page = await engine.db.read(hosts.list_hosts, caller.org_id, engine.clock.now(), limit=limit, cursor=cursor)
+    page = await engine.db.read(host_reports.list_hosts, caller.org_id, engine.clock.now(), limit=limit, cursor=cursor)
     return answer_page(page)
 
 
@@ -50,7 +51,7 @@ async def list_hosts(request: Request, caller: Viewer, limit: Limit = 50, cursor
 async def read_host(request: Request, caller: Viewer, host_id: str) -> Response:
     """Read a host by its id or name."""
     engine = engine_of(request)
-    return answer(await engine.db.read(hosts.host, caller.org_id, host_id, engine.clock.now()))
+    return answer(await engine.db.read(host_reports.host, caller.org_id, host_id, engine.clock.now()))
 
 
 @router.patch("/hosts/{host_id}", response_model=models.Host)
@@ -59,7 +60,7 @@ async def edit_host(request: Request, caller: Operator, host_id: str, body: mode
     engine = engine_of(request)
     now, host_id = engine.clock.now(), await known_host(request, caller, host_id)
     await engine.db.tx(hosts.edit_host, caller.org_id, host_id, body.present(), now)
-    return answer(await engine.db.read(hosts.host, caller.org_id, host_id, now))
+    return answer(await engine.db.read(host_reports.host, caller.org_id, host_id, now))
 
 
 @router.delete("/hosts/{host_id}", status_code=204)
@@ -93,7 +94,7 @@ async def list_servers(
     """Server instances on hosts; secrets in `config` are hidden. `host_id` may be a name."""
     host_id = host_id and (await engine_of(request).db.read(hosts.host_id_of, caller.org_id, host_id) or host_id)
     filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "host_id": host_id, "type": type}
-    return answer_page(await engine_of(request).db.read(hosts.list_servers, caller.org_id, **filters))
+    return answer_page(await engine_of(request).db.read(host_reports.list_servers, caller.org_id, **filters))
 
 
 @router.post("/server-instances", status_code=201, tags=["server-instances"], response_model=models.Server)
@@ -242,4 +243,4 @@ async def known_server(request: Request, caller: Caller, key: str) -> str:
 
 
 async def server_record(request: Request, caller: Caller, server_id: str) -> dict[str, Any]:
-    return hosts.server_record(await engine_of(request).db.read(hosts.server, caller.org_id, server_id))
+    return host_reports.server_record(await engine_of(request).db.read(hosts.server, caller.org_id, server_id))
