@@ -52,6 +52,8 @@ def typed_dict(name: str, model: type[BaseModel]) -> str:
 def written(annotation: Any) -> str:
     """Return an annotation as the client writes it: JSON has no enumerations, timestamps or models."""
     origin, parts = get_origin(annotation), get_args(annotation)
+    if annotation is object:
+        return "Any"
     if origin is Annotated:
         return written(parts[0])
     if origin in (Union, UnionType):

@@ -1,7 +1,7 @@
 """Bodies and answers of the routes of orgs, users, API keys, login links, sessions and the audit log."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
@@ -178,7 +178,7 @@ class Act(Answer):
     resource: str
     resource_id: str | None
     resource_name: str | None
-    before: Any
-    after: Any
+    before: object
+    after: object
     address: str | None
     request_id: str | None

@@ -172,8 +172,8 @@ class Run(RunRecord):
     handler_type: HandlerKind = ABSENT
     phase: Phase = ABSENT
     mutation_outcome: Outcome | None = ABSENT
-    prepare_result: Any = ABSENT
-    mutation_result: Any = ABSENT
+    prepare_result: object = ABSENT
+    mutation_result: object = ABSENT
     updated_at: At = ABSENT
 
 
@@ -338,7 +338,7 @@ class ArtifactBrief(Answer):
 
 
 class Artifact(ArtifactBrief):
-    data: Any
+    data: object
 
 
 class Expanded(Artifact):
@@ -346,4 +346,4 @@ class Expanded(Artifact):
 
 
 class Tree(Artifact):
-    children: list[dict[str, Any]]
+    children: list[dict[str, object]]

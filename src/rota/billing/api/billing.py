@@ -12,6 +12,7 @@ from rota.billing import reports, store
 from rota.billing.api import models
 from rota.core.errors import Refused
 from rota.db.connection import Database
+from rota.db.paging import Record
 from rota.engine import billing_accounts
 from rota.frame.http.auth import Admin, Caller, Operator, Role, Viewer
 from rota.frame.http.contract import Cursor, Limit, Timestamp, answer, answer_page, engine_of, time_span
@@ -155,7 +156,7 @@ async def usage(
     return answer_page(await db.read(reports.usage, caller.org_id, account, by, **filters))
 
 
-def csv_text(rows: list[dict[str, Any]]) -> str:
+def csv_text(rows: list[Record]) -> str:
     file = io.StringIO()
     lines = csv.writer(file)
     lines.writerow(CSV_COLUMNS)
@@ -163,7 +164,7 @@ def csv_text(rows: list[dict[str, Any]]) -> str:
     return file.getvalue()
 
 
-def escape_formula(cell: Any) -> Any:
+def escape_formula(cell: object) -> object:
     """Return a cell that spreadsheets do not evaluate as a formula."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_PREFIXES) else cell
 

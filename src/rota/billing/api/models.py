@@ -1,6 +1,6 @@
 """Bodies and answers of the routes of billing and grants."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 
@@ -47,7 +47,7 @@ class Budget(RequestBody):
     total: Credits | None = None
 
 
-def check_limits(value: Any, field: str) -> Any:
+def check_limits(value: object, field: str) -> object:
     if not isinstance(value, dict) or not value:
         raise Invalid(field, value, "is not an object like {per_day, total}, in credits")
     right = "is an unknown field; the fields are per_day, total"
@@ -68,7 +68,7 @@ class GrantBody(RequestBody):
 
     @field_validator("scopes", mode="plain")
     @classmethod
-    def check_scopes(cls, scopes: Any, info: ValidationInfo) -> list[str]:
+    def check_scopes(cls, scopes: object, info: ValidationInfo) -> list[str]:
         try:
             return grants.parse_scopes(scopes, consent=info.data.get("consent") is True)
         except Invalid as error:

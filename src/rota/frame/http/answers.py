@@ -104,15 +104,15 @@ class RunRecord(Answer):
     status: Status
     reason: str | None
     error: Error | None
-    outcome: Any
+    outcome: object
     queued_at: At
     started_at: At | None
     finished_at: At | None
     worker: Id | None
     artifact_id: Id | None
     trace_id: str | None
-    usage: Any
-    input: Any
+    usage: object
+    input: object
     retry_at: At | None
 
 

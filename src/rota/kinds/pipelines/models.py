@@ -1,6 +1,6 @@
 """Bodies and answers of the routes of pipelines, their triggers and webhooks."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
@@ -16,11 +16,11 @@ PATH_SCHEMA = {"type": "string", "examples": ["sales/silver/daily_totals"]}
 SLUG_SCHEMA = {"type": "string", "pattern": "^[a-z][a-z0-9_-]{0,59}$"}
 
 
-def read_code(value: Any, field: str) -> str:
+def read_code(value: object, field: str) -> str:
     return parse.text(value, field, SQL_CHARACTERS, required=True)
 
 
-def read_paths(value: Any, field: str) -> list[str]:
+def read_paths(value: object, field: str) -> list[str]:
     if not isinstance(value, list) or not 1 <= len(value) <= UPSTREAMS_MAX:
         raise Invalid(field, value, f"is not a list of 1 to {UPSTREAMS_MAX} paths of pipelines")
     return sorted({read_path(path, field) for path in value})
@@ -108,7 +108,7 @@ class PipelineVersion(Answer):
 class PipelineRunBody(RequestBody):
     model_config = example({})
 
-    input: Annotated[Any, WithJsonSchema({"type": "object"})] | None = None  # the runner validates it
+    input: Annotated[object, WithJsonSchema({"type": "object"})] | None = None  # the runner validates it
 
 
 class DraftBody(RequestBody):
@@ -124,7 +124,7 @@ class Column(Answer):
 
 class PipelinePreview(Answer):
     columns: list[Column]
-    rows: list[list[Any]]
+    rows: list[list[object]]
 
 
 class Validation(Answer):

@@ -1,6 +1,6 @@
 """Bodies and answers of the routes of tasks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -38,20 +38,20 @@ COMMAND_CHARACTERS = 100_000
 OF_TASK = {name: value for name, value in EXAMPLE.items() if name != "target"}
 
 
-def read_command(value: Any, field: str) -> str:
+def read_command(value: object, field: str) -> str:
     return parse.text(value, field, COMMAND_CHARACTERS, required=True)
 
 
-def read_parameters(value: Any, field: str) -> Any:
+def read_parameters(value: object, field: str) -> object:
     if not isinstance(value, dict):
         raise Invalid(field, value, "is not an object of parameters")
     return parse.payload(value, field)
 
 
-def as_sent(parser: Callable[[Any, str], Any]) -> PlainValidator:
+def as_sent(parser: Callable[[object, str], object]) -> PlainValidator:
     """Return a validator that keeps the value, which is stored as it was sent."""
 
-    def check(value: Any, field: str) -> Any:
+    def check(value: object, field: str) -> object:
         parser(value, field)
         return value
 
@@ -63,7 +63,9 @@ Command = Annotated[
     PlainValidator(checked(read_command)),
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": COMMAND_CHARACTERS}),
 ]
-ParameterMap = Annotated[dict[str, Any], PlainValidator(checked(read_parameters)), WithJsonSchema({"type": "object"})]
+ParameterMap = Annotated[
+    dict[str, object], PlainValidator(checked(read_parameters)), WithJsonSchema({"type": "object"})
+]
 Timeout = Annotated[
     str | float,
     as_sent(OPTIONS["timeout"]),
@@ -120,7 +122,7 @@ class TaskChanges(RequestBody):
         Annotated[bool, Field(description="whether the task goes with the last schedule that runs it")] | None
     ) = None
 
-    def stored(self) -> dict[str, Any]:
+    def stored(self) -> dict[str, object]:
         """Return the fields that were sent, as they are stored."""
         retry = self.retry and self.retry.model_dump(mode="json", exclude_unset=True)
         return {name: retry if name == "retry" else value for name, value in self.sent().items()}
@@ -164,7 +166,7 @@ class Task(StoredTask):
     updated_at: At
 
 
-class Parameters(RootModel[dict[str, Any]]):
+class Parameters(RootModel[dict[str, object]]):
     """a JSON Schema"""
 
 
@@ -186,7 +188,7 @@ class TaskScheduleChanges(ScheduleFields):
 
     @model_validator(mode="before")
     @classmethod
-    def check_own(cls, body: Any) -> Any:
+    def check_own(cls, body: Mapping[str, object]) -> Mapping[str, object]:
         """Raises an error if the body names a kind or a target."""
         reason = "cannot be set: the schedule belongs to this task"
         wrong = [Invalid(name, body[name], reason) for name in ("kind", "target") if name in body]

@@ -1,6 +1,6 @@
 """Bodies and answers of the routes of workflows."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -75,7 +75,7 @@ class Workflow(Answer):
 class Handler(Answer):
     name: str
     type: HandlerKind
-    state: Any
+    state: object
     dirty: bool
     wake_at: At | None
     schedule_id: Id | None
@@ -83,7 +83,7 @@ class Handler(Answer):
     next_run_at: At | None
     subscribe: list[str]
     publishes: list[str]
-    schedule: dict[str, Any] | None
+    schedule: dict[str, object] | None
 
 
 class WorkflowRun(RunRecord):
@@ -92,8 +92,8 @@ class WorkflowRun(RunRecord):
     handler_type: HandlerKind
     phase: Phase
     mutation_outcome: Outcome | None
-    prepare_result: Any
-    mutation_result: Any
+    prepare_result: object
+    mutation_result: object
     updated_at: At
 
 
@@ -101,7 +101,7 @@ class TopicEvent(Answer):
     id: Id
     topic: str
     message_id: str
-    payload: Any
+    payload: object
     title: str | None
     status: EventStatus
     source: str | None
@@ -128,10 +128,10 @@ class Output(Answer):
     id: Id
     run_id: Id
     call: str
-    params: Any
+    params: object
     title: str | None
     status: EffectStatus
-    result: Any
+    result: object
     inputs: int
     resolved_by: str | None
     warning: str | None
@@ -195,7 +195,7 @@ class Declared(Answer):
     description: str
     topics: list[str]
     isolate: bool
-    handlers: list[dict[str, Any]]
+    handlers: list[dict[str, object]]
     connectors: list[str]
     repair: RepairMode
 

@@ -34,7 +34,7 @@ from rota.frame.http.idempotency import KEY
 from rota.frame.http.models import OpenBodyRoute
 from rota.frame.http.store import KeyLease, StoredAnswer
 from rota.kinds.graphs.api.models import GraphIds, GraphOrderBody, GraphOutcome
-from rota.kinds.graphs.execution import Execution, GraphOrder
+from rota.kinds.graphs.execution import Execution, GraphOrder, GraphResult
 from rota.kinds.graphs.port import Code
 from rota.kinds.graphs.runner import GraphRunner
 
@@ -57,7 +57,7 @@ class ServiceRoute(OpenBodyRoute):
                 400, f"this needs an Idempotency-Key of 1 to {KEY_CHARACTERS} printable ASCII characters"
             )
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    def get_route_handler(self) -> Callable[[Request], Coroutine[object, object, Response]]:
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
@@ -155,7 +155,9 @@ class SupervisedRun:
         await retry_until_available(lambda: db.tx(self.end, lines, orjson.dumps(body)))
         return body
 
-    async def supervise(self, running: "asyncio.Future[Any]", run_log: RunLog, order: GraphOrder, job: Any) -> None:
+    async def supervise(
+        self, running: "asyncio.Future[GraphResult]", run_log: RunLog, order: GraphOrder, job: Any
+    ) -> None:
         db, renewed, canceled_at = self.engine.db, stopwatch(), float("-inf")
         while not (await asyncio.wait([running], timeout=LOG_WRITE_SECONDS))[0]:
             if lines := run_log.take():
@@ -186,7 +188,7 @@ def is_wanted(tx: Tx, job: Any) -> bool:
     return current is not None and current.cancel_requested_at is None and current.tries == job.tries
 
 
-def code_of(running: "asyncio.Future[Any]", run_log: RunLog) -> str | None:
+def code_of(running: "asyncio.Future[GraphResult]", run_log: RunLog) -> str | None:
     """Return the error code of a run that failed, else None. Raises NotAdmitted if it did not begin."""
     error = asyncio.CancelledError() if running.cancelled() else running.exception()
     if error is None:

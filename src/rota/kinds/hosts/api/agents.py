@@ -1,6 +1,6 @@
 """Routes of agents. The key identifies the host: no path and no body can name another."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
@@ -13,12 +13,13 @@ from rota.frame.http.models import OpenBodyRoute
 from rota.kinds.hosts.api import models
 from rota.kinds.hosts.dispatch import Dispatch, PollHub
 from rota.kinds.hosts.store import hosts
+from rota.kinds.hosts.store.records import HostRow
 
 
-async def host_of(request: Request) -> Any:
+async def host_of(request: Request) -> HostRow:
     """Return the host of the agent's key. Raises Unauthenticated for a missing, wrong or replaced key."""
     app, text = request.app, key_text(request) or ""
-    host = await app.state.db.read(hosts.find_by_key, text) if text.isprintable() else None
+    host: HostRow | None = await app.state.db.read(hosts.find_by_key, text) if text.isprintable() else None
     if host is None:
         if text.startswith("rota_agent_"):
             count_failure(request, "agent key")
@@ -33,12 +34,13 @@ class AgentRoute(OpenBodyRoute):
         request.state.host = await host_of(request)
 
 
-def authenticated_host(request: Request) -> Any:
+def authenticated_host(request: Request) -> HostRow:
     """Return the host that `AgentRoute` has identified."""
-    return request.state.host
+    host: HostRow = request.state.host
+    return host
 
 
-Agent = Annotated[Any, Depends(authenticated_host)]
+Agent = Annotated[HostRow, Depends(authenticated_host)]
 pairing = APIRouter(prefix="/api/agent", tags=["agent"], route_class=OpenBodyRoute)
 router = APIRouter(prefix="/api/agent", tags=["agent"], route_class=AgentRoute)
 
@@ -106,7 +108,7 @@ async def result(request: Request, host: Agent, body: models.ResultBody) -> Resp
 # helpers
 
 
-def dispatch(request: Request, host: Any) -> Dispatch:
+def dispatch(request: Request, host: HostRow) -> Dispatch:
     return Dispatch(request.app.state.engine, host)
 
 

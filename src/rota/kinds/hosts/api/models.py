@@ -1,7 +1,7 @@
 """Bodies and answers of the routes of hosts, server instances, host jobs, batches and agents."""
 
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import orjson
 from pydantic import Field, PlainValidator, WithJsonSchema
@@ -42,7 +42,7 @@ METRICS_BYTES = 4096  # JSON of the metrics of a host
 STREAMS = ("stdout", "stderr", "system")
 
 
-def read_labels(value: Any, field: str) -> dict[str, str]:
+def read_labels(value: object, field: str) -> dict[str, str]:
     if not isinstance(value, dict) or len(value) > 50:
         raise Invalid(field, value, "is not an object of at most 50 labels")
     for name, label in value.items():
@@ -52,20 +52,20 @@ def read_labels(value: Any, field: str) -> dict[str, str]:
     return value
 
 
-def read_server_keys(value: Any, field: str) -> list[str]:
+def read_server_keys(value: object, field: str) -> list[str]:
     if not isinstance(value, list) or any("," in parse.label(key, field) for key in value):
         raise Invalid(field, value, "is not a list of ids or names of server instances")
     return value
 
 
-def read_line(value: Any, field: str) -> list[str]:
+def read_line(value: object, field: str) -> list[str]:
     if not isinstance(value, list) or len(value) != 2 or value[0] not in STREAMS:
         raise Invalid(field, value, "is not a line like [stdout, text]")
     parse.text(value[1], field, 100_000)
     return value
 
 
-def read_metrics(value: Any, field: str) -> dict[str, Any]:
+def read_metrics(value: object, field: str) -> dict[str, object]:
     if not isinstance(value, dict) or len(orjson.dumps(value)) > METRICS_BYTES:
         raise Invalid(field, type(value).__name__, f"is not an object of at most {METRICS_BYTES} bytes of JSON")
     return value
@@ -99,9 +99,9 @@ ServerKeys = Annotated[
 Labels = Annotated[dict[str, str], PlainValidator(checked(read_labels)), WithJsonSchema(LABELS_SCHEMA)]
 Line = Annotated[list[str], PlainValidator(checked(read_line)), WithJsonSchema(LINE_SCHEMA)]
 Lines = Annotated[list[Line], Field(max_length=MAX_LINES)]
-Metrics = Annotated[dict[str, Any], PlainValidator(checked(read_metrics)), WithJsonSchema({"type": "object"})]
+Metrics = Annotated[dict[str, object], PlainValidator(checked(read_metrics)), WithJsonSchema({"type": "object"})]
 JobTypes = Annotated[
-    dict[str, Any],
+    dict[str, object],
     PlainValidator(checked(read_types)),
     WithJsonSchema({"type": "object", "additionalProperties": JOB_TYPE_SCHEMA}),
 ]
@@ -141,8 +141,8 @@ class Host(Answer):
     labels: Labels
     key_version: int
     agent_version: str | None
-    job_types: dict[str, Any] | None
-    metrics: Any
+    job_types: dict[str, object] | None
+    metrics: object
     last_heartbeat_at: At | None
     servers: int
     created_at: At
@@ -175,7 +175,7 @@ class Server(Answer):
     host_id: Id
     name: NameText
     type: NameText
-    config: dict[str, Any]
+    config: dict[str, object]
     labels: Labels
     created_at: At
     updated_at: At
@@ -192,7 +192,7 @@ class OrderBody(RequestBody):
     timeout_seconds: SpanSeconds | None = None
     retry: Retry | None = None
 
-    def order(self) -> dict[str, Any]:
+    def order(self) -> dict[str, object]:
         """Return the payload of the job."""
         fields = ("job_type", "payload", "max_parallel", "stop_on_failure")
         return {name: value for name, value in self.present().items() if name in fields}
@@ -224,7 +224,7 @@ class HostJob(Answer):
     run_ids: list[Id]
     server_instance_id: str
     job_type: NameText
-    payload: dict[str, Any]
+    payload: dict[str, object]
     waits_for: str | None
 
 
@@ -342,7 +342,7 @@ class OrderedServer(Answer):
     id: Id
     name: NameText
     type: NameText
-    config: dict[str, Any]
+    config: dict[str, object]
 
 
 class Order(Answer):
@@ -353,7 +353,7 @@ class Order(Answer):
     run_id: Id
     attempt: int
     job_type: NameText
-    payload: dict[str, Any]
+    payload: dict[str, object]
     timeout_seconds: float | None
     trigger: str
     slot: At | None
