@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from datetime import timedelta
 from typing import Any
 
@@ -466,8 +466,11 @@ async def make_key(api: Api, name: str) -> str:
     return (await api.db.tx(accounts.issue_key, api.org_id, name, "viewer", NINE))[0]
 
 
-async def ask(api: Api, method: str, path: str, key: str | None, body: Any, **more: str) -> tuple[int, str]:
-    """Return status and text of an answer; of an open stream, only its first part."""
+async def ask(
+    api: Api, method: str, path: str, key: str | None, body: Any, *, until: Collection[str] = (), **more: str
+) -> tuple[int, str]:
+    """Return status and text of an answer; of an open stream, only its first part, with `until` up to one of these
+    texts."""
     path, _, query = path.partition("?")
     headers = [] if key is None else [(b"authorization", f"Bearer {key}".encode())]
     raw = b"" if body is None else json.dumps(body).encode()
@@ -499,12 +502,13 @@ async def ask(api: Api, method: str, path: str, key: str | None, body: Any, **mo
         nonlocal status
         status = message.get("status", status)
         parts.extend(message.get("body", b""))
-        if any(value.startswith(b"text/event-stream") for _, value in message.get("headers", [])):
+        is_stream = any(value.startswith(b"text/event-stream") for _, value in message.get("headers", []))
+        if any(text.encode() in parts for text in until) if until else is_stream:
             streams.set()
 
     answering = asyncio.ensure_future(api.app(scope, receive, send))
     streaming = asyncio.ensure_future(streams.wait())
-    await asyncio.wait([answering, streaming], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([answering, streaming], return_when=asyncio.FIRST_COMPLETED, timeout=60)
     if not answering.done():
         await asyncio.wait([answering], timeout=0.2)
         answering.cancel()
