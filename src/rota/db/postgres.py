@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, create_engine
 from sqlalchemy.util import greenlet_spawn
 
 from rota.core.clock import real_sleep
@@ -22,15 +22,16 @@ STATEMENT_TIMEOUT_MS = 30_000
 # A connection keeps its plans. A plan made while the queue was short would scan the whole table when it is long, so
 # every row is looked up by an index.
 PLANNER_SETTINGS = {"enable_seqscan": "off", "enable_mergejoin": "off", "jit": "off"}
+SERVER_SETTINGS = {
+    "application_name": "rota",
+    "statement_timeout": str(STATEMENT_TIMEOUT_MS),
+    "idle_in_transaction_session_timeout": str(STATEMENT_TIMEOUT_MS),
+    **PLANNER_SETTINGS,
+}
 CONNECT_ARGUMENTS: dict[str, object] = {
     "timeout": 5,
     "command_timeout": STATEMENT_TIMEOUT_MS / 1000 + 5,
-    "server_settings": {
-        "application_name": "rota",
-        "statement_timeout": str(STATEMENT_TIMEOUT_MS),
-        "idle_in_transaction_session_timeout": str(STATEMENT_TIMEOUT_MS),
-        **PLANNER_SETTINGS,
-    },
+    "server_settings": SERVER_SETTINGS,
 }
 
 
@@ -41,22 +42,19 @@ class PostgresDatabase:
 
     def __init__(self, url: str, pool: int) -> None:
         self.url, self.writers, self.outage = url, pool, outage_of(url)
-        # no AsyncEngine: a step runs as a whole in a greenlet, and importing that class slows the start
-        self._engine = create_engine(
-            async_url(url),
-            pool_size=pool,
-            max_overflow=pool,
-            pool_timeout=STATEMENT_TIMEOUT_MS / 1000,  # a burst of requests waits for a connection
-            pool_use_lifo=True,  # the connection used last has its statements prepared
-            connect_args=CONNECT_ARGUMENTS,
-        )
+        self._engine = pooled_engine(url, pool, CONNECT_ARGUMENTS)
         self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        # Hot statements alone, on connections that plan each of them once: planning a claim takes longer than running
+        # it. Other statements are planned for their parameters, for example to use a partial index.
+        hot_settings = {**SERVER_SETTINGS, "plan_cache_mode": "force_generic_plan"}
+        hot = pooled_engine(url, pool, {**CONNECT_ARGUMENTS, "server_settings": hot_settings})
+        self._hot = hot.execution_options(isolation_level="AUTOCOMMIT")
 
     async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._run(self._engine.begin, step, *args, **kwargs)
 
     async def statement(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self._run(self._autocommit.connect, step, *args, **kwargs)
+        return await self._run(self._hot.connect, step, *args, **kwargs)
 
     async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._run(self._autocommit.connect, step, *args, **kwargs)
@@ -95,6 +93,20 @@ class PostgresDatabase:
 
     async def close(self) -> None:
         await greenlet_spawn(self._engine.dispose)
+        await greenlet_spawn(self._hot.dispose)
+
+
+def pooled_engine(url: str, pool: int, connect_arguments: dict[str, object]) -> Engine:
+    """Return an engine with up to twice `pool` connections. It is no AsyncEngine: a step runs as a whole in a greenlet,
+    and importing that class slows the start."""
+    return create_engine(
+        async_url(url),
+        pool_size=pool,
+        max_overflow=pool,
+        pool_timeout=STATEMENT_TIMEOUT_MS / 1000,  # a burst of requests waits for a connection
+        pool_use_lifo=True,  # the connection used last has its statements prepared
+        connect_args=connect_arguments,
+    )
 
 
 def async_url(url: str) -> str:

@@ -15,10 +15,12 @@ from operator import is_
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
+import asyncpg
 import orjson
 from sqlalchemy import ColumnElement, Dialect, Table
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.types import TypeEngine
+from sqlalchemy.util import await_only
 
 from rota.core.errors import DataRefused
 from rota.db.column_types import Instant, ticks_of
@@ -117,6 +119,8 @@ class Statement:
     def _on_postgresql(self, tx: Tx, batch: Sequence[Sequence[object]], params: Mapping[str, object]) -> list[Row]:
         arrays = dict(zip(self.batch, map(array_text, batch), strict=bool(batch)))
         values = tuple(arrays[name] if name in arrays else params[name] for name in self._names)
+        if tx.get_execution_options().get("isolation_level") == "AUTOCOMMIT":  # no transaction to begin first
+            return fetch_by_driver(tx, self._postgresql, values)
         result = tx.exec_driver_sql(self._postgresql, values)
         if not result.returns_rows:
             return []
@@ -189,6 +193,24 @@ def with_batch(cte: str, text: str) -> str:
 def batch_size(rows: int) -> int:
     """Return the number of rows in the text for a batch: the next power of two, so that there are few texts."""
     return 1 << max(0, rows - 1).bit_length()
+
+
+def fetch_by_driver(tx: Tx, sql: str, values: Sequence[object]) -> list[Row]:
+    """Run a text on asyncpg's own connection, in autocommit; saves 0.1 ms. A connection that the server has closed is
+    replaced before, one whose protocol state is unknown after an error is not used again."""
+    for listener in statement_listeners:
+        listener(sql, values)
+    driver: asyncpg.Connection = tx.connection.driver_connection
+    if driver.is_closed():
+        tx.invalidate()
+        driver = tx.connection.driver_connection
+    try:
+        rows: list[Row] = await_only(driver.fetch(sql, *values))
+        return rows
+    except BaseException as error:
+        if not isinstance(error, asyncpg.PostgresError) or driver.is_closed():
+            tx.invalidate()
+        raise
 
 
 def run_driver(tx: Tx, sql: str, values: Sequence[object]) -> list[Row]:

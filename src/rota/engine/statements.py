@@ -97,7 +97,7 @@ CLAIM = Statement(
         WHERE NOT :sole OR ({IS_SOLE_LANE.format(org="batch.org_id", queue="batch.queue")})
     )
     UPDATE jobs SET state = 'running', lease_owner = :worker, fence = (SELECT nextval('fences')), solo_key = NULL
-    FROM chosen WHERE jobs.id = chosen.id AND jobs.state = 'ready'
+    FROM chosen WHERE jobs.id = chosen.id AND jobs.state || '' = 'ready'
     RETURNING {{returns}}
     """,
     (
