@@ -9,12 +9,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from rota.core import schedule_form
+from rota.core.fair_shares import Lane
 from rota.core.ids import new_id
-from rota.core.model import Attempt, AttemptResult, DueSchedule, LeaseOffer
+from rota.core.model import Attempt, AttemptResult, DueSchedule, LeaseOffer, NewJob
 from rota.core.plan import plan
 from rota.core.states import Status
 from rota.db.dialect import Tx
-from rota.engine import claiming, finishing, firing, orgs, schedule_rows, schedules
+from rota.engine import claiming, finishing, firing, jobs, orgs, schedule_rows, schedules
 from rota.engine.commands import Engine
 from rota.engine.scheduler import read_due
 
@@ -36,6 +37,16 @@ async def warm_up(engine: Engine, org: str) -> None:
     for outcome in await asyncio.gather(*steps, return_exceptions=True):
         if isinstance(outcome, BaseException) and not isinstance(outcome, RolledBack):
             raise outcome
+    await asyncio.gather(*(run_single_statements(engine, org_id) for _ in range(min(2, connections))))
+
+
+async def run_single_statements(engine: Engine, org_id: str) -> None:
+    """Claim and finish outside a transaction, where there is nothing to claim or finish."""
+    lane, now, worker = Lane(org_id, WARM_UP_ROUTE, None), engine.clock.now(), new_id()
+    await engine.db.statement(claiming.claim_sole, lane, worker=worker, routes=[WARM_UP_ROUTE], room=1)
+    new = NewJob(org_id, WARM_UP_ROUTE, WARM_UP_ROUTE, None, now, WARM_UP_ROUTE)
+    ended = AttemptResult(jobs.leased_job(new, now, 0), Status.SUCCESS, None, now, new_id(), 1, now)
+    await engine.db.statement(finishing.finish, [ended], worker, now)
 
 
 def run_job_path(tx: Tx, engine: Engine, org_id: str, now: datetime) -> None:
